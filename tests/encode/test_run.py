@@ -8,6 +8,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
+from anadil.encode.tokens_file import read_facts
 from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
@@ -17,6 +18,7 @@ from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
 from anadil.text.corpus import read_documents
 from tests.kit.one_text import ONE_TEXT
+from tests.kit.parallel import PAIRS, recipe_of_pairs, write_pairs
 from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.sources import make_sources_recipe
@@ -70,6 +72,20 @@ def test_a_stage_that_encodes_by_itself_leaves_out_what_overlap_lists_for_the_so
     tokens = tokens_of(job, "web", write=True)
 
     assert tokens.facts.left_out["duplicate"] == 1
+
+
+def test_both_directions_of_pairs_are_documents_of_the_tokens(tmp_path: Path, tokenizer: Path) -> None:
+    recipe = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "a.tsv", PAIRS)).of_source("pairs")
+    corpus = execute.execute(STAGES["clean"], recipe, {}, (), None)
+
+    made = execute.execute(
+        STAGES["encode"], recipe, {"corpus": corpus.uri, "tokenizer": str(tokenizer)}, (), None
+    )
+
+    assert made.manifest.records == corpus.manifest.records
+    assert sum(made.manifest.records.values()) == 2 * len(PAIRS)
+    facts = read_facts(made.uri, made.manifest)
+    assert (facts.source, facts.language) == ("pairs", "en-az")
 
 
 def test_the_stage_makes_the_bytes_that_training_makes_by_itself(tmp_path: Path, tokenizer: Path) -> None:
