@@ -12,6 +12,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
+from anadil.encode.tokens_file import read_facts
 from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
@@ -19,10 +20,12 @@ from anadil.runtime import execute
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
-from anadil.text.corpus import write_documents
+from anadil.text.corpus import read_documents, write_documents
 from tests.kit.one_text import ONE_TEXT
+from tests.kit.parallel import PAIRS, recipe_of_pairs, write_pairs
 from tests.kit.pretraining import make_corpus, make_documents, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
+from tests.kit.sources import make_sources_recipe
 from tests.kit.tokens import tokens_of_corpus
 
 
@@ -55,6 +58,38 @@ def test_tokens_given_and_tokens_of_the_corpus_lead_to_the_same_artifact_and_are
     strangers = {"tokens": made.uri, "tokenizer": str(tokenizer), "corpus": str(other)}
     with pytest.raises(IntegrityError, match=r"is made from the corpus \w{16}, and .*other is the corpus"):
         planned_artifact(STAGES["pretrain"], recipe, strangers, (), None)
+
+
+def test_a_stage_that_encodes_by_itself_leaves_out_what_overlap_lists_for_the_source(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    corpus = make_corpus(tmp_path / "corpus.web")
+    first = next(read_documents(corpus, "train")).id
+    overlap = tmp_path / "overlap.web"
+    overlap.mkdir()
+    (overlap / "excluded.jsonl").write_text(f'{{"id": "{first}", "reason": "duplicate"}}\n', encoding="utf-8")
+    artifact.seal(overlap, kind="overlap", origin={}, recipe={})
+    recipe = make_sources_recipe(tmp_path / "model")
+    inputs = {"corpus.web": corpus, "tokenizer": tokenizer, "overlap.web": overlap}
+    job = Job(recipe=recipe, inputs=inputs, out=tmp_path / "out", work=tmp_path / "work", base_cache=tmp_path)
+
+    tokens = tokens_of(job, "web", write=True)
+
+    assert tokens.facts.left_out["duplicate"] == 1
+
+
+def test_both_directions_of_pairs_are_documents_of_the_tokens(tmp_path: Path, tokenizer: Path) -> None:
+    recipe = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "a.tsv", PAIRS)).of_source("pairs")
+    corpus = execute.execute(STAGES["clean"], recipe, {}, (), None)
+
+    made = execute.execute(
+        STAGES["encode"], recipe, {"corpus": corpus.uri, "tokenizer": str(tokenizer)}, (), None
+    )
+
+    assert made.manifest.records == corpus.manifest.records
+    assert sum(made.manifest.records.values()) == 2 * len(PAIRS)
+    facts = read_facts(made.uri, made.manifest)
+    assert (facts.source, facts.language) == ("pairs", "en-az")
 
 
 def test_the_stage_makes_the_bytes_that_training_makes_by_itself(tmp_path: Path, tokenizer: Path) -> None:

@@ -1,15 +1,18 @@
 """The chain behind a model of several sources, on small sealed artifacts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.recipe.sections import Recipe
 from anadil.release.compare.run_facts import find_facts
 from anadil.release.trace.chain import Chain
-from anadil.release.trace.lineage import trained_corpora
-from anadil.release.trace.training_summary import is_unidentified
+from anadil.release.trace.lineage import trace, trained_corpora
+from anadil.release.trace.traced_model import TrainedText
+from anadil.release.trace.training_summary import is_unidentified, training_summary
 from anadil.report.model_card import model_card
 
 
@@ -66,6 +69,34 @@ def test_comparison_knows_the_corpora_of_a_model(tmp_path: Path) -> None:
 
     assert set(facts.digests) == {"model", "corpus.web", "corpus.en"}
     assert facts.digests["model"] == manifest.digest
+
+
+def test_the_summary_states_what_was_done_to_the_text_of_each_source(tmp_path: Path) -> None:
+    traced = trace(run_of_two(tmp_path)[0])
+    recipe = Recipe.model_validate({"clean": {"pii": False}}).model_dump(mode="json")
+    web = recipe | {"clean": recipe["clean"] | {"pii": True, "url_lists": ["/lists/adult"]}}
+    counts = {"personal_data": {"EMAIL": 3}}
+    texts = (
+        TrainedText(source="web", recipe=web, stats=counts),
+        TrainedText(source="en", recipe=recipe | {"language": "en"}, stats={}),
+    )
+
+    summary = training_summary(replace(traced, texts=texts))
+
+    assert "- web: Placeholders replace personal data" in summary
+    assert "Placeholders written: EMAIL 3." in summary
+    assert "- en: Personal data was not searched for (clean.pii is off)" in summary
+    assert "| addresses that are skipped | web: adult; en: none |" in summary
+    assert "| words that drop a document | none |" in summary
+    assert "were left out of the text: yes (clean.url\\_lists of web)" in summary
+    assert "Azerbaijani (az), English (en); documents identified" in summary
+
+
+def test_a_trace_knows_the_text_of_each_source(tmp_path: Path) -> None:
+    traced = trace(run_of_two(tmp_path)[0])
+
+    assert [(text.source, text.stats["kept"]) for text in traced.texts] == [("en", 3), ("web", 4)]
+    assert traced.stats["kept"] == 7
 
 
 @pytest.mark.parametrize(

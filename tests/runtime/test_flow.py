@@ -64,6 +64,19 @@ def test_the_report_reads_what_the_base_wrote_for_the_sources_that_it_writes() -
     assert "written" not in Step(stage=STAGES["report"]).reads(PLAIN)
 
 
+def test_a_trial_leaves_out_what_training_leaves_out_of_its_sources() -> None:
+    trial = Step(stage=STAGES["trial"])
+
+    assert list(trial.reads(RECIPE)) == [
+        "corpus.web",
+        "corpus.law",
+        "tokenizer",
+        "overlap.web",
+        "overlap.law",
+    ]
+    assert "overlap" not in trial.reads(Recipe())
+
+
 def test_the_step_of_a_source_gets_its_recipe_and_needs_its_name() -> None:
     recipe, source = recipe_of_step(STAGES["clean"], RECIPE, "en")
 

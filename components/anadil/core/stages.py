@@ -186,7 +186,9 @@ FLOW = (
         name="trial",
         result_version=2,
         image="pretrain",
-        reads=("corpus", "tokenizer"),
+        # Training leaves out the documents that overlap lists, and so does its trial.
+        reads=("corpus", "tokenizer", "overlap"),
+        optional=("overlap",),
         of_target=True,
         writes="trial",
         sections=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),

@@ -15,7 +15,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
-from anadil.runtime.job import Figures, Job, is_written
+from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,8 @@ def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
     """The settings of a run of the stage, or of training that encodes a corpus by itself; `corpus` is its word."""
     tokenizer = job.inputs.get("trial", job.inputs["tokenizer"])
     source = next(iter(recipe.sources), "")
-    excluded = job.inputs.get("overlap")
+    # The word has its source where the stage reads several, as a trial does.
+    excluded = job.inputs.get("overlap", job.inputs.get(word_of("overlap", source_of(corpus))))
     return Settings(
         corpus=job.inputs[corpus],
         corpus_digest=digest_of(job.inputs[corpus]),

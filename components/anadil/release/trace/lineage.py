@@ -15,10 +15,10 @@ from anadil.release.notebook import html_page, html_table
 from anadil.release.trace.chain import Chain
 from anadil.release.trace.corpus_rows import find_documents, list_documents, questions_of, sum_rows
 from anadil.release.trace.page import answer, trace_page
-from anadil.release.trace.traced_model import Json, TracedModel
+from anadil.release.trace.traced_model import Json, TracedModel, TrainedText
 from anadil.release.verify_artifact import sha256_of
 from anadil.report.read import field, sum_stats
-from anadil.runtime.job import kind_of
+from anadil.runtime.job import kind_of, source_of
 
 KINDS = ("model", "adapter")
 EXPECTED = "give a model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
@@ -63,11 +63,18 @@ def trace(
     corpora = [each for each in chain.whole if each[1].kind == "corpus"]
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
     trained = trained_corpora(chain.whole)
+    sources = {link.digest: source_of(link.word) for link in chain.links}
+    texts = tuple(
+        TrainedText(
+            source=sources[each.digest], recipe=each.recipe, stats=read_table(uri, each, "stats.json")
+        )
+        for uri, each in trained
+    )
     return Trace(
         uri=place, kind=manifest.kind, digest=manifest.digest, manifest=manifest, links=tuple(chain.links),
         files=tuple(chain.files), base=chain.base,
         corpora=tuple(sum_rows(*each) for each in corpora),
-        stats=sum_stats([read_table(*each, "stats.json") for each in trained]),
+        texts=texts, stats=sum_stats([each.stats for each in texts]),
         training=read_table(*model, "training.json") if model else {},
         documents=find_documents(trained, corpora, asked), whole=tuple(chain.whole),
     )  # fmt: skip

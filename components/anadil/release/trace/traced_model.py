@@ -12,6 +12,17 @@ Json = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedText:
+    """A corpus that the model was trained on."""
+
+    source: str
+    """Its name in the recipe; empty: the recipe names no sources."""
+    recipe: Json
+    """Recipe that it was cleaned by."""
+    stats: Json
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TracedModel:
     """A model and everything that it goes back to."""
 
@@ -25,7 +36,10 @@ class TracedModel:
     base: BaseFiles
     corpora: tuple[CorpusSums, ...]
     """Sums of each whole corpus of the chain."""
+    texts: tuple[TrainedText, ...]
+    """Those that the model was trained on; none if one of them is missing."""
     stats: Json
+    """Counts of all of them together."""
     training: Json
     documents: tuple[DocumentTrace, ...] = ()
     whole: tuple[tuple[str, Manifest], ...] = ()

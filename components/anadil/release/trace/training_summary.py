@@ -6,14 +6,15 @@ Source: European Commission, "Template for the Public Summary of Training Conten
 by Article 53(1)(d) of Regulation (EU) 2024/1689", July 2025. Its headings are kept, so that the two can be laid side by side.
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from anadil import __version__
-from anadil.core.format import human_bytes, human_figure, human_percent, number
+from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.page import answer, files_table, hosts_table, licences_table, rules_table
-from anadil.release.trace.traced_model import TracedModel
+from anadil.release.trace.traced_model import TracedModel, TrainedText
 from anadil.report.data_card import personal_data, processing, recipe_language
 from anadil.report.format import ratio
 from anadil.report.licence import UNKNOWN
@@ -35,12 +36,18 @@ CRAWLED = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".html", ".htm")
 def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     """The summary, as Markdown."""
     recipe = traced.manifest.recipe
+    # Each source has rules of its own, and what the recipe says for all may hold for none.
+    texts = traced.texts or (TrainedText(source="", recipe=recipe, stats=traced.stats),)
     language, licence = recipe_language(recipe), traced.base.licence
     pages = [file.name for file in traced.files if file.is_text and file.name.lower().endswith(CRAWLED)]  # fmt: skip
     hosts, num_hosts, share = listed_domains(traced, is_sme=is_sme)
     view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
-        "language": language,
+        "languages": ", ".join(
+            dict.fromkeys(
+                f"{each.name} ({each.code})" for each in (recipe_language(text.recipe) for text in texts)
+            )
+        ),
         "has_unidentified": any(map(is_unidentified, [recipe, *table_of(recipe.get("sources")).values()])),
         "base": base_name(traced.base.model),
         "licence": licence.name if licence.id != UNKNOWN else UNKNOWN,
@@ -55,14 +62,38 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
         "rule": f"{SME_SHARE:.0%} or {SME_MOST:,}, whichever is fewer" if is_sme else f"{SHARE:.0%}",
         "has_chats": any(file.key == "finetune.inputs" for file in traced.files),
         "rules": rules_table(traced),
-        "personal": personal_data(recipe, traced.stats),
-        "processing": processing(recipe),
-        "url_lists": bool(list_of(field(recipe, "clean.url_lists"))),
-        "ng_words": bool(list_of(field(recipe, "clean.ng_words"))),
+        "personal": _joined({text.source: personal_data(text.recipe, text.stats) for text in texts}),
+        "processing": _processing(texts),
+        "url_lists": _given("clean.url_lists", texts),
+        "ng_words": _given("clean.ng_words", texts),
         "answer": answer(traced),
         "version": __version__,
     }
     return render_template("training_summary.md.j2", view)
+
+
+def _joined(statements: Mapping[str, list[str]]) -> list[str]:
+    """Statements on all sources where they are the same, else one on each by its name."""
+    first = next(iter(statements.values()))
+    if all(each == first for each in statements.values()):
+        return first
+    return [f"{source}: {' '.join(each)}" for source, each in statements.items()]
+
+
+def _processing(texts: Sequence[TrainedText]) -> list[tuple[str, str]]:
+    """Settings that decide what is in the text, of each source where they differ."""
+    tables = {text.source: dict(processing(text.recipe)) for text in texts}
+    labels = dict.fromkeys(label for table in tables.values() for label in table)
+    return [
+        (label, "; ".join(_joined({source: [table.get(label, DASH)] for source, table in tables.items()})))
+        for label in labels
+    ]
+
+
+def _given(key: str, texts: Sequence[TrainedText]) -> str:
+    """A key and the sources that have it; the key alone if all have it, nothing if none has."""
+    having = [text.source for text in texts if list_of(field(text.recipe, key))]
+    return key if len(having) == len(texts) else f"{key} of {', '.join(having)}" if having else ""
 
 
 def is_unidentified(source: object) -> bool:
