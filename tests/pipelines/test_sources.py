@@ -11,7 +11,7 @@ from kfp.local import config, subprocess_task_handler
 
 from anadil.artifacts import artifact, storage
 from anadil.cli import main
-from anadil.recipe.load import load_recipe
+from anadil.recipe.load import load_recipe, shipped
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import list_runs
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
@@ -41,6 +41,21 @@ def test_a_source_has_a_step_of_its_own_in_the_dag() -> None:
         assert (name, task["taskInfo"]["name"]) == (f"clean-{source}", f"clean-{source}")
         assert "dependentTasks" not in task
         assert dag["executors"][f"exec-{name}"]["container"]["command"][-1] == "anadil.clean"
+
+
+@pytest.mark.parametrize("path", shipped(), ids=lambda path: path.stem)
+def test_a_shipped_recipe_has_the_steps_of_its_sources(path: Path) -> None:
+    recipe = load_recipe(str(path))
+    tasks = tasks_of(recipe)["tasks"]
+
+    for stage in ("clean", "overlap", "encode"):
+        assert {name for name in tasks if name.startswith(stage)} == {
+            f"{stage}-{each}" for each in recipe.sources
+        }
+    read = tasks["pretrain"]["inputs"]["parameters"]
+    assert {word for word in read if word.startswith(("tokens", "corpus"))} == {
+        f"tokens_{each}" for each in recipe.sources
+    }
 
 
 def test_a_step_gets_the_corpora_of_the_sources_that_it_reads_with_their_cards() -> None:
