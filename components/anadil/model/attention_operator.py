@@ -1,10 +1,11 @@
 """Attention of packed documents as one operator, for CPUs and GPUs, forwards and backwards.
 
 As one operator it lets `torch.compile` see no break, and selective activation recompute store one
-result. The GPU branches follow the source of torch 2.13, torch/nn/attention/varlen.py; the
-project's tests run on CPUs. Where a document has fewer queries than keys, Flash attention's causal
-mask is that of the lower right too. Source: flash-attention, README, "2.1: Change behavior of causal
-flag"; torch 2.13, torch/nn/attention/bias.py, which relies on it.
+result. The GPU branches follow the source of torch 2.13, torch/nn/attention/varlen.py. On an H100
+they have run with torch 2.11, whose operator has no `enable_gqa` and takes grouped heads all the
+same. Where a document has fewer queries than keys, Flash attention's causal mask is that of the
+lower right too. Source: flash-attention, README, "2.1: Change behavior of causal flag"; torch 2.13,
+torch/nn/attention/bias.py, which relies on it.
 """
 
 from dataclasses import dataclass

