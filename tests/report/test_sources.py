@@ -8,8 +8,9 @@ import pytest
 from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.report.data_card import hub_language_codes, recipe_language
-from anadil.report.read import sum_stats
+from anadil.report.corpora import stated_licence
+from anadil.report.data_card import hub_language_codes, licences_by_words, recipe_language, written_note
+from anadil.report.read import Json, sum_stats
 from anadil.report.run import run
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
@@ -213,3 +214,29 @@ def test_only_counts_are_added() -> None:
 
     assert sum_stats([one, other]) == {"in": 7, "dropped": {"short": 3, "long": 1}}
     assert sum_stats([one]) == one
+
+
+def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wrote() -> None:
+    recipe: Json = {
+        "base": {"model": "tiny"},
+        "sources": {"self": {"written_by": "base", "tokens": 1000}},
+    }
+    written = {
+        "base": "tiny", "revision": None, "seed": 7, "written": 28, "tokens": 4836, "chats": 11,
+        "sampling": {"text": {"temperature": 1.0, "top_p": 1.0}, "answer": {"temperature": 0.6, "top_p": 0.9}},
+        "dropped": {"chat unended": 2, "text loop": 1},
+    }  # fmt: skip
+
+    note = written_note(written)
+    licences = licences_by_words(recipe, {"written": written, "kept": 25, "words_out": 1_283})
+
+    assert note == (
+        "No person wrote this text. The base model tiny did, as replay: 28 documents of 4,836 tokens, with seed 7: "
+        "texts at temperature 1.0 and top-p 1.0, answers at temperature 0.6 and top-p 0.9. 3 of them were dropped at once "
+        "(empty, loops, chats without an end), and 11 of the others are chats in its own template."
+    )
+    assert licences.rows[0][0] == "Apache License 2.0 (that of the base, tiny, which wrote the text)"
+    # The recipe may state another, by the source's name or as that of the base.
+    for name in ("self", "base"):
+        assert stated_licence({**recipe, "report": {"licences": {name: "own terms"}}}, "text") == "own terms"
+    assert written_note({}) == ""
