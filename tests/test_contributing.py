@@ -112,7 +112,7 @@ def test_a_stage_is_added(project: Path, corpus: Any) -> None:
     spec = next(yaml.safe_load_all((project.parent / "pipeline.yaml").read_text(encoding="utf-8")))
     task = spec["root"]["dag"]["tasks"]["glossary"]
     assert counts["və"] > 1
-    assert task["dependentTasks"] == ["clean"]
+    assert task["dependentTasks"] == ["clean-az", "clean-en"]
     assert (
         spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1] == "anadil.glossary"
     )

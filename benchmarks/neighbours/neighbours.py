@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+TEXT = ("--set", "clean.inputs=['builtin:az/prose.jsonl', 'builtin:az/generated.jsonl']")
+"""One text instead of the recipe's sources: there is one corpus to give."""
 SETTINGS: dict[str, dict[str, str]] = {
     # libgomp's default. Source: GCC, libgomp/env.c.
     "libgomp": {"GOMP_SPINCOUNT": "300000"},
@@ -73,7 +75,7 @@ def show(times_by_start: dict[tuple[int, str], list[tuple[float, float]]]) -> No
 def prepared(folder: Path) -> list[str]:
     """Corpus and tokenizer of the recipe, and the base model; what a start reads."""
     work = folder / "work"
-    command = [sys.executable, "-m", "anadil", "run", "--until", "tokenizer", "--work", str(work)]
+    command = [sys.executable, "-m", "anadil", "run", *TEXT, "--until", "tokenizer", "--work", str(work)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     [corpus] = (path.parent for path in work.glob("corpus/*/manifest.json"))
     [tokenizer] = (path.parent for path in work.glob("tokenizer/*/manifest.json"))
@@ -87,7 +89,18 @@ def start(inputs: list[str], out: Path, settings: dict[str, str], steps: int) ->
     """Seconds and CPU seconds of one start of pretrain."""
     environment = {name: text for name, text in os.environ.items() if not name.startswith(OWN)} | settings
     phases = f"pretrain.phases=[{{trains: all, steps: {steps}, lr: 0.0024}}]"
-    command = [sys.executable, "-m", "anadil", "pretrain", "--recipe", "smoke", *inputs, "--out", str(out)]
+    command = [
+        sys.executable,
+        "-m",
+        "anadil",
+        "pretrain",
+        "--recipe",
+        "smoke",
+        *TEXT,
+        *inputs,
+        "--out",
+        str(out),
+    ]
     began, before = time.monotonic(), cpu_seconds()
     subprocess.run(
         [*command, "--set", phases, "--set", "tracking.uri=off"],

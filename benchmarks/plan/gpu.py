@@ -49,7 +49,7 @@ def main() -> int:
         print("no CUDA device here; run this on a machine that has one", file=sys.stderr)
         return 1
     shape = shape_from(KNOWN[MODEL], MODEL)
-    recipe = load_recipe("smoke", [PHASES])
+    recipe = load_recipe("smoke", ["clean.inputs=[text]", PHASES])
     print(f"{here.device}, {here.memory_bytes / GIB:.1f} GiB, {MODEL}\n")
     print(
         "| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |"

@@ -77,6 +77,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     phase = f"[{{trains: all, steps: {given.all_steps}, lr: {given.lr}}}]"
     settings = {
         "seed": SEED,
+        "clean.inputs": "[text]",  # one source, which is made here
         "pretrain.phases": phase,
         "pretrain.batch_size": given.batch,
         "pretrain.micro_batch_size": given.batch,
