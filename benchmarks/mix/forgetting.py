@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -60,7 +60,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--micro", type=int, default=32, help="sequences at a time")
     made.add_argument("--length", type=int, default=1_024, help="tokens of a sequence")
     made.add_argument("--lr", type=float, default=5e-4)
-    made.add_argument("--written", type=int, default=500_000, help="tokens that the base writes")
+    made.add_argument("--written", type=int, default=250_000, help="tokens that the base writes")
     made.add_argument("--documents", type=int, help="at most so many of a language or column")
     made.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     made.add_argument("--prepare", action="store_true", help="make tokens, and stop before training")
@@ -172,19 +172,8 @@ class Benchmark:
 
     def stage(self, stage: str, recipe: Path, out: Path, *options: str) -> str:
         """Run a stage in a process of its own, and return its artifact's place."""
-        if self.asked.device == "cpu":
-            os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        command = [
-            sys.executable,
-            "-m",
-            "anadil",
-            stage,
-            "--recipe",
-            str(recipe),
-            "--out",
-            str(out),
-            *options,
-        ]
+        program = [sys.executable, "-m", "anadil", stage]
+        command = [*program, "--recipe", str(recipe), "--out", str(out), *options]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         out.with_suffix(".log").write_text(done.stderr, encoding="utf-8")
         if done.returncode:
@@ -217,24 +206,44 @@ class Benchmark:
 
     def trained(self, row: str) -> list[Scores]:
         """Train a row once a seed, and score each."""
-        mix = ROWS[row]
-        options = ["--tokenizer", self.tokenizer()]
-        for source in mix:
-            options += ["--tokens", f"{source}={self.tokens(source)}"]
-        if self.asked.prepare:
-            return []
-        name = row.replace(" ", "-").replace("%", "percent")
-
-        def one(seed: int) -> Scores:
-            recipe = self.recipe(f"{name}-{seed}", mix, seed)
-            with self.turns:
-                model = self.stage("pretrain", recipe, self.work / f"model-{name}-{seed}", *options)
-            scores = self.scores(Path(model))
-            print(f"{row}, seed {seed}: {scores}", file=sys.stderr, flush=True)
-            return scores
-
         with ThreadPoolExecutor(self.asked.seeds) as pool:
-            return list(pool.map(one, range(self.asked.seeds)))
+            return list(pool.map(lambda seed: self.one(row, seed), range(self.asked.seeds)))
+
+    def one(self, row: str, seed: int) -> Scores:
+        """Train a row with a seed and score it, unless `--work` has the scores of this recipe."""
+        mix, name = ROWS[row], f"{row.replace(' ', '-').replace('%', 'percent')}-{seed}"
+        recipe = self.recipe(name, mix, seed)
+
+        def made() -> Scores:
+            options = ["--tokenizer", self.tokenizer()]
+            for source in mix:
+                options += ["--tokens", f"{source}={self.tokens(source)}"]
+            if self.asked.prepare:
+                return {}
+            with self.turns:
+                model = self.stage("pretrain", recipe, self.work / f"model-{name}", *options)
+            return self.scores(Path(model))
+
+        scores = self.kept(name, json.loads(recipe.read_text(encoding="utf-8")), made)
+        print(f"{row}, seed {seed}: {scores}", file=sys.stderr, flush=True)
+        return scores
+
+    def of_base(self) -> Scores:
+        """Score the base."""
+        settings = {"base": str(self.asked.base.resolve()), "length": self.asked.length}
+        return self.kept("base", settings, lambda: self.scores(self.asked.base))
+
+    def kept(self, name: str, settings: Mapping[str, Any], made: Callable[[], Scores]) -> Scores:
+        """Return the scores in a file of `--work` where they are of these settings, else make and keep them."""
+        # A lent GPU is gone after minutes: what is scored is carried to the next one without its model.
+        file = self.work / f"scores-{name}.json"
+        if file.exists():
+            saved = json.loads(file.read_text(encoding="utf-8"))
+            if saved["settings"] == settings:
+                return dict(saved["scores"])
+        if scores := made():
+            file.write_text(json.dumps({"settings": settings, "scores": scores}), encoding="utf-8")
+        return scores
 
     def scores(self, model: Path) -> Scores:
         """Score a model on each column, in windows of the training's length, with the code of `evaluate`."""
@@ -316,7 +325,7 @@ def main() -> None:
                 print(f"{row}: left out, {error}", file=sys.stderr)
     if asked.prepare:
         return
-    base = benchmark.scores(asked.base)
+    base = benchmark.of_base()
     print("\n".join(matrix(base, rows)))
     if "none" in rows:
         print("\n" + "\n".join(ratios(base, rows)))

@@ -1,3 +1,4 @@
+import logging
 from collections.abc import Iterator
 
 import pytest
@@ -51,6 +52,14 @@ def test_liger_replaces_what_it_does_right(
     use_liger_kernels(policy, config=config)
 
     assert patched() == expected
+
+
+def test_back_ends_of_other_chips_are_not_missed() -> None:
+    registry = pytest.importorskip("liger_kernel.backends.registry")
+
+    use_liger_kernels("none")
+
+    assert not registry.logger.isEnabledFor(logging.WARNING)
 
 
 def test_compiled_layers_keep_torch_s_operations_and_liger_is_refused_for_what_is_no_llama() -> None:

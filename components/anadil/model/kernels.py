@@ -81,6 +81,8 @@ def use_liger_kernels(
         return
     import liger_kernel.transformers
 
+    # At the first rotation it tries back ends for chips of other makers too, and warns of each that is not installed.
+    logging.getLogger("liger_kernel.backends.registry").setLevel(logging.ERROR)
     getattr(liger_kernel.transformers, liger)(
         rope=activation_checkpointing != "selective",
         swiglu=not getattr(config, "mlp_bias", False),
