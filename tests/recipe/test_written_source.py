@@ -37,7 +37,7 @@ def test_rules_of_form_count_what_a_base_wrote_and_drop_none_of_it() -> None:
     clean = parse_recipe(WRITTEN, "r.yaml", ["clean.modes={long: enforce}"]).of_source("self").clean
 
     assert {name for name in MODES if clean.modes.get(name) != "report"} >= {
-        "empty", "language", "long", "duplicate_ngrams", "duplicate_lines", "top_ngram", "ng_words",
+        "empty", "language", "script", "long", "duplicate_ngrams", "duplicate_lines", "top_ngram", "ng_words",
     }  # fmt: skip
     assert {clean.modes[name] for name in ("short", "sentence_length", "word_length", "alpha")} == {"report"}
     bare = parse_recipe(WRITTEN, "r.yaml", ["clean.rules=none"]).of_source("self").clean

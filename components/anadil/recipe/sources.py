@@ -22,7 +22,9 @@ WRITTEN_LANGUAGE = "en"
 never that of the recipe without being named, since a base writes little in the language that it is to be taught."""
 MIN_WRITTEN = 1_000
 """Fewest tokens that a base is asked for. Chosen by us: a corpus needs two documents, and cleaning drops some."""
-JUDGES_WRITTEN = re.compile(r"empty|language|mixed|ng_words|quality|top_ngram|duplicate_\w+")
+JUDGES_WRITTEN = re.compile(
+    r"empty|language|script|spelling|kana|mixed|ng_words|quality|top_ngram|duplicate_\w+"
+)
 """Rules that drop what a base wrote: language, repetition, and what the recipe names. All others are counted. They were made
 for pages, and of two good chats of SmolLM2-135M `sentence_length` dropped both: the ends of turns end no sentence."""
 # A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth.
