@@ -214,11 +214,14 @@ def test_the_recipe_for_ones_own_text_asks_for_three_keys() -> None:
     assert recipe.storage.root is None
     assert recipe.tokenizer.vocab_sizes == "auto"
     assert recipe.cluster.instance is None
+    mix = recipe.pretrain.phases[0].mix
+    assert mix is not None
     for line in re.findall(r"^\| [\d.]+ MB \| .*", page, re.MULTILINE):
         size, tokens, steps = (
             float(each.replace(",", "")) for each in re.findall(r"([\d.,]+)(?: MB| million)? \|", line)[:3]
         )
-        sequences = tokens * 1e6 / recipe.pretrain.sequence_length
+        # Passes are those over one's own text, and replay is read beside it.
+        sequences = tokens * 1e6 / recipe.pretrain.sequence_length / mix["text"]
         assert recipe.pretrain.within_epochs(sequences).steps == pytest.approx(steps, rel=0.02)
         assert size / tokens == pytest.approx(2.6, rel=0.02)
     assert json.loads(blocks("json")[0])["text"]

@@ -10,6 +10,7 @@ from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.plan.schema import Plan
 from anadil.plan.text_use import PlannedText, TextSize, plan_text
 from anadil.recipe.load import load_recipe
+from tests.kit.one_text import ONE_TEXT
 
 
 def known(name: str) -> Shape:
@@ -24,7 +25,9 @@ SEVENTY = known("meta-llama/Llama-3.1-70B")
 
 def text_of_tokens(tokens: int) -> PlannedText:
     """Text of the recipe `azerbaijani-1b` that has so many tokens."""
-    return plan_text(load_recipe("azerbaijani-1b"), {"": TextSize(basis="given", tokens=tokens)})[1]
+    return plan_text(load_recipe("azerbaijani-1b", [ONE_TEXT]), {"": TextSize(basis="given", tokens=tokens)})[
+        1
+    ]
 
 
 TEXT = text_of_tokens(2_500_000_000)

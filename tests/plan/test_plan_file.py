@@ -6,6 +6,7 @@ from pathlib import Path
 from anadil.plan.plan_file import plan_as_file
 from anadil.plan.text_use import TextSize
 from anadil.recipe.load import load_recipe
+from tests.kit.one_text import ONE_TEXT
 from tests.plan.test_families import MIXTURES, SIZES, based_on
 
 
@@ -26,7 +27,7 @@ def test_a_model_that_is_not_planned_keeps_no_plan_and_stops_no_run(tmp_path: Pa
 
 
 def test_the_plan_that_is_kept_counts_the_steps_that_the_text_leaves() -> None:
-    recipe = load_recipe("own")
+    recipe = load_recipe("own", [ONE_TEXT])
 
     whole, short = (
         json.loads(plan_as_file(recipe, "own", here=True, text=text)["plan.json"])["time"]

@@ -133,12 +133,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
     # The words of inputs follow from the whole recipe, which the step does not see.
     whole = load_recipe(options.recipe, options.set)
     files = getattr(options, stage.files_flag) if stage.files_flag else []
-    source = options.of_source if stage.per_source else ""
-    if stage.per_source and files and whole.sources and not source:
-        # Another text than that of the sources: it needs no name, and makes the corpus of a recipe without any.
-        log.info("--%s without --source: by the recipe's own language and `%s`", stage.files_flag, stage.name)
-        whole = whole.model_copy(update={"sources": {}})
-    recipe, source = recipe_of_step(stage, whole, source)
+    recipe, source = recipe_of_step(stage, whole, options.of_source if stage.per_source else "", files)
     logs.name_speaker(Step(stage=stage, source=source).name)
     inputs = named_inputs(stage, whole, {word: getattr(options, word) for word in stage.reads}, source)
     processes = _num_processes(stage, recipe)

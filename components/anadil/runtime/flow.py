@@ -6,7 +6,7 @@ source's own, as `corpus`, unless it compares the source with the others.
 
 import logging
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.errors import RecipeError
@@ -83,8 +83,13 @@ def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
     )
 
 
-def recipe_of_step(stage: Stage, recipe: Recipe, source: str) -> tuple[Recipe, str]:
+def recipe_of_step(
+    stage: Stage, recipe: Recipe, source: str, files: Sequence[str] = ()
+) -> tuple[Recipe, str]:
     """Return the recipe of a stage's step, that of the source where it is of one, and the source's name.
+
+    Files of the command line are another text than that of the sources. They need no source, and the recipe of theirs has
+    none.
 
     Raises:
         RecipeError: The source is missing or unknown.
@@ -97,6 +102,8 @@ def recipe_of_step(stage: Stage, recipe: Recipe, source: str) -> tuple[Recipe, s
         )
     if not stage.per_source or not (recipe.sources or source):
         return recipe, ""
+    if files and not source:
+        return recipe.model_copy(update={"sources": {}}), ""
     if not source and len(named) > 1:
         raise RecipeError(f"{stage.name}: the recipe has sources; name one with --source: {', '.join(named)}")
     source = source or named[0]

@@ -61,7 +61,9 @@ def explain(options: argparse.Namespace) -> int:
     from anadil.runtime.job import external_files, external_side_files
 
     stage = STAGES["clean"]
-    recipe, _ = recipe_of_step(stage, load_recipe(options.recipe, options.set), options.of_source)
+    recipe, _ = recipe_of_step(
+        stage, load_recipe(options.recipe, options.set), options.of_source, options.raw
+    )
     source, rows = options.source, []
     if options.corpus:
         rows = in_corpus(fetch(options.corpus, "corpus")[0], source)
