@@ -235,7 +235,7 @@ class Benchmark:
 
     def kept(self, name: str, settings: Mapping[str, Any], made: Callable[[], Scores]) -> Scores:
         """Return the scores in a file of `--work` where they are of these settings, else make and keep them."""
-        # A lent GPU is gone after minutes: what is scored is carried to the next one without its model.
+        # A rented GPU is gone after minutes: what is scored goes to the next one without its model.
         file = self.work / f"scores-{name}.json"
         if file.exists():
             saved = json.loads(file.read_text(encoding="utf-8"))
@@ -317,18 +317,19 @@ def main() -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     benchmark.recipe("all", dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1))
     rows = {}
-    with ThreadPoolExecutor(len(asked.rows)) as pool:
+    with ThreadPoolExecutor(len(asked.rows) + 1) as pool:
+        # First, while tokens are made: without the base's row the others say little.
+        base = None if asked.prepare else pool.submit(benchmark.of_base)
         for row, seeds in {row: pool.submit(benchmark.trained, row) for row in asked.rows}.items():
             try:
                 rows[row] = seeds.result()
             except FailedStage as error:
                 print(f"{row}: left out, {error}", file=sys.stderr)
-    if asked.prepare:
+    if base is None:
         return
-    base = benchmark.of_base()
-    print("\n".join(matrix(base, rows)))
+    print("\n".join(matrix(base.result(), rows)))
     if "none" in rows:
-        print("\n" + "\n".join(ratios(base, rows)))
+        print("\n" + "\n".join(ratios(base.result(), rows)))
 
 
 if __name__ == "__main__":
