@@ -221,7 +221,7 @@ def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wro
         "base": {"model": "tiny"},
         "sources": {"self": {"written_by": "base", "tokens": 1000}},
     }
-    written = {
+    written: Json = {
         "base": "tiny", "revision": None, "seed": 7, "written": 28, "tokens": 4836, "chats": 11,
         "sampling": {"text": {"temperature": 1.0, "top_p": 1.0}, "answer": {"temperature": 0.6, "top_p": 0.9}},
         "dropped": {"chat unended": 2, "text loop": 1},
