@@ -157,6 +157,17 @@ def test_each_retained_text_decides_by_its_own_interval() -> None:
     )
 
 
+def test_a_retained_text_of_one_document_decides_nothing() -> None:
+    one = Difference(value=1.6, low=1.6, high=1.6, num_documents=1)
+    adapted = table(retained={"en": 2.0, "self": 3.6})
+    pairs = differences(**{"adapted - base, retained en": SAME, "adapted - base, retained self": one})
+
+    verdict = judged(base=table(retained={"en": 2.0, "self": 2.0}), adapted=adapted, pairs=pairs)
+
+    assert verdict.verdicts["model"].passed
+    assert "adapted.retained.self" in verdict.unmeasured
+
+
 def test_loops_in_answers_count_for_a_model_that_continues_text() -> None:
     made = [*greedy("continuation", 2, 6), *greedy("answer", 60, 64)]
 

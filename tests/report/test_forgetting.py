@@ -18,6 +18,7 @@ from anadil.report.scores_view import scores_view
 from anadil.report.verdict import verdict
 from tests.kit import report_run
 
+HUB = {"base": {"model": "Qwen/Qwen3-0.6B"}}
 PLAIN: dict[str, Any] = {
     "language": "az",
     "base": {"model": "tiny"},
@@ -142,7 +143,7 @@ def test_the_card_says_of_the_released_model_what_its_table_shows(
 def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_parse(tmp_path: Path) -> None:
     facts = facts_of(tmp_path, scored("finetuned", base=2.0, adapted=3.2, finetuned=3.6))
 
-    replay, written, rate, lora = advice_on_forgetting(facts)
+    replay, rate, lora = advice_on_forgetting(facts)
 
     recipe = followed(PLAIN, replay)
     assert {name: source.language for name, source in recipe.sources.items()} == {"text": None, "en": "en"}
@@ -151,27 +152,27 @@ def test_a_plain_recipe_gets_replay_a_lower_rate_and_lora_each_as_keys_that_pars
     assert "25 % of replay took back 88 % of such a rise, for 4.5 % more loss on the new text" in replay.why
     assert "the rise of 60 % here would be about 6.9 %" in replay.why
     assert recipe.sources["en"].inputs == ("builtin:en/prose.jsonl",)
-    own = followed(PLAIN, written).sources["self"]
-    # A quarter of 1,228,800 tokens.
-    assert (own.written_by, own.tokens, own.language) == ("base", 307_200, "en")
     assert [phase.lr for phase in followed(PLAIN, rate).pretrain.phases] == [0.0032, 0.0012]
     assert (followed(PLAIN, lora).finetune.trains, followed(PLAIN, lora).finetune.lr) == ("adapter", 1e-4)
 
 
 def test_replay_for_a_base_of_the_hub_asks_for_files_of_ones_own(tmp_path: Path) -> None:
-    recipe = PLAIN | {"base": {"model": "Qwen/Qwen3-0.6B"}}
+    recipe = PLAIN | HUB
     facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=3.2, finetuned=3.2), recipe)
 
-    replay = followed(recipe, advice_on_forgetting(facts)[0])
+    replay, written = (followed(recipe, each) for each in advice_on_forgetting(facts)[:2])
 
     assert replay.sources["en"].inputs == ("text/en/*.jsonl",)
+    own = written.sources["self"]
+    # A quarter of 1,228,800 tokens.
+    assert (own.written_by, own.tokens, own.language) == ("base", 307_200, "en")
 
 
 def test_a_short_run_asks_the_base_for_enough_to_be_cleaned(tmp_path: Path) -> None:
     scores = scored("adapted", base=2.0, adapted=3.2, finetuned=3.2)
-    facts = facts_of(tmp_path, scores, summary={"tokens": 30_000})
+    facts = facts_of(tmp_path, scores, PLAIN | HUB, summary={"tokens": 30_000})
 
-    assert followed(PLAIN, advice_on_forgetting(facts)[1]).sources["self"].tokens == 50_000
+    assert followed(PLAIN | HUB, advice_on_forgetting(facts)[1]).sources["self"].tokens == 50_000
 
 
 def test_thousands_of_files_are_counted_and_not_listed(tmp_path: Path) -> None:
@@ -207,13 +208,12 @@ def test_a_source_in_the_language_gets_a_larger_share_and_the_others_keep_their_
 
 
 def test_a_recipe_whose_sources_lack_the_language_gets_one_more(tmp_path: Path) -> None:
-    recipe = mixed(web=0.6, law=0.4)
+    recipe = mixed(web=0.6, law=0.4) | HUB
     facts = facts_of(tmp_path, scored("adapted", base=2.0, adapted=2.3, finetuned=2.3), recipe)
 
     changed, written = (followed(recipe, each) for each in advice_on_forgetting(facts)[:2])
 
     assert list(changed.sources) == ["web", "law", "en"]
-    assert changed.sources["en"].inputs == ("builtin:en/prose.jsonl",)
     assert written.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "self": 0.05})
     assert changed.pretrain.phases[0].mix == pytest.approx({"web": 0.57, "law": 0.38, "en": 0.05})
 

@@ -21,6 +21,9 @@ log = logging.getLogger(__name__)
 JUDGED = {"adapted": "model", "finetuned": "adapter"}
 """Candidate that may be released -> kind of the artifact that it is; the later one is the better one."""
 
+MIN_RETAINED = 2
+"""Fewest documents of a retained text that decide anything: one has no interval. A small source holds out no more."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateCheck:
@@ -245,6 +248,9 @@ class _Judge:
             self._add(check, None, limit)
         for text, each in bits.items():
             difference = self.differences.get(f"{name} - {other}, retained {text}")
+            if difference and difference.num_documents < MIN_RETAINED:
+                self._add(f"{check}.{text}", None, limit)
+                continue
             self._ratio_to(f"{check}.{text}", each, before[text], difference, limit)
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:

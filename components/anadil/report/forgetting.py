@@ -109,6 +109,9 @@ def _new_source(facts: Facts, language: Language, share: float, why: str) -> Ite
         why=why,
         snippet=_with_source(recipe, f"{code}_text" if code in recipe.sources else code, files, share),
     )
+    if known:
+        # So small a base writes too little of use: 5 of 118 texts were kept, and English rose as without them.
+        return
     trained = int(number(facts.training_summary.get("tokens")) or 0)
     tokens = max(LEAST_WRITTEN, math.ceil(share * trained))
     written: Json = {"written_by": "base", "tokens": tokens, "language": language.code}
