@@ -9,7 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.plan.mixture import PERIOD, WINDOW, Schedule, SourceSize, order_of, schedule_of, usage_of
+from anadil.plan.mixture import (
+    PERIOD,
+    WINDOW,
+    Schedule,
+    SourceSize,
+    order_of,
+    schedule_of,
+    usage_of,
+    within_epochs,
+)
 from anadil.recipe.pretrain import Pretrain
 
 PHASE = {"trains": "all", "steps": 100, "lr": 0.001}
@@ -194,3 +203,26 @@ def test_an_order_costs_the_same_wherever_it_is_asked() -> None:
 
     assert order.count(0, 10**15 + 1) - order.count(0, 10**15) in {0, 1}
     assert order.place(0, 10**15) == 2 * 10**15
+
+
+@pytest.mark.parametrize(("num", "replayed"), [(20, 80), (2_000, 444)])  # it runs out, it lasts
+def test_passes_over_the_taught_language_count_what_replay_leaves_to_it(num: int, replayed: int) -> None:
+    sizes = {"en": size(num), "text": size(1_000)}
+    asked = pretrain({"mix": {"text": 0.9, "en": 0.1}, "steps": 2_000}, max_epochs=4)
+
+    short = within_epochs(asked, sizes, ["text"])
+
+    en, text = schedule_of(short, sizes).positions(short.steps * 10)
+    assert en == replayed
+    # A step has ten sequences.
+    assert 3_990 <= text <= 4_000
+
+
+def test_a_phase_of_replay_alone_that_runs_out_is_refused_as_without_a_limit() -> None:
+    sizes = {"en": size(20), "text": size(1_000)}
+    asked = pretrain({"mix": {"text": 1}}, {"mix": {"en": 1}}, max_epochs=4)
+
+    with pytest.raises(
+        RecipeError, match=r"pretrain\.phases\.1\.mix: all its sources are used up after 108 of 200"
+    ):
+        schedule_of(within_epochs(asked, sizes, ["text"]), sizes)

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from anadil.core.errors import RecipeError
-from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.pretrain import Pretrain, scaled_phases
 
 WINDOW = 1_000
 """Consecutive sequences that hold the shares, wherever they begin."""
@@ -247,15 +247,31 @@ def within_epochs(settings: Pretrain, sizes: Mapping[str, SourceSize], targets: 
     """Shorten the phases to at most `pretrain.max_epochs` passes over the sources in the taught language, `targets`."""
     if settings.max_epochs is None:
         return settings
-    end = settings.steps * settings.batch_size
-    asked = schedule_of(settings, {name: replace(size, max_epochs=end) for name, size in sizes.items()})
-    drawn = sum(count for name, count in zip(sizes, asked.positions(end), strict=True) if name in targets)
     most = settings.max_epochs * sum(sizes[name].sequences for name in targets)
-    if drawn <= most:
-        return settings
-    # Rounded down, so that the last step does not ask for text beyond the limit.
-    steps = int(most * settings.steps / drawn)
-    return settings.within_epochs(steps * settings.batch_size / settings.max_epochs)
+    # Searched, not divided: where replay runs out, its share is read from the targets.
+    steps = bisect_right(
+        range(1, settings.steps + 1),
+        most,
+        key=lambda count: _drawn(_of_steps(settings, count), sizes, targets),
+    )
+    return settings if steps == settings.steps else _of_steps(settings, max(1, steps))
+
+
+def _of_steps(settings: Pretrain, steps: int) -> Pretrain:
+    return settings.model_copy(update={"phases": scaled_phases(settings.phases, steps)})
+
+
+def _drawn(settings: Pretrain, sizes: Mapping[str, SourceSize], targets: Collection[str]) -> int:
+    """Sequences that a run reads of the sources `targets`, however often it has to."""
+    end = settings.steps * settings.batch_size
+    endless = {name: replace(size, max_epochs=end) for name, size in sizes.items()}
+    try:
+        schedule = schedule_of(settings, {**sizes, **{name: endless[name] for name in targets}})
+    except RecipeError:
+        # A phase of other sources alone outlasts them, which is for the caller to say.
+        schedule = schedule_of(settings, endless)
+    used = zip(sizes, schedule.positions(end), strict=True)
+    return sum(count for name, count in used if name in targets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
