@@ -14,6 +14,7 @@ import pytest
 from anadil.artifacts.chat_files import read_chats
 from anadil.cli.main import STAGE_VERBS, command_parser, main, verb_parser
 from anadil.core.stages import IMAGES, STAGES
+from anadil.plan.text_use import TextSize, plan_text
 from anadil.preflight.inputs import inspect_files
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import stage_parser
@@ -178,7 +179,7 @@ def examples(folder: Path) -> dict[str, Path]:
     import pyarrow.parquet as pq
 
     first, chats = blocks("json")
-    text, warc, table = blocks("text")
+    text, warc, table, _plan = blocks("text")
     rows = [re.split(r"\s{2,}|(?<=\.\.\.) ", line.strip()) for line in table.splitlines()]
     pq.write_table(
         pa.table({name: [value] for name, value in zip(*rows, strict=True)}), folder / "rows.parquet"
@@ -214,14 +215,13 @@ def test_the_recipe_for_ones_own_text_asks_for_three_keys() -> None:
     assert recipe.storage.root is None
     assert recipe.tokenizer.vocab_sizes == "auto"
     assert recipe.cluster.instance is None
-    mix = recipe.pretrain.phases[0].mix
-    assert mix is not None
     for line in re.findall(r"^\| [\d.]+ MB \| .*", page, re.MULTILINE):
         size, tokens, steps = (
             float(each.replace(",", "")) for each in re.findall(r"([\d.,]+)(?: MB| million)? \|", line)[:3]
         )
-        # Passes are those over one's own text, and replay is read beside it.
-        sequences = tokens * 1e6 / recipe.pretrain.sequence_length / mix["text"]
-        assert recipe.pretrain.within_epochs(sequences).steps == pytest.approx(steps, rel=0.02)
+        # Passes are those over one's own text, and replay is read beside it until it runs out.
+        text = {"text": round(tokens * 1e6), "en": 13_000}
+        sized = {name: TextSize(basis="given", tokens=each) for name, each in text.items()}
+        assert plan_text(recipe, sized)[0].pretrain.steps == pytest.approx(steps, rel=0.02)
         assert size / tokens == pytest.approx(2.6, rel=0.02)
     assert json.loads(blocks("json")[0])["text"]
