@@ -15,13 +15,14 @@ from typing import Any
 
 import yaml
 
-from anadil.core.stages import FLOW, LAUNCHABLE, STAGES, WRITERS
+from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests import training_jobs
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
 from anadil.release.serving.manifests import Kind, Serving, objects
+from anadil.runtime.flow import Step, flow_of, options_of
 from generate import write_or_check
 
 MANIFESTS = Path(__file__).parents[1] / "manifests"
@@ -57,21 +58,17 @@ SERVED = Serving(
 """A model of 8 billion parameters on one GPU of 80 GiB."""
 
 
-def needed(stage: str) -> tuple[str, ...]:
-    """Inputs that a stage cannot do without."""
-    reads, optional = STAGES[stage].reads, STAGES[stage].optional
-    # These objects run a recipe without sources, of which the base writes none.
-    return tuple(word for word in reads if word not in optional and not WRITERS[word].source_key)
+def inputs_of(step: Step, recipe: Recipe) -> dict[str, str]:
+    """Places of the artifacts that a step reads in a run of this recipe."""
+    made = {each.writes for each in flow_of(recipe)}
+    words = step.reads_in_run(recipe).items()
+    return {word: _place(of_run) for word, of_run in words if of_run in made}
 
 
-def _makers(stage: str) -> set[str]:
-    """Stages that make what a stage needs, and what those need."""
-    before = {each.name for each in FLOW if each.writes in needed(stage)}
-    return before.union(*map(_makers, before))
+def _place(word: str) -> str:
+    return f"{PLACE}/{word.replace('.', '/')}"
 
 
-PREPARE = tuple(stage.name for stage in FLOW if stage.name in _makers("pretrain"))
-"""Stages that the laptop runs in the training pod, before training."""
 RAY_WORKERS = 2
 PREPARE_RESOURCES = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"memory": "1Gi"}}
 
@@ -84,12 +81,8 @@ def recipe_text() -> str:
 
 def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     """The launcher's job, with a plain name and its recipe from the ConfigMap."""
-    job = TrainingJob(
-        stage=stage,
-        recipe=recipe,
-        inputs={word: f"{PLACE}/{word}" for word in needed(stage)},
-        target=f"{PLACE}/{STAGES[stage].writes}",
-    )
+    step = Step(stage=STAGES[stage])
+    job = TrainingJob(stage=stage, recipe=recipe, inputs=inputs_of(step, recipe), target=_place(step.writes))
     text = json.dumps(training_jobs.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
@@ -102,17 +95,20 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     return manifest
 
 
-def init_container(stage: str, recipe: Recipe) -> dict[str, Any]:
-    """A stage as an init container beside the training container, with its settings."""
+def init_container(step: Step, recipe: Recipe) -> dict[str, Any]:
+    """A step as an init container beside the training container, with its settings."""
     manifest = rendered("pretrain", recipe)
     pod = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
     container: dict[str, Any] = copy.deepcopy(pod["containers"][0])
+    stage = step.stage.name
     image = recipe.image_of(stage)
-    inputs = [word for name in needed(stage) for word in (f"--{name}", f"{PLACE}/{name}")]
+    options = [*(["--source", step.source] if step.source else []), *options_of(inputs_of(step, recipe))]
     container |= {
-        "name": stage,
+        "name": step.name,
         "image": image,
-        "args": ["--recipe", f"{MOUNT}/recipe.yaml", *inputs, "--out", f"{PLACE}/{STAGES[stage].writes}"],
+        # As the laptop's training container: images that were loaded into the node are taken as they are.
+        "imagePullPolicy": "IfNotPresent",
+        "args": ["--recipe", f"{MOUNT}/recipe.yaml", *options, "--out", _place(step.writes)],
         "resources": PREPARE_RESOURCES,
     }
     del container["ports"]
@@ -133,7 +129,8 @@ def _job(stage: str) -> str:
 def _prepare() -> str:
     recipe = load_recipe(str(BASE_RECIPE))
     where = "/spec/pytorchReplicaSpecs/Worker/template/spec/initContainers"
-    made = [init_container(stage, recipe) for stage in PREPARE]
+    # The laptop runs all steps before training in the training pod.
+    made = [init_container(step, recipe) for step in flow_of(recipe, "pretrain")[:-1]]
     return _yaml([{"op": "add", "path": where, "value": made}])
 
 

@@ -79,7 +79,10 @@ def test_the_launcher_s_pod_is_the_same() -> None:
         "storage": {"enabled": True},
         "launch": {
             "enabled": True,
-            "inputs": {"corpus": "/data/run/corpus", "tokenizer": "/data/run/tokenizer"},
+            "inputs": {
+                "tokens": {"az": "/data/run/tokens/az", "en": "/data/run/tokens/en"},
+                "tokenizer": "/data/run/tokenizer",
+            },
         },
     }
     [theirs] = [each for each in render(values, "anadil") if each["metadata"]["name"].endswith("-launch")]
@@ -90,6 +93,7 @@ def test_the_launcher_s_pod_is_the_same() -> None:
     assert pods[0]["serviceAccountName"] == pods[1]["serviceAccountName"]
     assert pods[0]["securityContext"] == pods[1]["securityContext"]
     containers = [pod["containers"][0] for pod in pods]
+    assert {*containers[0]["args"]} == {*containers[1]["args"]} - {"--backend=pytorchjob"}
     assert containers[0]["resources"] == containers[1]["resources"]
     assert containers[0]["securityContext"] == containers[1]["securityContext"]
     mounts = [sorted(each["mountPath"] for each in container["volumeMounts"]) for container in containers]

@@ -66,18 +66,24 @@ def test_every_pod_keeps_to_restricted(name: str) -> None:
         assert template(job)["spec"]["automountServiceAccountToken"] is False
 
 
-def test_the_laptop_runs_what_the_launcher_renders_after_three_more_stages() -> None:
-    expected = make_manifests.rendered("pretrain", load_recipe(str(make_manifests.BASE_RECIPE)))
+def test_the_laptop_runs_what_the_launcher_renders_after_the_steps_that_make_its_tokens() -> None:
+    recipe = load_recipe(str(make_manifests.BASE_RECIPE))
+    expected = make_manifests.rendered("pretrain", recipe)
 
     job = one(overlay("laptop"), JOB, "anadil-pretrain")
 
     before = template(job)["spec"].pop("initContainers")
     assert plain(job) == plain(expected)
     images = [(each["name"], each["image"]) for each in before]
+    cleaner, encoder = "anadil/clean:0.1.0", "anadil/tokenizer:0.1.0"
     assert images == [
-        ("clean", "anadil/clean:0.1.0"),
-        ("tokenizer", "anadil/tokenizer:0.1.0"),
-        ("encode", "anadil/tokenizer:0.1.0"),
+        ("clean-az", cleaner),
+        ("clean-en", cleaner),
+        ("overlap-az", cleaner),
+        ("overlap-en", cleaner),
+        ("tokenizer", encoder),
+        ("encode-az", encoder),
+        ("encode-en", encoder),
     ]
 
 
@@ -233,16 +239,15 @@ def test_the_laptop_stages_hand_over_to_each_other(
         for each in (*spec["initContainers"], *spec["containers"])
     }
 
-    for stage in make_manifests.PREPARE:
+    for name in [each["name"] for each in spec["initContainers"]]:
         for _ in range(2):  # the second time as after a restart of the pod
-            code, told = entry_point.main(stage, arguments[stage]), capsys.readouterr().err
+            code, told = entry_point.main(name.partition("-")[0], arguments[name]), capsys.readouterr().err
             assert code == 0, told
 
     options = entry_point.stage_parser(STAGES["pretrain"]).parse_args(arguments["pytorch"])
-    for [uri] in (
-        (options.tokens, options.tokenizer) if options.tokens else (options.corpus, options.tokenizer)
-    ):
-        assert (Path(uri) / "manifest.json").is_file()
+    assert len(options.tokens) == 2
+    for uri in (*options.tokens, *options.tokenizer):
+        assert (Path(uri.rpartition("=")[2]) / "manifest.json").is_file()
     assert "reused" in told
 
 
@@ -333,7 +338,10 @@ def test_the_launcher_s_command_is_one_that_the_program_takes(monkeypatch: pytes
     options = launch_options(monkeypatch, container["args"])
 
     assert (options.stage, options.recipe) == ("pretrain", "/etc/anadil/recipe.yaml")
-    assert (options.tokens, options.tokenizer) == (["/data/run/tokens"], ["/data/run/tokenizer"])
+    assert (options.tokens, options.tokenizer) == (
+        ["az=/data/run/tokens/az", "en=/data/run/tokens/en"],
+        ["/data/run/tokenizer"],
+    )
 
 
 def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None:
