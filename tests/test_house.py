@@ -27,6 +27,7 @@ MODEL_TESTS = (
     "pipelines",
     "pretrain",
     "release",
+    "replay",
     "tasks",
     "trial",
 )

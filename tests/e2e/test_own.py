@@ -53,7 +53,7 @@ def test_a_copied_recipe_runs_to_its_end_on_a_small_text(
 
     training = json.loads((made["model"] / "training.json").read_text(encoding="utf-8"))
     scores = json.loads((made["scores"] / "scores.json").read_text(encoding="utf-8"))["candidates"]
-    assert training["epochs"] == pytest.approx(4, abs=0.5)
+    assert training["sources"]["text"]["epochs"] == pytest.approx(4, abs=0.5)
     assert scores["adapted"]["bits_per_byte"] < scores["base"]["bits_per_byte"]
     assert (made["report"] / "report.html").is_file()
     from anadil.release.chat.conversation import ChatSettings, open_chat

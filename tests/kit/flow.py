@@ -1,18 +1,18 @@
-"""Every stage of a run in this process, where a command line would start one for each."""
+"""Every step of a run in this process, where a command line would start one for each."""
 
 from pathlib import Path
 
-from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
-from anadil.runtime.job import is_left_out
+from anadil.runtime.flow import flow_of, recipe_of_step
 
 
 def made_folders(recipe: Recipe) -> dict[str, Path]:
-    """Artifact word -> its folder, of all stages that a run of the recipe has."""
+    """Artifact word -> its folder, of all steps that a run of the recipe has."""
     made: dict[str, str] = {}
-    for stage in FLOW:
-        if not is_left_out(stage, recipe):
-            known = {word: made[word] for word in stage.reads if word in made}
-            made[stage.writes] = execute.execute(stage, recipe, known, (), None).uri
+    for step in flow_of(recipe):
+        words = step.reads(recipe).items()
+        known = {word: made[of_run] for word, of_run in words if of_run in made}
+        derived, _ = recipe_of_step(step.stage, recipe, step.source)
+        made[step.writes] = execute.execute(step.stage, derived, known, (), None).uri
     return {word: Path(uri) for word, uri in made.items()}

@@ -7,6 +7,7 @@ from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine, machine
 from anadil.plan.layout import Layout, Work
 from anadil.recipe.load import load_recipe
+from tests.kit.one_text import ONE_TEXT
 
 NAME = "azerbaijani-1b"
 P4D = machine("p4d.24xlarge")
@@ -155,4 +156,4 @@ def test_degrees_that_do_not_divide_have_a_nearest_layout_that_the_same_settings
 
 def test_the_hardest_phase_trains_everything_where_one_does() -> None:
     assert hardest(load_recipe(NAME)) == "all"
-    assert hardest(load_recipe(NAME, [EMBEDDINGS])) == "embeddings"
+    assert hardest(load_recipe(NAME, [ONE_TEXT, EMBEDDINGS])) == "embeddings"

@@ -34,7 +34,7 @@ def _plan(options: argparse.Namespace) -> int:
 
     recipe = load_recipe(options.recipe, options.set)
     if options.of_source or options.dry_run:
-        recipe, _ = recipe_of_step(STAGES["clean"], recipe, options.of_source)
+        recipe, _ = recipe_of_step(STAGES["clean"], recipe, options.of_source, options.raw or ())
     sizes = storage.sizes(options.raw, "--raw") if options.raw else sizes_of_inputs(recipe)
     check_suffixes(list(sizes), files_key(STAGES["clean"], recipe))
     if options.dry_run:

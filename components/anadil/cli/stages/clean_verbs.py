@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from anadil.cli.options import add_output_option
@@ -50,7 +51,6 @@ def explain(options: argparse.Namespace) -> int:
         DataError: There is no such document.
     """
     import tempfile
-    from pathlib import Path
 
     from anadil.artifacts.prefetch import fetch
     from anadil.clean.filters.judge_record import Settings
@@ -61,19 +61,16 @@ def explain(options: argparse.Namespace) -> int:
     from anadil.runtime.job import external_files, external_side_files
 
     stage = STAGES["clean"]
-    recipe, _ = recipe_of_step(
-        stage, load_recipe(options.recipe, options.set), options.of_source, options.raw
-    )
     source, rows = options.source, []
+    files = options.raw or _paths(source)
+    recipe, _ = recipe_of_step(stage, load_recipe(options.recipe, options.set), options.of_source, files)
     if options.corpus:
         rows = in_corpus(fetch(options.corpus, "corpus")[0], source)
         source = rows[0]["source"] if rows else source
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         compile_lists(recipe, external_side_files(stage, recipe), Path(folder))
         settings = Settings(recipe=recipe, lists_folder=Path(folder))
-        # A source may be a path, of a file or of a place in it; else it names a file of the inputs.
-        paths = [each for each in (source, source.rpartition(":")[0]) if each and Path(each).is_file()]
-        inputs = options.raw or paths[:1]
+        inputs = options.raw or _paths(source)
         raw = find_record(external_files(stage, recipe, inputs), source, settings)
         steps = explain_record(raw, settings)
     steps |= {"in_corpus": rows} if options.corpus else {}
@@ -82,6 +79,12 @@ def explain(options: argparse.Namespace) -> int:
     else:
         print_data(steps, options.output)
     return 0
+
+
+def _paths(source: str) -> list[str]:
+    """Return the file that SOURCE is the path of, or of a place in; none where it names a file of the inputs."""
+    places = (source, source.rpartition(":")[0])
+    return [each for each in places if each and Path(each).is_file()][:1]
 
 
 def _print_steps(steps: dict[str, Any]) -> None:
