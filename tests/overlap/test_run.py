@@ -81,7 +81,7 @@ def test_of_documents_in_two_sources_that_of_the_earlier_one_stays(tmp_path: Pat
 
 
 LAW = "Maddənin ikinci hissəsində nəzərdə tutulmuş hallar istisna olmaqla, digər hallarda tətbiq edilir."
-"""Of 12 words and more than 50 characters: a set phrase of laws."""
+"""A set phrase of laws: 12 words, more than 50 characters."""
 
 
 def test_a_phrase_that_laws_have_in_common_is_no_held_out_text() -> None:

@@ -10,7 +10,6 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.replay import run as replay
-from anadil.replay import write_documents
 from anadil.replay.write_documents import Writer
 from anadil.runtime.cache_key import recipe_origin, stage_origin
 from anadil.runtime.entry_point import main
@@ -22,16 +21,8 @@ from anadil.text.written import read_written
 from tests.kit.writing_base import writing_base
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return writing_base(tmp_path_factory.mktemp("base") / "talks")
-
-
 @pytest.fixture(autouse=True)
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_documents, "MAX_TOKENS", 64)
-    monkeypatch.setattr(write_documents, "QUESTION_TOKENS", 32)
-    monkeypatch.setattr(write_documents, "ANSWER_TOKENS", 32)
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "SHARD_DOCUMENTS", 48)
 
 

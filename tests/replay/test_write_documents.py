@@ -10,22 +10,9 @@ from anadil.encode.document_tokenizer import document_tokenizer
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import Continuation, choose
 from anadil.model.load import load_model, load_tokenizer
-from anadil.replay import write_documents
 from anadil.replay.write_documents import Writer
 from anadil.text.encoder import Encoder
 from tests.kit.writing_base import WORDS, writing_base
-
-
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return writing_base(tmp_path_factory.mktemp("base") / "talks")
-
-
-@pytest.fixture(autouse=True)
-def short_documents(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(write_documents, "MAX_TOKENS", 64)
-    monkeypatch.setattr(write_documents, "QUESTION_TOKENS", 32)
-    monkeypatch.setattr(write_documents, "ANSWER_TOKENS", 32)
 
 
 def writer_of(base: Path, seed: int = 0) -> Writer:

@@ -61,12 +61,10 @@ def changes_of(scores: Json, name: str) -> tuple[Change, ...]:
             continue
         paired = table_of(differences.get(f"{name} - base, retained {text}"))
         low, high = (number(paired.get(end)) for end in ("low", "high"))
-        known = low is not None and high is not None and low != high
-        ends = (
-            (float(low) / before, float(high) / before)
-            if known and low is not None and high is not None
-            else None
-        )
+        ends = None
+        # One document has no interval: its ends are equal.
+        if low is not None and high is not None and low != high:
+            ends = float(low) / before, float(high) / before
         changes.append(Change(text=text, share=share - 1, interval=ends))
     return tuple(changes)
 

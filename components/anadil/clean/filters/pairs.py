@@ -24,7 +24,7 @@ REASONS = {
     SWAPPED: "each side is in the language of the other",
     OTHER_LANGUAGE: "a side is surely in another language",
 }
-"""Why a pair is dropped, in the order in which it is asked."""
+"""Reason for which a pair is dropped -> its text for people; the first that is true is the reason."""
 MAX_LENGTH_RATIO = 9
 """In characters, since a language without spaces has no words to count. Source: Moses, clean-corpus-n.perl, there in tokens."""
 MOST = 0.5
