@@ -300,7 +300,7 @@ def ratios(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
             continue
         pairs = list(zip(seeds, rows["none"], strict=True))
         cells = [with_spread([100 * (one["az"] / none["az"] - 1) for one, none in pairs], 1) + " %"]
-        # Of each seed apart, since a pair of runs has the order of its Azerbaijani text in common.
+        # Runs are paired by seed: both read their Azerbaijani text in one order.
         cells += [
             with_spread([(one[each] - base[each]) / (none[each] - base[each]) for one, none in pairs])
             for each in lost
