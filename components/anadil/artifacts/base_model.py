@@ -79,10 +79,11 @@ LOCAL_BASES = "ANADIL_LOCAL_BASES"
 as well be a hub id when it has gone."""
 
 
-def base_tokenizer(base: Base, cache: Path) -> Path:
+def base_tokenizer(base: Base, cache: Path, key: str = "base.model") -> Path:
     """Return a directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
 
-    Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`.
+    Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`, and
+    errors name the recipe's `key`.
 
     Raises:
         DataError: The directory is missing or holds no `tokenizer.json`.
@@ -97,16 +98,16 @@ def base_tokenizer(base: Base, cache: Path) -> Path:
         return target
     folder = Path(base.model).expanduser()
     if not is_local(base.model):
-        folder = from_hub(base, TOKENIZER_FILES)
+        folder = from_hub(base, TOKENIZER_FILES, key)
     if not (folder / "tokenizer.json").is_file():
         raise DataError(
-            f"base.model: {folder} holds no tokenizer.json; only models with a fast tokenizer can be used "
+            f"{key}: {folder} holds no tokenizer.json; only models with a fast tokenizer can be used "
             "(transformers: AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one)"
         )
     if "auto_map" in tokenizer_config(folder):
         raise IntegrityError(
             f"{folder}/tokenizer_config.json: names code to run (auto_map), and none is run; "
-            "remove the key if tokenizer.json alone is right, or choose another base.model"
+            f"remove the key if tokenizer.json alone is right, or choose another {key}"
         )
     return folder
 
@@ -322,8 +323,8 @@ def _train_tiny(text: str) -> "Tokenizer":
     return tokenizer
 
 
-def from_hub(base: Base, patterns: Sequence[str]) -> Path:
-    """The local copy of some of a hub model's files; fetched if they are not there.
+def from_hub(base: Base, patterns: Sequence[str], key: str = "base.model") -> Path:
+    """The local copy of some of a hub model's files; fetched if they are not there. Errors name the recipe's `key`.
 
     Raises:
         DataError: It is no hub id, or was a directory before.
@@ -331,28 +332,28 @@ def from_hub(base: Base, patterns: Sequence[str]) -> Path:
     """
     if base.model in _local_bases():
         raise DataError(
-            f"base.model: the directory {base.model!r} has gone since the start; put it back and run again"
+            f"{key}: the directory {base.model!r} has gone since the start; put it back and run again"
         )
     if base.model.startswith(("/", ".", "~")) or base.model.count("/") != 1:
         raise DataError(
-            f"base.model: no directory {base.model!r}; give a model directory, a hub id such as "
+            f"{key}: no directory {base.model!r}; give a model directory, a hub id such as "
             f"meta-llama/Llama-3.2-1B, or {TINY}"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError
 
-    remedy = f"download it first (hf download {base.model}) and set base.model to its directory"
+    remedy = f"download it first (hf download {base.model}) and set {key} to its directory"
     try:
         return Path(snapshot_download(base.model, revision=base.revision, allow_patterns=list(patterns)))
     except HFValidationError as error:
-        raise DataError(f"base.model: {base.model!r} is no hub id ({error})") from None
+        raise DataError(f"{key}: {base.model!r} is no hub id ({error})") from None
     except GatedRepoError:
         raise PreflightError(
-            f"base.model: {base.model} is gated; accept its licence on huggingface.co and set HF_TOKEN, "
+            f"{key}: {base.model} is gated; accept its licence on huggingface.co and set HF_TOKEN, "
             f"or {remedy}"
         ) from None
     except (HfHubHTTPError, OSError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise PreflightError(
-            f"base.model: {base.model} is no local directory and cannot be fetched ({first_line}); {remedy}"
+            f"{key}: {base.model} is no local directory and cannot be fetched ({first_line}); {remedy}"
         ) from None

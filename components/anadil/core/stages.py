@@ -39,6 +39,10 @@ class Stage:
     streams: tuple[str, ...] = ()
     """Those of them that it reads by pieces where they lie: they are not copied to its machine. They decide nothing by
     themselves, since they follow from what they were made of."""
+    either: tuple[str, ...] = ()
+    """Those of them of which it reads the first that the recipe makes, and no other."""
+    only_with: tuple[tuple[str, str], ...] = ()
+    """Those of them that it reads only where a recipe key (`section.key`) is true, each with that key."""
     instead_of: str = ""
     """The one that `streams` are made of, and which is read in their place; empty: the stage goes without them."""
     writes: str
@@ -57,6 +61,8 @@ class Stage:
     """Name of their option on the command line."""
     side_files: tuple[SideFiles, ...] = ()
     """Further ones; their content, too, decides the result."""
+    models: str = ""
+    """Recipe key of models, directories or hub ids, that it reads beside the base; their files decide the result, too."""
     per_source: bool = False
     """True if a recipe with `sources` runs it once for each of them."""
     source_key: str = ""
@@ -223,8 +229,8 @@ FLOW = (
         name="pretrain",
         result_version=2,
         image="pretrain",
-        # The trial of tokenizers trains with this stage's loop, and so shares its image.
-        rooms=("model", "plan", "cli/calibrate", "trial", "tokenizer", "evaluate", "encode"),
+        # The trial of tokenizers trains with this stage's loop, and a merge makes rows as it does: they share its image.
+        rooms=("model", "plan", "cli/calibrate", "trial", "merge", "tokenizer", "evaluate", "encode"),
         reads=("tokens", "tokenizer", "trial", "corpus"),
         optional=("trial", "corpus"),
         # Another result of `encode` is another result of this stage, so both raise `result_version` together: the key of
@@ -245,11 +251,44 @@ FLOW = (
         summary="continue pre-training on the corpus",
     ),
     Stage(
+        name="merge",
+        image="pretrain",
+        # Other values are chosen by what they do to held-out text.
+        reads=("model", "tokenizer", "trial", "corpus"),
+        optional=("trial",),
+        only_with=(("corpus", "merge.is_auto"),),
+        writes="merged",
+        sections=(
+            "language",
+            "base",
+            "merge",
+            "evaluate.context",
+            "evaluate.stride",
+            "evaluate.gate.max_retained_ratio",
+            "evaluate.gate.max_finetuned_bits_per_byte_ratio",
+            "pretrain.sequence_length",
+            "clean.text_field",
+        ),
+        side_files=(
+            SideFiles(key="evaluate.heldout", only_if="merge.is_auto"),
+            SideFiles(key="evaluate.retained", only_if="merge.is_auto", of_language="retained.jsonl"),
+        ),
+        models="merge.models",
+        only_if="merge",
+        uses_model=True,
+        cpu="4",
+        # Tensor by tensor: the largest table of a model of 70 billion parameters in FP32 several times.
+        memory="24Gi",
+        retries=2,
+        summary="merge the trained model with its base, its checkpoints and other models",
+    ),
+    Stage(
         name="finetune",
         result_version=5,
         image="finetune",
         rooms=("model", "plan"),
-        reads=("model",),
+        reads=("merged", "model"),
+        either=("merged", "model"),
         writes="adapter",
         sections=("finetune", "seed"),
         files="finetune.inputs",
@@ -275,8 +314,8 @@ FLOW = (
         name="tasks",
         image="tasks",
         rooms=("model", "plan"),
-        reads=("model", "adapter"),
-        optional=("adapter",),
+        reads=("model", "merged", "adapter"),
+        optional=("merged", "adapter"),
         writes="tasks",
         sections=(
             "base",
@@ -292,7 +331,7 @@ FLOW = (
         cpu="4",
         memory="16Gi",
         retries=1,
-        summary="run tasks of lm-evaluation-harness on base, adapted and finetuned model",
+        summary="run tasks of lm-evaluation-harness on base, adapted, merged and finetuned model",
     ),
     Stage(
         name="evaluate",
@@ -300,8 +339,8 @@ FLOW = (
         image="evaluate",
         # The stage that shares the image.
         rooms=("model", "plan", "replay"),
-        reads=("corpus", "model", "adapter", "tasks"),
-        optional=("adapter", "tasks"),
+        reads=("corpus", "model", "merged", "adapter", "tasks"),
+        optional=("merged", "adapter", "tasks"),
         writes="scores",
         sections=(
             "language",
@@ -325,7 +364,7 @@ FLOW = (
         memory="16Gi",
         # Hours on a GPU and nothing to resume: one more try, for a lost node.
         retries=1,
-        summary="score base, adapted and finetuned model",
+        summary="score base, adapted, merged and finetuned model",
     ),
     Stage(
         name="report",
@@ -339,11 +378,12 @@ FLOW = (
             "trial",
             "tokens",
             "model",
+            "merged",
             "adapter",
             "tasks",
             "scores",
         ),
-        optional=("written", "overlap", "trial", "tokens", "adapter", "tasks"),
+        optional=("written", "overlap", "trial", "tokens", "merged", "adapter", "tasks"),
         # Their manifests hold what it tells of them, times and counts.
         streams=("written", "overlap", "tokens", "tasks"),
         writes="report",
@@ -356,6 +396,7 @@ FLOW = (
             "sources",
             "tokenizer",
             "pretrain",
+            "merge",
             "finetune",
             "evaluate",
             "report",

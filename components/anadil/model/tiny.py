@@ -63,17 +63,17 @@ HUB_FILES = (
 )  # fmt: skip
 
 
-def base_model(base: Base, cache: Path) -> Path:
-    """Return a Hugging Face directory with the base model: weights, config and tokenizer.
+def base_model(base: Base, cache: Path, key: str = "base.model") -> Path:
+    """Return a Hugging Face directory with the base model: weights, config and tokenizer; errors name the recipe's `key`.
 
     Raises:
         DataError: The directory is not there or holds no tokenizer.
         IntegrityError: Its tokenizer wants to run code of its own.
         PreflightError: A hub model is not in the local cache and cannot be fetched.
     """
-    tokenizer = base_tokenizer(base, cache)
+    tokenizer = base_tokenizer(base, cache, key)
     if base.model != TINY:
-        return tokenizer if is_local(base.model) else from_hub(base, HUB_FILES)
+        return tokenizer if is_local(base.model) else from_hub(base, HUB_FILES, key)
     settings = json.dumps([
         TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
         KEPT_BITS, ROUND_EVERY,

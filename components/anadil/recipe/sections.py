@@ -27,6 +27,7 @@ from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, d
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
+from anadil.recipe.merge import Merge
 from anadil.recipe.mixture import refuse_mix_mistakes
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sources import (
@@ -223,6 +224,8 @@ class Recipe(StrictModel):
     """Named bodies of text, which phases of `pretrain` mix; left out, `clean.inputs` are the only one."""
     tokenizer: Tokenizer = Tokenizer()
     pretrain: Pretrain = Pretrain()
+    merge: Merge | None = None
+    """Make the weights of several models one before finetuning; left out, the trained model goes on."""
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()

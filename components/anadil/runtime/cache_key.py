@@ -19,7 +19,7 @@ from anadil.core.format import KIB, MIB
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS, Stage
 from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import by_source, kind_of, source_of, word_of
+from anadil.runtime.job import by_source, kind_of, source_of, value_of, word_of
 from anadil.text.language import is_pack_path
 from anadil.text.parallel import TEMPLATE_DIGEST, both_languages, is_pair, languages_of
 
@@ -80,6 +80,8 @@ def stage_origin(
             if same and BASE_FILES in manifest.origin:
                 refuse_gone(recipe.base.model, f"the {name}")
         origin.update(base_files(recipe.base.model))
+    for model in value_of(recipe, stage.models) or () if stage.models else ():
+        origin |= {f"{name} of {model}": digest for name, digest in base_files(model).items()}
     return origin
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from anadil.core.errors import RecipeError
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS, Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, word_of
+from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, value_of, word_of
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ class Step:
         """Word by which the step knows an artifact -> word of the artifact among those of the run."""
         words = {}
         for word in self.stage.reads:
-            if word in COMPARED and len(recipe.sources) < 2:
+            if (word in COMPARED and len(recipe.sources) < 2) or not self._is_read(word, recipe):
                 continue
             # Not each source need have one: the base writes some, and the others have files.
             named = sources_of(WRITERS[word], recipe)
@@ -65,6 +65,13 @@ class Step:
                 named = recipe.target_sources
             words |= {each: each for each in (word_of(word, source) for source in named)}
         return words
+
+    def _is_read(self, word: str, recipe: Recipe) -> bool:
+        """Return whether the recipe lets the step read an artifact; see `Stage.either` and `Stage.only_with`."""
+        made = (each for each in self.stage.either if not is_left_out(WRITERS[each], recipe))
+        if word in self.stage.either and word != next(made, self.stage.either[-1]):
+            return False
+        return all(value_of(recipe, key) for each, key in self.stage.only_with if each == word)
 
     def reads_in_run(self, recipe: Recipe) -> dict[str, str]:
         """Those of `reads` in a run of all stages, where what `Stage.streams` are made of is not read beside them."""

@@ -120,7 +120,7 @@ def by_source(word: str, values: Mapping[str, T]) -> dict[str, T]:
 
 def is_left_out(stage: Stage, recipe: Recipe) -> bool:
     """Return whether a run skips the stage: without chats it is continued pre-training only."""
-    if stage.only_if and not _value(recipe, stage.only_if):
+    if stage.only_if and not value_of(recipe, stage.only_if):
         return True
     if stage.reads_all and len(recipe.sources) < 2:
         return True
@@ -138,7 +138,7 @@ def sources_of(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
 
 def most_processes(stage: Stage, recipe: Recipe) -> int:
     """Processes that a stage can use."""
-    return int(_value(recipe, stage.most_processes)) if stage.most_processes else sys.maxsize
+    return int(value_of(recipe, stage.most_processes)) if stage.most_processes else sys.maxsize
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
@@ -179,8 +179,8 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
     patterns: dict[str, tuple[str, ...]] = {}
     for part in recipes_of(stage, recipe):
         for each in stage.side_files:
-            names = _value(part, each.key) or ()
-            if names and not (each.only_if and not _value(part, each.only_if)):
+            names = value_of(part, each.key) or ()
+            if names and not (each.only_if and not value_of(part, each.only_if)):
                 listed = (names,) if isinstance(names, str) else tuple(names)
                 if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
                     patterns[each.key] = tuple(dict.fromkeys((*patterns.get(each.key, ()), *places)))
@@ -217,8 +217,8 @@ def side_files(pattern: str, kind: SideFiles) -> list[str]:
     return known
 
 
-def _value(recipe: Recipe, key: str) -> Any:
-    """The value of a key; None where it is in a section that is left out."""
+def value_of(recipe: Recipe, key: str) -> Any:
+    """Value of a recipe key (`section.key`); None where it is in a section that is left out."""
     value: Any = recipe
     for name in key.split("."):
         value = getattr(value, name) if value is not None else None
@@ -227,7 +227,9 @@ def _value(recipe: Recipe, key: str) -> Any:
 
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     """Patterns by which the recipe names the outside files of a stage that reads some, those of all sources."""
-    return tuple(pattern for part in recipes_of(stage, recipe) for pattern in _value(part, stage.files) or ())
+    return tuple(
+        pattern for part in recipes_of(stage, recipe) for pattern in value_of(part, stage.files) or ()
+    )
 
 
 def recipes_of(stage: Stage, recipe: Recipe) -> tuple[Recipe, ...]:
