@@ -62,11 +62,6 @@ def write_mlmodel(directory: Path, *, chats: bool, out: Path | None = None) -> l
     return [MLMODEL, *ENVIRONMENT, *(f"{COMPONENTS}/tokenizer/{name}" for name in names)]
 
 
-def mlmodel_directory(kind: str) -> str:
-    """Return the file's directory in a model or an adapter artifact; empty: beside its manifest."""
-    return "merged" if kind == "adapter" else ""
-
-
 def _mlmodel(config: dict[str, Any], weights: str, *, chats: bool) -> dict[str, Any]:
     task = "llm/v1/chat" if chats else "llm/v1/completions"
     served: dict[str, Any] = {

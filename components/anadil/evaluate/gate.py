@@ -1,25 +1,23 @@
 """The quality gate, which decides which of the candidates may be released.
 
-A check's name begins with the candidate that it decides about: `adapted.*` for a model, `finetuned.*` for an adapter.
-`recipe/gate.py` has the names and the limits. Each candidate is judged for its own use: the adapted model by the text
-that it continues, the finetuned one by its answers.
+A check's name begins with the candidate that it decides about: `adapted.*` for a model, `merged.*` for what was merged of
+it, `finetuned.*` for an adapter. `recipe/gate.py` has the names and the limits. Each candidate is judged for its own use:
+the adapted model by the text that it continues, the finetuned one by its answers, the merged one by both if it answers.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
+from anadil.core.candidates import ANSWERS, CANDIDATES, before_finetuning
 from anadil.evaluate.bootstrap import Difference
 from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.generate import is_of_use
-from anadil.recipe.gate import RUNNING_TEXT, USES, Gate, check_of
+from anadil.recipe.gate import RUNNING_TEXT, Gate, GateMode, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
-
-JUDGED = {"adapted": "model", "finetuned": "adapter"}
-"""Candidate that may be released -> kind of the artifact that it is; the later one is the better one."""
 
 MIN_RETAINED = 2
 """Fewest documents of a retained text that decide anything: one has no interval. A small source holds out no more."""
@@ -81,9 +79,9 @@ class GateVerdict:
     passed: bool
     """Some candidate may be released."""
     released: str | None
-    """The last candidate that passed: the finetuned model, else the adapted one; None if neither did."""
+    """The last candidate that passed: the finetuned model, else the merged one, else the adapted one; None if none did."""
     verdicts: dict[str, Verdict]
-    """By kind of artifact: `model`, `adapter`."""
+    """By kind of artifact: `model`, `merged`, `adapter`."""
     checks: tuple[GateCheck, ...]
     unmeasured: tuple[str, ...]
     """Checks for which there was nothing to measure, such as answers where no chats are held out."""
@@ -95,8 +93,9 @@ def apply_gate(
     differences: Mapping[str, Difference],
     contamination: Contamination,
     mask_audit: Mapping[str, Any] | None = None,
+    answering: Collection[str] = ("finetuned",),
 ) -> GateVerdict:
-    """Judge the adapted and, where there is one, the finetuned model, each for its own use.
+    """Judge the candidates that were measured, each for its own use.
 
     A check whose limit lies inside its interval decides nothing, so its candidate is not released.
     Where no answers were measured, running text decides about the finetuned model.
@@ -107,12 +106,15 @@ def apply_gate(
         differences: Bits per byte of pairs of candidates, on the same documents: `adapted - base`.
         contamination: Of the held-out text, on which all candidates are scored.
         mask_audit: The adapter's `mask_audit.json`, where it has one.
+        answering: Names of those that are asked through their chat template.
     """
-    answers_measured = "finetuned - adapted, answers" in differences
-    judge = _Judge(gate=gate, tables=tables, differences=differences, answers_measured=answers_measured)
+    answers_measured = f"finetuned - {before_finetuning(tables)}, answers" in differences
+    judge = _Judge(
+        gate=gate, tables=tables, differences=differences, answers_measured=answers_measured, answering=answering
+    )  # fmt: skip
     verdicts = {}
-    for name, kind in JUDGED.items():
-        if name in tables:
+    for each in CANDIDATES:
+        if (name := each.name) in tables:
             judge.against_base(name)
             judge.texts(name)
             judge.documents(name, contamination)
@@ -123,8 +125,9 @@ def apply_gate(
                 for check in judge.checks
                 if check.enforced and not check.passed and check.name.startswith(f"{name}.")
             )
-            verdicts[kind] = Verdict(candidate=name, use=USES[name], passed=not failed, failed=failed)
-    # In the order of `JUDGED`: the last one is the better one.
+            use = ANSWERS if name in answering else each.use
+            verdicts[each.kind] = Verdict(candidate=name, use=use, passed=not failed, failed=failed)
+    # In the order of `CANDIDATES`: the last one is the better one.
     good = [verdict.candidate for verdict in verdicts.values() if verdict.passed]
     return GateVerdict(
         passed=bool(good),
@@ -144,9 +147,10 @@ def log_verdict(verdict: GateVerdict) -> None:
         log.warning(
             "gate: unsure, of fewer than %d documents or answers: %s", SURE_DOCUMENTS, ", ".join(unsure)
         )
-    use = f" for {USES[verdict.released]}" if verdict.released in USES else ""
+    released = next((each for each in verdict.verdicts.values() if each.candidate == verdict.released), None)
     log.info(
-        "gate: %s", f"the {verdict.released} model may be released{use}" if verdict.passed else "not passed"
+        "gate: %s",
+        f"the {released.candidate} model may be released for {released.use}" if released else "not passed",
     )
 
 
@@ -158,25 +162,26 @@ class _Judge:
     tables: Mapping[str, Mapping[str, Any]]
     differences: Mapping[str, Difference]
     answers_measured: bool
+    answering: Collection[str]
     checks: list[GateCheck] = field(default_factory=list)
     unmeasured: list[str] = field(default_factory=list)
 
     def against_base(self, name: str) -> None:
         """Check gains and losses against the base and the champion."""
         gate, figures, base = self.gate, self.tables[name], self.tables["base"]
-        # The finetuned model's own lines are those of the comparison with the adapted one.
-        to_base = "" if name == "adapted" else "_to_base"
+        # The finetuned model's own lines are those of the comparison with the model before.
+        to_base = "_to_base" if name == "finetuned" else ""
         self._add(f"{name}.fertility", figures["fertility"] / base["fertility"], gate.max_fertility_ratio)
         self._ratio(f"{name}.bits_per_byte{to_base}", name, "base", gate.max_bits_per_byte_ratio)
-        if name == "adapted":
-            self._below("adapted.bits_per_byte_significant", self.differences.get("adapted - base"), 0.0)
+        if not to_base:
+            self._below(f"{name}.bits_per_byte_significant", self.differences.get(f"{name} - base"), 0.0)
         self._retained(f"{name}.retained{to_base}", name, "base", gate.max_retained_ratio)
         self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
 
     def texts(self, name: str) -> None:
         """Check what a candidate writes."""
         table, gate = self.tables[name], self.gate
-        answers = name == "finetuned"
+        answers = name in self.answering
         # Sampling hides loops.
         texts = [
             text
@@ -189,13 +194,15 @@ class _Judge:
         self._add(
             f"{name}.output_language", share if num else None, gate.min_own_language_rate, at_least=True,
             interval=share_interval(share, num), num=num,
+            # An answer holds whole sentences, and a model that answers in another language is of no use.
+            default="enforce" if answers else None,
         )  # fmt: skip
         if answers:
             self._share(
-                "finetuned.ended", [text["ended"] for text in texts], gate.min_ended_rate, at_least=True
+                f"{name}.ended", [text["ended"] for text in texts], gate.min_ended_rate, at_least=True
             )
             empty = [not any(map(str.isalnum, text["text"])) for text in texts]
-            self._share("finetuned.empty_answers", empty, gate.max_empty_rate)
+            self._share(f"{name}.empty_answers", empty, gate.max_empty_rate)
 
     def documents(self, name: str, contamination: Contamination) -> None:
         """Check that the held-out text is clean and large enough."""
@@ -204,11 +211,11 @@ class _Judge:
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
 
     def finetuned(self, mask_audit: Mapping[str, Any]) -> None:
-        """Check finetuning against the adapted model and the champion's answers."""
-        gate = self.gate
-        self._ratio("finetuned.bits_per_byte", "finetuned", "adapted", gate.max_finetuned_bits_per_byte_ratio)
-        self._retained("finetuned.retained", "finetuned", "adapted", gate.max_finetuned_retained_ratio)
-        for check, other in (("answers", "adapted"), ("answers_to_champion", "champion")):
+        """Check finetuning against the model before it and the champion's answers."""
+        gate, before = self.gate, before_finetuning(self.tables)
+        self._ratio("finetuned.bits_per_byte", "finetuned", before, gate.max_finetuned_bits_per_byte_ratio)
+        self._retained("finetuned.retained", "finetuned", before, gate.max_finetuned_retained_ratio)
+        for check, other in (("answers", before), ("answers_to_champion", "champion")):
             difference = self.differences.get(f"finetuned - {other}, answers")
             self._below(
                 f"finetuned.{check}", difference, gate.max_answers_difference, or_equal=other == "champion"
@@ -269,6 +276,7 @@ class _Judge:
         interval: tuple[float, float] | None = None,
         unsure: bool = False,
         num: int | None = None,
+        default: GateMode | None = None,
     ) -> None:
         """Add a check; one that was not measured counts only where the recipe asks for it by name."""
         if value is None and self.gate.modes.get(name) != "enforce":
@@ -278,7 +286,7 @@ class _Judge:
             passed = value is not None and (value >= limit if at_least else value <= limit)
         undecided = interval is not None and interval[0] < limit < interval[1]
         stands_in = check_of(name) in RUNNING_TEXT and not self.answers_measured
-        enforced = self.gate.is_enforced(name, default="enforce" if stands_in else None)
+        enforced = self.gate.is_enforced(name, default="enforce" if stands_in else default)
         self.checks.append(
             GateCheck(
                 name=name, value=value, limit=limit, passed=passed and not undecided, enforced=enforced,

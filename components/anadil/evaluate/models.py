@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from transformers import PreTrainedTokenizerFast
 
+from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
+from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score
@@ -38,14 +40,11 @@ class ScoredModel:
     """Token before each document: BOS, else the end of text, as in training."""
     bos: int | None = None
     """Token before each later window of a document; None for none."""
-
-    @property
-    def answers(self) -> bool:
-        """True if it was taught to answer, and is asked through its chat template."""
-        return self.name == "finetuned" or (self.name == "champion" and self.path.name == "merged")
+    answers: bool = False
+    """It learnt to answer, and is asked through its chat template."""
 
 
-def open_model(name: str, path: Path) -> ScoredModel:
+def open_model(name: str, path: Path, *, answers: bool = False) -> ScoredModel:
     """Load a candidate's tokenizer.
 
     Raises:
@@ -53,7 +52,21 @@ def open_model(name: str, path: Path) -> ScoredModel:
     """
     tokenizer = load_tokenizer(path)
     prefix, _ = document_ids(tokenizer, f"{path}, {name}")
-    return ScoredModel(name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer))
+    return ScoredModel(
+        name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer), answers=answers
+    )
+
+
+def open_artifact(name: str, folder: Path) -> ScoredModel:
+    """Load the tokenizer of an artifact that is a candidate; its manifest says which, and whether it answers.
+
+    Raises:
+        DataError: It has no end token.
+    """
+    manifest = artifact.read_manifest(str(folder))
+    assert manifest is not None  # inputs are verified artifacts
+    path = folder / BY_KIND[manifest.kind].folder
+    return open_model(name, path, answers=answers(manifest.kind, manifest.figures))
 
 
 def load_for_scoring(path: Path, name: str) -> Any:
@@ -132,10 +145,10 @@ def encode_with_champion(
         DataError: See `encode_for_all`, for the candidates of this run.
     """
     if folder:
-        path = folder / "merged" if (folder / "merged").is_dir() else folder
         try:
-            refuse_mixture(model_config(path), f"champion ({path})")
-            everybody = [*candidates, open_model("champion", path)]
+            champion = open_artifact("champion", folder)
+            refuse_mixture(model_config(champion.path), f"champion ({champion.path})")
+            everybody = [*candidates, champion]
             return everybody, encode_for_all(everybody, documents)
         except (DataError, PreflightError) as error:
             log.warning("champion: %s; candidates are not compared with it", error)

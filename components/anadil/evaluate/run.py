@@ -1,4 +1,4 @@
-"""Stage evaluate (corpus, model, adapter -> scores): base, adapted and finetuned model, measured side by side.
+"""Stage evaluate (corpus, model, merged, adapter -> scores): base and candidates, measured side by side.
 
 One model is in memory at a time. Everything is measured on the same documents, and `scores.json`
 holds what the report and the gate need.
@@ -12,12 +12,19 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from anadil.artifacts.base_model import model_config
+from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import IntegrityError
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
-from anadil.evaluate.models import ScoredModel, encode_for_all, encode_with_champion, open_model
+from anadil.evaluate.models import (
+    ScoredModel,
+    encode_for_all,
+    encode_with_champion,
+    open_artifact,
+    open_model,
+)
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
 from anadil.model.family_table import refuse_mixture
@@ -33,7 +40,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def run(job: Job) -> Figures:
-    """Score the candidates and judge the adapted and the finetuned one.
+    """Score the base and the candidates, and judge the candidates.
 
     Raises:
         DataError: There is no held-out text or no question, or a model or tokenizer cannot be scored on it.
@@ -69,8 +76,9 @@ def run(job: Job) -> Figures:
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
     verdict = apply_gate(
-        recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json")
-    )
+        recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
+        answering={each.name for each in candidates if each.answers},
+    )  # fmt: skip
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
     scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
@@ -92,13 +100,12 @@ def run(job: Job) -> Figures:
 
 
 def _candidates(job: Job) -> list[ScoredModel]:
-    candidates = [
-        open_model("base", base_model(job.recipe.base, job.base_cache)),
-        open_model("adapted", job.inputs["model"]),
-    ]
     if "adapter" in job.inputs:
         refuse_other_rank(job.inputs["adapter"])
-        candidates.append(open_model("finetuned", job.inputs["adapter"] / "merged"))
+    candidates = [
+        open_model("base", base_model(job.recipe.base, job.base_cache)),
+        *(open_artifact(each.name, job.inputs[each.kind]) for each in CANDIDATES if each.kind in job.inputs),
+    ]
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates

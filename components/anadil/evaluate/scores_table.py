@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anadil.core.candidates import before_finetuning
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.contamination import Contamination
@@ -19,9 +20,13 @@ log = logging.getLogger(__name__)
 
 PAIRS = (
     ("adapted", "base"),
+    ("merged", "base"),
+    ("merged", "adapted"),
     ("finetuned", "base"),
     ("finetuned", "adapted"),
+    ("finetuned", "merged"),
     ("adapted", "champion"),
+    ("merged", "champion"),
     ("finetuned", "champion"),
 )
 """Candidates that are compared: the second is taken from the first."""
@@ -132,7 +137,10 @@ def log_scores(
     differences: Mapping[str, Difference],
 ) -> None:
     """Log what was measured, the verdict last."""
-    for name in ("adapted - base", "finetuned - adapted", "finetuned - adapted, answers"):
+    before = before_finetuning(results)
+    for name in (
+        "adapted - base", "merged - adapted", f"finetuned - {before}", f"finetuned - {before}, answers",
+    ):  # fmt: skip
         if difference := differences.get(name):
             log.info(
                 "bits per byte, %s: %+.4f [%+.4f, %+.4f] over %d",

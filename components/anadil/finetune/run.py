@@ -1,4 +1,4 @@
-"""Stage finetune (chats, model -> adapter): train LoRA or all weights on the answers, audited before, merged after."""
+"""Stage finetune (chats, model or merged -> adapter): train LoRA or all weights on the answers, audited before, merged after."""
 
 import json
 import logging
@@ -59,6 +59,7 @@ def run(job: Job) -> Figures:
     if not in_group():
         # TRL refuses to spread a model over the GPUs that it sees.
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+    job = _from_merged(job)
     refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
     device = pick_device()
     with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
@@ -69,6 +70,16 @@ def run(job: Job) -> Figures:
         figures = _run(job, processes, device)
         processes.wait()
     return figures
+
+
+def _from_merged(job: Job) -> Job:
+    """Take the merged model for the trained one, where there is one."""
+    if "merged" not in job.inputs:
+        return job
+    inputs, uris = job.inputs | {"model": job.inputs["merged"]}, dict(job.uris)
+    if "merged" in uris:
+        uris["model"] = uris["merged"]
+    return replace(job, inputs=inputs, uris=uris)
 
 
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:

@@ -1,10 +1,8 @@
 """Find a finished model by any name of it, as a directory of this machine that loads as it is."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
+from typing import Literal, cast
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
@@ -12,17 +10,14 @@ from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.artifacts.weight_files import weight_files
+from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import with_article
 from anadil.release.registry.client import resolve
 
-Kind = Literal["model", "adapter", "checkpoint", "directory"]
-Candidate = Literal["adapted", "finetuned"]
+Kind = Literal["model", "merged", "adapter", "checkpoint", "directory"]
 
 REGISTERED = "models:/"
-MERGED = "merged"
-"""Directory of an adapter artifact that holds the whole model."""
-CANDIDATES: Mapping[str, Candidate] = MappingProxyType({"model": "adapted", "adapter": "finetuned"})
 EXPECTED = "give a model or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
 
@@ -37,15 +32,23 @@ class ModelSource:
     directory: Path | None
     """Local Hugging Face directory that loads as it is: `merged/` of an adapter; None for a checkpoint."""
     manifest: Manifest | None
-    candidate: Candidate | None
-    """Its name in the scores; None if it is never scored."""
+
+    @property
+    def candidate(self) -> str | None:
+        """Its name in the scores; None if it is never scored."""
+        return BY_KIND[self.kind].name if self.kind in BY_KIND else None
+
+    @property
+    def answers(self) -> bool:
+        """True if a run made it to answer."""
+        return self.manifest is not None and answers(self.kind, self.manifest.figures)
 
 
 def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     """Find a model and bring it to this machine.
 
     Args:
-        uri: A model or adapter artifact, local or on S3; the `merged` directory of an adapter; a checkpoint of
+        uri: A model, merged or adapter artifact, local or on S3; the `merged` directory of an adapter; a checkpoint of
             pretrain; any Hugging Face model directory; or `models:/NAME@ALIAS` and `models:/NAME/VERSION`.
         tracking: The registry's address; left out, MLFLOW_TRACKING_URI.
 
@@ -59,15 +62,12 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     if manifest is None:
         return _from_directory(place)
     if manifest.kind == "checkpoint":
-        return ModelSource(uri=place, kind="checkpoint", directory=None, manifest=manifest, candidate=None)
-    if manifest.kind not in CANDIDATES:
+        return ModelSource(uri=place, kind="checkpoint", directory=None, manifest=manifest)
+    if manifest.kind not in BY_KIND:
         raise DataError(f"{place}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
-    kind: Kind = "model" if manifest.kind == "model" else "adapter"
-    path, _ = fetch(place, kind)
-    directory = path / MERGED if kind == "adapter" else path
-    return ModelSource(
-        uri=place, kind=kind, directory=directory, manifest=manifest, candidate=CANDIDATES[kind]
-    )
+    path, _ = fetch(place, manifest.kind)
+    kind = cast("Kind", manifest.kind)
+    return ModelSource(uri=place, kind=kind, directory=path / BY_KIND[kind].folder, manifest=manifest)
 
 
 def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]:
@@ -105,7 +105,9 @@ def _locate(uri: str) -> tuple[str, Manifest | None]:
     except OSError as error:  # such as a name that is too long
         raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {EXPECTED}") from None
     parent, _, name = place.rpartition("/")
-    adapter = artifact.read_manifest(parent) if manifest is None and name == MERGED else None
+    adapter = (
+        artifact.read_manifest(parent) if manifest is None and name == BY_KIND["adapter"].folder else None
+    )
     return (parent, adapter) if adapter and adapter.kind == "adapter" else (place, manifest)
 
 
@@ -150,4 +152,4 @@ def _from_directory(uri: str) -> ModelSource:
         )
     model_config(path)
     weight_files(path)
-    return ModelSource(uri=uri, kind="directory", directory=path, manifest=None, candidate=None)
+    return ModelSource(uri=uri, kind="directory", directory=path, manifest=None)

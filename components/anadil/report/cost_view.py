@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
+from anadil.core.candidates import CANDIDATES
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.plan.instances import machines, plain_name
@@ -17,8 +18,7 @@ from anadil.runtime.flow import Step
 from anadil.runtime.job import by_source, word_of
 
 CARDS = {
-    "model": "the adapted model's own card",
-    "adapter": "the finetuned model's own card",
+    **{each.kind: f"the {each.name} model's own card" for each in CANDIDATES},
     "corpus": "the corpus's own card",
 }
 CARD_FILES = ("README.md", "card.md", "merged/README.md")

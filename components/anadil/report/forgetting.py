@@ -19,7 +19,7 @@ from anadil.recipe.sources import MAX_EPOCHS
 from anadil.report.format import figure, ratio
 from anadil.report.read import Facts, Json, field, portable, table_of
 from anadil.report.retained import FORGETS, Change, forgotten, name_of_text, source_of_text
-from anadil.report.verdict import subjects_of
+from anadil.report.verdict import before, subjects_of
 from anadil.text.language import load_language
 from anadil.text.language_data import Language, UnknownLanguageError
 
@@ -60,14 +60,15 @@ def advice_on_forgetting(facts: Facts) -> tuple[Advice, ...]:
 
 def _advice(facts: Facts, name: str, change: Change) -> Iterator[Advice]:
     # Each stage has a remedy of its own, and only that of the stage that lost the text helps.
-    base, adapted, model = (
-        field(facts.scores, f"candidates.{each}.retained.{change.text}") for each in ("base", "adapted", name)
+    base, adapted, trained, model = (
+        field(facts.scores, f"candidates.{each}.retained.{change.text}")
+        for each in ("base", "adapted", before(facts.scores), name)
     )
     in_training = (ratio(base, adapted) or 1) - 1
     if in_training > FORGETS:
         yield from _replay(facts, change, in_training)
         yield _slower_training(facts.recipe, _name(facts, change))
-    if name == "finetuned" and (ratio(adapted, model) or 1) - 1 > FORGETS:
+    if name == "finetuned" and (ratio(trained, model) or 1) - 1 > FORGETS:
         yield _gentler_finetuning(facts.recipe, _name(facts, change))
 
 

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, number
 from anadil.report.elements import TextTable, records_table
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.read import Json, list_of, named_tables, table_of
-from anadil.report.verdict import COLOURS
 
 MAX_PROMPTS = 24
 """Most questions, and most beginnings, on the page."""
@@ -20,7 +20,7 @@ MAX_TEXT = 1_200
 MAX_REPETITION_ROWS = 40
 SEEN = {False: "not seen in training", True: "seen in training", None: ""}
 # Whose answers decide; the base's are in the fold.
-COMPARED = ("adapted", "finetuned", "champion")
+COMPARED = (*BY_NAME, "champion")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ Each measure is a table and perhaps a chart; one that `scores.json` does not hol
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, intervals
@@ -13,7 +14,7 @@ from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.format import clip, figure, percent, signed_percent
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 from anadil.report.retained import Change, changes_of, source_of_text
-from anadil.report.verdict import COLOURS, candidates_of, released_name
+from anadil.report.verdict import candidates_of, released_name
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_NAMES = 40

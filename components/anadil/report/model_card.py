@@ -12,6 +12,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.find import artifacts_below, find_artifact, read_table, root_of
+from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, human_figure, human_percent, number, short_count
 from anadil.report.corpora import corpora_table, stated_licence
@@ -42,6 +43,7 @@ from anadil.report.read import (
 from anadil.report.render import front_matter, render_template
 from anadil.report.retained import MAX_TEXTS, changes_of, name_of_text
 from anadil.report.verdict import (
+    before,
     candidates_of,
     check_words,
     gate_verdict,
@@ -50,8 +52,6 @@ from anadil.report.verdict import (
 )
 from anadil.runtime.job import by_source
 
-CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
-"""Kind of artifact -> its candidate in the scores."""
 MEASURES = (
     ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
     ("fertility", "fertility", "tokens per word"),
@@ -78,6 +78,8 @@ class ModelFacts:
     corpora: tuple[CorpusFacts, ...]
     """Those that it was trained on; none where they are gone."""
     training: Json
+    merge: Json
+    """`merge.json`, of the model itself or of the one that it was finetuned from."""
     finetuning: Json
     chats: Json
     """Counts of chats: `mask_audit.json`."""
@@ -96,16 +98,21 @@ class ModelFacts:
     @property
     def candidate(self) -> str:
         """Its name in the scores."""
-        return CANDIDATES[self.word]
+        return BY_KIND[self.word].name
+
+    @property
+    def answers(self) -> bool:
+        """True if it is asked through its chat template."""
+        return answers(self.word, self.manifest.figures)
 
 
 def model_card(model: str, scores: str | None = None) -> str:
-    """The card of a model or adapter artifact, as Markdown with front matter.
+    """The card of an artifact that is a candidate of a release, as Markdown with front matter.
 
     Inputs of the artifact are searched beside it, as a run stores them. The card skips those that are gone.
 
     Args:
-        model: URI of a model or adapter.
+        model: URI of a model, a merged model or an adapter.
         scores: URI of its scores; left out, the newest that lie beside it.
 
     Raises:
@@ -113,7 +120,7 @@ def model_card(model: str, scores: str | None = None) -> str:
         IntegrityError: An input of the card differs from its manifest.
     """
     manifest = artifact.read_manifest(model)
-    if manifest is None or manifest.kind not in CANDIDATES:
+    if manifest is None or manifest.kind not in BY_KIND:
         raise DataError(f"{model}: no finished model or adapter there; give the URI of one")
     return card_of_model(_facts(model, manifest, scores))
 
@@ -133,7 +140,7 @@ def card_of_model(facts: ModelFacts) -> str:
     """The card of a model whose facts are at hand."""
     language = recipe_language(facts.recipe)
     licence = licence_of(facts.base, _stated(facts.recipe))
-    name = model_name(facts.base, language.code, licence, facts.word)
+    name = model_name(facts.base, language.code, licence, answers=facts.answers)
     view: dict[str, object] = {
         "front": front_matter(_fields(facts, language, licence, name)),
         "name": name,
@@ -157,7 +164,7 @@ def card_of_model(facts: ModelFacts) -> str:
     return render_template("model_card.md.j2", view)
 
 
-def model_name(base: str, language: str, licence: Licence, word: str) -> str:
+def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> str:
     """A name for the model that its base's licence allows, such as `Llama-3.2-1B-az`.
 
     Source: Llama 3 Community Licenses, 1.b.i: a model made from Llama has "Llama" at the beginning of its name.
@@ -166,14 +173,16 @@ def model_name(base: str, language: str, licence: Licence, word: str) -> str:
     if licence.prefix:
         stem = stem.removeprefix("Meta-")
         stem = stem if stem.startswith(licence.prefix) else f"{licence.prefix}-{stem}"
-    named = f"{stem}-{language}{'-chat' if word == 'adapter' else ''}"
+    named = f"{stem}-{language}{'-chat' if answers else ''}"
     return re.sub(r"[^\w.-]+", "-", named)[:MAX_NAME].strip("-.") or "model"
 
 
 def _measures_table(facts: ModelFacts) -> TextTable:
     """The measures of the model beside those of its base."""
     candidates = candidates_of(facts.scores)
-    names = [name for name in dict.fromkeys(("base", "adapted", facts.candidate)) if name in candidates]
+    made = [each.name for each in CANDIDATES]
+    # What the model was made of stands beside it, and what was made of it does not.
+    names = [name for name in ("base", *made[: made.index(facts.candidate) + 1]) if name in candidates]
     tables = [candidates[name] for name in names]
     rows = []
     for path, _, label in MEASURES:
@@ -217,7 +226,7 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
         sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
     sentences += [
-        f"Quality gate: {check_words(check, facts.candidate)} {outcome_words(check)}."
+        f"Quality gate: {check_words(check, facts.candidate, before(facts.scores))} {outcome_words(check)}."
         for check in lost_checks(facts.scores, facts.candidate)
         if ".retained" not in str(check.get("name"))  # the sentences before have it
     ]
@@ -230,8 +239,10 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         sentences.append(f"Its bits per byte are of {human_figure(documents)} held-out documents.")
     if not facts.scores:
         sentences.append("It has no scores.")
-    if facts.word == "model":
+    if not facts.answers:
         return [*sentences, "It continues text. It was not trained to answer."]
+    if facts.word == "merged":
+        return [*sentences, "It answers as the models that were added do. It saw no chats in its language."]
     style = "It answers in the style of its chats. It guesses facts that they do not contain."
     return [*sentences, style, *_system_turn(facts)]
 
@@ -293,9 +304,13 @@ def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
     root = field(manifest.recipe, "storage.root")
     roots = [root_of(uri), *([root] if isinstance(root, str) else [])]
     is_adapter = manifest.kind == "adapter"
-    trained: tuple[str, Manifest] | None = (uri, manifest)
-    if is_adapter:
-        trained = find_artifact(roots, "model", manifest.origin.get("input model", ""))
+    chain = {manifest.kind: (uri, manifest)}
+    # The adapter was made of a merged model or of a trained one, and a merged model of a trained one.
+    for kind, made_of in (("adapter", "merged"), ("merged", "model"), ("adapter", "model")):
+        digest = chain[kind][1].origin.get(f"input {made_of}") if kind in chain else None
+        if digest and (each := find_artifact(roots, made_of, digest)):
+            chain[made_of] = each
+    trained, merged = chain.get("model"), chain.get("merged")
     if scores is None:
         scored = newest_scores(roots, manifest)
     else:
@@ -312,6 +327,7 @@ def _facts(uri: str, manifest: Manifest, scores: str | None) -> ModelFacts:
         recipe=manifest.recipe | {"report": report | {"licences": licences}},
         corpora=_corpora(roots, trained[1], licences) if trained else (),
         training=read_table(*trained, "training.json") if trained else {},
+        merge=read_table(*merged, "merge.json") if merged else {},
         finetuning=read_table(uri, manifest, "training.json") if is_adapter else {},
         chats=read_table(uri, manifest, "mask_audit.json") if is_adapter else {},
         scores=read_table(*scored, "scores.json") if scored else {},
@@ -357,7 +373,12 @@ def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence, name: 
         ],
         "library_name": "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["anadil", "continued-pretraining", *(["conversational"] if facts.word == "adapter" else [])],
+        "tags": [
+            "anadil",
+            "continued-pretraining",
+            *(["merge"] if facts.merge else []),
+            *(["conversational"] if facts.answers else []),
+        ],
         "model-index": _model_index(facts, name),
     }
 

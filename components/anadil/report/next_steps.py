@@ -7,6 +7,7 @@ three steps too.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from anadil.core.candidates import BY_NAME
 from anadil.core.format import number
 from anadil.report.corpus_view import drops
 from anadil.report.forgetting import advice_on_forgetting
@@ -15,9 +16,10 @@ from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, field, list_of, table_of
 from anadil.report.retained import FORGETS, forgotten
 from anadil.report.verdict import (
-    ANSWERS,
+    answering,
     candidates_of,
     fewest_documents,
+    gain_in_answers,
     released_name,
     subjects_of,
 )
@@ -79,11 +81,12 @@ def _finetuning(facts: Facts) -> Iterator[NextStep]:
             action="Train longer in finetuning: raise finetune.lr or finetune.epochs, or train more weights (finetune.trains).",
             why=f"{finetuning.words}. Rule: below 10 %.",
         )
-    high = number(field(table_of(facts.scores.get("differences")).get(ANSWERS), "high"))
+    gain = gain_in_answers(facts.scores)
+    high = number(field(table_of(facts.scores.get("differences")).get(gain), "high"))
     if high is not None and high >= 0 and not (finetuning and finetuning.warns):
         yield NextStep(
             action="Add chats to finetuning that resemble the questions.",
-            why=f"The interval of {ANSWERS} ends at {figure(high)}. Rule: below 0.",
+            why=f"The interval of {gain} ends at {figure(high)}. Rule: below 0.",
         )
 
 
@@ -112,7 +115,7 @@ def _answers(facts: Facts) -> Iterator[NextStep]:
             why=f"{percent(loops)} of the {name} model's greedy texts loop. Rule: above {percent(MAX_LOOPS)}.",
         )
     ended = number(field(model, "questions.ended"))
-    if name == "finetuned" and ended is not None and ended < MIN_ENDED:
+    if name in answering(facts.scores) and ended is not None and ended < MIN_ENDED:
         yield NextStep(
             action="Raise evaluate.max_new_tokens, or shorten the answers in the chats.",
             why=f"{percent(ended)} of the answers end by themselves. Rule: below {percent(MIN_ENDED)}.",
@@ -145,7 +148,7 @@ def _training(facts: Facts) -> Iterator[NextStep]:
 def _always(facts: Facts) -> Iterator[NextStep]:
     """Steps for a run without a fault: release it, then improve the weakest part."""
     if released := released_name(facts.scores):
-        word = "adapter" if released == "finetuned" else "model"
+        word = BY_NAME[released].kind if released in BY_NAME else "model"
         yield NextStep(
             action=f"Read ten answers with a speaker of {facts.language.name}, then release with anadil promote, the {word} and these scores.",
             why=f"The gate releases the {released} model. Figures do not show whether an answer is right.",

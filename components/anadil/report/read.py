@@ -74,6 +74,8 @@ class Facts:
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
     training_summary: Json
+    merge: Json
+    """`merge.json`: what was merged with which weights; empty without a merge."""
     mask_audit: Json
     finetuning: list[Json]
     finetuning_summary: Json
@@ -91,7 +93,7 @@ def read_facts(job: Job) -> Facts:
     """
     inputs = job.inputs
     tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
-    trial, adapter = inputs.get("trial"), inputs.get("adapter")
+    trial, merged, adapter = (inputs.get(word) for word in ("trial", "merged", "adapter"))
     manifests = {word: each for word, path in inputs.items() if (each := artifact.read_manifest(str(path)))}
     manifests |= {word: stream.manifest for word, stream in job.streams.items()}
     corpora = tuple(_corpus(job.recipe, *each) for each in job.of_sources("corpus").items())
@@ -108,6 +110,7 @@ def read_facts(job: Job) -> Facts:
         trial=_table(trial / "trial.json") if trial else {},
         training=_lines(model / "training.jsonl"),
         training_summary=_table(model / "training.json"),
+        merge=_table(merged / "merge.json") if merged else {},
         mask_audit=_table(adapter / "mask_audit.json") if adapter else {},
         finetuning=_lines(adapter / "training.jsonl", needed=False) if adapter else [],
         finetuning_summary=_table(adapter / "training.json", needed=False) if adapter else {},

@@ -10,6 +10,7 @@ import logging
 import yaml
 
 from anadil import __version__
+from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
 from anadil.report.corpus_view import corpus_view, parts_of
@@ -98,10 +99,12 @@ def run(job: Job) -> Figures:
 def _cards(facts: Facts) -> dict[str, str]:
     """The data card, and the card of the model that is released, else of the last one that was trained."""
     manifests, recipe = facts.manifests, facts.recipe.model_dump(mode="json")
-    word = "adapter" if "adapter" in manifests and released_name(facts.scores) != "adapted" else "model"
+    released = BY_NAME.get(released_name(facts.scores))
+    made = [each.kind for each in CANDIDATES if each.kind in manifests]
+    word = released.kind if released and released.kind in manifests else made[-1]
     model = ModelFacts(
         word=word, manifest=manifests[word], recipe=recipe, corpora=facts.corpora,
-        training=facts.training_summary, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
+        training=facts.training_summary, merge=facts.merge, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
         scores=facts.scores,
     )  # fmt: skip
     data_card = card_of_corpora(facts.corpora, facts.training_summary)

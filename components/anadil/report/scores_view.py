@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
@@ -9,7 +10,7 @@ from anadil.report.format import MINUS, change_percent, clip, figure, percent, p
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
 from anadil.report.verdict import (
-    COLOURS,
+    before,
     candidates_of,
     check_words,
     checks_of,
@@ -102,7 +103,8 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
     candidates, released = candidates_of(scores), released_name(scores)
     of = released or next(iter(subjects_of(scores)), "adapted")
-    base, adapted, model = (candidates.get(name, {}) for name in ("base", "adapted", of))
+    earlier = before(scores)
+    base, trained, model = (candidates.get(name, {}) for name in ("base", earlier, of))
     context = number(model.get("context"))
     room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
     rows = (
@@ -117,10 +119,10 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
         )
         for name, unit, key, better_way, published in rows
     ]  # fmt: skip
-    before, after = (field(each, "questions.bits_per_byte") for each in (adapted, model))
-    if of == "finetuned" and number(before) is not None and number(after) is not None:
+    first, last = (field(each, "questions.bits_per_byte") for each in (trained, model))
+    if of == "finetuned" and number(first) is not None and number(last) is not None:
         unit = "bits per byte of answers to unseen questions, lower is better"
-        headlines.append(_headline("Answers", unit, of, before, after, compared="adapted"))
+        headlines.append(_headline("Answers", unit, of, first, last, compared=earlier))
     else:
         headlines.append(_loop_headline(of, loop_rate(base), loop_rate(model)))
     # A model that is not released gets no green figure, whatever moved.
@@ -236,7 +238,7 @@ def _checks(scores: Json) -> TextTable:
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         rows.append(
             (
-                check_words(check),
+                check_words(check, before=before(scores)),
                 f"{plain_value(check.get('value'))}{UNSURE if check.get('unsure') is True else ''}",
                 *([interval_words(check.get("interval"))] if with_intervals else []),
                 limit_words(check),

@@ -2,15 +2,14 @@
 
 from dataclasses import dataclass
 
+from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import number
-from anadil.recipe.gate import USES
 from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.report.retained import forgotten
 from anadil.text.metrics import SURE_DOCUMENTS
 
-COLOURS = {"base": 0, "adapted": 1, "finetuned": 2, "champion": 3}
 MAX_REASONS = 4
 CHECKS = {
     "fertility": "tokens per word over the base's",
@@ -24,15 +23,11 @@ CHECKS = {
     "contaminated_share": "share of held-out documents that training has seen",
     "documents": "number of held-out documents",
     "mask_audit": "share of rows whose end is trained",
-    "answers": "bits per byte of answers, less the adapted model's",
     "answers_to_champion": "bits per byte of answers, less the champion's",
 }
 """Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
 # Share of greedy answers that are cut at the limit, from which on a warning says so.
 NOT_ENDED = 0.5
-ANSWERS = "finetuned - adapted, answers"
-"""Name of the difference that tells whether finetuning made the answers better."""
-GAINS = {"adapted": "adapted - base", "finetuned": ANSWERS}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +52,7 @@ def verdict(facts: Facts) -> VerdictView:
 
 
 def candidates_of(scores: Json) -> dict[str, Json]:
-    """Figures of each candidate: base, adapted, finetuned, champion, then any other."""
+    """Figures of each candidate: base, adapted, merged, finetuned, champion, then any other."""
     tables = dict(named_tables(scores.get("candidates")))
     names = [name for name in COLOURS if name in tables]
     return {name: tables[name] for name in dict.fromkeys([*names, *tables])}
@@ -72,7 +67,32 @@ def released_name(scores: Json) -> str:
 def subjects_of(scores: Json) -> tuple[str, ...]:
     """Candidates that warnings and large figures are about: the released one; where none is, all that were judged."""
     released = released_name(scores)
-    return (released,) if released else tuple(name for name in USES if name in candidates_of(scores))
+    return (released,) if released else tuple(name for name in BY_NAME if name in candidates_of(scores))
+
+
+def answering(scores: Json) -> tuple[str, ...]:
+    """Candidates that were judged as models that answer."""
+    named = (name for name in BY_NAME if name in candidates_of(scores))
+    return tuple(name for name in named if use_of(scores, name) == ANSWERS)
+
+
+def use_of(scores: Json, name: str) -> str:
+    """The use that a candidate was judged for; empty for what is no candidate."""
+    if name not in BY_NAME:
+        return ""
+    use = field(scores, f"gate.verdicts.{BY_NAME[name].kind}.use")
+    # Scores of an earlier release have no verdicts.
+    return use if isinstance(use, str) else BY_NAME[name].use
+
+
+def before(scores: Json) -> str:
+    """The candidate that finetuning began with."""
+    return before_finetuning(candidates_of(scores))
+
+
+def gain_in_answers(scores: Json) -> str:
+    """Name of the difference that tells whether finetuning made the answers better."""
+    return f"finetuned - {before(scores)}, answers"
 
 
 def gate_verdict(scores: Json) -> str:
@@ -84,7 +104,7 @@ def gate_verdict(scores: Json) -> str:
         return " ".join(["Release none.", *(_outcome(scores, name) for name in reversed(judged))])
     count = len(_deciding(scores, released))
     checks = f": all {count} deciding checks hold" if count > 1 else ""
-    head = f"Release the {released} model{_use(released)}{checks}."
+    head = f"Release the {released} model{_use(scores, released)}{checks}."
     others = [_outcome(scores, name) for name in judged if name != released]
     return " ".join(filter(None, (head, _gain(scores, released), *others)))
 
@@ -95,12 +115,14 @@ def checks_of(scores: Json, name: str = "") -> list[Json]:
     return [check for check in checks if str(check.get("name")).startswith(f"{name}." if name else "")]
 
 
-def check_words(check: Json, candidate: str = "") -> str:
-    """Name of a check's value, after its candidate unless that is the given one."""
+def check_words(check: Json, candidate: str = "", before: str = "adapted") -> str:
+    """Name of a check's value, after its candidate unless that is the given one; finetuning began with `before`."""
     owner, _, rest = str(check.get("name") or "").partition(".")
     name, _, text = rest.partition(".")
-    other = "adapted model" if owner == "finetuned" and not name.endswith("_to_base") else "base"
-    if name == "bits_per_byte":
+    other = f"{before} model" if owner == "finetuned" and not name.endswith("_to_base") else "base"
+    if name == "answers":
+        words = f"bits per byte of answers, less the {other}'s"
+    elif name == "bits_per_byte":
         words = f"bits per byte over the {other}'s"
     elif name in ("retained", "retained_to_base"):
         words = f"bits per byte on {clip(text, 40)} over the {other}'s"
@@ -147,27 +169,26 @@ def _deciding(scores: Json, name: str) -> list[Json]:
 def _outcome(scores: Json, name: str) -> str:
     """Sentence about a candidate's verdict and the checks that failed."""
     if all(check.get("passed") for check in _deciding(scores, name)):
-        return f"The {name} model passed{_use(name)}."
+        return f"The {name} model passed{_use(scores, name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
     # Failed checks stand before undecided ones.
     lost.sort(key=lambda check: check.get("undecided") is True)
-    failed = [f"{check_words(check, name)} {outcome_words(check)}" for check in lost]
+    failed = [f"{check_words(check, name, before(scores))} {outcome_words(check)}" for check in lost]
     more = f"; and {len(failed) - MAX_REASONS} more" if len(failed) > MAX_REASONS else ""
     word = "is undecided" if all(check.get("undecided") is True for check in lost) else "did not pass"
-    return f"The {name} model {word}{_use(name)}: {'; '.join(failed[:MAX_REASONS])}{more}."
+    return f"The {name} model {word}{_use(scores, name)}: {'; '.join(failed[:MAX_REASONS])}{more}."
 
 
-def _use(name: str) -> str:
-    return f" for {USES[name]}" if name in USES else ""
+def _use(scores: Json, name: str) -> str:
+    return f" for {use}" if (use := use_of(scores, name)) else ""
 
 
 def _gain(scores: Json, released: str) -> str:
     """Sentence about the gain of the released model; empty if unknown."""
     differences = dict(named_tables(scores.get("differences")))
-    name = GAINS.get(released, "")
-    if name not in differences and released == "finetuned":
-        name = "finetuned - base"
-    other, text = ("adapted", "answers to unseen questions") if name == ANSWERS else ("base", "held-out text")
+    name, other, text = gain_in_answers(scores), before(scores), "answers to unseen questions"
+    if released != "finetuned" or name not in differences:
+        name, other, text = f"{released} - base", "base", "held-out text"
     words = difference_words(differences.get(name, {}), f"the {other} model")
     return f"On {text} it needs {words}." if words else ""
 
@@ -183,13 +204,15 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
     ]
     if released_name(scores) == "finetuned" and FINETUNING in stages and stages[FINETUNING].warns:
         texts.append("The finetuned model still passes the gate. Read its answers before you release it.")
-    answers = table_of(table_of(scores.get("differences")).get(ANSWERS))
+    answers = table_of(table_of(scores.get("differences")).get(gain_in_answers(scores)))
     high = number(answers.get("high"))
     if "finetuned" in subjects and high is not None and high >= 0:
-        texts.append(f"Answers: the finetuned model needs {difference_words(answers, 'the adapted one')}.")
+        texts.append(
+            f"Answers: the finetuned model needs {difference_words(answers, f'the {before(scores)} one')}."
+        )
     for name in subjects:
         texts += [
-            f"Not decisive: {check_words(check, name)} {outcome_words(check)} ({name} model)."
+            f"Not decisive: {check_words(check, name, before(scores))} {outcome_words(check)} ({name} model)."
             for check in lost_checks(scores, name)
             if not check.get("enforced", True)
         ]
@@ -197,7 +220,8 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
             f"Forgetting: {clip(change.text, 40)} costs the {name} model {change.words}."
             for change in forgotten(scores, name)
         ]
-    texts += _unfinished(candidates) if "finetuned" in subjects else []
+    for name in subjects:
+        texts += _unfinished(candidates, name) if name in answering(scores) else []
     if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:
         texts.append(
             f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
@@ -216,11 +240,11 @@ def fewest_documents(candidates: dict[str, Json]) -> float:
     return min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
 
 
-def _unfinished(candidates: dict[str, Json]) -> list[str]:
-    texts = [table_of(one) for one in list_of(candidates.get("finetuned", {}).get("generations"))]
+def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
+    texts = [table_of(one) for one in list_of(candidates.get(name, {}).get("generations"))]
     ends = [one.get("ended") for one in texts if one.get("kind") == "answer" and one.get("mode") == "greedy"]
     known = [end for end in ends if isinstance(end, bool)]
     cut = known.count(False) / len(known) if known else 0.0
     if cut < NOT_ENDED:
         return []
-    return [f"Answers: {percent(cut)} of the finetuned model's greedy answers do not end by themselves."]
+    return [f"Answers: {percent(cut)} of the {name} model's greedy answers do not end by themselves."]

@@ -19,6 +19,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
@@ -31,8 +32,6 @@ DIGEST_TAG = "anadil.sha256"
 """Tag of a version in the registry: the digest of the artifact that it is."""
 URI_TAG = "anadil.uri"
 """Tag of a version: where the artifact lies. Its source is the directory that MLflow loads, such as `merged` of an adapter."""
-KINDS = ("model", "adapter")
-"""Kinds of artifacts that may be released."""
 PATIENCE_S = 90.0
 """How long the registry has; a database is brought up to date meanwhile."""
 # MLflow's own are 120 s and 7 tries; a run waits for this.
@@ -46,7 +45,7 @@ class Champion:
 
     uri: str
     kind: str
-    """`model` or `adapter`."""
+    """`model`, `merged` or `adapter`."""
     digest: str
 
 
@@ -81,7 +80,7 @@ def fetched(champion: Champion) -> Path | None:
 
 def _at(uri: str) -> Champion:
     manifest = artifact.read_manifest(absolute(uri))
-    if manifest is None or manifest.kind not in KINDS:
+    if manifest is None or manifest.kind not in BY_KIND:
         raise DataError(f"evaluate.champion: {uri}: no finished model or adapter there; give the URI of one")
     return Champion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
 

@@ -16,6 +16,7 @@ import yaml
 
 from anadil import __version__
 from anadil.artifacts.artifact import Manifest
+from anadil.core.candidates import BY_KIND
 from anadil.core.stages import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
@@ -26,8 +27,6 @@ from anadil.text.metrics import deciding_scores
 
 CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}
 """Stage -> what MLflow calls the use of its data; any other trains."""
-CANDIDATES = {"model": "adapted", "adapter": "finetuned"}
-"""Kind of artifact -> candidate of the scores that it is."""
 LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
 """Figures of training that say how far a model has learned."""
 PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
@@ -90,9 +89,9 @@ def tell_inputs(
     datasets = [*_corpora(stage, inputs, uris), *_outside(stage, origin)]
     if datasets:
         tracker.inputs(datasets)
-    for word, candidate in CANDIDATES.items():
+    for word, candidate in BY_KIND.items():
         if word in inputs:
-            tracker.model(candidate, uris[word], inputs[word].digest, word)
+            tracker.model(candidate.name, uris[word], inputs[word].digest, word)
 
 
 def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]) -> Iterator[Dataset]:
@@ -145,7 +144,7 @@ def tell_result(
         uris: Artifact word -> where that lies.
         read: Artifact word -> local directory of it.
     """
-    if stage.writes in CANDIDATES:
+    if stage.writes in BY_KIND:
         figures = {
             f"{stage.name}_{name}": float(value)
             for name, value in result.figures.items()
@@ -153,7 +152,7 @@ def tell_result(
         }
         data = next(iter([*_corpora(stage, inputs, uris), *_outside(stage, result.origin)]), None)
         tracker.model(
-            CANDIDATES[stage.writes], uri, result.digest, stage.writes, figures, is_new=True, dataset=data
+            BY_KIND[stage.writes].name, uri, result.digest, stage.writes, figures, is_new=True, dataset=data
         )
     scores = folder if stage.writes == "scores" else read.get("scores")
     if scores and (scores / "scores.json").is_file():
@@ -176,7 +175,7 @@ def _tell_scores(
     scores = json.loads(path.read_text(encoding="utf-8"))
     heldout = next(_corpora(stage, inputs, uris), None)
     deciding = deciding_scores(scores)
-    for word, candidate in CANDIDATES.items():
+    for word, candidate in BY_KIND.items():
         if word in inputs:
-            figures = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate}")}
-            tracker.model(candidate, uris[word], inputs[word].digest, word, figures, dataset=heldout)
+            figures = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate.name}")}
+            tracker.model(candidate.name, uris[word], inputs[word].digest, word, figures, dataset=heldout)

@@ -142,7 +142,7 @@ class Tracker:
         """Record a model that the stage makes or reads; its weights stay where they lie.
 
         Args:
-            name: The candidate: adapted, finetuned.
+            name: The candidate: adapted, merged, finetuned.
             uri: Where it lies.
             digest: Of the artifact; a registered version is known by it.
             kind: model or adapter.

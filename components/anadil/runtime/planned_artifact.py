@@ -28,8 +28,11 @@ log = logging.getLogger(__name__)
 CHAMPION = "input champion"
 """Name of the champion's digest in an origin."""
 MADE_FROM = (
+    ("merged", "model"),
     ("adapter", "model"),
+    ("adapter", "merged"),
     ("scores", "model"),
+    ("scores", "merged"),
     ("scores", "adapter"),
     ("tokens", "corpus"),
     ("tokens", "tokenizer"),

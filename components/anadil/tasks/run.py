@@ -1,4 +1,4 @@
-"""Stage tasks (model, adapter -> tasks): base, adapted and finetuned model in tasks of lm-evaluation-harness.
+"""Stage tasks (model, merged, adapter -> tasks): base and candidates in tasks of lm-evaluation-harness.
 
 All candidates are asked in the same words, without a chat template, so that figures can be compared.
 """
@@ -14,6 +14,7 @@ import zstandard
 from lm_eval.utils import handle_non_serializable
 
 from anadil.artifacts.base_model import model_config
+from anadil.core.candidates import CANDIDATES
 from anadil.core.stages import STAGES
 from anadil.model.load import load_tokenizer
 from anadil.model.placement import free_memory, load_placed
@@ -68,10 +69,8 @@ def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]
 
 
 def _candidates(job: Job) -> dict[str, Path]:
-    candidates = {"base": base_model(job.recipe.base, job.base_cache), "adapted": job.inputs["model"]}
-    if "adapter" in job.inputs:
-        candidates["finetuned"] = job.inputs["adapter"] / "merged"
-    return candidates
+    made = {each.name: job.inputs[each.kind] / each.folder for each in CANDIDATES if each.kind in job.inputs}
+    return {"base": base_model(job.recipe.base, job.base_cache), **made}
 
 
 def _open(path: Path, context: int) -> Harnessed:

@@ -10,16 +10,15 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
+from anadil.core.candidates import ANSWERS, BY_NAME
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.report.read import Json, field, list_of, table_of
-from anadil.report.verdict import candidates_of, gate_verdict
+from anadil.report.verdict import candidates_of, gate_verdict, use_of
 from anadil.runtime.mlflow_spool import tracking_uri
 
 WIDTH = 100
-RELEASED = {"adapted": "model", "finetuned": "adapter"}
-"""Candidate of the scores -> artifact that it is."""
 PORT = 5000
 """MLflow's own."""
 FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
@@ -49,11 +48,11 @@ def summary_lines(
         yield from figure_lines(scores)
         yield from textwrap.wrap(gate_verdict(scores), WIDTH)
         name = str(field(scores, "gate.released"))
-        word = RELEASED.get(name, "")
-        if (released := uris.get(word)) is not None:
-            yield from _sample_lines(candidates_of(scores).get(name, {}), answers=word == "adapter")
+        if name in BY_NAME and (released := uris.get(BY_NAME[name].kind)) is not None:
+            answers = use_of(scores, name) == ANSWERS
+            yield from _sample_lines(candidates_of(scores).get(name, {}), answers=answers)
             # An adapted model continues texts, and most bases know no chats.
-            yield f"try it: anadil chat {shlex.quote(released)}{' --complete' if word == 'model' else ''}"
+            yield f"try it: anadil chat {shlex.quote(released)}{'' if answers else ' --complete'}"
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     if tracking := tracking_uri(recipe, default=default_tracking):

@@ -17,13 +17,13 @@ from typing import Any
 from anadil.artifacts.prefetch import fetch
 from anadil.cli.options import add_output_option
 from anadil.cli.output import print_json, print_table
+from anadil.core.candidates import before_finetuning
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import parse_json
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
 
-CANDIDATES = ("finetuned", "adapted")
 POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
 """Verdict -> points of the answer that is shown first."""
 
@@ -33,8 +33,9 @@ class AnswerPair:
     """Two answers to one question."""
 
     prompt: str
+    names: tuple[str, str]
+    """Candidates, in the given order."""
     answers: tuple[str, str]
-    """Names of the candidates, in the given order."""
     reference: str | None
     ids: tuple[str, str]
     """Its two rows: the first candidate's answer stands first, then second."""
@@ -50,8 +51,8 @@ def add_judge_verb(name: str, commands: Any, text: str) -> None:
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("--scores", required=True, metavar="URI", help="scores artifact with the answers")
     command.add_argument(
-        "--candidates", nargs=2, default=CANDIDATES, metavar="NAME",
-        help=f"candidates whose answers are compared (default: {' '.join(CANDIDATES)})",
+        "--candidates", nargs=2, metavar="NAME",
+        help="candidates whose answers are compared (default: finetuned, and what it was finetuned from)",
     )  # fmt: skip
     command.add_argument(
         "--mode",
@@ -85,7 +86,7 @@ def export_pairs(options: argparse.Namespace) -> int:
 def import_verdicts(options: argparse.Namespace) -> int:
     """Print how often the first candidate won, and how much the judge prefers a place."""
     pairs = _pairs(options)
-    result = verdict_summary(pairs, read_verdicts(Path(options.verdicts), pairs), tuple(options.candidates))
+    result = verdict_summary(pairs, read_verdicts(Path(options.verdicts), pairs), pairs[0].names)
     if options.output == "json":
         print_json(result)
     else:
@@ -168,10 +169,11 @@ def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
         RecipeError: Both candidates are the same.
     """
     folder, manifest = fetch(options.scores, "scores")
-    names = tuple(options.candidates)
-    if names[0] == names[1]:
-        raise RecipeError(f"--candidates {names[0]} {names[1]}: name two different ones")
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
+    first, second = options.candidates or ("finetuned", before_finetuning(scores.get("candidates", {})))
+    names = first, second
+    if first == second:
+        raise RecipeError(f"--candidates {first} {second}: name two different ones")
     one, other = (_answers(options.scores, scores, name, options.mode) for name in names)
     prompts = [prompt for prompt in one if prompt in other]
     unseen = [prompt for prompt in prompts if options.seen or one[prompt].get("seen") is not True]
@@ -180,7 +182,7 @@ def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
         raise DataError(f"{options.scores}: no questions that both candidates answered; {why}")
     return [
         AnswerPair(
-            prompt=prompt, answers=(one[prompt]["text"], other[prompt]["text"]),
+            prompt=prompt, names=names, answers=(one[prompt]["text"], other[prompt]["text"]),
             reference=one[prompt].get("reference"),
             ids=(_id(manifest.digest, *names, options.mode, prompt, "0"), _id(manifest.digest, *names, options.mode, prompt, "1")),
         )

@@ -196,7 +196,9 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
     transformers_logging.set_verbosity_error()  # our errors replace its warnings about length
     tokenizer: Any = load_tokenizer(source.directory)
     if not settings.complete:
-        _check_answers(uri, tokenizer.chat_template, adapted=source.candidate == "adapted")
+        _check_answers(
+            uri, tokenizer.chat_template, adapted=source.candidate is not None and not source.answers
+        )
     _check_memory(source.directory, uri)
     return ChatModel(load_for_scoring(source.directory, uri), tokenizer, settings, uri)
 

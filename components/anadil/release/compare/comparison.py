@@ -26,6 +26,7 @@ from anadil.text.metrics import SURE_DOCUMENTS
 
 DECIDING = (
     ("adapted", "bits_per_byte", "held-out text"),
+    ("merged", "bits_per_byte", "held-out text"),
     ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
 )
 """Candidate, measure and text of the first sentences."""

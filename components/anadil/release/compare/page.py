@@ -33,7 +33,10 @@ SECTIONS = (
     ("cost", "Time and cost"),
     ("artifacts", "Artifacts"),
 )
-KINDS = {"answer": ("finetuned", "adapted"), "continuation": ("adapted", "finetuned")}
+KINDS = {
+    "answer": ("finetuned", "merged", "adapted"),
+    "continuation": ("merged", "adapted", "finetuned"),
+}
 """Kind of prompt -> candidates whose text is shown: the first that the run has."""
 COLOURS = {"a": 4, "b": 1}
 TEXTS = {"bits_per_byte": "", "questions.bits_per_byte": " answers"}

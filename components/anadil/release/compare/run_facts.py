@@ -12,6 +12,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, read_verified, root_of
 from anadil.artifacts.uri import MANIFEST, absolute, join
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
@@ -24,7 +25,7 @@ from anadil.runtime.run_record import recipe_of
 WORDS = tuple(stage.writes for stage in FLOW)
 # Files whose address people copy, for the artifact that holds them.
 SHOWN_FILES = ("/report.html", "/scores.json", "/manifest.json")
-NAMED = ("report", "scores", "adapter", "model")
+NAMED = ("report", "scores", *reversed(BY_KIND))
 """Artifacts that stand for the run that made them."""
 
 
@@ -109,10 +110,10 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
     if kind not in NAMED:
         raise DataError(f"{uri}: a {kind} is a part of many runs; give a {', '.join(NAMED)} or a run")
     roots, uris, queue = [root_of(uri)], {kind: uri}, [manifest]
-    if kind in ("adapter", "model"):
+    if kind in BY_KIND:
+        # Of scores that speak of it, those that speak of what it was made of as well.
         inputs = {f"input {kind}": manifest.digest}
-        if kind == "adapter" and (model := origin.get("input model")):
-            inputs["input model"] = model
+        inputs |= {name: origin[name] for each in BY_KIND if (name := f"input {each}") in origin}
         below = artifacts_below(roots, "scores")
         scores = next((each for each in below if inputs.items() <= each[1].origin.items()), None)
         if scores:

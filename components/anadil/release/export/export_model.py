@@ -91,11 +91,11 @@ def export(
         if kind == "hf":
             if directory != draft:
                 _copy_model(source, directory, draft, precision)
-            write_mlmodel(draft, chats=source.kind in ("adapter", "directory"))
+            write_mlmodel(draft, chats=source.answers or source.kind == "directory")
         else:
             name = out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
             _write_gguf(directory, draft, out.name if as_file else f"{name}.gguf", name, precision)
-        if source.kind in ("model", "adapter") and source.manifest:
+        if source.candidate and source.manifest:
             _write_card(source.uri, source.manifest, scores, draft)
         # Before the rename: after a power cut the name must not stand for torn files.
         local_directory.flush_directory(draft)

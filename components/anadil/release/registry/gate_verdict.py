@@ -11,10 +11,11 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import root_of
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
+from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import DataError, GateError, IntegrityError
 from anadil.release.verify_artifact import verify
-from anadil.report.model_card import CANDIDATES, newest_scores
-from anadil.report.verdict import check_words, checks_of, outcome_words
+from anadil.report.model_card import newest_scores
+from anadil.report.verdict import before, check_words, checks_of, outcome_words
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +25,7 @@ AGAINST_CHAMPION = {"bits_per_byte_to_champion": 1.0, "answers_to_champion": 0.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Promotable:
-    """A model or adapter whose gate was passed."""
+    """A model, merged model or adapter whose gate was passed."""
 
     uri: str
     manifest: Manifest
@@ -35,7 +36,7 @@ class Promotable:
     @property
     def candidate(self) -> str:
         """Name of the model in the scores."""
-        return CANDIDATES[self.manifest.kind]
+        return BY_KIND[self.manifest.kind].name
 
     @property
     def checks(self) -> list[dict[str, Any]]:
@@ -53,7 +54,8 @@ class Promotable:
         compared = [(equal, row) for equal, row in rows if equal is not None and row.get("value") is not None]
         deciding = [(equal, row) for equal, row in compared if row.get("enforced", True)]
         # A model that answers is compared by its answers; its running text is only shown.
-        compared = deciding if self.candidate == "finetuned" and deciding else compared
+        is_asked = answers(self.manifest.kind, self.manifest.figures)
+        compared = deciding if is_asked and deciding else compared
         better = [max(row.get("interval") or [row["value"]]) < equal for equal, row in compared]
         return any(better) and all(row["passed"] for _, row in compared)
 
@@ -77,7 +79,7 @@ def check_promotable(scores: str, model: str) -> Promotable:
         raise IntegrityError(
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
         )
-    gate, candidate = table["gate"], CANDIDATES[manifest.kind]
+    gate, candidate = table["gate"], BY_KIND[manifest.kind].name
     checks = checks_of(table, candidate)
     if not checks:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
@@ -85,9 +87,11 @@ def check_promotable(scores: str, model: str) -> Promotable:
     # Scores of an earlier release have checks and no verdicts.
     verdict = (gate.get("verdicts") or {}).get(manifest.kind, {"passed": True})
     if failed or not verdict["passed"]:
-        reasons = [f"{check_words(check, candidate)} {outcome_words(check)}" for check in failed]
-        kind = next((kind for kind, name in CANDIDATES.items() if name == gate.get("released")), "")
-        other = f"; the {gate['released']} model passed: promote the {kind}" if kind else ""
+        reasons = [
+            f"{check_words(check, candidate, before(table))} {outcome_words(check)}" for check in failed
+        ]
+        passed = BY_NAME.get(str(gate.get("released")))
+        other = f"; the {passed.name} model passed: promote the {passed.kind}" if passed else ""
         raise GateError(
             f"{model}: the gate was not passed: {'; '.join(reasons) or ', '.join(verdict.get('failed', []))}; "
             f"nothing was promoted{other}"
@@ -105,7 +109,7 @@ def read_model(uri: str) -> Manifest:
         DataError: There is none.
     """
     manifest = artifact.read_manifest(uri)
-    if manifest is None or manifest.kind not in CANDIDATES:
+    if manifest is None or manifest.kind not in BY_KIND:
         raise DataError(f"{uri}: no finished model or adapter there; give the URI of one")
     return manifest
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from anadil import __version__
 from anadil.artifacts.find import artifacts_below, root_of
-from anadil.artifacts.mlmodel import MLMODEL, mlmodel_directory, write_mlmodel
+from anadil.artifacts.mlmodel import MLMODEL, write_mlmodel
 from anadil.artifacts.uri import join
+from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import AnadilError
 from anadil.core.format import number
 from anadil.release.registry.client import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
@@ -49,7 +50,7 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
     """Find the directory that MLflow loads a model from; weights stay in their place."""
     # A server takes no path, unless it lies below a run's own artifacts: others could read its disk by it. So the run
     # or its logged model gets a small directory that names the path. Whoever loads the model has to see that path.
-    inside = mlmodel_directory(model.manifest.kind)
+    inside = BY_KIND[model.manifest.kind].folder
     directory = join(model.uri, inside) if inside else model.uri
     loads = (f"{inside}/{MLMODEL}" if inside else MLMODEL) in model.manifest.files
     logged = _logged_model_of(registry, model)
@@ -80,7 +81,7 @@ def _by_reference(
         folder, scores = Path(draft) / path, Path(model.scores) / "scores.json"
         folder.mkdir(parents=True)
         if (directory / "config.json").is_file():
-            write_mlmodel(directory, chats=model.manifest.kind == "adapter", out=folder)
+            write_mlmodel(directory, chats=answers(model.manifest.kind, model.manifest.figures), out=folder)
         if scores.is_file():
             shutil.copyfile(scores, folder / "scores.json")
         reference = {"uri": model.uri, "sha256": model.manifest.digest}
@@ -215,5 +216,6 @@ def _gate_table(model: Promotable) -> str:
             for number in (check.get("value"), check.get("limit"))
         )
         rows.append(f"| {check['name']} | {value} | {limit} | {'yes' if check['passed'] else 'no'} |")
-    kind = "Merged model of the adapter" if model.manifest.kind == "adapter" else "Model"
+    kinds = {"adapter": "Merged model of the adapter", "merged": "Merged model"}
+    kind = kinds.get(model.manifest.kind, "Model")
     return "\n".join([f"{kind} at `{model.uri}`, judged by `{model.scores}`.", "", *rows])

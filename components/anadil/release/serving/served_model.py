@@ -10,9 +10,10 @@ from typing import Any
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import join
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
-from anadil.release.model_source import CANDIDATES, MERGED, find_model, locate
+from anadil.release.model_source import find_model, locate
 
 FILES = re.compile(r"[^/]+\.(safetensors|json|jinja|model|txt)|LICENSE[^/]*|NOTICE")
 """Files that a server loads: weights, configuration, tokenizer, template, licence."""
@@ -114,10 +115,11 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
         RecipeError: The URI holds a password or a token.
     """
     place, manifest = locate(uri)
-    if manifest is None or manifest.kind not in CANDIDATES:
+    if manifest is None or manifest.kind not in BY_KIND:
         find_model(uri)  # says what is wrong with it
         raise DataError(f"{uri}: no model or adapter artifact; give one, on s3:// or on a claim")
-    return place, manifest, f"{MERGED}/" if manifest.kind == "adapter" else ""
+    folder = BY_KIND[manifest.kind].folder
+    return place, manifest, f"{folder}/" if folder else ""
 
 
 def _config(place: str, prefix: str, manifest: Manifest) -> bytes:

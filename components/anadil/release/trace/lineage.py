@@ -8,6 +8,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.artifacts.weight_files import has_weights, weight_files
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
 from anadil.core.format import with_article
 from anadil.release.model_source import locate
@@ -20,7 +21,6 @@ from anadil.release.verify_artifact import sha256_of
 from anadil.report.read import field, sum_stats
 from anadil.runtime.job import kind_of, source_of
 
-KINDS = ("model", "adapter")
 EXPECTED = "give a model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
 
 
@@ -46,7 +46,7 @@ def trace(
     """Follow a model back to its sources; the result names broken links beside the sound ones.
 
     Args:
-        uri: A model or adapter artifact, the `merged` directory of one, a directory that was exported from one, or
+        uri: A model, merged or adapter artifact, the `merged` directory of one, a directory that was exported from one, or
             `models:/NAME@ALIAS`.
         roots: Storage roots to look in, beside the one that the artifact lies in and the one of its recipe.
         documents: Ids, URLs or sources to look for, or files of them.
@@ -97,14 +97,14 @@ def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[s
     """Find the artifact of a name or, by the SHA-256 of its weights, of an exported directory."""
     place, manifest = locate(uri, tracking)
     if manifest is not None:
-        if manifest.kind not in KINDS:
+        if manifest.kind not in BY_KIND:
             raise DataError(f"{uri}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
         return place, manifest
     weights = weight_files(Path(uri)) if Path(uri).is_dir() and has_weights(Path(uri)) else []
     if not weights:
         raise DataError(f"{uri}: no artifact and no directory with safetensors; {EXPECTED}")
     digests = {sha256_of(str(file)) for file in weights}
-    for kind in KINDS:
+    for kind in BY_KIND:
         for place, manifest in artifacts_below([*map(absolute, roots), root_of(uri)], kind):
             if digests <= {entry["sha256"] for entry in manifest.files.values()}:
                 return place, manifest

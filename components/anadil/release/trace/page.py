@@ -33,7 +33,7 @@ SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "u
 def trace_page(traced: TracedModel) -> str:
     """The page."""
     language = recipe_language(traced.manifest.recipe)
-    name = model_name(traced.base.model, language.code, traced.base.licence, traced.kind)
+    name = model_name(traced.base.model, language.code, traced.base.licence, answers=traced.answers)
     hosts = [host for corpus in traced.corpora for host in corpus.hosts]
     num_hosts = sum(corpus.num_hosts for corpus in traced.corpora)
     ranked = sorted(hosts, key=lambda host: (-host.num_bytes, host.host))

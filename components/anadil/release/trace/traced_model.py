@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from anadil.artifacts.artifact import Manifest
+from anadil.core.candidates import answers
 from anadil.core.errors import DataError, IntegrityError
 from anadil.release.trace.chain import BaseFiles, Link, SourceFile
 from anadil.release.trace.corpus_rows import CorpusSums, DocumentTrace
@@ -44,6 +45,11 @@ class TracedModel:
     documents: tuple[DocumentTrace, ...] = ()
     whole: tuple[tuple[str, Manifest], ...] = ()
     """Artifacts of the chain, every byte of which was compared."""
+
+    @property
+    def answers(self) -> bool:
+        """True if it is asked through its chat template."""
+        return answers(self.kind, self.manifest.figures)
 
     @property
     def breaks(self) -> tuple[str, ...]:

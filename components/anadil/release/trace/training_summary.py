@@ -42,7 +42,7 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
     pages = [file.name for file in traced.files if file.is_text and file.name.lower().endswith(CRAWLED)]  # fmt: skip
     hosts, num_hosts, share = listed_domains(traced, is_sme=is_sme)
     view: dict[str, object] = {
-        "name": f"{model_name(traced.base.model, language.code, licence, traced.kind)} ({traced.digest[:16]})",
+        "name": f"{model_name(traced.base.model, language.code, licence, answers=traced.answers)} ({traced.digest[:16]})",
         "languages": ", ".join(
             dict.fromkeys(
                 f"{each.name} ({each.code})" for each in (recipe_language(text.recipe) for text in texts)
