@@ -1,0 +1,132 @@
+"""Stage merge (model, base, other models -> merged): weights of several models become one model.
+
+`merge.json` says what was merged, with which weights.
+"""
+
+import json
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.core.candidates import ANSWERS_FIGURE
+from anadil.core.errors import DataError, RecipeError
+from anadil.merge.weights import Addition, Ends, average_steps, open_ends
+from anadil.model.tiny import base_model
+from anadil.recipe.merge import AUTO, Merge
+from anadil.recipe.sections import Base
+from anadil.runtime.job import Figures, Job
+
+log = logging.getLogger(__name__)
+
+TABLE = "merge.json"
+TOKENIZER = "tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Values:
+    """Numbers of a merge, and how `auto` came to them."""
+
+    base_share: float
+    weights: Sequence[float]
+    measured: dict[str, Any] = field(default_factory=dict)
+    """Entries of `merge.json` beside: points, rules, what was chosen."""
+
+
+def run(job: Job) -> Figures:
+    """Fill `job.out` with the merged model and `merge.json`.
+
+    Raises:
+        DataError: Models or tokenizers do not fit together.
+        IntegrityError: Weights are damaged, or hold NaN or Inf.
+        PreflightError: A hub model cannot be fetched, or weights are quantized.
+        RecipeError: The recipe merges nothing.
+    """
+    settings = job.recipe.merge
+    if settings is None:
+        raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")
+    ends = _open(job, settings)
+    values = _values(settings)
+    ends.write(job.out, job.inputs["model"], values.base_share, values.weights)
+    answers = ends.chat(values.weights) is not None
+    table = _table(job, settings, ends, values)
+    (job.out / TABLE).write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    # Names of directories stand there, and another place makes no other model.
+    job.varying.extend([TABLE, *write_mlmodel(job.out, chats=answers)])
+    for line in _lines(table):
+        log.info("%s", line)
+    return {"base_share": values.base_share, "added": len(values.weights), ANSWERS_FIGURE: int(answers)}
+
+
+def _values(settings: Merge) -> Values:
+    weights = [each.weight for each in settings.add]
+    if settings.base_share == AUTO or AUTO in weights:
+        raise RecipeError("merge: auto is not known yet; write numbers")
+    return Values(base_share=float(settings.base_share), weights=[float(each) for each in weights])
+
+
+def _open(job: Job, settings: Merge) -> Ends:
+    """Open everything that is merged; see `open_ends` for what is refused."""
+    # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
+    model, tokenizer = job.inputs["model"], job.inputs.get("trial", job.inputs["tokenizer"])
+    if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
+        raise DataError(
+            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one, and --trial where there "
+            "was a trial"
+        )
+    base = base_model(job.recipe.base, job.base_cache)
+    return open_ends(model, base, tokenizer, _additions(job, settings), average_last=settings.average_last)
+
+
+def _additions(job: Job, settings: Merge) -> list[Addition]:
+    """Find the directories of what is added, each with that of what is subtracted."""
+
+    def directory(place: int, key: str, model: str, revision: str | None) -> Path:
+        return base_model(Base(model=model, revision=revision), job.base_cache, f"merge.add.{place}.{key}")
+
+    return [
+        Addition(
+            model=directory(place, "model", each.model, each.revision),
+            minus=directory(place, "minus", each.minus, each.minus_revision),
+        )
+        for place, each in enumerate(settings.add)
+    ]
+
+
+def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, Any]:
+    """Return the content of `merge.json`."""
+    steps = average_steps(job.inputs["model"], settings.average_last) if settings.average_last else []
+    return {
+        "average_of": steps,
+        "base": job.recipe.base.model,
+        "base_share": values.base_share,
+        "add": [
+            {
+                "model": each.model,
+                "revision": each.revision,
+                "minus": each.minus,
+                "minus_revision": each.minus_revision,
+                "weight": weight,
+                "control_tokens": [*vector.chat.ids] if vector.chat else [],
+                "relative_difference": vector.relative_difference,
+            }
+            for each, vector, weight in zip(settings.add, ends.vectors, values.weights, strict=True)
+        ],
+        **values.measured,
+    }
+
+
+def _lines(table: dict[str, Any]) -> list[str]:
+    """Return the lines of the log that say what was merged."""
+    steps, share = table["average_of"], table["base_share"]
+    model = f"the mean of steps {', '.join(map(str, steps))}" if steps else "the trained model"
+    return [
+        f"merged: {1 - share:.4g} of {model}, {share:.4g} of {table['base']}",
+        *(
+            f"merged: {each['weight']:.4g} of {each['model']} less {each['minus']} "
+            f"(difference: {each['relative_difference']:.2g} of the weights)"
+            for each in table["add"]
+        ),
+    ]
