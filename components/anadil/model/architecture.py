@@ -98,11 +98,11 @@ def check_fit(folder: Path) -> None:
     """
     model: Any = empty_model(folder)
     given = stored_tensors(folder)
-    stored = _as_in_model(given, model)
+    stored = as_in_model(given, model)
     ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
     unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
-    not_in_index = _as_in_model({name: given[name] for name in unindexed(folder, given)}, model)
+    not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model)
     wrong = {
         "config.json asks for none": unasked - passed,
         **_faults(stored, model),
@@ -141,7 +141,7 @@ def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str
     }
 
 
-def _as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:
+def as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:
     """Return tensors by the names of the model; files of a model without its head leave out the first part."""
     prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
     if family := families().get(model.config.model_type):

@@ -10,6 +10,20 @@ from safetensors import SafetensorError, safe_open
 from anadil.artifacts.weight_files import StoredTensor, stored_tensors
 from anadil.core.errors import IntegrityError
 
+DTYPES = {
+    "I64": torch.int64,
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "I32": torch.int32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+"""Precisions by safetensors' words, in the order in which a file holds them. Source: safetensors 0.8, `Dtype`."""
+
 
 class SafetensorsFiles:
     """The weights of a directory; tensors are read when asked for."""
@@ -68,3 +82,20 @@ class SafetensorsFiles:
                 f"{self.folder}: weights do not fit config.json (no tensor {name}); fetch or make the model again"
             )
         return self.stored[name]
+
+
+def read_rows(tensor: StoredTensor, first: int = 0, count: int | None = None) -> torch.Tensor:
+    """Read rows of a tensor in the precision of the file, all without `count`, into memory that the caller may change.
+
+    Raises:
+        IntegrityError: The file has become shorter.
+    """
+    # A mapped file would count as memory of the process, page by page, until it is closed.
+    num_rows, *others = tensor.shape or (1,)
+    shape = (num_rows - first if count is None else count, *others) if tensor.shape else ()
+    rows = torch.empty(shape, dtype=DTYPES[tensor.dtype])
+    with tensor.file.open("rb") as file:
+        file.seek(tensor.begin + (tensor.end - tensor.begin) // max(num_rows, 1) * first)
+        if file.readinto(rows.flatten().view(torch.uint8).numpy().data) != rows.nbytes:
+            raise IntegrityError(f"{tensor.file}: has become shorter; fetch or make the model again")
+    return rows

@@ -1,0 +1,117 @@
+"""Checks of the models of a merge, before anything is written: shapes, vocabularies, and who was trained from whom."""
+
+import math
+from collections.abc import Collection
+
+from anadil.core.errors import DataError
+from anadil.merge.model_weights import ModelWeights
+from anadil.model.load import load_tokenizer, refuse_not_numbers
+
+SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim")
+"""Keys of config.json without which tensors of equal shapes mean different things."""
+SAMPLED_ROWS = 64
+"""Rows of each matrix that tell how far two models are from each other: 0.1 GB of an 8B model."""
+MOST_DIFFERENT = 0.5
+"""Least relative difference of two models that have nothing to do with each other. Independent weights of one spread differ by
+1.41; instruct models differ from their bases by a few hundredths. Chosen by us between the two."""
+
+
+def check_alike(one: ModelWeights, base: ModelWeights) -> None:
+    """Refuse a model whose tensors do not mean what the base's mean; tables may have other rows.
+
+    Raises:
+        DataError: With the first difference of both.
+    """
+    difference = _difference(one, base)
+    if difference:
+        raise DataError(
+            f"{one.name}: {one.folder} is another model than {base.name} {base.folder}: {difference}; give a model that was "
+            "trained from that base"
+        )
+
+
+def _difference(one: ModelWeights, base: ModelWeights) -> str:
+    """Describe the first difference in what tensors mean; empty for none."""
+    for key in SAME_COMPUTATION:
+        its, bases = (getattr(each.config, key, None) for each in (one, base))
+        if its != bases:
+            return f"{key} is {its!r}, and {bases!r} in the base"
+    if len(one.tables) != len(base.tables):
+        words = {1: "tied", 2: "not tied"}
+        return f"its input and output tables are {words[len(one.tables)]}, and {words[len(base.tables)]} in the base"
+    if lost := sorted(one.trained ^ base.trained):
+        where = "the base" if lost[0] in one.trained else "it"
+        return f"{len(lost)} tensors are not in both; {where} lacks {lost[0]}"
+    for name in sorted(base.trained):
+        skipped = name in base.tables  # its rows, which differ with the vocabulary
+        its, bases = (list(each.tensors[name].shape[skipped:]) for each in (one, base))
+        if its != bases:
+            return f"{name} has {its}{' columns' if skipped else ''}, and {bases} in the base"
+    return ""
+
+
+def check_vocabulary(one: ModelWeights, base: ModelWeights, used: Collection[int]) -> None:
+    """Refuse a model in whose tables a row is another token's than in the base's.
+
+    Args:
+        one: Model whose rows are carried.
+        base: Model whose ids the embedding map names.
+        used: Those ids.
+
+    Raises:
+        DataError: With the first token that differs, and the number of them.
+    """
+    its, bases = (
+        {number: token for token, number in load_tokenizer(each.folder).get_vocab().items()}
+        for each in (one, base)
+    )
+    # A row behind the table is no row, whatever the tokenizer says.
+    strange = [
+        number
+        for number in sorted(used)
+        if number in bases and (its.get(number) != bases[number] or number >= one.num_tokens)
+    ]
+    if strange:
+        first = strange[0]
+        raise DataError(
+            f"{one.name}: {one.folder} has another vocabulary than {base.name} {base.folder}: {len(strange):,} of "
+            f"{len(used):,} tokens differ, the first is {first}, {its.get(first)!r} and {bases[first]!r}; only rows of the "
+            "base's own tokens can be carried, so give a model with the base's tokenizer"
+        )
+
+
+def check_lineage(model: ModelWeights, minus: ModelWeights, base: ModelWeights) -> float:
+    """Return how far a model is from its `minus`, and refuse two that do not belong together.
+
+    Raises:
+        DataError: `minus` is not what the model was trained from, or has nothing to do with the base.
+        IntegrityError: One of them holds NaN or Inf.
+    """
+    if minus.folder != base.folder and not (far := relative_difference(minus, base)) < MOST_DIFFERENT:
+        raise DataError(
+            f"{minus.name}: {minus.folder} has nothing to do with {base.name} {base.folder}: they differ by {far:.2f} of its "
+            f"weights, and models of one origin by less than {MOST_DIFFERENT}; give the base, or a model trained from it"
+        )
+    far = relative_difference(model, minus)
+    if not far < MOST_DIFFERENT:
+        raise DataError(
+            f"{minus.name}: {minus.folder} is not the model that {model.folder} was trained from: they differ by {far:.2f} of "
+            f"its weights, and a model differs from its base by less than {MOST_DIFFERENT}; give the base of that model"
+        )
+    return far
+
+
+def relative_difference(one: ModelWeights, other: ModelWeights) -> float:
+    """Norm of the difference of two models in the norm of the second, over the first rows of all matrices."""
+    difference = norm = 0.0
+    for name in sorted(other.trained - {*other.tables}):
+        shape = other.tensors[name].shape
+        if len(shape) < 2:
+            continue
+        count = min(SAMPLED_ROWS, shape[0])
+        its, others = (each.rows(name, 0, count) for each in (one, other))
+        for each, rows in ((one, its), (other, others)):
+            refuse_not_numbers(each.folder, name, rows)
+        difference += float((its - others).double().square().sum())
+        norm += float(others.double().square().sum())
+    return math.sqrt(difference / norm) if norm else math.inf if difference else 0.0

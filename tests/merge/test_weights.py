@@ -1,0 +1,95 @@
+"""A merge is the formula, to the bit: tied and untied, in each vocabulary that a model can have."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.merge import weights as weights_module
+from anadil.model.load import load_model, load_tokenizer
+from tests.kit.marks import matrix
+from tests.kit.merging import STRATEGIES, TEMPLATE, Models, by_hand, make_models, tensors_of
+
+POINTS = [(0.0, 0.0), (0.25, 0.0), (0.0, 1.0), (0.3, 0.7), (1.0, 0.0)]
+"""Shares of the base, and weights of the chat vector."""
+
+
+@pytest.fixture(scope="module")
+def extended(tmp_path_factory: pytest.TempPathFactory) -> Models:
+    """A model with more tokens than its base; not to be changed."""
+    return make_models(tmp_path_factory.mktemp("extended"), "extend", tied=False)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "kind", "tied"),
+    [
+        ("base", "llama", True),
+        ("extend", "gemma3_text", True),
+        ("replace", "qwen3", False),
+        ("surgery", "llama", False),
+        *(matrix(strategy, "llama", tied) for strategy in STRATEGIES for tied in (True, False)),
+        matrix("surgery", "gpt_neox", False),
+    ],
+)
+def test_a_merge_is_what_plain_torch_gives_to_the_bit(
+    tmp_path: Path, strategy: str, kind: str, tied: bool
+) -> None:
+    models = make_models(tmp_path, strategy, kind=kind, tied=tied)
+    ends = models.open(chat=True)
+
+    for place, (base_share, weight) in enumerate(POINTS):
+        ends.write(tmp_path / f"{place}", base_share, [weight])
+
+        merged, expected = tensors_of(tmp_path / f"{place}"), by_hand(models, base_share, weight)
+        assert merged.keys() == expected.keys()
+        assert [name for name in merged if not torch.equal(merged[name], expected[name])] == []
+    load_model(tmp_path / "3")
+
+
+def test_blocks_and_files_change_no_bit_and_a_second_writing_no_byte(
+    extended: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extended.open(chat=True).write(tmp_path / "whole", 0.3, [0.7])
+    monkeypatch.setattr(weights_module, "BLOCK_BYTES", 1_000)
+
+    for name in ("blocks", "again"):
+        extended.open(chat=True).write(tmp_path / name, 0.3, [0.7])
+
+    first, second = (
+        {file.name: file.read_bytes() for file in (tmp_path / name).iterdir()} for name in ("whole", "blocks")
+    )
+    assert first == second
+    assert second == {file.name: file.read_bytes() for file in (tmp_path / "again").iterdir()}
+
+
+def test_a_loaded_model_is_filled_with_what_is_written(extended: Models, tmp_path: Path) -> None:
+    ends = extended.open(chat=True)
+    ends.write(tmp_path / "out", 0.3, [0.7])
+    model: Any = load_model(extended.model)
+
+    ends.load_into(model, 0.3, [0.7])
+
+    written: Any = load_model(tmp_path / "out")
+    assert all(torch.equal(each, written.state_dict()[name]) for name, each in model.state_dict().items())
+    assert all(torch.equal(ends.tensor(name, 0.3, [0.7]), model.state_dict()[name]) for name in ends.names)
+
+
+def test_a_chat_vector_brings_template_and_control_rows_and_none_without_weight(
+    extended: Models, tmp_path: Path
+) -> None:
+    ends = extended.open(chat=True)
+
+    ends.write(tmp_path / "chat", 0.0, [0.5])
+    ends.write(tmp_path / "plain", 0.5, [0.0])
+
+    assert load_tokenizer(tmp_path / "chat").chat_template == TEMPLATE
+    assert load_tokenizer(tmp_path / "plain").chat_template == load_tokenizer(extended.model).chat_template
+    ours, its = (load_tokenizer(each).get_vocab() for each in (extended.model, extended.instruct))
+    assert ends.vectors[0].control_tokens == ["<|im_start|>", "<|im_end|>"]
+    for token in ("<|im_start|>", "<|im_end|>"):
+        for table in ("model.embed_tokens.weight", "lm_head.weight"):
+            row = tensors_of(tmp_path / "chat")[table][ours[token]]
+            assert torch.equal(row, tensors_of(extended.instruct)[table][its[token]])
+    assert json.loads((tmp_path / "chat/config.json").read_text())["vocab_size"] == len(extended.rows or [])
