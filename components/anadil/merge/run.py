@@ -13,7 +13,7 @@ from typing import Any
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
-from anadil.merge.weights import Addition, Ends, average_steps, open_ends
+from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
 from anadil.recipe.merge import AUTO, Merge
 from anadil.recipe.sections import Base
@@ -49,7 +49,7 @@ def run(job: Job) -> Figures:
         raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")
     ends = _open(job, settings)
     values = _values(settings)
-    ends.write(job.out, job.inputs["model"], values.base_share, values.weights)
+    ends.write(job.out, values.base_share, values.weights)
     answers = ends.chat(values.weights) is not None
     table = _table(job, settings, ends, values)
     (job.out / TABLE).write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
@@ -68,7 +68,7 @@ def _values(settings: Merge) -> Values:
 
 
 def _open(job: Job, settings: Merge) -> Ends:
-    """Open everything that is merged; see `open_ends` for what is refused."""
+    """Open everything that is merged; see `Ends.open` for what is refused."""
     # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
     model, tokenizer = job.inputs["model"], job.inputs.get("trial", job.inputs["tokenizer"])
     if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
@@ -77,19 +77,21 @@ def _open(job: Job, settings: Merge) -> Ends:
             "was a trial"
         )
     base = base_model(job.recipe.base, job.base_cache)
-    return open_ends(model, base, tokenizer, _additions(job, settings), average_last=settings.average_last)
+    return Ends.open(
+        model, base, tokenizer, average_last=settings.average_last, add=_additions(job, settings)
+    )
 
 
-def _additions(job: Job, settings: Merge) -> list[Addition]:
+def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
     """Find the directories of what is added, each with that of what is subtracted."""
 
     def directory(place: int, key: str, model: str, revision: str | None) -> Path:
         return base_model(Base(model=model, revision=revision), job.base_cache, f"merge.add.{place}.{key}")
 
     return [
-        Addition(
-            model=directory(place, "model", each.model, each.revision),
-            minus=directory(place, "minus", each.minus, each.minus_revision),
+        (
+            directory(place, "model", each.model, each.revision),
+            directory(place, "minus", each.minus, each.minus_revision),
         )
         for place, each in enumerate(settings.add)
     ]
@@ -97,9 +99,8 @@ def _additions(job: Job, settings: Merge) -> list[Addition]:
 
 def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, Any]:
     """Return the content of `merge.json`."""
-    steps = average_steps(job.inputs["model"], settings.average_last) if settings.average_last else []
     return {
-        "average_of": steps,
+        "average_of": list(ends.average_of),
         "base": job.recipe.base.model,
         "base_share": values.base_share,
         "add": [
@@ -109,7 +110,7 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
                 "minus": each.minus,
                 "minus_revision": each.minus_revision,
                 "weight": weight,
-                "control_tokens": [*vector.chat.ids] if vector.chat else [],
+                "control_tokens": vector.control_tokens,
                 "relative_difference": vector.relative_difference,
             }
             for each, vector, weight in zip(settings.add, ends.vectors, values.weights, strict=True)
