@@ -246,7 +246,7 @@ def test_a_long_choice_is_not_held_against_a_model(tmp_path: Path) -> None:
 
 
 def test_a_question_of_several_turns_keeps_what_was_said_before(tmp_path: Path) -> None:
-    candidate = open_model("finetuned", save_model(tmp_path / "model", 420, chat=True))
+    candidate = open_model("finetuned", save_model(tmp_path / "model", 420, chat=True), answers=True)
     messages = [("system", "Qısa de."), ("user", "Salam"), ("assistant", "Salam!"), ("user", "Nə var?")]
     turns = tuple(Message(role=role, content=text) for role, text in messages)
     one = Question(

@@ -304,7 +304,7 @@ def test_a_name_that_the_licence_asks_for_is_put_first() -> None:
     licence = licence_of("someone/my-base", "Llama 3.2 Community License")
 
     assert licence.id == "llama3.2"
-    assert model_name("someone/my-base", "az", licence, "adapter") == "Llama-my-base-az-chat"
+    assert model_name("someone/my-base", "az", licence, answers=True) == "Llama-my-base-az-chat"
 
 
 def test_licence_policy_and_notice_of_the_base_lie_beside_the_weights(tmp_path: Path) -> None:

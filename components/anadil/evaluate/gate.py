@@ -147,10 +147,11 @@ def log_verdict(verdict: GateVerdict) -> None:
         log.warning(
             "gate: unsure, of fewer than %d documents or answers: %s", SURE_DOCUMENTS, ", ".join(unsure)
         )
-    released = next((each for each in verdict.verdicts.values() if each.candidate == verdict.released), None)
+    use = "".join(
+        f" for {each.use}" for each in verdict.verdicts.values() if each.candidate == verdict.released
+    )
     log.info(
-        "gate: %s",
-        f"the {released.candidate} model may be released for {released.use}" if released else "not passed",
+        "gate: %s", f"the {verdict.released} model may be released{use}" if verdict.passed else "not passed"
     )
 
 

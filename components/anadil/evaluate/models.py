@@ -58,15 +58,16 @@ def open_model(name: str, path: Path, *, answers: bool = False) -> ScoredModel:
 
 
 def open_artifact(name: str, folder: Path) -> ScoredModel:
-    """Load the tokenizer of an artifact that is a candidate; its manifest says which, and whether it answers.
+    """Load the tokenizer of an artifact; what it is, and its manifest, say whether it answers.
 
     Raises:
         DataError: It has no end token.
     """
     manifest = artifact.read_manifest(str(folder))
-    assert manifest is not None  # inputs are verified artifacts
-    path = folder / BY_KIND[manifest.kind].folder
-    return open_model(name, path, answers=answers(manifest.kind, manifest.figures))
+    inside = folder / BY_KIND["adapter"].folder
+    kind = "adapter" if inside.is_dir() else manifest.kind if manifest else "model"
+    figures = manifest.figures if manifest else {}
+    return open_model(name, inside if kind == "adapter" else folder, answers=answers(kind, figures))
 
 
 def load_for_scoring(path: Path, name: str) -> Any:
