@@ -1,7 +1,7 @@
-"""Writing of the finetuned model as a Hugging Face directory, file by file, never held as a whole.
+"""Writing of the finetuned model as a Hugging Face directory, tensor by tensor, never held as a whole.
 
 A tensor is read, the adapter added to it in FP32, and rounded once, to the precision in which the base stores it:
-adding in BF16 would round twice. Main memory holds the tensors of one file and one matrix in FP32.
+adding in BF16 would round twice. Main memory holds one matrix in FP32.
 """
 
 import json
@@ -10,25 +10,20 @@ from pathlib import Path
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 
-from anadil.artifacts.weight_files import files_of, read_header, write_weight_index
+from anadil.artifacts.weight_files import read_header
 from anadil.core.errors import IntegrityError
-from anadil.core.progress import progress
 from anadil.model.architecture import read_config
 from anadil.model.family import ModuleNames
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
-from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.model.safetensors_files import DTYPES, SafetensorsFiles, read_rows
+from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
 
-SHARD_BYTES = 5 * 1000**3
-"""Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
 ADAPTER = "adapter_model.safetensors"
 PREFIX = "base_model.model."
 """Before the names of modules in PEFT's files."""
 ROWS = ".token_adapter.trainable_tokens_delta"
-DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-"""Precisions that are added and rounded; others, such as masks, are copied."""
 
 
 def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
@@ -108,28 +103,17 @@ def _write(
     names = family.names if family else ModuleNames()
     # A tied head is the embedding; storing it would untie the two.
     left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
-    precisions = {name: stored.dtype(name) for name in stored}
-    sizes = {
-        name: math.prod(weights.shape(name))
-        * DTYPES.get(precisions.get(name, weights.dtype(name)), torch.float32).itemsize
+    layout = {
+        name: TensorLayout(
+            DTYPES[stored.dtype(name) if name in stored else weights.dtype(name)], weights.shape(name)
+        )
         for name in weights
         if name != left_out
     }
-    files = files_of(sizes, shard_bytes)
-    out.mkdir(parents=True, exist_ok=True)
-    places: dict[str, str] = {}
-    with progress("writing the model", len(files)) as bar:
-        for file, shard in files.items():
-            tensors = {}
-            for name in shard:
-                tensor = weights.read(name)
-                changed = adapter.added(names.in_model(name), tensor) if adapter else tensor
-                dtype = DTYPES.get(precisions.get(name, ""), tensor.dtype)
-                tensors[name] = changed.to(dtype).contiguous()
-            save_file(tensors, out / file, metadata={"format": "pt"})
-            # safetensors writes 0600, which a server under another user cannot read
-            (out / file).chmod(0o644)
-            places |= dict.fromkeys(shard, file)
-            bar.advance()
-    write_weight_index(out, places, sum(sizes.values()))
+
+    def merged(name: str) -> list[torch.Tensor]:
+        tensor = read_rows(weights.stored[name])
+        return [adapter.added(names.in_model(name), tensor) if adapter else tensor]
+
+    write_weights(out, layout, merged, shard_bytes)
     save_settings(base, out)

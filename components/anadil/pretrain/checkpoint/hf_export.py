@@ -1,31 +1,27 @@
 """A checkpoint as a Hugging Face model directory, without the nodes that trained it."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from transformers import GenerationConfig
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
-from anadil.artifacts.weight_files import files_of, write_weight_index
 from anadil.core.errors import DataError
-from anadil.core.progress import progress
 from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.spellings import write_both_spellings
+from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.state import State
-
-SHARD_BYTES = 5 * 1000**3
-"""Most bytes of tensors in a file. Source: the former default of transformers, `max_shard_size`."""
 
 
 def open_checkpoint(path: Path) -> VerifiedCheckpoint:
@@ -62,45 +58,73 @@ def export_checkpoint(
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
-    config = model_config(base)
-    check_family(config, {})
-    in_files = families()[config["model_type"]].names.in_files
+    check_family(model_config(base), {})
     checkpoint = open_checkpoint(path)
     trained = directory.manifest_of(path).origin.get("input tokenizer")
     if trained is not None and trained != digest_of(tokenizer):
         raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
-    saved: dict[str, Any] = checkpoint.metadata.state_dict_metadata
-    parameters = sorted(name for name in saved if " " not in name)
-    sizes = {
-        name: saved[name].size.numel() * (dtype or saved[name].properties.dtype).itemsize
-        for name in parameters
-    }
-    files = files_of(sizes, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)
-    _write_config(saved, base, tokenizer, out, dtype)
-    constants = {
-        in_files(name): tensor.to(dtype or tensor.dtype) for name, tensor in _constants(base).items()
-    }
-    places, total = {}, 0
-    with progress("exporting", len(files)) as shown:
-        # One file at a time: the model never has to fit into memory as a whole.
-        for file, names in files.items():
-            tensors = constants if file == [*files][-1] else {}
-            for name in names:
-                # Converted one by one: a file of FP32 and its BF16 are three times what is written.
-                tensor = torch.empty(saved[name].size, dtype=saved[name].properties.dtype)
-                read_tensors(checkpoint, {name: tensor}, None)
-                tensors[in_files(name)] = tensor.to(dtype or tensor.dtype)
-            save_file(tensors, out / file, metadata={"format": "pt"})
-            # safetensors writes 0600, which a server under another user cannot read
-            (out / file).chmod(0o644)
-            total += sum(tensor.nbytes for tensor in tensors.values())
-            places.update(dict.fromkeys(tensors, file))
-            shown.advance()
-    write_weight_index(out, places, total)
+    _write_config(checkpoint.metadata.state_dict_metadata, base, tokenizer, out, dtype)
+    counts = _write_mean([checkpoint], base, out, dtype, shard_bytes)
     clean_generation_settings(out, tokenizer)
     copy_tokenizer(tokenizer, out)
-    return {"step": checkpoint.state.step, "tensors": len(places), "bytes": total, "files": len(files)}
+    return {"step": checkpoint.state.step, **counts}
+
+
+def export_mean(
+    paths: Sequence[Path], base: Path, out: Path, *, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write the weights of the mean of several checkpoints of one run, all weighted alike.
+
+    Source: LAWA, arXiv:2306.03241.
+
+    Raises:
+        DataError: A checkpoint is not there.
+        IntegrityError: One is damaged, or was made to run code.
+    """
+    _write_mean([open_checkpoint(path) for path in paths], base, out, dtype, shard_bytes)
+
+
+def _write_mean(
+    checkpoints: Sequence[VerifiedCheckpoint],
+    base: Path,
+    out: Path,
+    dtype: torch.dtype | None,
+    shard_bytes: int,
+) -> dict[str, int]:
+    """Write the mean of checkpoints, tensor by tensor: a model never has to fit into memory as a whole."""
+    in_files = families()[model_config(base)["model_type"]].names.in_files
+    saved: dict[str, Any] = checkpoints[0].metadata.state_dict_metadata
+    names = {in_files(name): name for name in sorted(saved) if " " not in name}
+    constants = {in_files(name): tensor for name, tensor in _constants(base).items()}
+    layout = {
+        **{
+            stored: TensorLayout(dtype or saved[name].properties.dtype, tuple(saved[name].size))
+            for stored, name in names.items()
+        },
+        **{
+            stored: TensorLayout(dtype or each.dtype, tuple(each.shape)) for stored, each in constants.items()
+        },
+    }
+
+    def tensors(stored: str) -> list[torch.Tensor]:
+        return [constants[stored] if stored in constants else _mean(checkpoints, names[stored])]
+
+    return write_weights(out, layout, tensors, shard_bytes)
+
+
+def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:
+    """Read a tensor of one checkpoint as it is; the mean of several is summed in FP32, in the order of their steps."""
+    total: torch.Tensor | None = None
+    for checkpoint in checkpoints:
+        saved: Any = checkpoint.metadata.state_dict_metadata[name]
+        tensor = torch.empty(saved.size, dtype=saved.properties.dtype)
+        read_tensors(checkpoint, {name: tensor}, None)
+        if not checkpoints[1:]:
+            return tensor
+        total = tensor.float() if total is None else total.add_(tensor)
+    assert total is not None
+    return total.div_(len(checkpoints))
 
 
 def _constants(base: Path) -> dict[str, torch.Tensor]:
