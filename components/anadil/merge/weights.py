@@ -20,6 +20,7 @@ import torch
 from transformers import PreTrainedModel
 
 from anadil.artifacts.base_model import read_settings
+from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.merge.carry import DifferenceTable, Read, carried
@@ -34,8 +35,6 @@ from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, vocabulary
 
 log = logging.getLogger(__name__)
 
-AVERAGED, AVERAGE = "averaged", "average.json"
-"""Folder of the mean of checkpoints in a model artifact, and its file that names their steps."""
 BLOCK_BYTES = 64 * MIB
 """Most FP32 bytes of a tensor that are merged at a time; a merge holds some eight times as much."""
 FP32_BYTES = 4
@@ -303,9 +302,10 @@ def average_steps(model: Path, number: int) -> list[int]:
     """
     steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
     if len(steps) != number:
-        held = f"holds the mean of {len(steps)} checkpoints" if steps else "holds no mean of checkpoints"
+        held = f"the mean of {len(steps)} checkpoints" if steps else "no mean of checkpoints"
+        key = f"set the key to {len(steps)}" if steps else "leave the key out"
         raise DataError(
-            f"{model}: {held}, and merge.average_last is {number}; `--remake pretrain` makes it of the checkpoints in the work "
-            "directory and trains nothing again, or change the key"
+            f"{model}: holds {held}, and merge.average_last is {number}. Training alone makes one, since its checkpoints go "
+            f"when it has finished: {key}, or train again under another storage.root"
         )
     return steps

@@ -291,7 +291,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         checkpoint_bytes=checkpoint_bytes(shape.parameters, trained, settings.state, settings.optimizer),
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
-        keep=settings.keep_checkpoints,
+        keep=max(settings.keep_checkpoints, len(request.recipe.averaged_steps)),
         epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from anadil.artifacts import artifact
+from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
@@ -96,6 +97,10 @@ def prepare(
     # Only the packed corpus knows how many steps an epoch has.
     settings = _within_epochs(job.recipe, data)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
+    try:
+        job.recipe.refuse_few_checkpoints()
+    except ValueError as error:
+        raise RecipeError(f"pretrain.max_epochs leaves {settings.steps:,} steps: {error}") from None
     tokenizer = job.inputs["tokenizer"]
     log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
     # Encoding is over: from here on silence is suspicious sooner.

@@ -1,19 +1,22 @@
 """The artifact of a trained model: weights, tokenizer, metrics, summary."""
 
 import json
+import logging
 import math
 import shutil
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from anadil.artifacts.mlmodel import write_mlmodel
+from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.hf_export import export_checkpoint
-from anadil.pretrain.checkpoint.storage import CHECKPOINTS
+from anadil.pretrain.checkpoint.hf_export import export_checkpoint, export_mean
+from anadil.pretrain.checkpoint.storage import CHECKPOINTS, CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
 from anadil.pretrain.metrics.profiler import PROFILE
@@ -21,6 +24,8 @@ from anadil.pretrain.metrics.tensorboard import FOLDER
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import SCORE
 from anadil.runtime.job import Figures
+
+log = logging.getLogger(__name__)
 
 SUMMARY = "training.json"
 
@@ -46,11 +51,24 @@ def write_artifact(training: Training) -> Figures:
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))
+    if steps := job.recipe.averaged_steps:
+        _write_mean(training, steps)
     summary = _summary(training)
     (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     job.records.update(documents=trainer.data.num_documents, sequences=trainer.data.num_sequences)
     shown = ("loss", "steps", "tokens", "tokens_per_s", "parameters")
     return {name: summary[name] for name in shown}
+
+
+def _write_mean(training: Training, steps: Sequence[int]) -> None:
+    """Write the mean of the last checkpoints as a model of its own in the artifact, for the stage `merge`."""
+    job, out = training.job, training.job.out / AVERAGED
+    [storage] = [each for each in training.callbacks if isinstance(each, CheckpointStorage)]
+    paths = [directory.path_of(storage.durable.folder, step) for step in steps]
+    export_mean(paths, base_model(job.recipe.base, job.base_cache), out, dtype=training.trainer.dtype)
+    shutil.copyfile(job.out / "config.json", out / "config.json")
+    (out / AVERAGE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
+    log.info("%s: mean of the checkpoints of steps %s", AVERAGED, ", ".join(map(str, steps)))
 
 
 def _summary(training: Training) -> dict[str, Any]:

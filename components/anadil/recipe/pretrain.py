@@ -7,6 +7,7 @@ Telecom).
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Literal
 
 from pydantic import (
@@ -222,6 +223,17 @@ class Pretrain(StrictModel):
     def steps(self) -> int:
         """Optimizer steps of all phases together."""
         return sum(phase.steps for phase in self.phases)
+
+    def last_checkpoints(self, number: int) -> tuple[int, ...]:
+        """Steps of the last checkpoints, at most `number`, behind the last phase that trains other weights."""
+        ends = list(accumulate(phase.steps for phase in self.phases))
+        # A mean with a backbone that was frozen until then would take most of its training back.
+        other = (
+            end for end, each in zip(ends, self.phases, strict=True) if each.trains != self.phases[-1].trains
+        )
+        begin = max(other, default=0)
+        regular = range(0, self.steps, self.checkpoint_every)
+        return tuple(sorted({step for step in (*regular, *ends) if step > begin}))[-number:]
 
     def within_epochs(self, num_sequences: float) -> "Pretrain":
         """The same for a text of so many packed sequences: its phases make at most `max_epochs`."""

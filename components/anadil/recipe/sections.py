@@ -248,6 +248,31 @@ class Recipe(StrictModel):
             raise ValueError(f"evaluate.stride {stride} is larger than the context {self.context}")
         return self
 
+    @model_validator(mode="after")
+    def _writes_the_checkpoints_that_are_averaged(self) -> "Recipe":
+        self.refuse_few_checkpoints()
+        return self
+
+    def refuse_few_checkpoints(self) -> None:
+        """Check that training writes as many checkpoints as the merge averages; `max_epochs` may shorten it later.
+
+        Raises:
+            ValueError: It writes fewer.
+        """
+        steps, number = self.averaged_steps, self.merge.average_last if self.merge else None
+        if number is not None and len(steps) < number:
+            raise ValueError(
+                f"merge.average_last is {number}, and the phases that train the same weights as the last one write "
+                f"{len(steps)} checkpoints (steps {', '.join(map(str, steps))}): one every {self.pretrain.checkpoint_every} "
+                "steps and one at each phase's end; lower pretrain.checkpoint_every or merge.average_last"
+            )
+
+    @property
+    def averaged_steps(self) -> tuple[int, ...]:
+        """Steps of the checkpoints of `pretrain` that the merge averages; none where it averages none."""
+        number = self.merge.average_last if self.merge else None
+        return self.pretrain.last_checkpoints(number) if number else ()
+
     @property
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""

@@ -11,7 +11,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -150,15 +150,15 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
     return target
 
 
-def retain(folder: Path, keep: int, written: int) -> None:
-    """Remove checkpoints beyond the newest `keep`, but neither the one just written nor one being read."""
+def retain(folder: Path, keep: int, written: int, needed: Collection[int] = ()) -> None:
+    """Remove checkpoints beyond the newest `keep`, but none of `needed`, nor the one just written, nor one being read."""
     # Set aside when the run resumed from an earlier step, which has now come past them.
     for aside in folder.glob(f"step-*{LATER}"):
         if (step_in_name(aside.stem) or 0) <= written:
             shutil.rmtree(aside, ignore_errors=True)
     for step in steps(folder)[keep:]:
         path = path_of(folder, step)
-        if step == written:
+        if step == written or step in needed:
             continue
         with (path / MANIFEST).open("rb") as file:
             try:

@@ -5,7 +5,7 @@ import logging
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -60,11 +60,12 @@ class CheckpointFolder:
         per_process: bool = False,
         optional: bool = False,
         replica: CheckpointReplica | None = None,
+        needed: Collection[int] = (),
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
         """Claim the archive.
 
-        A resume with another `origin` is refused. `heartbeat` is called while a download from the archive makes
+        A resume with another `origin` is refused. Steps in `needed` stay beyond the newest `keep`. `heartbeat` is called while a download from the archive makes
         progress: it is no hang.
 
         Raises:
@@ -74,7 +75,7 @@ class CheckpointFolder:
         # layout and processes can use it. `optional`: a failure to write is a warning, since another tier has one.
         self.folder, self._all, self._origin, self._keep = folder, group, dict(origin), keep
         self._per_process, self._optional = per_process, optional
-        self._replica, self._heartbeat = replica, heartbeat
+        self._replica, self._heartbeat, self._needed = replica, heartbeat, needed
         self._uploads = replica if group.is_first else None
         self._writers = Group() if per_process else group
         if self._writers.host is not None:
@@ -232,7 +233,7 @@ class CheckpointFolder:
             self._uploads.enqueue_upload(target)
         try:
             # Only now: until the new one is sealed the old ones are all there is.
-            directory.retain(self.folder, self._keep, state.step)
+            directory.retain(self.folder, self._keep, state.step, self._needed)
         except OSError as error:
             log.warning("%s: old checkpoints cannot be removed (%s)", self.folder, error)
         if self._all.is_first and not self._optional:

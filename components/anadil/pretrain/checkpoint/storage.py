@@ -10,6 +10,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import PreflightError
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
+from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
@@ -73,6 +74,7 @@ class CheckpointStorage(Callback):
             settings.keep_checkpoints,
             per_process=not self.is_shared,
             replica=replica,
+            needed=recipe.averaged_steps,
             heartbeat=heartbeat,
         )
         self._local = None
@@ -100,10 +102,21 @@ class CheckpointStorage(Callback):
             source.load(checkpoint, self._trainer.tensors(moments=within))
             if within:
                 self.snapshot(state, force=True)
+            self._group.run_on_first(lambda: self._refuse_lost_steps(checkpoint.state.step))
         # Also without a checkpoint: an older start may have left later steps.
         for tier in self._tiers:
             tier.discard_later_checkpoints(-1 if state is None else state.step)
         return state
+
+    def _refuse_lost_steps(self, resumed: int) -> None:
+        """Refuse to go on where a checkpoint that is to be averaged has gone: no step writes it again."""
+        present, steps = directory.steps(self.durable.folder), self._recipe.averaged_steps
+        if lost := [step for step in steps if step <= resumed and step not in present]:
+            raise PreflightError(
+                f"{self.durable.folder}: merge.average_last is {len(steps)}, the mean of checkpoints "
+                f"{directory.listed(list(steps))}, and the run has come past {directory.listed(lost)}, which it no longer has "
+                f"(there: {directory.listed(present)}); average fewer, or remove the directory to train again"
+            )
 
     def post_phase_start(self) -> None:
         """Take the first snapshot of a phase, so that its first steps can be rolled back."""
