@@ -6,6 +6,7 @@
 import json
 import math
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pydantic import BaseModel
 from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
+from anadil.recipe.merge import Merge, TaskVector
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import Source
 from anadil.runtime.metric_table import METRICS
@@ -44,6 +46,12 @@ embeddings are one table, which `tensor` and `pipeline` cannot split. Generated 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|
 """
+WITHOUT_DEFAULT: Mapping[str, Mapping[str, type[BaseModel]]] = {
+    # `clean` in a source has the keys of the section.
+    "sources": {"sources.NAME": Source},
+    "merge": {"merge": Merge, "merge.add.NUMBER": TaskVector},
+}
+"""Key -> path and table of the keys below it."""
 UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"
 RULES_HEAD = """# Rules of the clean stage
 
@@ -117,10 +125,12 @@ def _section(name: str, model: type[BaseModel]) -> list[str]:
         if isinstance(default, BaseModel) and model is not Source:
             inner += _section(path, type(default))
         else:
-            rows.append(f"| `{path}` | `{_shown(default)}` | {field.description} |")
-        if path == "sources":
-            # A named table has no default of which the keys could be read; `clean` in it has those of the section.
-            inner += _section("sources.NAME", Source)
+            shown = "needed" if field.is_required() else f"`{_shown(default)}`"
+            rows.append(f"| `{path}` | {shown} | {field.description} |")
+        # These have no default of which the keys could be read.
+        inner += [
+            part for below, table in WITHOUT_DEFAULT.get(path, {}).items() for part in _section(below, table)
+        ]
     if rows:
         parts += ["\n| key | default | meaning |\n|---|---|---|\n", "\n".join(rows), "\n"]
     return parts + inner

@@ -31,7 +31,7 @@ Stages whose retries are `cluster.restarts` can be jobs of their own: `anadil la
 
 def _row(stage: Stage) -> str:
     files = [f"files of `{stage.files}`"] if stage.files else []
-    reads = [f"(`{word}`)" if word in stage.optional else f"`{word}`" for word in stage.reads] + files
+    reads = [f"(`{word}`)" if stage.may_lack(word) else f"`{word}`" for word in stage.reads] + files
     keys = ", ".join(f"`{key}`" for key in stage.sections)
     retries = "`cluster.restarts`" if stage.retries is None else stage.retries
     cells = (

@@ -1,7 +1,7 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
 [base -replay-> written] raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
--pretrain-> model -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
+-pretrain-> model [-merge-> merged] -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
 """
 
 import tempfile

@@ -26,6 +26,7 @@ TYPES = {
     "corpus": dsl.Dataset,
     "tokens": dsl.Dataset,
     "model": dsl.Model,
+    "merged": dsl.Model,
     "adapter": dsl.Model,
 }
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""

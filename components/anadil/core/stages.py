@@ -108,6 +108,10 @@ class Stage:
     summary: str
     """Help text: what it does."""
 
+    def may_lack(self, word: str) -> bool:
+        """Return True if some recipe runs the stage without this artifact."""
+        return word in (*self.optional, *self.either, *dict(self.only_with))
+
 
 FLOW = (
     Stage(
@@ -253,7 +257,7 @@ FLOW = (
     Stage(
         name="merge",
         image="pretrain",
-        # Other values are chosen by what they do to held-out text.
+        # `auto` measures on the corpus's held-out text.
         reads=("model", "tokenizer", "trial", "corpus"),
         optional=("trial",),
         only_with=(("corpus", "merge.is_auto"),),

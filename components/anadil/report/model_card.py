@@ -29,6 +29,7 @@ from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
+from anadil.report.merge_view import merge_table, merge_words
 from anadil.report.read import (
     CorpusFacts,
     Json,
@@ -153,6 +154,8 @@ def card_of_model(facts: ModelFacts) -> str:
         "verdict": gate_verdict(facts.scores) if facts.scores else "",
         "limits": _known_limits(facts),
         "training": _training_facts(facts),
+        "merge_words": merge_words(facts.merge),
+        "merged": merge_table(facts.merge, table_of(field(facts.recipe, "report.licences"))),
         "corpus": corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
         "mixture": corpora_table(facts.corpora, facts.training),
         "sources": sources_table(facts.stats),

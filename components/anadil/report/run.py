@@ -21,6 +21,7 @@ from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
+from anadil.report.merge_view import merge_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
@@ -66,6 +67,7 @@ def run(job: Job) -> Figures:
         "tokenizer": tokenizer_view(facts),
         "trial": trial_view(facts),
         "training": training_view(facts),
+        "merge": merge_view(facts),
         "finetune": finetune_view(facts),
         "verdict": verdict(facts),
         "scores": scores_view(facts),
@@ -131,7 +133,11 @@ def _recipe_text(facts: Facts) -> str:
     """The resolved recipe as YAML, without storage, tracking and cluster."""
     # Those three change no number, and they hold the addresses, perhaps the passwords, of a machine.
     known = facts.recipe.model_dump(mode="json")
-    sections = {section: _portable(known[section]) for section in STAGES["report"].sections}
+    sections = {
+        section: _portable(known[section])
+        for section in STAGES["report"].sections
+        if known[section] is not None
+    }
     return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
 
 

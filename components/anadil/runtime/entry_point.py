@@ -67,7 +67,7 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
     )
     add_recipe_options(built)
     for word in stage.reads:
-        text = f"{word} artifact to read{' (optional)' if word in stage.optional else ''}"
+        text = f"{word} artifact to read{' (optional)' if stage.may_lack(word) else ''}"
         add_input_option(built, word, text)
     if stage.per_source:
         add_source_option(built)
