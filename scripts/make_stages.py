@@ -6,7 +6,8 @@
 import sys
 from pathlib import Path
 
-from anadil.core.stages import FLOW, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import FLOW
 from generate import write_or_check
 
 TARGET = Path(__file__).parents[1] / "docs/reference/stages.md"

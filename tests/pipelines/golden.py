@@ -35,6 +35,7 @@ EVERYTHING = (
     "cluster.resources={clean: {cpu: 16, memory: 64Gi}, evaluate: {gpus: 2}}",
     "cluster.parallel_sweep=true",
     "tokenizer.trial={steps: 200}",
+    "merge={base_share: 0.25}",
 )
 """Settings over the recipe azerbaijani-1b."""
 POLICIES = {

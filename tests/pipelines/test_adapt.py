@@ -22,7 +22,7 @@ from .golden import compiled as compiled_by_command
 
 RECIPE = load_recipe(
     "smoke",
-    [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "evaluate.tasks=[az]"],
+    [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]"],
 )  # fmt: skip
 ALONE = tuple(stage.name for stage in FLOW if not stage.reads_all and not stage.source_key)
 """Stages of a recipe without sources."""

@@ -20,7 +20,9 @@ from anadil_pipelines.adapt import adapt
 from tests.kit.one_text import ONE_TEXT
 
 Inputs = dict[str, Any]
-RECIPE = load_recipe("smoke", [ONE_TEXT, "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]"])
+RECIPE = load_recipe(
+    "smoke", [ONE_TEXT, "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]"]
+)
 
 
 @pytest.fixture

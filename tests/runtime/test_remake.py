@@ -9,7 +9,8 @@ import pytest
 from anadil.artifacts import artifact, lease
 from anadil.cli import main
 from anadil.core.errors import RecipeError, RetryableError
-from anadil.core.stages import STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import STAGES
 from anadil.launch import launcher
 from anadil.launch.job import TrainingJob
 from anadil.recipe.sections import Recipe

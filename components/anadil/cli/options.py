@@ -3,7 +3,8 @@
 import argparse
 from typing import Any
 
-from anadil.core.stages import BUILT_IN, FLOW, STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import BUILT_IN, FLOW, STAGES
 
 WORK = "anadil-work"
 """Default directory of `anadil run`."""

@@ -80,8 +80,8 @@ def inspect_base(
     return inspect_where_visible(key, inspect, here=here)
 
 
-def check_base(base: Base) -> None:
-    """Check a base model's directory before anything runs for hours.
+def check_base(base: Base, key: str = "base.model") -> None:
+    """Check a model's directory before anything runs for hours; `key` is what errors call it.
 
     Raises:
         DataError: A local directory does not exist, or lacks config, tokenizer or safetensors.
@@ -91,7 +91,7 @@ def check_base(base: Base) -> None:
     if base.model == TINY or not (looks_local or folder.is_dir()):
         return
     if not folder.is_dir():
-        raise DataError(f"base.model: {base.model}: no such directory; give a Hugging Face model directory")
+        raise DataError(f"{key}: {base.model}: no such directory; give a Hugging Face model directory")
     missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
     if not has_weights(folder):
         missing.append("*.safetensors")
@@ -99,7 +99,7 @@ def check_base(base: Base) -> None:
     if missing == ["tokenizer.json"]:
         remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
     if missing:
-        raise DataError(f"base.model: {base.model} has no {' and no '.join(missing)}; {remedy}")
+        raise DataError(f"{key}: {base.model} has no {' and no '.join(missing)}; {remedy}")
 
 
 def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import counted
-from anadil.core.stages import FLOW, STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
@@ -23,6 +24,7 @@ from anadil.preflight.base_model import inspect_base
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
+from anadil.preflight.merge import inspect_merge
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
 from anadil.preflight.text_size import EPOCHS, inspect_text
@@ -149,6 +151,11 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     yield result
 
 
+def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
+    if planned.recipe.merge and planned.recipe.merge.add and STAGES["merge"] in planned.stages:
+        yield inspect_merge(planned.recipe, here=planned.here)
+
+
 def _hub_answers() -> bool:
     return os.environ.get("HF_HUB_OFFLINE") != "1" and this_machine.answers("huggingface.co", 443)
 
@@ -206,6 +213,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
+    Check(name="merge.add", by=EVERY, function=_merge, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

@@ -11,7 +11,8 @@ from typing import Literal, TypeVar
 from anadil.artifacts import storage
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
-from anadil.core.stages import STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import STAGES
 from anadil.plan.replaying import written_tokens
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes, sizes_of_inputs

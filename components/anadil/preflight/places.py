@@ -45,7 +45,7 @@ def check_reach(recipe: Recipe) -> None:
     Raises:
         RecipeError: With every such key.
     """
-    model = recipe.base.model
+    models = {"base.model": (recipe.base.model,), "merge.add": recipe.merge.models if recipe.merge else ()}
     places = {
         "storage.root": (recipe.storage.root or "",),
         **{
@@ -55,7 +55,10 @@ def check_reach(recipe: Recipe) -> None:
             for part in recipes_of(stage, recipe)
         },
         **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},
-        "base.model": (model,) if model.startswith(("/", ".", "~")) or Path(model).is_dir() else (),
+        **{
+            key: tuple(each for each in named if each.startswith(("/", ".", "~")) or Path(each).is_dir())
+            for key, named in models.items()
+        },
     }
     mistakes = [
         f"  {key}: {value or 'not set'}"

@@ -65,7 +65,8 @@ def _rows(merge: Json, licences: Json) -> Iterator[tuple[str, ...]]:
     )
     licence = _licence(base, licences.get("base"))
     yield trained, figure(1 - share), DASH, licence
-    yield f"{base_name(base)} (base)", figure(share), DASH, licence
+    if share:
+        yield f"{base_name(base)} (base)", figure(share), DASH, licence
     for each in map(table_of, list_of(merge.get("add"))):
         model = str(each.get("model") or "")
         yield (

@@ -22,7 +22,8 @@ from anadil.report.generations_view import generations_view
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.merge_view import merge_view
-from anadil.report.model_card import ModelFacts, card_of_model
+from anadil.report.model_card import card_of_model
+from anadil.report.model_facts import ModelFacts
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template

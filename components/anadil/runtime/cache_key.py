@@ -16,7 +16,8 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
 from anadil.core.format import KIB, MIB
-from anadil.core.stages import PER_SOURCE, SHARED_ROOMS, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import PER_SOURCE, SHARED_ROOMS
 from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import by_source, kind_of, source_of, value_of, word_of

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from anadil import __version__
 from anadil.core import log as logs
-from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp, sagemaker

@@ -17,7 +17,7 @@ import yaml
 from anadil import __version__
 from anadil.artifacts.artifact import Manifest
 from anadil.core.candidates import BY_KIND
-from anadil.core.stages import Stage
+from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
 from anadil.runtime.flow import Step

@@ -22,7 +22,7 @@ from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.own_folder import cache_folder
-from anadil.core.stages import Stage
+from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, value_of, word_of
 

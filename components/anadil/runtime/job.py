@@ -15,7 +15,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.core.errors import DataError, RecipeError
-from anadil.core.stages import SideFiles, Stage
+from anadil.core.stage import SideFiles, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.mlflow_spool import Tracker

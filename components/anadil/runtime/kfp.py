@@ -11,7 +11,7 @@ from typing import Any
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
-from anadil.core.stages import Stage
+from anadil.core.stage import Stage
 from anadil.core.strict_yaml import parse_yaml
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe

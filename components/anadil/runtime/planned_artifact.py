@@ -16,7 +16,8 @@ from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
 from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.own_folder import work_folder
-from anadil.core.stages import PER_SOURCE, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import PER_SOURCE
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion

@@ -17,7 +17,8 @@ from anadil.artifacts.find import artifacts_below
 from anadil.artifacts.lease import is_held
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
-from anadil.core.stages import STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import RECIPE, RESULT_VERSION, current_origin, origin_changes
 from anadil.runtime.planned_artifact import Neighbours, PlannedArtifact, place_of, work_of
 from anadil.runtime.shares import split_shares

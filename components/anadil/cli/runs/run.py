@@ -18,7 +18,8 @@ from anadil.cli.options import (
 )
 from anadil.cli.output import print_table
 from anadil.core.errors import INTERRUPTED, Stopped
-from anadil.core.stages import STAGES, Stage
+from anadil.core.stage import Stage
+from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option

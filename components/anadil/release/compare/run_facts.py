@@ -111,7 +111,7 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
         raise DataError(f"{uri}: a {kind} is a part of many runs; give a {', '.join(NAMED)} or a run")
     roots, uris, queue = [root_of(uri)], {kind: uri}, [manifest]
     if kind in BY_KIND:
-        # Of scores that speak of it, those that speak of what it was made of as well.
+        # Several scores may speak of it: those count that speak of its inputs as well.
         inputs = {f"input {kind}": manifest.digest}
         inputs |= {name: origin[name] for each in BY_KIND if (name := f"input {each}") in origin}
         below = artifacts_below(roots, "scores")

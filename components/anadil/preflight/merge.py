@@ -1,0 +1,63 @@
+"""Look at the models of `merge.add` before a run: a wrong one would end it after its pre-training."""
+
+from pathlib import Path
+
+from anadil.artifacts.base_model import TINY, base_tokenizer, is_local
+from anadil.core.format import counted
+from anadil.preflight.base_model import check_base
+from anadil.preflight.check import CheckResult, passed
+from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.recipe.sections import Base, Recipe
+from anadil.runtime.execute import base_cache
+
+KEY = "merge.add"
+
+
+def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
+    """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's.
+
+    Raises:
+        DataError: A model is missing, or is not of the base's shape.
+        IntegrityError: A file is damaged, or something would run code.
+        PreflightError: A hub model cannot be fetched, or weights are quantized.
+    """
+    settings = recipe.merge
+    models = {
+        f"{KEY}.{place}.{key}": base
+        for place, each in enumerate(settings.add if settings else ())
+        for key, base in (
+            ("model", Base(model=each.model, revision=each.revision)),
+            ("minus", Base(model=each.minus, revision=each.minus_revision)),
+        )
+    }
+    hidden = (
+        {}
+        if here
+        else {base.model: claim for base in models.values() if (claim := claim_of(base.model, recipe))}
+    )
+    if hidden:
+        return unseen(KEY, hidden)
+
+    def inspect() -> CheckResult:
+        for key, base in models.items():
+            check_base(base, key)
+            base_tokenizer(base, base_cache(recipe), key)
+        compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
+        return passed(KEY, f"{counted(len(models), 'model')} found, {compared} of the base's shape")
+
+    return inspect_where_visible(KEY, inspect, here=here)
+
+
+def _compare(models: dict[str, str], base: str) -> int:
+    """Compare those that are directories with the base, where that is one; return their number."""
+    # The weights of a hub model are fetched when they are merged, and `tiny` is made when it is needed.
+    local = {key: model for key, model in models.items() if model != TINY and is_local(model)}
+    if not local or base == TINY or not is_local(base):
+        return 0
+    from anadil.merge.checks import check_alike  # loads torch, which not every image has
+    from anadil.merge.model_weights import open_weights
+
+    base_weights = open_weights(Path(base).expanduser(), "base.model")
+    for key, model in local.items():
+        check_alike(open_weights(Path(model).expanduser(), key), base_weights)
+    return len(local)
