@@ -16,6 +16,8 @@ from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
+MERGE = "merge"
+
 
 def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> tuple[int, int]:
     """Nodes, and GPUs of each, that a stage takes: the fewest that hold what it loads, or all where it scales.
@@ -24,7 +26,9 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     """
     if not STAGES[stage].uses_model or machine.device == CPU:
         return 1, 0
-    if stage not in (REPLAY, *AFTER):
+    if stage == MERGE and not (recipe.merge and recipe.merge.is_auto):
+        return 1, 0  # sums of weights, as fast as the disk gives them
+    if stage not in (REPLAY, MERGE, *AFTER):
         return (nodes, machine.devices) if STAGES[stage].distributed else (1, 1)
     return _fewest(stage, recipe.model_dump_json(), machine, nodes)
 
@@ -36,7 +40,9 @@ def _fewest(stage: str, recipe_json: str, machine: Machine, nodes: int) -> tuple
         if stage == REPLAY:
             need = evaluate_plan(base_shape(recipe), recipe, machine, stage)
         else:
-            (need,) = needs_after(trained_shape(recipe), recipe, machine, nodes, (stage,))
+            # To choose its values, a merge scores the model as evaluate does.
+            after = "evaluate" if stage == MERGE else stage
+            (need,) = needs_after(trained_shape(recipe), recipe, machine, nodes, (after,))
     except AnadilError as error:
         log.warning(
             "%s: asks for 1 GPU, because its memory cannot be counted here (%s); "
