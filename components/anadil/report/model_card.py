@@ -29,6 +29,7 @@ from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
+from anadil.report.own_chat import own_chat_sentence
 from anadil.report.read import (
     CorpusFacts,
     Json,
@@ -225,6 +226,7 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         name = name_of_text(change.text, [each.text for each in changes], sources)
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
         sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
+    sentences += filter(None, [own_chat_sentence(facts.scores, facts.candidate)])
     sentences += [
         f"Quality gate: {check_words(check, facts.candidate, before(facts.scores))} {outcome_words(check)}."
         for check in lost_checks(facts.scores, facts.candidate)
