@@ -135,7 +135,7 @@ def silent(tmp_path: Path) -> Path:
 def test_the_kind_of_a_base_is_that_of_its_publisher(published: Published, tmp_path: Path) -> None:
     result = base_kind(make(tmp_path, published), published.name)
 
-    assert result.kind == published.kind, result.reasons
+    assert result.kind == published.kind, result.clause
     assert result.reasons
 
 
@@ -144,7 +144,7 @@ def test_the_evidence_names_file_and_token(tmp_path: Path) -> None:
 
     result = base_kind(make(tmp_path, published), published.name)
 
-    assert result.evidence == ("generation_config.json ends texts with <|im_end|>, an end of turns",)
+    assert result.reasons == ("generation_config.json ends texts with <|im_end|>, an end of turns",)
 
 
 def test_a_tag_of_the_card_tells_the_kind_where_tokens_and_name_do_not(silent: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_tag_of_the_card_tells_the_kind_where_tokens_and_name_do_not(silent: P
 
     result = base_kind(silent, "models/mistral")
 
-    assert (result.kind, result.reasons) == ("post-trained", "its card has the tag chat")
+    assert (result.kind, result.clause) == ("post-trained", "its card has the tag chat")
 
 
 def test_a_snapshot_of_the_hubs_cache_has_the_name_of_its_model(silent: Path) -> None:

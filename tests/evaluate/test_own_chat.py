@@ -8,15 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate import own_chat
 from anadil.evaluate.models import LoadedModel, ScoredModel, open_model
 from anadil.evaluate.own_chat import OwnChat, compare_own_chats, measure_own_chat, open_own_chat, outcome_of
-from anadil.evaluate.run import run
-from anadil.runtime.job import Job
 
 from .conftest import TEMPLATE, save_model
-from .test_run import inputs as inputs  # a fixture
-from .test_run import job_on
 
 ENGLISH = " Yes, you should take the umbrella with you and walk home."
 AZERBAIJANI = " Bəli, çətiri özünlə götür və evə piyada qayıt, hava yaxşıdır."
@@ -229,28 +224,3 @@ def test_a_language_without_questions_is_said(tmp_path: Path) -> None:
 
     assert how is None
     assert "its card names ko" in facts["error"]
-
-
-@pytest.mark.slow
-def test_scores_hold_the_chat_format_of_a_post_trained_base_alone(
-    inputs: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(own_chat, "MAX_NEW_TOKENS", 2)
-    plain, post = job_on(inputs, tmp_path / "plain"), job_on(inputs, tmp_path / "post")
-    make_base(tmp_path / "base-instruct")
-    data = post.recipe.model_dump() | {"base": {"model": str(tmp_path / "base-instruct")}}
-    post = Job(
-        recipe=post.recipe.model_validate(data), inputs=post.inputs, files=(), out=post.out, work=post.work,
-        base_cache=post.base_cache,
-    )  # fmt: skip
-
-    before, after = (
-        (run(job), json.loads((job.out / "scores.json").read_text()))[1] for job in (plain, post)
-    )
-
-    assert "own_chat" not in before
-    assert not any("own_chat" in table for table in before["candidates"].values())
-    assert after["own_chat"]["end"] == "<|eot_id|>"
-    assert [table["own_chat"]["num"] for table in after["candidates"].values()] == [24, 24, 24]

@@ -30,10 +30,10 @@ DOCUMENT_ENDS = (*USUAL_ENDS, "<｜end▁of▁sentence｜>")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseKind:
-    """What a base was trained for, and the reasons to say so."""
+    """The use that a base was trained for, and the reasons to say so."""
 
     kind: Kind
-    evidence: tuple[str, ...]
+    reasons: tuple[str, ...]
 
     @property
     def is_post_trained(self) -> bool:
@@ -41,9 +41,9 @@ class BaseKind:
         return self.kind == "post-trained"
 
     @property
-    def reasons(self) -> str:
-        """The evidence as one clause."""
-        return "; ".join(self.evidence)
+    def clause(self) -> str:
+        """The reasons in one clause."""
+        return "; ".join(self.reasons)
 
 
 def base_kind(folder: Path, name: str) -> BaseKind:
@@ -54,24 +54,24 @@ def base_kind(folder: Path, name: str) -> BaseKind:
         name: `base.model` of the recipe: a hub id, a directory or `tiny`.
     """
     if name == TINY:
-        return BaseKind(kind="pretrained", evidence=("tiny is trained on running text alone",))
+        return BaseKind(kind="pretrained", reasons=("tiny is trained on running text alone",))
     if trained_here := _kind_of_artifact(folder):
         return trained_here
     template = stored_template(folder)
     by_name, words = _sign_of_name(folder, name)
     by_end, ends = _sign_of_ends(folder, template)
-    evidence = tuple(filter(None, (ends, words)))
+    reasons = tuple(filter(None, (ends, words)))
     if template is None:
         # A conversion may have lost the template, and without it nobody can be asked.
         kind: Kind = "unknown" if by_name > 0 or by_end > 0 else "pretrained"
-        return BaseKind(kind=kind, evidence=("it has no chat template", *evidence))
+        return BaseKind(kind=kind, reasons=("it has no chat template", *reasons))
     sign = by_end or by_name
     if by_end * by_name < 0:
         # Gemma 2's Instruct models list the end of documents alone. The other way round the name may be the user's own.
         sign = 1 if by_name > 0 else 0
-    if not evidence:
-        evidence = ("its turns end as its documents do, and neither its name nor its card says a kind",)
-    return BaseKind(kind=KINDS[sign], evidence=evidence)
+    if not reasons:
+        reasons = ("its turns end as its documents do, and neither its name nor its card says a kind",)
+    return BaseKind(kind=KINDS[sign], reasons=reasons)
 
 
 def stored_template(folder: Path) -> str | None:
@@ -90,11 +90,11 @@ def _kind_of_artifact(folder: Path) -> BaseKind | None:
     file = folder / MLMODEL
     text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
     if "llm/v1/chat" in text:
-        return BaseKind(kind="post-trained", evidence=(f"its {MLMODEL} says that it was finetuned on chats",))
+        return BaseKind(kind="post-trained", reasons=(f"its {MLMODEL} says that it was finetuned on chats",))
     if "llm/v1/completions" in text:
         # Its files list every end of its vocabulary, and only its own base tells whether it ever saw a chat.
         words = f"its {MLMODEL} says that it was trained further on running text, and not what it was before"
-        return BaseKind(kind="unknown", evidence=(words,))
+        return BaseKind(kind="unknown", reasons=(words,))
     return None
 
 
@@ -119,7 +119,7 @@ def _sign_of_ends(folder: Path, template: str | None) -> tuple[int, str]:
 
 def _listed_ends(folder: Path, tokenizer: Any) -> Iterator[tuple[str, str | None]]:
     """Yield the ends of a generation, each with the file that lists it."""
-    # What stands in generation_config.json decides when text is generated; config.json stands in for it.
+    # generation_config.json decides when text is generated; config.json stands in for it.
     for name in ("generation_config.json", "config.json"):
         settings = read_settings(folder / name)
         ids = settings.get("eos_token_id") or (settings.get("text_config") or {}).get("eos_token_id")

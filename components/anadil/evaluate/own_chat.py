@@ -86,46 +86,44 @@ def open_own_chat(name: str, base: ScoredModel) -> tuple[OwnChat | None, dict[st
     kind = base_kind(base.path, name)
     if not kind.is_post_trained:
         if kind.kind == "unknown":
-            log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.reasons)
+            log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.clause)
         return None, {}
     try:
         asked = _how(kind, base)
     except DataError as error:
-        log.warning(
-            "the base is post-trained (%s), but not asked in its chat format: %s", kind.reasons, error
-        )
+        log.warning("the base is post-trained (%s), but not asked in its chat format: %s", kind.clause, error)
         return None, asdict(kind) | {"error": str(error)}
     log.info(
         "the base is post-trained (%s): each candidate answers %d questions in %s in its chat format, of %d tokens at most",
-        kind.reasons, len(asked.questions), asked.language.name, MAX_NEW_TOKENS,
+        kind.clause, len(asked.questions), asked.language.name, MAX_NEW_TOKENS,
     )  # fmt: skip
     return asked, asked.facts()
 
 
-def measure_own_chat(loaded: LoadedModel, own: OwnChat) -> dict[str, Any]:
+def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
     """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
     candidate = loaded.candidate
     vocabulary = candidate.tokenizer.get_vocab()
-    if own.end and own.end not in vocabulary:
+    if asked.end and asked.end not in vocabulary:
         log.warning(
-            "%s: not asked in the base's chat format: its vocabulary lacks %s", candidate.name, own.end
+            "%s: not asked in the base's chat format: its vocabulary lacks %s", candidate.name, asked.end
         )
-        return {"error": f"its vocabulary lacks {own.end}"}
+        return {"error": f"its vocabulary lacks {asked.end}"}
     # A copy: the candidate's own questions are asked through its own template, which finetuning may have changed.
     tokenizer: Any = copy.copy(candidate.tokenizer)
-    tokenizer.chat_template = own.template
+    tokenizer.chat_template = asked.template
     prompts = [
-        chat_ids(tokenizer, own.turns(question), add_generation_prompt=True, **VARIABLES)
-        for question in own.questions
+        chat_ids(tokenizer, asked.turns(question), add_generation_prompt=True, **VARIABLES)
+        for question in asked.questions
     ]
-    ends = [vocabulary[own.end]] if own.end else None
+    ends = [vocabulary[asked.end]] if asked.end else None
     batches = open_decoder(loaded.model, tokenizer, ends).batches(
         prompts, [[None]] * len(prompts), max_new_tokens=MAX_NEW_TOKENS
     )
     rows = {place: row for place, [row] in batches}
     stops = set(end_ids(tokenizer)) - set(ends or ())
     answers = []
-    for place, question in enumerate(own.questions):
+    for place, question in enumerate(asked.questions):
         # A turn that ends as a document does is not in the chat format; what follows is another document.
         length = next((at for at, token in enumerate(rows[place].tokens) if token in stops), None)
         tokens = rows[place].tokens[:length]
@@ -133,20 +131,20 @@ def measure_own_chat(loaded: LoadedModel, own: OwnChat) -> dict[str, Any]:
         answers.append({
             "question": question, "text": text, "num_tokens": len(tokens),
             "ended": rows[place].ended and length is None, "empty": not any(map(str.isalnum, text)),
-            "loop": is_loop(tokens), "language": language_of(text, own.language),
+            "loop": is_loop(tokens), "language": language_of(text, asked.language),
         })  # fmt: skip
-    figures = {"num": len(answers), "shares": _shares(answers, own.language.code), "answers": answers}
-    log.info("%s: in the base's chat format %s", candidate.name, _words(figures, own.language.name))
+    figures = {"num": len(answers), "shares": _shares(answers, asked.language.code), "answers": answers}
+    log.info("%s: in the base's chat format %s", candidate.name, _words(figures, asked.language.name))
     return figures
 
 
-def compare_own_chats(tables: Mapping[str, dict[str, Any]], own: OwnChat) -> None:
+def compare_own_chats(tables: Mapping[str, dict[str, Any]], asked: OwnChat) -> None:
     """Add to each candidate's figures what became of the base's chat format, question by question."""
-    before = [is_sound(each, own.language.code) for each in tables["base"]["own_chat"].get("answers", ())]
+    before = [is_sound(each, asked.language.code) for each in tables["base"]["own_chat"].get("answers", ())]
     for name, table in tables.items():
         chat = table.get("own_chat", {})
         if name != "base" and "answers" in chat:
-            after = [is_sound(each, own.language.code) for each in chat["answers"]]
+            after = [is_sound(each, asked.language.code) for each in chat["answers"]]
             chat["outcome"] = outcome_of(before, after)
             log.log(
                 logging.INFO if chat["outcome"] == "survived" else logging.WARNING,

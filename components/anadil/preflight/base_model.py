@@ -90,7 +90,7 @@ def inspect_kind(recipe: Recipe) -> CheckResult:
     """Tell whether the base was taught to answer, by which evidence, and what follows from it."""
     model = recipe.base.model
     kind = base_kind(base_tokenizer(recipe.base, base_cache(recipe)), model)
-    detail = f"{kind.kind}: {kind.reasons}"
+    detail = f"{kind.kind}: {kind.clause}"
     if kind.kind == "unknown":
         return passed(
             KIND,
