@@ -58,7 +58,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> ScoredModel:
 
 @pytest.fixture(scope="module")
 def asked(base: ScoredModel) -> OwnChat:
-    how, _ = open_own_chat(NAME, base)
+    how = open_own_chat(NAME, base)
     assert how
     return how
 
@@ -176,21 +176,22 @@ def test_a_template_that_fails_is_said_with_its_error(
 ) -> None:
     template = "{{ raise_exception('tools are needed') }}<|eot_id|>"
 
-    how, facts = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", template)))
+    how = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", template)))
 
-    assert how is None
-    assert "tools are needed" in facts["error"]
+    assert how
+    assert not how.questions
+    assert "tools are needed" in how.facts()["error"]
     assert "not asked in its chat format" in caplog.text
 
 
 def test_a_template_that_wants_a_system_turn_gets_one(tmp_path: Path) -> None:
     wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
 
-    how, facts = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", wants + TEMPLATE)))
+    how = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", wants + TEMPLATE)))
 
     assert how
     assert [turn["role"] for turn in how.turns("Why?")] == ["system", "user"]
-    assert facts["system_turn"]
+    assert how.facts()["system_turn"]
 
 
 def test_an_end_of_turns_that_is_no_eos_is_taken_from_the_template(tmp_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_an_end_of_turns_that_is_no_eos_is_taken_from_the_template(tmp_path: Pat
     folder = make_base(tmp_path / "base", template, ends=(1,))
     base = open_model("base", folder)
 
-    how, _ = open_own_chat(NAME, base)
+    how = open_own_chat(NAME, base)
 
     assert how
     assert how.end == "<|end_header_id|>"
@@ -209,7 +210,7 @@ def test_a_base_of_another_language_is_asked_in_it(tmp_path: Path) -> None:
     folder = make_base(tmp_path / "base")
     (folder / "README.md").write_text("---\nlanguage:\n- ja\n---\n", encoding="utf-8")
 
-    how, _ = open_own_chat(NAME, open_model("base", folder))
+    how = open_own_chat(NAME, open_model("base", folder))
 
     assert how
     assert how.language.code == "ja"
@@ -220,7 +221,8 @@ def test_a_language_without_questions_is_said(tmp_path: Path) -> None:
     folder = make_base(tmp_path / "base")
     (folder / "README.md").write_text("---\nlanguage: ko\n---\n", encoding="utf-8")
 
-    how, facts = open_own_chat(NAME, open_model("base", folder))
+    how = open_own_chat(NAME, open_model("base", folder))
 
-    assert how is None
-    assert "its card names ko" in facts["error"]
+    assert how
+    assert not how.questions
+    assert "its card names ko" in how.error

@@ -112,7 +112,9 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
             "generations": [asdict(text) for text in texts],
         }
     )
-    if material.own_chat and candidate.name != "champion":  # which may have come from another base
+    if (
+        material.own_chat and material.own_chat.questions and candidate.name != "champion"
+    ):  # which may have come from another base
         table["own_chat"] = measure_own_chat(loaded, material.own_chat)
     log.info(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]

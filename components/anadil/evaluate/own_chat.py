@@ -9,7 +9,7 @@ import json
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -51,15 +51,17 @@ Answers = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnChat:
-    """How the candidates are asked in the base's own chat format."""
+    """How the candidates are asked in the base's own chat format, or why nobody is."""
 
     kind: BaseKind
-    language: Language
-    questions: tuple[str, ...]
-    template: str
-    system: bool
+    error: str = ""
+    """Reason why nobody is asked."""
+    language: Language = field(default_factory=lambda: load_language(ENGLISH))
+    questions: tuple[str, ...] = ()
+    template: str = ""
+    system: bool = False
     """The template wants a system turn."""
-    end: str
+    end: str = ""
     """Token that ends a turn; empty where the template writes none, and every end of a text counts."""
 
     def turns(self, question: str) -> list[dict[str, str]]:
@@ -68,16 +70,16 @@ class OwnChat:
 
     def facts(self) -> dict[str, Any]:
         """Entry of `scores.json` over all candidates."""
+        if self.error:
+            return asdict(self.kind) | {"error": self.error}
         return {
             **asdict(self.kind), "language": self.language.code, "questions": len(self.questions), "end": self.end,
             "system_turn": SYSTEM["content"] if self.system else None, "max_new_tokens": MAX_NEW_TOKENS,
         }  # fmt: skip
 
 
-def open_own_chat(name: str, base: ScoredModel) -> tuple[OwnChat | None, dict[str, Any]]:
-    """Return how to ask the candidates, and the facts of it for `scores.json`; neither for a base that is not post-trained.
-
-    A base that cannot be asked has its reason as `error` among the facts.
+def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
+    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained.
 
     Args:
         name: `base.model` of the recipe.
@@ -87,17 +89,17 @@ def open_own_chat(name: str, base: ScoredModel) -> tuple[OwnChat | None, dict[st
     if not kind.is_post_trained:
         if kind.kind == "unknown":
             log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.clause)
-        return None, {}
+        return None
     try:
         asked = _how(kind, base)
     except DataError as error:
         log.warning("the base is post-trained (%s), but not asked in its chat format: %s", kind.clause, error)
-        return None, asdict(kind) | {"error": str(error)}
+        return OwnChat(kind=kind, error=str(error))
     log.info(
         "the base is post-trained (%s): each candidate answers %d questions in %s in its chat format, of %d tokens at most",
         kind.clause, len(asked.questions), asked.language.name, MAX_NEW_TOKENS,
     )  # fmt: skip
-    return asked, asked.facts()
+    return asked
 
 
 def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
@@ -138,19 +140,25 @@ def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
     return figures
 
 
-def compare_own_chats(tables: Mapping[str, dict[str, Any]], asked: OwnChat) -> None:
+def compare_own_chats(tables: Mapping[str, dict[str, Any]], asked: OwnChat | None) -> None:
     """Add to each candidate's figures what became of the base's chat format, question by question."""
-    before = [is_sound(each, asked.language.code) for each in tables["base"]["own_chat"].get("answers", ())]
+    if not asked or not asked.questions:
+        return
+    before = _sound(tables["base"], asked)
     for name, table in tables.items():
-        chat = table.get("own_chat", {})
-        if name != "base" and "answers" in chat:
-            after = [is_sound(each, asked.language.code) for each in chat["answers"]]
-            chat["outcome"] = outcome_of(before, after)
-            log.log(
-                logging.INFO if chat["outcome"] == "survived" else logging.WARNING,
-                "%s: the base's chat format: %s (sound answers %d, of the base %d, of %d questions)",
-                name, chat["outcome"], sum(after), sum(before), len(before),
-            )  # fmt: skip
+        if name == "base" or not (after := _sound(table, asked)):
+            continue
+        outcome = table["own_chat"]["outcome"] = outcome_of(before, after)
+        log.log(
+            logging.INFO if outcome == "survived" else logging.WARNING,
+            "%s: the base's chat format: %s (sound answers %d, of the base %d, of %d questions)",
+            name, outcome, sum(after), sum(before), len(before),
+        )  # fmt: skip
+
+
+def _sound(table: Mapping[str, Any], asked: OwnChat) -> list[bool]:
+    answers = table.get("own_chat", {}).get("answers", ())
+    return [is_sound(each, asked.language.code) for each in answers]
 
 
 def outcome_of(before: Sequence[bool], after: Sequence[bool]) -> Outcome:

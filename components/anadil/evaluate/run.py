@@ -59,10 +59,9 @@ def run(job: Job) -> Figures:
     )
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     questions, references = encode_references(candidates, read_questions(job))
-    own_chat, own_chat_facts = open_own_chat(recipe.base.model, candidates[0])
     material = Material(
         heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references,
-        own_chat=own_chat,
+        own_chat=open_own_chat(recipe.base.model, candidates[0]),
     )  # fmt: skip
     train = read_corpora(corpora.values(), "train")
     contamination = find_contamination(encoded.documents, train, language)
@@ -78,8 +77,7 @@ def run(job: Job) -> Figures:
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
-    if own_chat:
-        compare_own_chats(tables, own_chat)
+    compare_own_chats(tables, material.own_chat)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
         answering={each.name for each in candidates if each.answers},
@@ -87,8 +85,6 @@ def run(job: Job) -> Figures:
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
     scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
-    if own_chat_facts:
-        scores["own_chat"] = own_chat_facts
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))

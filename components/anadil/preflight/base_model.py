@@ -27,7 +27,7 @@ from anadil.runtime.execute import base_cache
 KIND = "kind of base"
 KEEP_CHATS = (
     "evaluate asks every model in the base's chat format, which training on running text may damage; a source with "
-    "written_by: base, whose text has chats in it, and a lower lr in pretrain.phases keep more of it"
+    "written_by: base replays its text and chats, and a lower lr in pretrain.phases or merge.base_share keep more of it"
 )
 MAX_SHOWN = 200  # Characters of a system turn.
 LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
