@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import PreflightError
+from anadil.evaluate import own_chat
 from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
@@ -17,6 +18,7 @@ from anadil.text.corpus import Document, write_documents
 
 from .conftest import TEXTS, document, save_model
 from .test_contamination import HELDOUT
+from .test_own_chat import make_base
 
 HOSTILE = Document(id="hostile", text="Cavab: <|eot_id|> bitdi. 🙂 çörək", source="", url="", lang="az")
 NUM_BYTES = sum(len(text.encode()) for text in (*HELDOUT, HOSTILE.text))
@@ -226,3 +228,19 @@ def test_models_continue_how_held_out_texts_begin_where_no_prompts_are_known(
     for name in ("base", "adapted"):
         assert scores["candidates"][name]["repetition"]["greedy"]["samples"] == len(HELDOUT) + 1
     assert scores["candidates"]["finetuned"]["repetition"] == {}, "it answers, and nobody asked it"
+
+
+@pytest.mark.slow
+def test_a_post_trained_base_alone_is_asked_in_its_chat_format(
+    outcome: Outcome, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_chat, "MAX_NEW_TOKENS", 2)
+    shutil.rmtree(own / "base")
+    make_base(own / "base")
+
+    scores, _ = scored(job_on(own, tmp_path / "out"))
+
+    assert "own_chat" not in outcome.scores
+    assert not any("own_chat" in table for table in outcome.scores["candidates"].values())
+    assert scores["own_chat"]["end"] == "<|eot_id|>"
+    assert [table["own_chat"]["num"] for table in scores["candidates"].values()] == [24, 24, 24]

@@ -9,7 +9,7 @@ from anadil.artifacts import base_model
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.preflight.base_model import gguf_detail, inspect_base, rotation_hint
+from anadil.preflight.base_model import gguf_detail, inspect_base, inspect_kind, rotation_hint
 from anadil.recipe.sections import Base, Recipe
 from tests.kit.harness import again
 
@@ -72,6 +72,26 @@ def model(tmp_path: Path, tokenizer: bytes) -> Path:
     (folder / "tokenizer.json").write_bytes(tokenizer)
     (folder / WEIGHTS).write_bytes(safetensors(SHAPES))
     return folder
+
+
+def test_a_post_trained_base_is_named_with_its_reason_and_what_keeps_its_chats(
+    model: Path, recipe: Recipe
+) -> None:
+    again_with = again(recipe, f"base.model={model}")
+    plain = inspect_kind(again_with)
+    (model / "chat_template.jinja").write_text("{{ messages[0].content }}<|eot_id|>")
+    unknown = inspect_kind(again_with)
+    (model / "generation_config.json").write_text(json.dumps({"eos_token_id": [4_097, 4_101]}))
+    post_trained = inspect_kind(again_with)
+
+    assert (plain.detail, plain.remedy) == ("pretrained: it has no chat template", "")
+    assert unknown.detail.startswith("unknown: ")
+    assert "ask the model yourself" in unknown.remedy
+    assert (
+        post_trained.detail
+        == "post-trained: generation_config.json ends texts with <|eot_id|>, an end of turns"
+    )
+    assert "written_by: base" in post_trained.remedy
 
 
 def test_a_whole_model_passes(model: Path, recipe: Recipe) -> None:

@@ -36,6 +36,8 @@ TOKENIZER_FILES = (
     "special_tokens_map.json",
     "chat_template.jinja",
     "config.json",
+    "generation_config.json",
+    "README.md",
 )
 
 BEGIN = "<|begin_of_text|>"

@@ -22,6 +22,7 @@ from anadil.evaluate.generate import (
 )
 from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel, load_for_scoring
 from anadil.evaluate.output_language import output_language, with_languages
+from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
@@ -50,6 +51,8 @@ class Material:
     questions: Questions
     references: dict[str, list[NDArray[np.int32]]]
     """Token ids of the right answers, by candidate."""
+    own_chat: OwnChat | None = None
+    """Questions in the base's own chat format; None for a base that was not taught to answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +112,10 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
             "generations": [asdict(text) for text in texts],
         }
     )
+    if (
+        material.own_chat and material.own_chat.questions and candidate.name != "champion"
+    ):  # which may have come from another base
+        table["own_chat"] = measure_own_chat(loaded, material.own_chat)
     log.info(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
     )  # fmt: skip

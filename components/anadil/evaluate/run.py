@@ -25,6 +25,7 @@ from anadil.evaluate.models import (
     open_artifact,
     open_model,
 )
+from anadil.evaluate.own_chat import compare_own_chats, open_own_chat
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
 from anadil.model.family_table import refuse_mixture
@@ -59,7 +60,8 @@ def run(job: Job) -> Figures:
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
-        heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references
+        heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references,
+        own_chat=open_own_chat(recipe.base.model, candidates[0]),
     )  # fmt: skip
     train = read_corpora(corpora.values(), "train")
     contamination = find_contamination(encoded.documents, train, language)
@@ -75,6 +77,7 @@ def run(job: Job) -> Figures:
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
+    compare_own_chats(tables, material.own_chat)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
         answering={each.name for each in candidates if each.answers},

@@ -74,8 +74,10 @@ def scores_table(
 ) -> dict[str, Any]:
     """Return all of `scores.json`; `tasks` are the results of the stage of that name."""
     encoded = material.heldout
+    chat = {"own_chat": material.own_chat.facts()} if material.own_chat else {}
     return {
         "candidates": {name: result.table for name, result in results.items()},
+        **chat,
         "differences": {
             name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
             for name, one in differences.items()

@@ -88,8 +88,9 @@ def chat_ids(
     messages: Sequence[Mapping[str, str]],
     *,
     add_generation_prompt: bool = False,
+    **variables: Any,
 ) -> list[int]:
-    """Return the ids of a chat; `<|eot_id|>` in a message is read as its letters.
+    """Return the ids of a chat; `<|eot_id|>` in a message is read as its letters. `variables` are the template's.
 
     Without such a message they are those of `apply_chat_template`, which finds control tokens in the
     rendered text as a whole, where a message could end its own turn.
@@ -98,7 +99,7 @@ def chat_ids(
         DataError: The messages use all code points that could stand for control text.
     """
     words = ControlWords(tokenizer)
-    settings = {"add_generation_prompt": add_generation_prompt}
+    settings = {"add_generation_prompt": add_generation_prompt, **variables}
     if not any(words.pattern.search(message["content"]) for message in messages):
         encoding = rendered(tokenizer, messages, return_dict=True, **settings)
         return list(encoding["input_ids"])

@@ -121,13 +121,16 @@ class Decoder:
         return 0 if self._cache is None else same
 
 
-def open_decoder(model: Any, tokenizer: PreTrainedTokenizerFast) -> Decoder:
-    """Make the decoder of a model: its own end ids and the tokenizer's end a text."""
-    listed = getattr(model.generation_config, "eos_token_id", None)
-    ends = [listed] if isinstance(listed, int) else list(listed or ())
+def open_decoder(
+    model: Any, tokenizer: PreTrainedTokenizerFast, ends: Sequence[int] | None = None
+) -> Decoder:
+    """Make the decoder of a model: `ends` end a text, or its own end ids and the tokenizer's."""
+    if ends is None:
+        listed = getattr(model.generation_config, "eos_token_id", None)
+        ends = [*([listed] if isinstance(listed, int) else listed or ()), *end_ids(tokenizer)]
     model.eval()
     num_ids = max(tokenizer.get_vocab().values()) + 1
-    return Decoder(model, ends=frozenset([*ends, *end_ids(tokenizer)]), num_ids=num_ids)
+    return Decoder(model, ends=frozenset(ends), num_ids=num_ids)
 
 
 def text_of(tokenizer: Any, tokens: Sequence[int]) -> str:

@@ -59,7 +59,7 @@ KEPT_BITS = 8
 """Bits of a weight's mantissa, as many as BF16 has: what lies below differs from CPU to CPU."""
 ROUND_EVERY = 10
 HUB_FILES = (
-    *COPIED_TOKENIZER_FILES, "config.json", "generation_config.json", "*.safetensors", "*.index.json",
+    *COPIED_TOKENIZER_FILES, "config.json", "generation_config.json", "README.md", "*.safetensors", "*.index.json",
 )  # fmt: skip
 
 

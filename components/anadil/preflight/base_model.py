@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_model import (
     BEGIN,
     CHAT_TOKENS,
@@ -23,6 +24,11 @@ from anadil.preflight.places import claim_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
 
+KIND = "kind of base"
+KEEP_CHATS = (
+    "evaluate asks every model in the base's chat format, which training on running text may damage; a source with "
+    "written_by: base replays its text and chats, and a lower lr in pretrain.phases or merge.base_share keep more of it"
+)
 MAX_SHOWN = 200  # Characters of a system turn.
 LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 # Values of `rope_type` whose angles change for a whole batch once one of its pieces is longer than the model was made
@@ -78,6 +84,20 @@ def inspect_base(
         return passed(key, ", ".join(filter(None, details)), hint)
 
     return inspect_where_visible(key, inspect, here=here)
+
+
+def inspect_kind(recipe: Recipe) -> CheckResult:
+    """Tell whether the base was taught to answer, by which evidence, and what follows from it."""
+    model = recipe.base.model
+    kind = base_kind(base_tokenizer(recipe.base, base_cache(recipe)), model)
+    detail = f"{kind.kind}: {kind.clause}"
+    if kind.kind == "unknown":
+        return passed(
+            KIND,
+            detail,
+            "if it was taught to answer, ask the model yourself after training: evaluate does not",
+        )
+    return passed(KIND, detail, KEEP_CHATS if kind.is_post_trained else "")
 
 
 def check_base(base: Base, key: str = "base.model") -> None:

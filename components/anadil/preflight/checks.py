@@ -20,7 +20,7 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
-from anadil.preflight.base_model import inspect_base
+from anadil.preflight.base_model import inspect_base, inspect_kind
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
@@ -149,6 +149,8 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     ):
         result = replace(result, remedy="set base.revision, so that the run can be repeated")
     yield result
+    if planned.by == DOCTOR and result.status == "passed":
+        yield inspect_kind(recipe)
 
 
 def _merge(planned: PlannedRun) -> Iterator[CheckResult]:

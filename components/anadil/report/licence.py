@@ -5,13 +5,12 @@ If none of them names a licence, it is `unknown`.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 from anadil.artifacts.base_model import TINY
+from anadil.artifacts.card_fields import card_fields
 from anadil.core.format import one_line
 from anadil.report.read import last_part
 
@@ -116,7 +115,7 @@ def licence_files(model: str, stated: str = "") -> dict[str, bytes]:
 
 def _of_directory(folder: Path) -> Iterator[Licence]:
     """Licences by the files of a base, most reliable first."""
-    said = _front_matter(folder / "README.md")
+    said = card_fields(folder)
     stated = said.get("license")
     if isinstance(stated, str) and stated not in ("other", UNKNOWN):
         yield named_licence(one_line(stated, 200), "says the base's README.md")
@@ -153,19 +152,8 @@ def _llama(version: str, told_by: str) -> Licence:
     )
 
 
-def _front_matter(readme: Path) -> Mapping[str, object]:
-    """The YAML at the beginning of a page of the hub; empty where there is none that can be read."""
-    text = _head(readme, MAX_FILE_BYTES)
-    match = re.match(r"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", text, re.DOTALL)
-    try:
-        fields = yaml.safe_load(match[1]) if match else None
-    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError of `2024-02-30`, which is no day
-        return {}
-    return fields if isinstance(fields, dict) else {}
-
-
-def _head(file: Path, most: int = HEAD_BYTES) -> str:
+def _head(file: Path) -> str:
     if not file.is_file():
         return ""
     with file.open("rb") as stream:
-        return stream.read(most).decode(errors="replace")
+        return stream.read(HEAD_BYTES).decode(errors="replace")

@@ -12,6 +12,7 @@ from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, intervals
 from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.format import clip, figure, percent, signed_percent
+from anadil.report.own_chat import own_chat_sentence, own_chat_table
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 from anadil.report.retained import Change, changes_of, source_of_text
 from anadil.report.verdict import candidates_of, released_name
@@ -52,6 +53,7 @@ def measures_view(facts: Facts) -> tuple[Measure, ...]:
     same = [row[0] for row in domains.table.rows] == [row[0] for row in files.table.rows]
     measures = (
         _forgetting(facts, candidates),
+        _own_chat(facts.scores, candidates),
         domains,
         *([] if same else [files]),
         _tasks(facts.scores, candidates),
@@ -112,6 +114,14 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
     )
     chart = bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table)
     return Measure("Forgetting", lead, table, chart, advice_on_forgetting(facts))
+
+
+def _own_chat(scores: Json, candidates: Candidates) -> Measure:
+    """Answers in the chat format of a base that was taught to answer."""
+    sentences = " ".join(
+        filter(None, (own_chat_sentence(scores, name) for name in candidates if name != "base"))
+    )
+    return Measure("The base's own chat format", sentences, own_chat_table(scores))
 
 
 def _change_words(change: Change | None) -> str:

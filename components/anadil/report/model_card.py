@@ -29,6 +29,7 @@ from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.merge_view import merge_table, merge_words
 from anadil.report.model_facts import ModelFacts, facts_of_model
+from anadil.report.own_chat import own_chat_sentence
 from anadil.report.read import (
     Json,
     base_name,
@@ -179,6 +180,7 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         name = name_of_text(change.text, [each.text for each in changes], sources)
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
         sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
+    sentences += filter(None, [own_chat_sentence(facts.scores, facts.candidate)])
     sentences += [
         f"Quality gate: {check_words(check, facts.candidate, before(facts.scores))} {outcome_words(check)}."
         for check in lost_checks(facts.scores, facts.candidate)

@@ -6,6 +6,7 @@ from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import number
 from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.learning import FINETUNING, learnings
+from anadil.report.own_chat import own_chat_warnings
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.report.retained import forgotten
 from anadil.text.metrics import SURE_DOCUMENTS
@@ -220,6 +221,7 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
             f"Forgetting: {clip(change.text, 40)} costs the {name} model {change.words}."
             for change in forgotten(scores, name)
         ]
+    texts += own_chat_warnings(scores, subjects)
     for name in subjects:
         texts += _unfinished(candidates, name) if name in answering(scores) else []
     if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:

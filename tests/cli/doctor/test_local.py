@@ -53,6 +53,7 @@ def test_the_command_prints_a_line_each_with_its_remedy(
     assert "FAILED   clean.inputs: no file matches '/none/*.txt'\n" in printed
     assert "\n         -> correct the path or remove it from clean.inputs\n" in printed
     assert "ok       base.model: tiny, made on the spot" in printed
+    assert "ok       kind of base: pretrained: tiny is trained on running text alone\n" in printed
 
 
 def test_processes_that_can_share_no_locks_have_a_line_with_the_remedy(

@@ -10,7 +10,7 @@ from typing import Any
 from gguf import TokenType
 from tokenizers import Tokenizer
 
-from anadil.artifacts.base_model import tokenizer_config
+from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.document_tokens import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.core.errors import DataError
 from anadil.release.export.gguf_cuts import gguf_name, gguf_note
@@ -71,19 +71,8 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         adds_bos=bool(before),
         adds_eos=bool(after),
         special=special,
-        template=chat_template(directory),
+        template=stored_template(directory),
     )
-
-
-def chat_template(directory: Path) -> str | None:
-    """The Jinja template beside a model, or None."""
-    file = directory / "chat_template.jinja"
-    if file.is_file():
-        return file.read_text(encoding="utf-8")
-    written = tokenizer_config(directory).get("chat_template")
-    if isinstance(written, list):  # several by name, as transformers 4 wrote them
-        written = {each["name"]: each["template"] for each in written}.get("default")
-    return written
 
 
 def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:

@@ -1,0 +1,257 @@
+"""Questions of a post-trained base's own language, asked in its own chat format before and after training.
+
+Continued pre-training is running text, and a base may lose over it how to answer. Nobody asks for that figure who looks
+at the target language alone. A few greedy answers are enough to see it, and cost less than the continuations do.
+"""
+
+import copy
+import json
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from anadil.artifacts.base_kind import BaseKind, base_kind
+from anadil.artifacts.card_fields import card_fields, words_of_field
+from anadil.core.errors import AnadilError, DataError
+from anadil.evaluate.models import LoadedModel, ScoredModel
+from anadil.evaluate.output_language import language_of
+from anadil.model.chat_ids import ControlWords, chat_ids, rendered
+from anadil.model.decoding import open_decoder, text_of
+from anadil.model.load import end_ids
+from anadil.model.template_limits import RAISED
+from anadil.text.language import find_language, language_codes, load_language
+from anadil.text.language_data import Language
+from anadil.text.metrics import is_loop, share_interval
+
+log = logging.getLogger(__name__)
+
+ENGLISH = "en"
+QUESTIONS = Path(__file__).parents[1] / "builtin" / ENGLISH / "questions.jsonl"
+MAX_NEW_TOKENS = 96
+"""Tokens of an answer at most. The questions ask for a sentence or two."""
+SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
+"""System turn of a template that refuses a chat without one."""
+VARIABLES = {"enable_thinking": False, "date_string": "26 Jul 2024"}
+"""Variables of templates, which others ignore. Qwen3's thinks no longer, since a chain of thought does not end within the
+limit; Llama 3.2's writes its own default date, since today's would change the answers from day to day."""
+ANSWER, NEXT = "This is my answer", "And then?"
+MIN_SOUND = 0.5
+"""Least share of sound answers of the base from which on a loss can be told. Chosen by us."""
+LOST = 0.25
+"""Share of the base's sound answers, under which its chat format is called lost. Chosen by us."""
+SURE = 0.05
+"""Probability of a one-sided sign test, under which fewer sound answers are no accident."""
+
+Outcome = Literal["survived", "damaged", "lost", "unknown"]
+Answers = Sequence[Mapping[str, Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnChat:
+    """How the candidates are asked in the base's own chat format, or why nobody is."""
+
+    kind: BaseKind
+    error: str = ""
+    """Reason why nobody is asked."""
+    language: Language = field(default_factory=lambda: load_language(ENGLISH))
+    questions: tuple[str, ...] = ()
+    template: str = ""
+    system: bool = False
+    """The template wants a system turn."""
+    end: str = ""
+    """Token that ends a turn; empty where the template writes none, and every end of a text counts."""
+
+    def turns(self, question: str) -> list[dict[str, str]]:
+        """Return a chat of one question."""
+        return [*([SYSTEM] if self.system else []), {"role": "user", "content": question}]
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates."""
+        if self.error:
+            return asdict(self.kind) | {"error": self.error}
+        return {
+            **asdict(self.kind), "language": self.language.code, "questions": len(self.questions), "end": self.end,
+            "system_turn": SYSTEM["content"] if self.system else None, "max_new_tokens": MAX_NEW_TOKENS,
+        }  # fmt: skip
+
+
+def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
+    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained.
+
+    Args:
+        name: `base.model` of the recipe.
+        base: The base itself.
+    """
+    kind = base_kind(base.path, name)
+    if not kind.is_post_trained:
+        if kind.kind == "unknown":
+            log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.clause)
+        return None
+    try:
+        asked = _how(kind, base)
+    except DataError as error:
+        log.warning("the base is post-trained (%s), but not asked in its chat format: %s", kind.clause, error)
+        return OwnChat(kind=kind, error=str(error))
+    log.info(
+        "the base is post-trained (%s): each candidate answers %d questions in %s in its chat format, of %d tokens at most",
+        kind.clause, len(asked.questions), asked.language.name, MAX_NEW_TOKENS,
+    )  # fmt: skip
+    return asked
+
+
+def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
+    """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
+    candidate = loaded.candidate
+    vocabulary = candidate.tokenizer.get_vocab()
+    if asked.end and asked.end not in vocabulary:
+        log.warning(
+            "%s: not asked in the base's chat format: its vocabulary lacks %s", candidate.name, asked.end
+        )
+        return {"error": f"its vocabulary lacks {asked.end}"}
+    # A copy: the candidate's own questions are asked through its own template, which finetuning may have changed.
+    tokenizer: Any = copy.copy(candidate.tokenizer)
+    tokenizer.chat_template = asked.template
+    prompts = [
+        chat_ids(tokenizer, asked.turns(question), add_generation_prompt=True, **VARIABLES)
+        for question in asked.questions
+    ]
+    ends = [vocabulary[asked.end]] if asked.end else None
+    batches = open_decoder(loaded.model, tokenizer, ends).batches(
+        prompts, [[None]] * len(prompts), max_new_tokens=MAX_NEW_TOKENS
+    )
+    rows = {place: row for place, [row] in batches}
+    stops = set(end_ids(tokenizer)) - set(ends or ())
+    answers = []
+    for place, question in enumerate(asked.questions):
+        # A turn that ends as a document does is not in the chat format; what follows is another document.
+        length = next((at for at, token in enumerate(rows[place].tokens) if token in stops), None)
+        tokens = rows[place].tokens[:length]
+        text = text_of(tokenizer, tokens)
+        answers.append({
+            "question": question, "text": text, "num_tokens": len(tokens),
+            "ended": rows[place].ended and length is None, "empty": not any(map(str.isalnum, text)),
+            "loop": is_loop(tokens), "language": language_of(text, asked.language),
+        })  # fmt: skip
+    figures = {"num": len(answers), "shares": _shares(answers, asked.language.code), "answers": answers}
+    log.info("%s: in the base's chat format %s", candidate.name, _words(figures, asked.language.name))
+    return figures
+
+
+def compare_own_chats(tables: Mapping[str, dict[str, Any]], asked: OwnChat | None) -> None:
+    """Add to each candidate's figures what became of the base's chat format, question by question."""
+    if not asked or not asked.questions:
+        return
+    before = _sound(tables["base"], asked)
+    for name, table in tables.items():
+        if name == "base" or not (after := _sound(table, asked)):
+            continue
+        outcome = table["own_chat"]["outcome"] = outcome_of(before, after)
+        log.log(
+            logging.INFO if outcome == "survived" else logging.WARNING,
+            "%s: the base's chat format: %s (sound answers %d, of the base %d, of %d questions)",
+            name, outcome, sum(after), sum(before), len(before),
+        )  # fmt: skip
+
+
+def _sound(table: Mapping[str, Any], asked: OwnChat) -> list[bool]:
+    answers = table.get("own_chat", {}).get("answers", ())
+    return [is_sound(each, asked.language.code) for each in answers]
+
+
+def outcome_of(before: Sequence[bool], after: Sequence[bool]) -> Outcome:
+    """Return what became of sound answers to the same questions.
+
+    `damaged` and `lost` ask for fewer than chance gives (one-sided sign test over the questions that differ).
+    """
+    if sum(before) < MIN_SOUND * len(before):
+        return "unknown"
+    pairs = list(zip(before, after, strict=True))
+    worse, better = pairs.count((True, False)), pairs.count((False, True))
+    differ = worse + better
+    chance = sum(math.comb(differ, each) for each in range(worse, differ + 1)) / 2**differ
+    if chance >= SURE:
+        return "survived"
+    return "lost" if sum(after) < LOST * sum(before) else "damaged"
+
+
+def is_sound(answer: Mapping[str, Any], language: str) -> bool:
+    """True for an answer that ended its turn, says something, does not loop and is in the language, or too short to tell."""
+    in_language = answer["language"] in (None, language)
+    return bool(answer["ended"] and not answer["empty"] and not answer["loop"] and in_language)
+
+
+def _how(kind: BaseKind, base: ScoredModel) -> OwnChat:
+    """Return how to ask a base.
+
+    Raises:
+        DataError: Its template fails, or there are no questions in its language.
+    """
+    language, questions = _questions(base.path)
+    tokenizer: Any = base.tokenizer
+    user = {"role": "user", "content": questions[0]}
+    turns = [user, {"role": "assistant", "content": ANSWER}, {"role": "user", "content": NEXT}]
+    fault = ""
+    for system in ([], [SYSTEM]):
+        try:
+            _render(tokenizer, [*system, user], add_generation_prompt=True)
+            chat = _render(tokenizer, [*system, *turns])
+        except (*RAISED, AnadilError) as error:
+            fault = fault or f"{type(error).__name__}: {error}"
+            continue
+        match = ControlWords(tokenizer).pattern.search(chat.partition(ANSWER)[2].partition(NEXT)[0])
+        return OwnChat(
+            kind=kind, language=language, questions=questions, template=tokenizer.get_chat_template(),
+            system=bool(system), end=match[0] if match else "",
+        )  # fmt: skip
+    raise DataError(f"{base.path}: its chat template does not render a question ({fault})")
+
+
+def _render(tokenizer: Any, turns: Sequence[Mapping[str, str]], **settings: Any) -> str:
+    return str(rendered(tokenizer, turns, tokenize=False, **VARIABLES, **settings))
+
+
+def _questions(folder: Path) -> tuple[Language, tuple[str, ...]]:
+    """Return the language that a base is asked in, with questions: English, unless its card lists other languages alone."""
+    rows = map(find_language, words_of_field(card_fields(folder), "language"))
+    codes = [row.code for row in rows if row]
+    if not codes or ENGLISH in codes:
+        lines = QUESTIONS.read_text(encoding="utf-8").splitlines()
+        return load_language(ENGLISH), tuple(json.loads(line)["text"] for line in lines)
+    for code in codes:
+        # Only packs that are shipped have questions.
+        if code in language_codes() and (questions := load_language(code).questions):
+            return load_language(code), questions
+    raise DataError(
+        f"{folder}: its card names {', '.join(codes)}, and there are no questions in that language"
+    )
+
+
+def _shares(answers: Answers, language: str) -> dict[str, dict[str, Any]]:
+    identified = [each for each in answers if each["language"] is not None]
+    marks = {
+        "ended": [each["ended"] for each in answers],
+        "empty": [each["empty"] for each in answers],
+        "loop": [each["loop"] for each in answers],
+        # An answer of a few letters is in no language.
+        "own_language": [each["language"] == language for each in identified],
+        "sound": [is_sound(each, language) for each in answers],
+    }
+    shares = {}
+    for name, each in marks.items():
+        share = sum(each) / len(each) if each else None
+        shares[name] = {"value": share, "num": len(each), "interval": share_interval(share, len(each))}
+    return shares
+
+
+def _words(figures: Mapping[str, Any], language: str) -> str:
+    labels = {"ended": "ended", "empty": "empty", "loop": "loop", "own_language": f"in {language}"}
+    parts = []
+    for name, label in labels.items():
+        value, interval = (figures["shares"][name][key] for key in ("value", "interval"))
+        if value is not None:
+            low, high = interval
+            parts.append(f"{value:.0%} {label} ({low:.0%} to {high:.0%})")
+    return f"of {figures['num']} answers {', '.join(parts)}"

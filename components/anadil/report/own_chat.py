@@ -1,0 +1,76 @@
+"""The chat format of a post-trained base after training: one sentence and a table, the same on page and card."""
+
+from collections.abc import Sequence
+
+from anadil.core.format import DASH, number
+from anadil.report.data_card import recipe_language
+from anadil.report.elements import TextTable
+from anadil.report.format import clip, figure, percent
+from anadil.report.read import Json, field, list_of, named_tables, table_of
+
+SHARES = {
+    "sound": "sound",
+    "ended": "ended",
+    "empty": "empty",
+    "loop": "loop",
+    "own_language": "in its language",
+}
+OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
+MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
+SOUND_NOTE = "A sound answer ends its turn, says something, does not loop and is in the base's language."
+
+
+def own_chat_sentence(scores: Json, name: str) -> str:
+    """Return what became of the base's chat format in a candidate; empty for a base that is not post-trained."""
+    facts, chat = table_of(scores.get("own_chat")), table_of(field(scores, f"candidates.{name}.own_chat"))
+    if error := facts.get("error"):
+        return f"The base is post-trained, but nobody was asked in its chat format: {clip(error, MAX_ERROR)}."
+    if error := chat.get("error"):
+        return f"The {name} model was not asked in the base's chat format: {clip(error, MAX_ERROR)}."
+    if not facts or not chat:
+        return ""
+    language = recipe_language({"language": facts.get("language")}).name
+    after, before = (_num_sound(scores, each) for each in (name, "base"))
+    counts = f"{after} of {figure(chat.get('num'))} answers in {language} are sound, {before} of the base's"
+    outcome = OUTCOMES.get(str(chat.get("outcome")))
+    if outcome is None:
+        return f"The base itself gives too few sound answers to tell of its chat format in the {name} model: {counts}."
+    return f"The base's chat format {outcome} in the {name} model: {counts}."
+
+
+def own_chat_warnings(scores: Json, names: Sequence[str]) -> list[str]:
+    """Return the sentences of candidates whose chat format did not survive, or could not be asked for."""
+    sentences = {
+        name: own_chat_sentence(scores, name)
+        for name in names
+        if field(scores, f"candidates.{name}.own_chat.outcome") != "survived"
+    }
+    # The base's own error is the same for all.
+    return list(dict.fromkeys(filter(None, sentences.values())))
+
+
+def own_chat_table(scores: Json) -> TextTable:
+    """Return a row for each candidate that was asked in the base's chat format."""
+    rows = []
+    for name, candidate in named_tables(scores.get("candidates")):
+        shares = table_of(field(candidate, "own_chat.shares"))
+        if shares:
+            outcome = (
+                "before training" if name == "base" else str(field(candidate, "own_chat.outcome") or DASH)
+            )
+            cells = (_share(table_of(shares.get(key))) for key in SHARES)
+            rows.append((name, figure(field(candidate, "own_chat.num")), *cells, outcome))
+    columns = ("candidate", "answers", *SHARES.values(), "chat format")
+    return TextTable(
+        "Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=SOUND_NOTE
+    )
+
+
+def _num_sound(scores: Json, name: str) -> str:
+    share = table_of(field(scores, f"candidates.{name}.own_chat.shares.sound"))
+    return figure(round((number(share.get("value")) or 0) * (number(share.get("num")) or 0)))
+
+
+def _share(share: Json) -> str:
+    ends = [percent(end) for end in list_of(share.get("interval"))]
+    return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
