@@ -130,9 +130,13 @@ def test_a_step_gives_its_artifact_and_metrics_by_the_entry_point_of_its_image(
     assert set(outputs["parameters"]) == {STAGES[name].writes}
     assert outputs["artifacts"]["metrics"]["artifactType"]["schemaTitle"] == "system.Metrics"
     word = STAGES[name].writes
-    kind = {"corpus": "Dataset", "tokens": "Dataset", "model": "Model", "adapter": "Model"}.get(
-        word, "Artifact"
-    )
+    kind = {
+        "corpus": "Dataset",
+        "tokens": "Dataset",
+        "model": "Model",
+        "merged": "Model",
+        "adapter": "Model",
+    }.get(word, "Artifact")
     assert outputs["artifacts"][f"{word}_artifact"]["artifactType"]["schemaTitle"] == f"system.{kind}"
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
@@ -237,7 +241,7 @@ def test_without_chats_there_is_no_finetuning_step() -> None:
 
 
 def test_on_a_cluster_training_is_launched_by_the_tools(compiled: dict[str, Any]) -> None:
-    spec = spec_of(*ON_A_CLUSTER, "tokenizer.trial={steps: 20}")
+    spec = spec_of(*ON_A_CLUSTER, "tokenizer.trial={steps: 20}", "merge.base_share=0.25")
 
     for name in LAUNCHABLE:
         container = spec["deploymentSpec"]["executors"][f"exec-{name}"]["container"]

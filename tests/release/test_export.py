@@ -143,7 +143,7 @@ def test_a_model_has_its_card_and_the_file_by_which_mlflow_loads_it(
 
 def test_a_checkpoint_becomes_gguf_too(adapter: Path, tmp_path: Path) -> None:
     step = str(tmp_path / "step")
-    source = ModelSource(uri=step, kind="checkpoint", directory=None, manifest=None, candidate=None)
+    source = ModelSource(uri=step, kind="checkpoint", directory=None, manifest=None)
 
     export_model.export(
         source, tmp_path / "out", "gguf", checkpoint=lambda path: shutil.copytree(adapter / "merged", path)
