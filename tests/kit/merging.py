@@ -9,10 +9,13 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import artifact
+from anadil.artifacts.weight_files import files_of, write_weight_index
 from anadil.merge.weights import Ends
 from anadil.model.load import load_model
+from anadil.model.weight_writer import SHARD_BYTES
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.tokenizer.embedding_map import embedding_rows
 from tests.kit.families import make_family
@@ -145,3 +148,42 @@ def carried(rows: list[list[int]], table: torch.Tensor, unused: torch.Tensor) ->
             total = total + table[piece]
         made.append(total / len(pieces) if pieces else unused)
     return torch.stack(made)
+
+
+def sparse_model(folder: Path, tokenizer: Path, shard_bytes: int = SHARD_BYTES, **sizes: Any) -> Path:
+    """Make a Llama of any size in BF16 whose files hold nothing but headers and holes, which read as zeros."""
+    folder.mkdir(parents=True)
+    put(tokenizer, folder)
+    config = LlamaConfig(**{"tie_word_embeddings": False, "dtype": "bfloat16", **sizes})
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    with torch.device("meta"):
+        shapes = {name: each.shape for name, each in LlamaForCausalLM(config).state_dict().items()}
+    files = files_of({name: shape.numel() * 2 for name, shape in shapes.items()}, shard_bytes)
+    for file, names in files.items():
+        entries: dict[str, Any] = {}
+        end = 0
+        for name in names:
+            begin, end = end, end + shapes[name].numel() * 2
+            entries[name] = {"dtype": "BF16", "shape": [*shapes[name]], "data_offsets": [begin, end]}
+        text = json.dumps(entries).encode()
+        with (folder / file).open("wb") as stream:
+            stream.write(len(text).to_bytes(8, "little") + text)
+            stream.truncate(8 + len(text) + end)
+    places = {name: file for file, names in files.items() for name in names}
+    write_weight_index(folder, places, sum(shape.numel() * 2 for shape in shapes.values()))
+    return folder
+
+
+def sparse_models(folder: Path, **sizes: Any) -> Models:
+    """Make models of any size, with a thousand new tokens."""
+    plain = make_tokenizer(folder / "plain", BASE_TOKENS, (*SPECIALS, *CONTROLS))
+    size = sizes["vocab_size"]
+    rows = [[row] for row in range(size)] + [[row, row + 1, size - row - 1] for row in range(1_000)]
+    tokenizer = shutil.copytree(plain, folder / "tokenizer")
+    (tokenizer / "embedding_map.json").write_text(json.dumps({"strategy": "extend", "rows": rows}))
+    made = {
+        name: sparse_model(folder / name, plain, **{**sizes, "vocab_size": size + 1_000 * (name == "model")})
+        for name in ("base", "instruct", "model")
+    }
+    return Models(tokenizer=tokenizer, rows=rows, **made)

@@ -306,6 +306,6 @@ def average_steps(model: Path, number: int) -> list[int]:
         key = f"set the key to {len(steps)}" if steps else "leave the key out"
         raise DataError(
             f"{model}: holds {held}, and merge.average_last is {number}. Training alone makes one, since its checkpoints go "
-            f"when it has finished: {key}, or train again under another storage.root"
+            f"when it has finished: {key}, or remove the model (`anadil remove`) to train again"
         )
     return steps
