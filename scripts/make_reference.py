@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
+from anadil.recipe.fields import key_texts
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import Source
@@ -110,14 +111,14 @@ def _yes(known: object) -> str:
 
 def _section(name: str, model: type[BaseModel]) -> list[str]:
     parts = [f"\n## {name}\n\n{(model.__doc__ or '').strip()}\n"] if name else []
-    rows, inner = [], []
+    rows, inner, texts = [], [], key_texts(model)
     for key, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
         path = f"{name}.{key}" if name else key
         if isinstance(default, BaseModel) and model is not Source:
             inner += _section(path, type(default))
         else:
-            rows.append(f"| `{path}` | `{_shown(default)}` | {field.description} |")
+            rows.append(f"| `{path}` | `{_shown(default)}` | {field.description or texts[key]} |")
         if path == "sources":
             # A named table has no default of which the keys could be read; `clean` in it has those of the section.
             inner += _section("sources.NAME", Source)

@@ -77,8 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=order)
 
 
+def pytest_collection() -> None:
+    """Imports make no garbage: looking for it takes a tenth of the time that the tests' files are read in."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Modules of libraries live as long as the process: no collection need look through them again."""
+    gc.enable()
     gc.freeze()
 
 
