@@ -77,8 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=order)
 
 
+def pytest_collection() -> None:
+    """Imports make no garbage: looking for it takes a tenth of the time that the tests' files are read in."""
+    gc.disable()
+
+
 def pytest_collection_finish() -> None:
     """Modules of libraries live as long as the process: no collection need look through them again."""
+    gc.enable()
     gc.freeze()
 
 
@@ -120,6 +126,15 @@ def service_models() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loaders, "create_loader", functools.cache(loaders.create_loader))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced() -> Iterator[None]:
+    """No waiting for the disk: a tenth of the time of files that seal artifacts. Processes that are killed sync as ever."""
+    with pytest.MonkeyPatch.context() as patch:
+        # A closed file is refused, as by the real one. No test here takes the power from a machine.
+        patch.setattr(os, "fsync", lambda file: os.fstat(file) and None)
         yield
 
 

@@ -4,3 +4,4 @@ import gc
 
 gc.collect()
 gc.freeze()
+gc.enable()

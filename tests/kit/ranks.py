@@ -23,6 +23,7 @@ from tests.kit.mlflow_server import free_port
 
 TIMEOUT_S = 300
 PRELOADED = (
+    "tests.kit.uncollected",
     "pytest",
     "torch._dynamo",
     "torch.distributed.pipelining",

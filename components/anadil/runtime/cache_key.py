@@ -4,6 +4,7 @@ It holds recipe keys that differ from their defaults, digests of the inputs, and
 and program version are not part of it, so a release makes no artifact again.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -193,6 +194,8 @@ def _nested(origin: Mapping[str, str]) -> dict[str, Any]:
     return data
 
 
+# Cached: what a process has loaded is of one moment, and reading 600 files anew for each artifact takes as long as a small stage.
+@functools.cache
 def code_digest(stage: Stage) -> str:
     """SHA-256 of the source that the stage runs: shared rooms, its own, `model/`.
 

@@ -1,7 +1,6 @@
 """Start of a stage: command line, input of Kubeflow Pipelines, exit code."""
 
 import argparse
-import importlib
 import logging
 import os
 import sys
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from anadil import __version__
 from anadil.core import log as logs
+from anadil.core.modules import load_module
 from anadil.core.stage import Stage
 from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES
 from anadil.recipe.load import load_recipe
@@ -118,7 +118,7 @@ def add_remake_option(built: argparse.ArgumentParser) -> None:
 
 def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engines: Engines | None) -> int:
     if options.self_test:
-        importlib.import_module(f"anadil.{stage.name}.run")
+        load_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0
     ended = repeat_end()

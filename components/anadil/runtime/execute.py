@@ -4,7 +4,6 @@ It is made in `<out>.partial`, sealed by its manifest, then moved to `<out>` in 
 """
 
 import contextlib
-import importlib
 import logging
 import os
 import shutil
@@ -21,6 +20,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
+from anadil.core.modules import load_module
 from anadil.core.own_folder import cache_folder
 from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
@@ -199,7 +199,7 @@ def _await_first_node(target: str) -> None:
 def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, Manifest]) -> Manifest:
     """Run the stage's code, tracked, and seal what it made; a failure leaves nothing of `job.out`."""
     started = time.monotonic()
-    run: StageRun = importlib.import_module(f"anadil.{planned.stage.name}.run").run
+    run: StageRun = load_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
     with track_stage(Step.of(planned.stage, job.recipe).name, job.recipe, job.work) as tracker:
