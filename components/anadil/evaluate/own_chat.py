@@ -1,7 +1,7 @@
 """Questions of a post-trained base's own language, asked in its own chat format before and after training.
 
-Continued pre-training is running text, and a base may lose over it how to answer. Nobody asks for that figure who looks
-at the target language alone. A few greedy answers are enough to see it, and cost less than the continuations do.
+A base that reads nothing but running text for a while may forget how to answer. Bits per byte do not show that. A few
+greedy answers do: those of a 135M in FP32 take 28 CPU seconds a candidate.
 """
 
 import copy
