@@ -87,16 +87,39 @@ def test_the_base_itself_may_be_the_only_point_within() -> None:
     assert shares(choice)[-3:] == [0.875, 0.9375, 1]
 
 
-def test_where_none_is_within_the_one_that_loses_least_is_taken_with_a_warning() -> None:
-    choice = share_of(target=falling(2, 3), english=lambda share: 1.4 + (share - 0.75) ** 2)
+def test_a_text_that_no_share_brings_within_does_not_decide() -> None:
+    def score(share: float, _: tuple[float, ...]) -> Figures:
+        return Figures(target=2 + share, retained={"en": text_of(1.5 - share), "ru": text_of(1.4 + share)})
 
-    assert choice.base_share == 0.75
-    assert shares(choice) == FIVE
-    assert choice.warnings == choice.reasons
-    assert (
-        "no point is within evaluate.gate.max_retained_ratio (1.25); this one loses least, 1.4"
-        in choice.warnings[0]
+    choice = choose(score, None, (), LIMITS)
+
+    # English alone decides: within from .25 on. Russian is lost by the vocabulary.
+    assert choice.base_share == 0.25
+    assert not any(point.within for point in choice.points)
+    warning = (
+        "no share brings ru within evaluate.gate.max_retained_ratio (1.25), the nearest is 0 (1.400), so it does not "
+        "decide; replay it in training"
     )
+    assert choice.warnings == (warning,)
+
+
+def test_where_no_text_can_be_within_the_model_stays_as_it_is() -> None:
+    choice = share_of(target=falling(2, 3), english=falling(1.6, 1.3))
+
+    assert choice.base_share == 0
+    assert "no share brings en within" in choice.warnings[0]
+    assert "the nearest is 1 (1.300)" in choice.warnings[0]
+    assert not choice.reasons[0].endswith("retain more")
+
+
+def test_texts_that_are_within_at_different_shares_only_give_the_best_target_with_a_warning() -> None:
+    def score(share: float, _: tuple[float, ...]) -> Figures:
+        return Figures(target=2 + share, retained={"en": text_of(1.8 - share), "ru": text_of(1.0 + share)})
+
+    choice = choose(score, None, (), LIMITS)
+
+    assert choice.base_share == 0
+    assert "no share keeps all texts within" in choice.warnings[0]
 
 
 def test_ties_go_to_the_point_that_loses_less_then_to_the_smaller_share() -> None:
@@ -160,8 +183,8 @@ def test_the_largest_weight_within_the_limits_is_taken() -> None:
     assert (choice.base_share, choice.weights) == (0.25, (0.5,))
     assert [point.weights for point in choice.points] == [(weight,) for weight in FIVE]
     reason = (
-        "add[0].weight 0.5: the largest within 2.040 bits per byte of the target language and 1.250 times the base's on "
-        "each retained text"
+        "add[0].weight 0.5: the largest within 2.040 bits per byte of the target language and "
+        "evaluate.gate.max_retained_ratio (1.25)"
     )
     assert choice.reasons == (reason,)
 
@@ -209,4 +232,4 @@ def test_all_that_was_measured_is_written_as_json() -> None:
         "target": 2.0,
         "retained": {"en": {"bits_per_byte": pytest.approx(1.518), "ratio": 1.38, "high": 1.38}},
     }
-    assert list(entry) == ["points", "rules", "reasons", "chosen"]
+    assert list(entry) == ["points", "rules", "reasons", "warnings", "chosen"]

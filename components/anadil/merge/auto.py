@@ -93,7 +93,7 @@ class Choice:
     reasons: tuple[str, ...]
     """One for each value that was chosen."""
     warnings: tuple[str, ...]
-    """Those of the reasons that say that no point keeps the rule."""
+    """Where no point keeps the rule: some of the reasons, and texts that do not decide."""
 
     def as_json(self) -> dict[str, Any]:
         """Its entry in `merge.json`."""
@@ -102,6 +102,7 @@ class Choice:
             "points": [point | point.pop("figures") for point in points],
             "rules": self.rules,
             "reasons": self.reasons,
+            "warnings": self.warnings,
             "chosen": {"base_share": self.base_share, "weights": self.weights},
         }
 
@@ -135,6 +136,8 @@ class _Search:
     points: dict[tuple[float, tuple[float, ...]], Point] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    ignored: set[str] = field(default_factory=set)
+    """Retained texts that no share brings within the limit."""
 
     def point(self, base_share: float, weights: tuple[float, ...]) -> Point:
         """Measure a point, unless it was measured."""
@@ -152,79 +155,100 @@ class _Search:
         """Return the best point over all shares, by `SHARE_RULE`."""
         points = [self.point(share, weights) for share in STEPS]
         ends = points[0], points[-1]
-        best = _best(points)
-        for _ in range(MORE_SHARES if best.within else 0):
-            points.append(self.point(_between(points, best), weights))
+        self._ignore_lost_texts(points)
+        for _ in range(MORE_SHARES):
+            points.append(self.point(self._between(points), weights))
             points.sort(key=lambda point: point.base_share)
-            best = _best(points)
+        best = self._best(points)
         if _is_worse_than_both(best, ends):
             # Weights between two models that are far apart may lie on a barrier, which no rule over limits sees.
-            end = _best(ends)
+            end = self._best(ends)
             self._warn(
-                f"base_share {end.base_share:g}: the better end, since the best by the rule, {best.base_share:g}, has a text "
-                "that is worse than at both ends"
+                f"base_share {end.base_share:g}: the better end, since the best by the rule, {best.base_share:g}, has a "
+                "text that is worse than at both ends"
             )
             return end
         self._say_share(best)
         return best
 
+    def _ignore_lost_texts(self, points: Sequence[Point]) -> None:
+        """Leave texts to the other stages that no share brings within the limit."""
+        # A vocabulary that was replaced or extended costs some texts more than the limit, also with all of the base's weights.
+        # The point that loses least would then throw away what was learnt, for a model that the gate refuses all the same.
+        for text in points[0].figures.retained:
+            least = min(points, key=lambda point: point.figures.retained[text].high)
+            if least.figures.retained[text].high > self.limits.retained:
+                self.ignored.add(text)
+                self.warnings.append(
+                    f"no share brings {text} within {self._limit}, the nearest is {least.base_share:g} "
+                    f"({human_figure(least.figures.retained[text].high)}), so it does not decide; replay it in training"
+                )
+
+    def _keeps(self, point: Point) -> bool:
+        """Return True if every text that decides is within the limit."""
+        texts = point.figures.retained.items()
+        return all(each.high <= self.limits.retained for name, each in texts if name not in self.ignored)
+
+    def _best(self, points: Sequence[Point]) -> Point:
+        within = [point for point in points if self._keeps(point)]
+        return min(within or points, key=lambda point: (point.target, point.worst, point.base_share))
+
+    def _between(self, points: Sequence[Point]) -> float:
+        """Return the share half way from the best point to the neighbour on whose side a better one may lie."""
+        best = self._best(points)
+        place = points.index(best)
+        below, above = points[max(0, place - 1) : place], points[place + 1 : place + 2]
+        # With less of the base the target is better as a rule, and only the limit forbids it.
+        beyond = [point for point in below if not self._keeps(point)]
+        neighbour = min(beyond or [*below, *above], key=lambda point: point.target)
+        return (best.base_share + neighbour.base_share) / 2
+
+    @property
+    def _limit(self) -> str:
+        return f"evaluate.gate.max_retained_ratio ({self.limits.retained:g})"
+
     def _say_share(self, best: Point) -> None:
-        limit = f"evaluate.gate.max_retained_ratio ({self.limits.retained:g})"
         share, bits = f"base_share {best.base_share:g}", human_figure(best.target)
-        if not best.within:
+        if not self._keeps(best):
             self._warn(
-                f"{share}: no point is within {limit}; this one loses least, {human_figure(best.worst)} times the base's "
-                "bits per byte at most"
+                f"{share}: no share keeps all texts within {self._limit}; this one is best for the target language ({bits})"
             )
         elif best.base_share:
             self.reasons.append(
-                f"{share}: the fewest bits per byte of the target language ({bits}) within {limit}"
+                f"{share}: the fewest bits per byte of the target language ({bits}) within {self._limit}"
             )
         else:
+            remedy = "" if self.ignored else "; lower that limit to retain more"
             self.reasons.append(
                 f"{share}: nothing of the base is mixed in; the model alone has the fewest bits per byte of the target "
-                f"language ({bits}) and is within {limit}; lower that limit to retain more"
+                f"language ({bits}) within {self._limit}{remedy}"
             )
 
     def best_weight(self, without: Point, place: int) -> Point:
         """Return the point with the largest weight of a difference that keeps `WEIGHT_RULE`."""
         most_target = without.target * self.limits.target
-        # What is lost without the difference is no fault of it.
-        most_retained = max(self.limits.retained, without.worst)
         before, after = without.weights[:place], without.weights[place + 1 :]
         points = [self.point(without.base_share, (*before, weight, *after)) for weight in STEPS]
-        good = (each for each in points if each.target <= most_target and each.worst <= most_retained)
+        good = (each for each in points if each.target <= most_target and self._loses_no_more(each, without))
         best = max(good, key=lambda point: point.weights[place])
-        words = (
-            f"within {human_figure(most_target)} bits per byte of the target language and {human_figure(most_retained)} times "
-            "the base's on each retained text"
-        )
+        words = f"within {human_figure(most_target)} bits per byte of the target language and {self._limit}"
         if best.weights[place]:
             self.reasons.append(f"add[{place}].weight {best.weights[place]:g}: the largest {words}")
         else:
             self._warn(f"add[{place}].weight 0: the difference is not added; no weight of it keeps {words}")
         return best
 
+    def _loses_no_more(self, point: Point, without: Point) -> bool:
+        # What is lost without the difference is no fault of it.
+        before = without.figures.retained
+        return all(
+            text.high <= max(self.limits.retained, before[name].high)
+            for name, text in point.figures.retained.items()
+        )
+
     def _warn(self, reason: str) -> None:
         self.reasons.append(reason)
         self.warnings.append(reason)
-
-
-def _best(points: Sequence[Point]) -> Point:
-    """Return the best point within the limits; of none, the one that loses least."""
-    if within := [point for point in points if point.within]:
-        return min(within, key=lambda point: (point.target, point.worst, point.base_share))
-    return min(points, key=lambda point: (point.worst, point.target, point.base_share))
-
-
-def _between(points: Sequence[Point], best: Point) -> float:
-    """Return the share half way from the best point to the neighbour on whose side a better one may lie."""
-    place = points.index(best)
-    below, above = points[max(0, place - 1) : place], points[place + 1 : place + 2]
-    # With less of the base the target is better as a rule, and only the limit forbids it.
-    beyond = [point for point in below if not point.within]
-    neighbour = min(beyond or [*below, *above], key=lambda point: point.target)
-    return (best.base_share + neighbour.base_share) / 2
 
 
 def _is_worse_than_both(point: Point, ends: tuple[Point, Point]) -> bool:

@@ -73,7 +73,7 @@ def read_tuning_texts(job: Job) -> TuningTexts:
     _refuse_unmeasured(recipe, others, Counter(each.lang for each in read), {each.lang for each in retained})
     texts = TuningTexts(target=_sample(target), retained=_sample(retained))
     log.info(
-        "merge: tuning on documents that scores do not use, at most %d of a text and %s characters of each: %s",
+        "tuning on documents that scores do not use, at most %d of a text and %s characters of each: %s",
         MAX_DOCUMENTS, f"{MAX_CHARS:,}", ", ".join(f"{text} {count}" for text, count in texts.counts.items()),
     )  # fmt: skip
     return texts
@@ -96,7 +96,7 @@ def _refuse_unmeasured(
         count = counted(counts.get(text, 0), "document")
         # A small source holds out a document or two, and the program's English stands for an English one.
         if text in codes and languages & set(codes[text].split("-")):
-            log.warning("merge: source text %s has %s held out, and is not tuned by", text, count)
+            log.warning("source text %s has %s held out, and is not tuned by", text, count)
             continue
         place = (
             "clean.heldout_fraction of the source"
@@ -223,11 +223,13 @@ def _open_value(value: float | str) -> float | None:
 def log_choice(choice: Choice) -> None:
     """Log the points as a table, the rules, and what was chosen."""
     for line in table_lines(choice):
-        log.info("merge: %s", line)
+        log.info("%s", line)
     for rule in choice.rules:
-        log.info("merge: rule of %s", rule)
+        log.info("rule of %s", rule)
+    for warning in choice.warnings:
+        log.warning("%s", warning)
     for reason in choice.reasons:
-        log.log(logging.WARNING if reason in choice.warnings else logging.INFO, "merge: chosen %s", reason)
+        log.info("chosen: %s", reason)
 
 
 def table_lines(choice: Choice) -> list[str]:

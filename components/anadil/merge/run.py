@@ -66,7 +66,9 @@ def _values(job: Job, settings: Merge, ends: Ends) -> Values:
         base = base_model(job.recipe.base, job.base_cache)
         choice, measured = choose_values(job, base, job.inputs["model"], ends.load_into)
         return Values(base_share=choice.base_share, weights=choice.weights, measured=measured)
-    return Values(base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add])
+    return Values(
+        base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add]
+    )
 
 
 def _open(job: Job, settings: Merge) -> Ends:

@@ -18,7 +18,7 @@ class Frontier:
     """All that was measured; empty where the recipe says all values."""
 
     reasons: tuple[str, ...]
-    """What was chosen, and why."""
+    """What was chosen and why, and what did not decide."""
     rules: tuple[str, ...]
     charts: tuple[Chart, ...]
     points: TextTable
@@ -28,7 +28,7 @@ def frontier_of(merge: Json) -> Frontier:
     """Build the part of the page on the choice from `merge.json`."""
     table = _points_table(merge)
     return Frontier(
-        reasons=_texts(merge, "reasons"),
+        reasons=tuple(dict.fromkeys([*_texts(merge, "reasons"), *_texts(merge, "warnings")])),
         rules=_texts(merge, "rules"),
         charts=tuple(each for text in _text_names(merge)[:MAX_TEXTS] if (each := _chart(merge, text, table))),
         points=table,
