@@ -247,8 +247,13 @@ class Benchmark:
 
     def scores(self, model: Path) -> Scores:
         """Score a model on each column, in windows of the training's length, with the code of `evaluate`."""
-        from anadil.evaluate.candidate import BATCH_TOKENS
-        from anadil.evaluate.models import LoadedModel, encode_for_all, load_for_scoring, open_model
+        from anadil.evaluate.models import (
+            BATCH_TOKENS,
+            LoadedModel,
+            encode_for_all,
+            load_for_scoring,
+            open_model,
+        )
         from anadil.text.corpus import Document
         from anadil.text.metrics import bits_per_byte
 

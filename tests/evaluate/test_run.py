@@ -12,6 +12,7 @@ import pytest
 from anadil.core.errors import PreflightError
 from anadil.evaluate import own_chat
 from anadil.evaluate.run import run
+from anadil.evaluate.tuning import tuning_part
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import Document, write_documents
@@ -244,3 +245,26 @@ def test_a_post_trained_base_alone_is_asked_in_its_chat_format(
     assert not any("own_chat" in table for table in outcome.scores["candidates"].values())
     assert scores["own_chat"]["end"] == "<|eot_id|>"
     assert [table["own_chat"]["num"] for table in scores["candidates"].values()] == [24, 24, 24]
+
+
+@pytest.mark.parametrize("base_share", ["auto", 0.5])
+def test_only_text_by_which_a_merge_was_tuned_is_not_scored(
+    base_share: float | str, own: Path, tmp_path: Path
+) -> None:
+    texts = [f"{text} {number}" for number in range(2) for text in TEXTS]
+    write_documents(own / "corpus", "heldout", [document(text, f"h{at}") for at, text in enumerate(texts)])
+    job = job_on(own, tmp_path / "out")
+    del job.inputs["adapter"]
+    job.inputs.update(merged=own / "model")
+    merge = Recipe.model_validate({"merge": {"base_share": base_share}}).merge
+
+    scores, _ = scored(replace(job, recipe=job.recipe.model_copy(update={"merge": merge})))
+
+    tuned = {each.text for each in tuning_part(map(document, texts))[0]} if base_share == "auto" else set()
+    ids = {f"h{at}" for at, text in enumerate(texts) if text not in tuned}
+    assert {each["id"] for each in scores["documents"]} == ids
+    assert scores["contamination"]["num_documents"] == scores["heldout"]["num_documents"] == len(ids)
+    english = {"tuning": 4, "scored": 12}
+    counts = {"heldout": {"tuning": len(tuned), "scored": len(ids)}, "retained": {"en": english}}
+    assert scores.get("tuning") == (counts if base_share == "auto" else None)
+    assert len(scores["retained"]["documents"]) == (12 if base_share == "auto" else 16)

@@ -169,9 +169,10 @@ FLOW = (
             "evaluate.gate.max_finetuned_bits_per_byte_ratio",
             "pretrain.sequence_length",
             "clean.text_field",
+            # Of the intervals that the rule looks at.
+            "seed",
         ),
         side_files=(
-            SideFiles(key="evaluate.heldout", only_if="merge.is_auto"),
             SideFiles(key="evaluate.retained", only_if="merge.is_auto", of_language="retained.jsonl"),
         ),
         models="merge.models",

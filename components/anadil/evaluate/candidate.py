@@ -20,7 +20,7 @@ from anadil.evaluate.generate import (
     is_of_use,
     repetition_of,
 )
-from anadil.evaluate.models import EncodedDocuments, LoadedModel, ScoredModel, load_for_scoring
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, load_candidate
 from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
@@ -32,8 +32,6 @@ from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 
 log = logging.getLogger(__name__)
 
-BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
-"""Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
 NUM_BEGINNINGS = 5
 BEGINNING_CHARS = 40
 """Length of a held-out document's beginning, used if a language has no prompts; as long as the packs' own."""
@@ -71,12 +69,8 @@ class ModelScores:
 
 def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
     """Load one candidate, score it, let it write, and free its memory."""
-    model = load_for_scoring(candidate.path, candidate.name)
-    device, dtype = model.device, model.dtype
-    context, stride = _windows(candidate.name, model, recipe)
-    loaded = LoadedModel(
-        candidate=candidate, model=model, context=context, stride=stride, batch_tokens=BATCH_TOKENS[device.type]
-    )  # fmt: skip
+    loaded = load_candidate(candidate, recipe)
+    model = loaded.model
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
     # The added beginnings serve the loop rate, which counts greedy texts only.
@@ -99,11 +93,11 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         | answers.table
         | {
             "parameters": int(model.num_parameters()),
-            "context": context,
-            "stride": stride,
+            "context": loaded.context,
+            "stride": loaded.stride,
             "window_bos": None if candidate.bos is None else candidate.tokenizer.decode([candidate.bos]),
-            "dtype": str(dtype).removeprefix("torch."),
-            "device": device.type,
+            "dtype": str(model.dtype).removeprefix("torch."),
+            "device": model.device.type,
             "retained": bits_by_group(
                 material.retained.documents, retained, [each.lang for each in material.retained.documents]
             ),
@@ -122,15 +116,6 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     del model, loaded
     free_memory()
     return ModelScores(table=table, nats=nats, retained=retained, answers=answers.nats)
-
-
-def _windows(name: str, model: Any, recipe: Recipe) -> tuple[int, int]:
-    """Return the tokens that a model sees at a time, and how many of them each window scores."""
-    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
-    context = min(recipe.context, longest)
-    if context < recipe.context:
-        log.warning("%s: holds %d tokens, fewer than the context of %d", name, context, recipe.context)
-    return context, min(recipe.evaluate.stride or context, context)
 
 
 def _text_figures(

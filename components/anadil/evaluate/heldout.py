@@ -6,7 +6,7 @@ with figures of another.
 
 import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -55,6 +55,17 @@ def digest_of(documents: Iterable[Document]) -> str:
     for document in documents:
         digest.update(hashlib.sha256(document.text.encode()).digest())
     return digest.hexdigest()
+
+
+def by_target(
+    corpora: Mapping[str, Path], target_sources: Collection[str]
+) -> tuple[list[Path], dict[str, Path]]:
+    """Return the corpora in the language that is taught, and the others by their sources.
+
+    The held-out text of the others tells what is retained of their languages.
+    """
+    others = {name: path for name, path in corpora.items() if name and name not in target_sources}
+    return [path for name, path in corpora.items() if name not in others], others
 
 
 def read_heldout(corpora: Sequence[Path], files: Sequence[str], text_field: str, language: str) -> Heldout:

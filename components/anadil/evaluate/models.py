@@ -23,10 +23,14 @@ from anadil.model.placement import load_placed
 from anadil.plan.evaluating import evaluate_parts
 from anadil.plan.memory_limit import FITS
 from anadil.plan.model_shape import shape_from
+from anadil.recipe.sections import Recipe
 from anadil.text import metrics
 from anadil.text.corpus import Document
 
 log = logging.getLogger(__name__)
+
+BATCH_TOKENS = {"cpu": 4_096, "cuda": 32_768}
+"""Tokens of a padded batch by device: enough to keep it busy; more brings nothing but memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +167,9 @@ class LoadedModel:
     candidate: ScoredModel
     model: Any
     context: int
+    """Tokens that it sees at a time."""
     stride: int
+    """Tokens that each window scores."""
     batch_tokens: int
 
     def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
@@ -179,3 +185,22 @@ class LoadedModel:
             self.model, pairs, bos=self.candidate.bos, context=self.context, stride=self.stride,
             batch_tokens=self.batch_tokens, name=name,
         )  # fmt: skip
+
+
+def load_candidate(candidate: ScoredModel, recipe: Recipe) -> LoadedModel:
+    """Load a candidate, to be fed as the recipe says.
+
+    Raises:
+        PreflightError: The GPUs of this machine together do not hold it.
+    """
+    model = load_for_scoring(candidate.path, candidate.name)
+    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
+    context = min(recipe.context, longest)
+    if context < recipe.context:
+        log.warning(
+            "%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context
+        )
+    return LoadedModel(
+        candidate=candidate, model=model, context=context, stride=min(recipe.evaluate.stride or context, context),
+        batch_tokens=BATCH_TOKENS[model.device.type],
+    )  # fmt: skip

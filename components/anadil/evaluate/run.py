@@ -17,7 +17,7 @@ from anadil.core.errors import IntegrityError
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
-from anadil.evaluate.heldout import RETAINED_KEY, read_heldout, read_retained
+from anadil.evaluate.heldout import RETAINED_KEY, by_target, read_heldout, read_retained
 from anadil.evaluate.models import (
     ScoredModel,
     encode_for_all,
@@ -28,6 +28,7 @@ from anadil.evaluate.models import (
 from anadil.evaluate.own_chat import compare_own_chats, open_own_chat
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
+from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.runtime.job import Figures, Job
@@ -50,14 +51,15 @@ def run(job: Job) -> Figures:
     """
     recipe, language = job.recipe, load_language(job.recipe.language)
     corpora = job.of_sources("corpus")
-    # The held-out text of other sources tells what is kept of their languages.
-    others = {name: path for name, path in corpora.items() if name and name not in recipe.target_sources}
-    targets = [path for name, path in corpora.items() if name not in others]
+    targets, others = by_target(corpora, recipe.target_sources)
     heldout = read_heldout(targets, job.files, recipe.clean.text_field, language.code)
+    retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
+    tuning: dict[str, Any] = {}
+    if "merged" in job.inputs and recipe.merge and recipe.merge.is_auto:
+        heldout, retained, tuning = without_tuning(heldout, retained, targets)
     candidates, encoded = encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents
     )
-    retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
         heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references,
@@ -85,6 +87,8 @@ def run(job: Job) -> Figures:
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
     scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
+    if tuning:
+        scores["tuning"] = tuning
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
     job.tracker.run_metrics(deciding_scores(scores))

@@ -13,9 +13,10 @@ from typing import Any
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
+from anadil.merge.measure import choose_values
 from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
-from anadil.recipe.merge import AUTO, Merge
+from anadil.recipe.merge import Merge
 from anadil.recipe.sections import Base
 from anadil.runtime.job import Figures, Job
 
@@ -48,7 +49,7 @@ def run(job: Job) -> Figures:
     if settings is None:
         raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")
     ends = _open(job, settings)
-    values = _values(settings)
+    values = _values(job, settings, ends)
     ends.write(job.out, values.base_share, values.weights)
     answers = ends.chat(values.weights) is not None
     table = _table(job, settings, ends, values)
@@ -60,11 +61,14 @@ def run(job: Job) -> Figures:
     return {"base_share": values.base_share, "added": len(values.weights), ANSWERS_FIGURE: int(answers)}
 
 
-def _values(settings: Merge) -> Values:
-    weights = [each.weight for each in settings.add]
-    if settings.base_share == AUTO or AUTO in weights:
-        raise RecipeError("merge: auto is not known yet; write numbers")
-    return Values(base_share=float(settings.base_share), weights=[float(each) for each in weights])
+def _values(job: Job, settings: Merge, ends: Ends) -> Values:
+    if settings.is_auto:
+        base = base_model(job.recipe.base, job.base_cache)
+        choice, measured = choose_values(job, base, job.inputs["model"], ends.load_into)
+        return Values(base_share=choice.base_share, weights=choice.weights, measured=measured)
+    return Values(
+        base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add]
+    )
 
 
 def _open(job: Job, settings: Merge) -> Ends:

@@ -217,32 +217,51 @@ def scatter_chart(
     title: str,
     units: tuple[str, str],
     chosen: Point | None = None,
+    named: bool = False,
 ) -> Markup:
-    """Dots over two axes from zero, a line in ascending x as their upper bound, and a ring round the chosen dot."""
+    """Dots over two axes, a line through some, a limit, a ring round the chosen dot; axes of `named` dots omit zero."""
     dots = [*points, *([chosen] if chosen else [])]
     xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]
     ys = [*(dot.y for dot in dots), *(y for _, y in line.points)]
     if not xs or not max(xs) > 0:
         return Markup()
-    # 2 % more than the last dot, or the frame would cut it.
-    scale = _Scale(0.0, max([*xs, limit.value]) * 1.02, nice_ticks(0.0, max(ys)))
+    low, high = min([*xs, limit.value]) if named else 0.0, max([*xs, limit.value])
+    # A margin, or the frame would cut the outermost dots.
+    pad = (high - low) * (0.06 if named else 0.02)
+    scale = _Scale(low - pad * named, high + pad, nice_ticks(min(ys) if named else 0.0, max(ys)))
     x = scale.x(limit.value)
     parts = [*_grid(scale, *units), _rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark")]
-    parts.append(_text(x - 6, TOP - 5, limit.label, "end"))
+    parts.append(_beside(x, TOP - 5, limit.label, 6))
     if line.points:
         parts.append(_path(scale, line))
     parts += [_dot(scale, point, 3.5) for point in points]
+    if named:
+        parts += _names(scale, points)
     said = ""
     if chosen:
         x, y = scale.x(chosen.x), scale.y(chosen.y)
-        side = "end" if x > WIDTH / 2 else "start"
         parts += [
             _dot(scale, chosen, 5),
             Markup('<circle class="ring" cx="{:.1f}" cy="{:.1f}" r="9"/>').format(x, y),
-            _text(x + (9 if side == "end" else -9), y + 26, chosen.label, side, "value halo"),
+            _beside(x, y + 26, chosen.label, -9, "value halo"),
         ]
         said = f"{chosen.label}: {figure(chosen.x)}, {figure(chosen.y)}"
     return _svg(title, f"{units[1]} against {units[0]}. {said}", HEIGHT, parts)
+
+
+def _beside(x: float, y: float, text: str, gap: float, kind: str = "tick") -> Markup:
+    """A label on the side of a place that has room for it."""
+    return _text(x - gap, y, text, "end", kind) if x > WIDTH / 2 else _text(x + gap, y, text, "start", kind)
+
+
+def _names(scale: "_Scale", dots: Sequence[Point]) -> list[Markup]:
+    """Labels over dots; one that would run into another is only under the pointer."""
+    labels: dict[tuple[float, float], Markup] = {}
+    for dot in dots:
+        x, y = scale.x(dot.x), scale.y(dot.y) - 10
+        if all(abs(x - other) > LETTER * len(dot.label) or abs(y - row) > 14 for other, row in labels):
+            labels[x, y] = _text(x, y, dot.label, "middle", "tick halo")
+    return list(labels.values())
 
 
 class _Scale:

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
-from anadil.report.elements import Chart, TextTable
+from anadil.report.elements import TextTable
 from anadil.report.format import clip, figure
+from anadil.report.frontier import Frontier, frontier_of
 from anadil.report.licence import UNKNOWN, licence_of
 from anadil.report.read import Facts, Json, base_name, field, list_of, table_of
 
@@ -19,13 +20,17 @@ class MergeView:
 
     words: str
     table: TextTable
-    charts: tuple[Chart, ...] = ()
+    frontier: Frontier
 
 
 def merge_view(facts: Facts) -> MergeView:
     """Build the part; its table has no rows where nothing was merged."""
-    licences = dict(facts.recipe.report.licences)
-    return MergeView(words=merge_words(facts.merge), table=merge_table(facts.merge, licences))
+    licences: Json = {**facts.recipe.report.licences}
+    return MergeView(
+        words=merge_words(facts.merge),
+        table=merge_table(facts.merge, licences),
+        frontier=frontier_of(facts.merge),
+    )
 
 
 def merge_words(merge: Json) -> str:

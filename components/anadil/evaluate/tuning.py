@@ -1,0 +1,78 @@
+"""Held-out text for tuning: the part by which `merge` chooses between models, and which scores never use.
+
+A document's digest decides. So it is on the same side in every run, whatever other documents there are, and two
+documents with the same text are never on both sides.
+"""
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from anadil.core.errors import DataError
+from anadil.evaluate.heldout import Heldout
+from anadil.text.corpus import Document, read_corpora
+
+log = logging.getLogger(__name__)
+
+ONE_IN = 4
+"""One document in so many is for tuning. Chosen by us: scores keep most of the text, since their intervals need it."""
+
+
+def tuning_part(documents: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """Return the documents for tuning and those for scores, each in order.
+
+    Each text, by `Document.lang`, is split for itself. Where one of its parts would be empty, all of it is for scores:
+    a text that no score tells of is worse than one that nothing is tuned by.
+    """
+    sides = [(document, _is_for_tuning(document.text)) for document in documents]
+    parts = Counter((document.lang, side) for document, side in sides)
+    is_split = {lang: bool(parts[lang, False]) for lang, _ in parts}
+    tuning = tuple(document for document, side in sides if side and is_split[document.lang])
+    scored = tuple(document for document, side in sides if not side or not is_split[document.lang])
+    return tuning, scored
+
+
+def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
+    """Return the documents of corpora in the taught language by which a merge is tuned."""
+    # Files of `evaluate.heldout` are never tuned by. The choice then does not depend on them, and figures on a public test
+    # set compare with those of others.
+    return tuning_part(document for document in read_corpora(corpora, "heldout") if document.text)[0]
+
+
+def without_tuning(
+    heldout: Heldout, retained: Sequence[Document], corpora: Sequence[Path]
+) -> tuple[Heldout, tuple[Document, ...], dict[str, Any]]:
+    """Return held-out and retained documents that nothing was tuned by, and the counts of both parts.
+
+    Raises:
+        DataError: All documents of `evaluate.heldout` also stand in the part for tuning.
+    """
+    # Files lose only what the corpora's part repeats.
+    texts = {document.text for document in target_tuning(corpora)}
+    documents = tuple(document for document in heldout.documents if document.text not in texts)
+    if not documents:
+        raise DataError(
+            f"evaluate.heldout: {', '.join(heldout.files)}: all {len(heldout.documents)} documents also stand in the "
+            "part of the corpus by which the merge was tuned; name other files"
+        )
+    repeated = len(documents) - len({document.text for document in documents})
+    tuning, scored = tuning_part(retained)
+    of_tuning, of_scores = (Counter(document.lang for document in side) for side in (tuning, scored))
+    counts: dict[str, Any] = {
+        "heldout": {"tuning": len(heldout.documents) - len(documents), "scored": len(documents)},
+        "retained": {text: {"tuning": of_tuning[text], "scored": count} for text, count in of_scores.items()},
+    }
+    listed = {"held-out text": counts["heldout"], **counts["retained"]}.items()
+    log.info(
+        "documents by which the merge was tuned are not scored: %s",
+        ", ".join(f"{each['tuning']} of {sum(each.values())} ({text})" for text, each in listed),
+    )
+    return replace(heldout, documents=documents, repeated=repeated), scored, counts
+
+
+def _is_for_tuning(text: str) -> bool:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % ONE_IN == 0

@@ -1,0 +1,277 @@
+"""Search for `base_share: auto` and `weight: auto`: rules over measured points, pure functions of their figures.
+
+The more of the base, the less is lost of its languages, and the less is left of the taught one. So a point is a trade,
+and the gate's limits decide it. A text is within them where the gate would say so: with its whole interval.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from anadil.core.errors import DataError
+from anadil.core.format import human_figure
+
+STEPS = (0.0, 0.25, 0.5, 0.75, 1.0)
+"""Shares and weights that are always measured."""
+MORE_SHARES = 2
+"""Shares that are measured beside the best: 1/8 and 1/16 away. Chosen by us: a sixteenth moves less than the interval."""
+SHARE_RULE = (
+    "base_share: the fewest bits per byte of the target language, of the points that keep the interval of each retained "
+    "text within evaluate.gate.max_retained_ratio of the base's"
+)
+WEIGHT_RULE = (
+    "weight: the largest that keeps bits per byte of the target language within "
+    "evaluate.gate.max_finetuned_bits_per_byte_ratio of those without the difference, and retained texts within their limit"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetainedFigures:
+    """One text of a language that the base knows."""
+
+    bits_per_byte: float
+    ratio: float
+    """Bits per byte over the base's."""
+    high: float
+    """Upper end of the 95 % interval of the ratio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What was measured of one merge."""
+
+    target: float
+    """Bits per byte of the taught language."""
+    retained: Mapping[str, RetainedFigures]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One merge that was measured."""
+
+    base_share: float
+    weights: tuple[float, ...]
+    figures: Figures
+    within: bool
+    """Every retained text keeps the limit."""
+
+    @property
+    def target(self) -> float:
+        """Bits per byte of the taught language."""
+        return self.figures.target
+
+    @property
+    def worst(self) -> float:
+        """Upper end of the retained text that has lost most."""
+        return max(text.high for text in self.figures.retained.values())
+
+
+Score = Callable[[float, tuple[float, ...]], Figures]
+"""Base share and weights -> figures."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Limits of `evaluate.gate`."""
+
+    retained: float
+    """Most bits per byte of a retained text, over the base's."""
+    target: float
+    """Most bits per byte of the taught language, over those without a difference."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """Values that were chosen, and why."""
+
+    base_share: float
+    weights: tuple[float, ...]
+    points: tuple[Point, ...]
+    """All that were measured, in ascending order."""
+    rules: tuple[str, ...]
+    reasons: tuple[str, ...]
+    """One for each value that was chosen."""
+    warnings: tuple[str, ...]
+    """Where no point keeps the rule: some of the reasons, and texts that do not decide."""
+
+    def as_json(self) -> dict[str, Any]:
+        """Its entry in `merge.json`."""
+        points = [asdict(point) for point in self.points]
+        return {
+            "points": [point | point.pop("figures") for point in points],
+            "rules": self.rules,
+            "reasons": self.reasons,
+            "warnings": self.warnings,
+            "chosen": {"base_share": self.base_share, "weights": self.weights},
+        }
+
+
+def choose(score: Score, base_share: float | None, weights: Sequence[float | None], limits: Limits) -> Choice:
+    """Choose the values that are None: the share first, without the differences whose weights are open, then each weight.
+
+    Raises:
+        DataError: A figure is not finite or missing.
+    """
+    search = _Search(score=score, limits=limits)
+    fixed = tuple(weight or 0.0 for weight in weights)
+    rules = [*([SHARE_RULE] if base_share is None else []), *([WEIGHT_RULE] if None in weights else [])]
+    chosen = search.best_share(fixed) if base_share is None else search.point(base_share, fixed)
+    for place, weight in enumerate(weights):
+        if weight is None:
+            chosen = search.best_weight(chosen, place)
+    return Choice(
+        base_share=chosen.base_share, weights=chosen.weights, rules=tuple(rules), reasons=tuple(search.reasons),
+        warnings=tuple(search.warnings),
+        points=tuple(sorted(search.points.values(), key=lambda point: (point.weights, point.base_share))),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Search:
+    """Measures points once each, and collects what is said of them."""
+
+    score: Score
+    limits: Limits
+    points: dict[tuple[float, tuple[float, ...]], Point] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    ignored: set[str] = field(default_factory=set)
+    """Retained texts that no share brings within the limit."""
+
+    def point(self, base_share: float, weights: tuple[float, ...]) -> Point:
+        """Measure a point, unless it was measured."""
+        key = base_share, weights
+        if key not in self.points:
+            figures = self.score(base_share, weights)
+            _refuse_no_figure(
+                figures, self.points.values(), f"base_share {base_share:g}, weights {list(weights)}"
+            )
+            within = all(text.high <= self.limits.retained for text in figures.retained.values())
+            self.points[key] = Point(base_share=base_share, weights=weights, figures=figures, within=within)
+        return self.points[key]
+
+    def best_share(self, weights: tuple[float, ...]) -> Point:
+        """Return the best point over all shares, by `SHARE_RULE`."""
+        points = [self.point(share, weights) for share in STEPS]
+        ends = points[0], points[-1]
+        self._ignore_lost_texts(points)
+        for _ in range(MORE_SHARES):
+            points.append(self.point(self._between(points), weights))
+            points.sort(key=lambda point: point.base_share)
+        best = self._best(points)
+        if _is_worse_than_both(best, ends):
+            # Weights between two models that are far apart may lie on a barrier, which no rule over limits sees.
+            end = self._best(ends)
+            self._warn(
+                f"base_share {end.base_share:g}: the better end, since the best by the rule, {best.base_share:g}, has a "
+                "text that is worse than at both ends"
+            )
+            return end
+        self._say_share(best)
+        return best
+
+    def _ignore_lost_texts(self, points: Sequence[Point]) -> None:
+        """Leave texts to the other stages that no share brings within the limit."""
+        # A vocabulary that was replaced or extended costs some texts more than the limit, also with all of the base's weights.
+        # The point that loses least would then throw away what was learnt, for a model that the gate refuses all the same.
+        for text in points[0].figures.retained:
+            least = min(points, key=lambda point: point.figures.retained[text].high)
+            if least.figures.retained[text].high > self.limits.retained:
+                self.ignored.add(text)
+                self.warnings.append(
+                    f"no share brings {text} within {self._limit}, the nearest is {least.base_share:g} "
+                    f"({human_figure(least.figures.retained[text].high)}), so it does not decide; replay it in training"
+                )
+
+    def _keeps(self, point: Point) -> bool:
+        """Return True if every text that decides is within the limit."""
+        texts = point.figures.retained.items()
+        return all(each.high <= self.limits.retained for name, each in texts if name not in self.ignored)
+
+    def _best(self, points: Sequence[Point]) -> Point:
+        within = [point for point in points if self._keeps(point)]
+        return min(within or points, key=lambda point: (point.target, point.worst, point.base_share))
+
+    def _between(self, points: Sequence[Point]) -> float:
+        """Return the share half way from the best point to the neighbour on whose side a better one may lie."""
+        best = self._best(points)
+        place = points.index(best)
+        below, above = points[max(0, place - 1) : place], points[place + 1 : place + 2]
+        # With less of the base the target is better as a rule, and only the limit forbids it.
+        beyond = [point for point in below if not self._keeps(point)]
+        neighbour = min(beyond or [*below, *above], key=lambda point: point.target)
+        return (best.base_share + neighbour.base_share) / 2
+
+    @property
+    def _limit(self) -> str:
+        return f"evaluate.gate.max_retained_ratio ({self.limits.retained:g})"
+
+    def _say_share(self, best: Point) -> None:
+        share, bits = f"base_share {best.base_share:g}", human_figure(best.target)
+        if not self._keeps(best):
+            self._warn(
+                f"{share}: no share keeps all texts within {self._limit}; this one is best for the target language ({bits})"
+            )
+        elif best.base_share:
+            self.reasons.append(
+                f"{share}: the fewest bits per byte of the target language ({bits}) within {self._limit}"
+            )
+        else:
+            remedy = "" if self.ignored else "; lower that limit to retain more"
+            self.reasons.append(
+                f"{share}: nothing of the base is mixed in; the model alone has the fewest bits per byte of the target "
+                f"language ({bits}) within {self._limit}{remedy}"
+            )
+
+    def best_weight(self, without: Point, place: int) -> Point:
+        """Return the point with the largest weight of a difference that keeps `WEIGHT_RULE`."""
+        most_target = without.target * self.limits.target
+        before, after = without.weights[:place], without.weights[place + 1 :]
+        points = [self.point(without.base_share, (*before, weight, *after)) for weight in STEPS]
+        good = (each for each in points if each.target <= most_target and self._loses_no_more(each, without))
+        best = max(good, key=lambda point: point.weights[place])
+        words = f"within {human_figure(most_target)} bits per byte of the target language and {self._limit}"
+        if best.weights[place]:
+            self.reasons.append(f"add[{place}].weight {best.weights[place]:g}: the largest {words}")
+        else:
+            self._warn(f"add[{place}].weight 0: the difference is not added; no weight of it keeps {words}")
+        return best
+
+    def _loses_no_more(self, point: Point, without: Point) -> bool:
+        # What is lost without the difference is no fault of it.
+        before = without.figures.retained
+        return all(
+            text.high <= max(self.limits.retained, before[name].high)
+            for name, text in point.figures.retained.items()
+        )
+
+    def _warn(self, reason: str) -> None:
+        self.reasons.append(reason)
+        self.warnings.append(reason)
+
+
+def _is_worse_than_both(point: Point, ends: tuple[Point, Point]) -> bool:
+    if point in ends:
+        return False
+    texts = point.figures.retained.items()
+    return point.target > max(end.target for end in ends) or any(
+        text.ratio > max(end.figures.retained[name].ratio for end in ends) for name, text in texts
+    )
+
+
+def _refuse_no_figure(figures: Figures, others: Iterable[Point], place: str) -> None:
+    """Refuse a point that lacks a figure, which every comparison would call within its limit or beyond."""
+    values = {"the target language": figures.target}
+    values |= {name: value for name, text in figures.retained.items() for value in (text.high, text.ratio)}
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise DataError(
+                f"merge at {place}: bits per byte of {name} are {value}; a model that is merged has diverged, "
+                "or set base_share and weight to numbers"
+            )
+    expected = next((set(point.figures.retained) for point in others), set(figures.retained))
+    if missing := sorted(expected ^ set(figures.retained)):
+        raise DataError(
+            f"merge at {place}: {', '.join(missing)} is not measured at every point; run merge again"
+        )

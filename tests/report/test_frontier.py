@@ -1,0 +1,91 @@
+"""The part of the page on what `auto` has chosen."""
+
+from pathlib import Path
+
+import pytest
+
+from anadil.report.frontier import frontier_of
+from anadil.report.run import run
+from tests.kit import report_run
+
+
+def pages(folder: Path, merge: report_run.Json) -> tuple[str, str]:
+    """The page and the short version."""
+    job = report_run.job(folder, merge=merge)
+    run(job)
+    page, short = ((job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    return page, short
+
+
+def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
+    (chart,) = frontier_of(report_run.merge()).charts
+
+    svg = str(chart.svg)
+    assert svg.count("<circle") == 11 + 1
+    assert svg.count('class="ring"') == 1
+    assert ">limit 1.1<" in svg
+    assert ">weight 0.5<" in svg
+    assert all(f">{share}</text>" in svg for share in ("0", "0.25", "0.5", "0.75", "1"))
+
+
+def test_labels_of_dots_that_lie_together_do_not_run_into_each_other() -> None:
+    (chart,) = frontier_of(report_run.merge()).charts
+
+    assert ">weight 0.75</text>" not in str(chart.svg)
+    assert "<title>weight 0.75</title>" in str(chart.svg), "but stand under the pointer"
+
+
+def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
+    table = frontier_of(report_run.merge()).points
+
+    assert table.columns == (
+        "base_share",
+        "weights",
+        "target, bits per byte",
+        "en, over the base's",
+        "within the limit",
+    )
+    assert len(table.rows) == 11
+    assert table.marked == 8
+    assert table.rows[8] == ("0.1875", "0.5", "2.278", "1.044 (to 1.064)", "yes")
+    assert table.rows[0][-1] == "no"
+    assert "target 64, en 4" in table.note
+
+
+def test_each_retained_text_has_a_chart_up_to_four() -> None:
+    merge = report_run.merge()
+    for each in merge["points"]:
+        each["retained"] = dict.fromkeys(("en", "ru", "tr", "de", "fr"), each["retained"]["en"])
+
+    frontier = frontier_of(merge)
+
+    assert [chart.title for chart in frontier.charts] == [
+        f"Target language against {name}" for name in ("en", "ru", "tr", "de")
+    ]
+    assert len(frontier.points.rows[0]) == 3 + 5 + 1
+
+
+def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
+    merge = {"average_of": [80, 90, 100], "base": "tiny", "base_share": 0, "add": []}
+
+    frontier = frontier_of(merge)
+
+    assert (frontier.charts, frontier.points.rows, frontier.reasons, frontier.rules) == ((), [], (), ())
+    assert "<summary>The rule</summary>" not in pages(tmp_path, merge)[0]
+
+
+@pytest.mark.parametrize("without", ["limits", "chosen", "points", "texts", "rules", "add", "base_share"])
+def test_a_table_that_lacks_a_key_still_gives_a_page(without: str, tmp_path: Path) -> None:
+    merge = report_run.merge()
+    del merge[without]
+
+    assert "<h3>Merge</h3>" in pages(tmp_path, merge)[0]
+
+
+def test_page_and_markdown_say_what_was_chosen_and_by_which_rule(tmp_path: Path) -> None:
+    page, short = pages(tmp_path, report_run.merge())
+
+    assert "<li>base_share 0.1875: the fewest bits per byte</li>" in page
+    assert "<summary>The rule</summary>" in page
+    assert "- Merge: base\\_share 0.1875: the fewest bits per byte" in short
+    assert "| 0.1875 | 0.5 | 2.278 |" in short
