@@ -202,3 +202,13 @@ def test_what_the_base_wrote_is_needed_by_its_source_and_read_by_no_other() -> N
         named_inputs(clean, WRITTEN, {"written": []}, "self")
     with pytest.raises(RecipeError, match="--written /w: clean-web reads none by this recipe; leave it out"):
         named_inputs(clean, WRITTEN, {"written": ["/w"]}, "web")
+
+
+def test_finetuning_takes_the_model_to_begin_with_by_either_option() -> None:
+    plain = parse_recipe("language: az", "")
+    merging = parse_recipe("{language: az, merge: {base_share: 0.5}}", "")
+    for option in ("model", "merged"):
+        assert named_inputs(STAGES["finetune"], merging, {option: ["uri"]}) == {"merged": "uri"}
+        assert named_inputs(STAGES["finetune"], plain, {option: ["uri"]}) == {"model": "uri"}
+    with pytest.raises(RecipeError, match="given twice"):
+        named_inputs(STAGES["finetune"], merging, {"model": ["a"], "merged": ["b"]})

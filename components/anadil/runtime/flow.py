@@ -129,7 +129,13 @@ def named_inputs(
     step = Step(stage=stage, source=source)
     words = step.reads(recipe)
     inputs: dict[str, str] = {}
-    for word, values in given.items():
+    for option, values in given.items():
+        # Whoever names the model to begin with need not know whether the recipe merges one.
+        word = (
+            next((each for each in stage.either if each in words), option)
+            if option in stage.either
+            else option
+        )
         for value in values:
             # A path may hold `=` as well, so only the name of a source before it is one.
             match = NAMED.fullmatch(value)
