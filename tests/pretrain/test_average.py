@@ -15,6 +15,7 @@ from anadil.model.load import load_model
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
+from anadil.trial.budget import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import SignalAt, generations, make_job, make_recipe, run_in_child, run_in_several
@@ -134,3 +135,14 @@ def test_old_checkpoints_go_as_ever_without_a_mean(tmp_path: Path, base: Path) -
 
     assert [path.name for path in generations(job)] == ["step-00000012"]
     assert not (job.out / "averaged").exists()
+
+
+def test_a_trial_of_tokenizers_averages_nothing_and_phases_that_train_alike_count_together(
+    base: Path,
+) -> None:
+    recipe = averaging(base, keep_checkpoints=2)
+
+    assert trial_recipe(recipe, 2).averaged_steps == ()
+    assert recipe.averaged_steps == (6, 9, 12)
+    trainers = [{"trains": "all", "steps": steps, "lr": 1e-3} for steps in (2, 4)]
+    assert averaging(base, phases=trainers).averaged_steps == (2, 3, 6)
