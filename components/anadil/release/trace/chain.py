@@ -5,7 +5,7 @@ The artifact's key is the hash of those names, so a manifest that was changed no
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,8 +20,8 @@ from anadil.core.errors import AnadilError, IntegrityError
 from anadil.core.stages import FLOW, PER_SOURCE, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
-from anadil.report.read import field
-from anadil.runtime.cache_key import base_files
+from anadil.report.read import field, list_of, table_of
+from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import kind_of, word_of
 
 WORDS = frozenset(stage.writes for stage in FLOW)
@@ -74,7 +74,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseFiles:
-    """The base model."""
+    """A model of others that the chain begins with: the base, or one that was merged into it."""
 
     model: str = ""
     revision: str = ""
@@ -93,6 +93,8 @@ class Chain:
         self.links: list[Link] = []
         self.files: list[SourceFile] = []
         self.base = BaseFiles()
+        self.added: list[BaseFiles] = []
+        """Models whose differences were merged."""
         self.whole: list[tuple[str, Manifest]] = []
         """Artifacts whose bytes are those of their manifests."""
 
@@ -114,6 +116,7 @@ class Chain:
         stage = STAGES.get(manifest.origin.get("stage", ""))
         if stage and "base" in stage.sections:
             self.base = _base(manifest)
+        self.added += _added(manifest) if stage and stage.models else ()
         self.files += _source_files(manifest, source)
         for name, digest in manifest.origin.items():
             if name.startswith("input ") and digest not in self._seen:
@@ -192,7 +195,7 @@ def _base(manifest: Manifest) -> BaseFiles:
     """The base of an artifact, its files compared with those that were read."""
     model = str(field(manifest.recipe, "base.model") or "")
     stated = str(field(manifest.recipe, "report.licences.base") or "")
-    digest = manifest.origin.get("base files", "")
+    digest = manifest.origin.get(BASE_FILES, "")
     state, why = _state_of_base(model, digest)
     return BaseFiles(
         model=model, revision=str(field(manifest.recipe, "base.revision") or ""), digest=digest, state=state, why=why,
@@ -200,12 +203,28 @@ def _base(manifest: Manifest) -> BaseFiles:
     )  # fmt: skip
 
 
+def _added(manifest: Manifest) -> Iterator[BaseFiles]:
+    """Models of `merge.add` beside the base, each once, their files compared with those that were read."""
+    stated = table_of(field(manifest.recipe, "report.licences"))
+    models = {
+        str(each.get(key)): str(each.get(revision) or "")
+        for each in map(table_of, list_of(field(manifest.recipe, "merge.add")))
+        for key, revision in (("model", "revision"), ("minus", "minus_revision"))
+    }
+    models.pop(str(field(manifest.recipe, "base.model")), None)
+    for model, revision in models.items():
+        digest = manifest.origin.get(f"{BASE_FILES} of {model}", "")
+        state, why = _state_of_base(model, digest)
+        licence = licence_of(model, str(stated.get(model) or ""))
+        yield BaseFiles(model=model, revision=revision, digest=digest, state=state, why=why, licence=licence)
+
+
 def _state_of_base(model: str, known: str) -> tuple[State, str]:
     if not known:
         return "unknown", f"{model}: a model of the hub, of which no digest was taken"
     if model != TINY and not Path(model).expanduser().is_dir():
         return "missing", f"{model}: not there any more; the digest of its files is {known}"
-    current = base_files(model)["base files"]
+    current = base_files(model)[BASE_FILES]
     if current == known:
         return "verified", ""
     if model == TINY:

@@ -72,7 +72,7 @@ def trace(
     )
     return Trace(
         uri=place, kind=manifest.kind, digest=manifest.digest, manifest=manifest, links=tuple(chain.links),
-        files=tuple(chain.files), base=chain.base,
+        files=tuple(chain.files), base=chain.base, added=tuple(chain.added),
         corpora=tuple(sum_rows(*each) for each in corpora),
         texts=texts, stats=sum_stats([each.stats for each in texts]),
         training=read_table(*model, "training.json") if model else {},

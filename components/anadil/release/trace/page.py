@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, one_line
-from anadil.release.trace.chain import DIGITS
+from anadil.release.trace.chain import DIGITS, BaseFiles
 from anadil.release.trace.corpus_rows import DocumentTrace, FileSums, HostSums
 from anadil.release.trace.traced_model import TracedModel
 from anadil.report.corpora import NOT_STATED, stated_licence
@@ -47,7 +47,9 @@ def trace_page(traced: TracedModel) -> str:
         "problems": [_public(traced, text) for text in (*traced.breaks, *traced.gaps)],
         "headlines": _headlines(traced),
         "chain": _chain_table(traced),
-        "base": _base_sentence(traced),
+        "base": " ".join(
+            map(_model_sentence, (("Base", traced.base), *(("Merged", each) for each in traced.added)))
+        ),
         "files": files_table(traced),
         "licences": licences_table(traced),
         "rules": rules_table(traced),
@@ -64,7 +66,8 @@ def trace_lines(traced: TracedModel) -> Iterator[str]:
     yield ""
     for link in traced.links:
         yield f"{SAID[link.state]:<13}  {link.word:<9}  {link.digest[:DIGITS]}  {link.uri or DASH}"
-    yield f"{SAID[traced.base.state]:<13}  {'base':<9}  {traced.base.digest[:DIGITS] or DASH:<16}  {one_line(traced.base.model)}"  # fmt: skip
+    for word, model in (("base", traced.base), *(("added", each) for each in traced.added)):
+        yield f"{SAID[model.state]:<13}  {word:<9}  {model.digest[:DIGITS] or DASH:<16}  {one_line(model.model)}"
     yield ""
     by_file = _sums(traced)
     for file in traced.files:
@@ -91,11 +94,11 @@ def answer(traced: TracedModel) -> str:
     return f"The chain holds: {len(traced.links):,} artifacts and {len(traced.files) - gone:,} source files have their recorded digests{rest}."  # fmt: skip
 
 
-def _base_sentence(traced: TracedModel) -> str:
-    """State of the base's files, and its licence."""
-    base = traced.base
+def _model_sentence(part: tuple[str, BaseFiles]) -> str:
+    """State of the files of a model of others, and its licence."""
+    word, base = part
     licence = f"{base.licence.name} ({base.licence.told_by})" if base.licence.id != UNKNOWN else UNKNOWN
-    return f"Base: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. Its own training data is unknown here."  # fmt: skip
+    return f"{word}: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. Its own training data is unknown here."  # fmt: skip
 
 
 def _chain_table(traced: TracedModel) -> TextTable:
@@ -225,7 +228,12 @@ def _rest(count: int) -> str:
 
 def _public(traced: TracedModel, text: str) -> str:
     """A sentence without the places of a machine."""
-    places = [*(link.uri for link in traced.links), *(file.uri for file in traced.files), traced.base.model]
+    places = [
+        *(link.uri for link in traced.links),
+        *(file.uri for file in traced.files),
+        traced.base.model,
+        *(each.model for each in traced.added),
+    ]
     for place in sorted(filter(None, places), key=len, reverse=True):
         text = text.replace(place, last_part(place))
     return text

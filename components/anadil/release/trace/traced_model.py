@@ -35,6 +35,8 @@ class TracedModel:
     """The model first."""
     files: tuple[SourceFile, ...]
     base: BaseFiles
+    added: tuple[BaseFiles, ...]
+    """Models whose differences were merged."""
     corpora: tuple[CorpusSums, ...]
     """Sums of each whole corpus of the chain."""
     texts: tuple[TrainedText, ...]
@@ -54,7 +56,7 @@ class TracedModel:
     @property
     def breaks(self) -> tuple[str, ...]:
         """Faults of everything that differs from its digest."""
-        parts: list[Link | SourceFile | BaseFiles] = [*self.links, *self.files, self.base]
+        parts: list[Link | SourceFile | BaseFiles] = [*self.links, *self.files, self.base, *self.added]
         return tuple(each.why for each in parts if each.state == "changed")
 
     @property
@@ -79,6 +81,6 @@ class TracedModel:
         shown = {name: getattr(self, name) for name in ("uri", "kind", "digest")}
         tables = {
             name: [asdict(each) for each in getattr(self, name)]
-            for name in ("links", "files", "corpora", "documents")
+            for name in ("links", "files", "corpora", "documents", "added")
         }
         return {**shown, "breaks": list(self.breaks), "gaps": list(self.gaps), "base": asdict(self.base), **tables}  # fmt: skip
