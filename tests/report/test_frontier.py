@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from anadil.report.frontier import frontier_of
+from anadil.report.read import read_facts
 from anadil.report.run import run
+from anadil.report.scores_view import scores_view
 from tests.kit import report_run
+from tests.kit.measured_merge import measured_merge
 
 
 def pages(folder: Path, merge: report_run.Json) -> tuple[str, str]:
@@ -18,7 +21,7 @@ def pages(folder: Path, merge: report_run.Json) -> tuple[str, str]:
 
 
 def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
-    (chart,) = frontier_of(report_run.merge()).charts
+    (chart,) = frontier_of(measured_merge()).charts
 
     svg = str(chart.svg)
     assert svg.count("<circle") == 11 + 1
@@ -29,14 +32,14 @@ def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
 
 
 def test_labels_of_dots_that_lie_together_do_not_run_into_each_other() -> None:
-    (chart,) = frontier_of(report_run.merge()).charts
+    (chart,) = frontier_of(measured_merge()).charts
 
     assert ">weight 0.75</text>" not in str(chart.svg)
     assert "<title>weight 0.75</title>" in str(chart.svg), "but stand under the pointer"
 
 
 def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
-    table = frontier_of(report_run.merge()).points
+    table = frontier_of(measured_merge()).points
 
     assert table.columns == (
         "base_share",
@@ -53,7 +56,7 @@ def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
 
 
 def test_each_retained_text_has_a_chart_up_to_four() -> None:
-    merge = report_run.merge()
+    merge = measured_merge()
     for each in merge["points"]:
         each["retained"] = dict.fromkeys(("en", "ru", "tr", "de", "fr"), each["retained"]["en"])
 
@@ -76,16 +79,26 @@ def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("without", ["limits", "chosen", "points", "texts", "rules", "add", "base_share"])
 def test_a_table_that_lacks_a_key_still_gives_a_page(without: str, tmp_path: Path) -> None:
-    merge = report_run.merge()
+    merge = measured_merge()
     del merge[without]
 
     assert "<h3>Merge</h3>" in pages(tmp_path, merge)[0]
 
 
 def test_page_and_markdown_say_what_was_chosen_and_by_which_rule(tmp_path: Path) -> None:
-    page, short = pages(tmp_path, report_run.merge())
+    page, short = pages(tmp_path, measured_merge())
 
     assert "<li>base_share 0.1875: the fewest bits per byte</li>" in page
     assert "<summary>The rule</summary>" in page
     assert "- Merge: base\\_share 0.1875: the fewest bits per byte" in short
     assert "| 0.1875 | 0.5 | 2.278 |" in short
+
+
+def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
+    counts = {"heldout": {"tuning": 9, "scored": 31}, "retained": {"en": {"tuning": 4, "scored": 12}}}
+    facts = read_facts(report_run.job(tmp_path, scores=report_run.scores() | {"tuning": counts}))
+
+    rows = scores_view(facts).heldout.rows
+
+    assert ("for tuning heldout", "9 not scored, 31 scored") in rows
+    assert ("for tuning en", "4 not scored, 12 scored") in rows

@@ -169,7 +169,7 @@ FLOW = (
             "evaluate.gate.max_finetuned_bits_per_byte_ratio",
             "pretrain.sequence_length",
             "clean.text_field",
-            # Of the intervals that the rule looks at.
+            # The rule looks at intervals, and they are drawn by it.
             "seed",
         ),
         side_files=(

@@ -39,7 +39,7 @@ class RetainedFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured of one merge."""
+    """Measured values of one merge."""
 
     target: float
     """Bits per byte of the taught language."""
@@ -197,10 +197,10 @@ class _Search:
         """Return the share half way from the best point to the neighbour on whose side a better one may lie."""
         best = self._best(points)
         place = points.index(best)
-        below, above = points[max(0, place - 1) : place], points[place + 1 : place + 2]
+        lower, higher = points[max(0, place - 1) : place], points[place + 1 : place + 2]
         # With less of the base the target is better as a rule, and only the limit forbids it.
-        beyond = [point for point in below if not self._keeps(point)]
-        neighbour = min(beyond or [*below, *above], key=lambda point: point.target)
+        beyond = [point for point in lower if not self._keeps(point)]
+        neighbour = min(beyond or [*lower, *higher], key=lambda point: point.target)
         return (best.base_share + neighbour.base_share) / 2
 
     @property
@@ -208,20 +208,18 @@ class _Search:
         return f"evaluate.gate.max_retained_ratio ({self.limits.retained:g})"
 
     def _say_share(self, best: Point) -> None:
-        share, bits = f"base_share {best.base_share:g}", human_figure(best.target)
+        share = f"base_share {best.base_share:g}"
+        target = f"the fewest bits per byte of the target language ({human_figure(best.target)})"
+        decides = best.figures.retained.keys() - self.ignored
+        within = f" within {self._limit}" if decides else ", since no other text decides"
         if not self._keeps(best):
-            self._warn(
-                f"{share}: no share keeps all texts within {self._limit}; this one is best for the target language ({bits})"
-            )
+            self._warn(f"{share}: {target}; no share keeps all texts within {self._limit}")
         elif best.base_share:
-            self.reasons.append(
-                f"{share}: the fewest bits per byte of the target language ({bits}) within {self._limit}"
-            )
+            self.reasons.append(f"{share}: {target}{within}")
         else:
-            remedy = "" if self.ignored else "; lower that limit to retain more"
+            remedy = "; lower that limit to retain more" if decides else ""
             self.reasons.append(
-                f"{share}: nothing of the base is mixed in; the model alone has the fewest bits per byte of the target "
-                f"language ({bits}) within {self._limit}{remedy}"
+                f"{share}: nothing of the base is mixed in; the model alone has {target}{within}{remedy}"
             )
 
     def best_weight(self, without: Point, place: int) -> Point:
@@ -239,7 +237,7 @@ class _Search:
         return best
 
     def _loses_no_more(self, point: Point, without: Point) -> bool:
-        # What is lost without the difference is no fault of it.
+        # A loss that is there without the difference is no fault of it.
         before = without.figures.retained
         return all(
             text.high <= max(self.limits.retained, before[name].high)

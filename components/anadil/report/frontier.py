@@ -18,7 +18,7 @@ class Frontier:
     """All that was measured; empty where the recipe says all values."""
 
     reasons: tuple[str, ...]
-    """What was chosen and why, and what did not decide."""
+    """Chosen values with their reasons, and texts that do not decide."""
     rules: tuple[str, ...]
     charts: tuple[Chart, ...]
     points: TextTable

@@ -89,9 +89,20 @@ def scores_view(facts: Facts) -> ScoresView:
         contamination=facts_table(
             "Held-out text that training has seen", table_of(scores.get("contamination"))
         ),
-        heldout=facts_table("The held-out text", table_of(scores.get("heldout"))),
+        heldout=facts_table("The held-out text", table_of(scores.get("heldout")) | _tuning(scores)),
         checks=_checks(scores),
     )
+
+
+def _tuning(scores: Json) -> Json:
+    """Documents of each text that are not scored, since a merge was tuned by them."""
+    tuning = table_of(scores.get("tuning"))
+    texts = {"heldout": table_of(tuning.get("heldout")), **dict(named_tables(tuning.get("retained")))}
+    return {
+        f"for_tuning_{name}": f"{figure(each.get('tuning'))} not scored, {figure(each.get('scored'))} scored"
+        for name, each in texts.items()
+        if each
+    }
 
 
 def loop_rate(candidate: Json) -> float | None:
