@@ -49,8 +49,8 @@ def test_the_page_has_a_row_for_each_candidate(tmp_path: Path) -> None:
     assert [(row[0], row[1], row[-1]) for row in measure.table.rows] == [
         ("base", "24", "before training"), ("adapted", "24", "damaged"), ("finetuned", "24", "survived"),
     ]  # fmt: skip
-    assert "is damaged in the adapted model" in measure.lead
-    assert "survived in the finetuned model" in measure.lead
+    assert "is damaged in the adapted model" in measure.table.note
+    assert "survived in the finetuned model" in measure.table.note
 
 
 def test_a_loss_of_the_released_model_is_a_warning(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from anadil.report.charts import Bar, Estimate
 from anadil.report.elements import Chart, TextTable, bars, intervals
 from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.format import clip, figure, percent, signed_percent
-from anadil.report.own_chat import own_chat_sentence, own_chat_table
+from anadil.report.own_chat import own_chat_table
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
 from anadil.report.retained import Change, changes_of, source_of_text
 from anadil.report.verdict import candidates_of, released_name
@@ -118,10 +118,8 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
 
 def _own_chat(scores: Json, candidates: Candidates) -> Measure:
     """Answers in the chat format of a base that was taught to answer."""
-    sentences = " ".join(
-        filter(None, (own_chat_sentence(scores, name) for name in candidates if name != "base"))
-    )
-    return Measure("The base's own chat format", sentences, own_chat_table(scores))
+    lead = "A sound answer ends its turn, says something, does not loop and is in the base's language."
+    return Measure("The base's own chat format", lead, own_chat_table(scores, list(candidates)))
 
 
 def _change_words(change: Change | None) -> str:

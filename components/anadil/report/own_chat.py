@@ -6,7 +6,7 @@ from anadil.core.format import DASH, number
 from anadil.report.data_card import recipe_language
 from anadil.report.elements import TextTable
 from anadil.report.format import clip, figure, percent
-from anadil.report.read import Json, field, list_of, named_tables, table_of
+from anadil.report.read import Json, field, list_of, table_of
 
 SHARES = {
     "sound": "sound",
@@ -17,7 +17,6 @@ SHARES = {
 }
 OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
 MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
-SOUND_NOTE = "A sound answer ends its turn, says something, does not loop and is in the base's language."
 
 
 def own_chat_sentence(scores: Json, name: str) -> str:
@@ -49,20 +48,20 @@ def own_chat_warnings(scores: Json, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, sentences.values())))
 
 
-def own_chat_table(scores: Json) -> TextTable:
-    """Return a row for each candidate that was asked in the base's chat format."""
+def own_chat_table(scores: Json, names: Sequence[str]) -> TextTable:
+    """Return a row for each candidate that was asked in the base's chat format, and below it what became of that."""
     rows = []
-    for name, candidate in named_tables(scores.get("candidates")):
-        shares = table_of(field(candidate, "own_chat.shares"))
-        if shares:
-            outcome = (
-                "before training" if name == "base" else str(field(candidate, "own_chat.outcome") or DASH)
-            )
+    for name in names:
+        chat = table_of(field(scores, f"candidates.{name}.own_chat"))
+        if shares := table_of(chat.get("shares")):
             cells = (_share(table_of(shares.get(key))) for key in SHARES)
-            rows.append((name, figure(field(candidate, "own_chat.num")), *cells, outcome))
+            outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
+            rows.append((name, figure(chat.get("num")), *cells, outcome))
     columns = ("candidate", "answers", *SHARES.values(), "chat format")
+    # The note stands on the page and in Markdown.
+    note = " ".join(filter(None, (own_chat_sentence(scores, name) for name in names if name != "base")))
     return TextTable(
-        "Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=SOUND_NOTE
+        "Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note
     )
 
 
