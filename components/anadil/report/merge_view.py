@@ -1,6 +1,6 @@
 """The merge: which models were made one, with which weights, and under which licences they stand."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
@@ -48,7 +48,7 @@ def merge_words(merge: Json) -> str:
     return f"Merged: {', '.join(parts)}."
 
 
-def merge_table(merge: Json, licences: Json) -> TextTable:
+def merge_table(merge: Json, licences: Mapping[str, object]) -> TextTable:
     """A row for each model of the merge; `licences` are those that the recipe states."""
     tokens = [
         str(token) for each in list_of(merge.get("add")) for token in list_of(field(each, "control_tokens"))
@@ -62,7 +62,7 @@ def merge_table(merge: Json, licences: Json) -> TextTable:
     return TextTable("What was merged", columns, rows, words=(3,), note=clip(note, 400))
 
 
-def _rows(merge: Json, licences: Json) -> Iterator[tuple[str, ...]]:
+def _rows(merge: Json, licences: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     share, base = number(merge.get("base_share")) or 0.0, str(merge.get("base") or "")
     steps = list_of(merge.get("average_of"))
     trained = (

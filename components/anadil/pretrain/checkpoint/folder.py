@@ -66,9 +66,8 @@ class CheckpointFolder:
     ) -> None:
         """Claim the archive.
 
-        A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points` outlive
-        the run. `heartbeat` is called while a download from the archive makes
-        progress: it is no hang.
+        A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points`
+        outlive the run. `heartbeat` is called while a download from the archive makes progress: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
