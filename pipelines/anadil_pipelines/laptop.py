@@ -30,7 +30,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
-from anadil.runtime.job import named_files, named_side_files, word_of
+from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import recorded_run
@@ -214,6 +214,7 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
     beside = [named_side_files(stage, recipe).values() for stage in FLOW]
     inputs += [pattern for patterns in itertools.chain(*beside) for pattern in patterns]
+    inputs += [place for stage in FLOW for place in earlier_place(stage, recipe).values()]
     for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():

@@ -32,6 +32,20 @@ def size(sequences: int = 10**9, mean: float = 2000, max_epochs: int = 4) -> Sou
     return SourceSize(sequences=sequences, targets=round(sequences * mean), max_epochs=max_epochs)
 
 
+def test_other_sources_go_on_where_they_stand_and_new_ones_begin() -> None:
+    sizes = {"old": size(100), "web": size(1000)}
+    before = schedule_of(pretrain({"mix": {"web": 0.9, "old": 0.1}}), sizes)
+    now = {"new": size(50), "web": size(1000)}
+    after = before.with_names(tuple(now), 500)
+
+    planned = schedule_of(pretrain({"mix": {"web": 0.5, "new": 0.5}}), now, step=50, batch=50, before=after)
+
+    assert before.with_names(("old", "web"), 500) is before
+    assert planned.positions(500) == (0, before.positions(500)[1])
+    assert drawn(planned, 500, 900) == [200, 200]  # then the new one is read four times, which is the most
+    assert planned.place_of(500)[1] in {0, before.positions(500)[1]}
+
+
 def drawn(schedule: Schedule, begin: int, end: int) -> list[int]:
     """Sequences of each source from `begin` up to `end`."""
     before, after = schedule.positions(begin), schedule.positions(end)

@@ -1,5 +1,6 @@
 """The chain behind a model of several sources, on small sealed artifacts."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,3 +113,43 @@ def test_the_summary_knows_sources_whose_language_was_not_checked(
     source: dict[str, object], *, expected: bool
 ) -> None:
     assert is_unidentified(source) == expected
+
+
+def test_a_branch_names_its_checkpoint_and_the_texts_of_the_run_that_wrote_it(tmp_path: Path) -> None:
+    run, first = run_of_two(tmp_path)
+    place = tmp_path / "step-00000034"
+    place.mkdir()
+    checkpoint = artifact.seal(place, kind="checkpoint", origin={"input tokenizer": "0"}).digest
+    begin = {"place": str(place), "digest": checkpoint, "step": 34, "run": run}
+
+    def chain_of(key: str, begin: dict[str, object]) -> Chain:
+        folder = tmp_path / "model" / key
+        folder.mkdir()
+        (folder / "training.json").write_text(json.dumps({"start_from": begin}), encoding="utf-8")
+        corpus = first.origin["input corpus.web"]
+        origin = {"input corpus.web": corpus, "input pretrain.start_from": checkpoint, "key": key}
+        branch = artifact.seal(folder, kind="model", origin=origin, recipe=first.recipe)
+        chain = Chain([str(tmp_path)])
+        chain.follow(str(folder), branch)
+        return chain
+
+    links = chain_of("one", begin).links
+
+    assert [(each.word, each.needed_by) for each in links] == [
+        ("model", ""),
+        ("corpus.web", "model"),
+        ("checkpoint", "model"),
+        ("model", "checkpoint"),
+        ("corpus.en", "model"),
+    ]
+    assert {each.state for each in links} == {"verified"}
+    # A model that was moved is found by its key.
+    moved = chain_of("two", {**begin, "run": "/elsewhere/model/m"})
+    assert [each.uri for each in moved.links[2:4]] == [str(place), run]
+    gone = chain_of("three", {**begin, "run": "/elsewhere/model/none"})
+    assert "the run of the checkpoint has no finished model there" in gone.links[-1].why
+    other = chain_of("four", {**begin, "digest": "0"})
+    assert "training.json names another checkpoint than the manifest" in other.links[2].why
+    # A run removes its checkpoints: that is no fault of the chain.
+    (place / "manifest.json").unlink()
+    assert chain_of("five", begin).links[2].state == "unknown"

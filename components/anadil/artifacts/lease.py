@@ -19,7 +19,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -328,10 +328,14 @@ def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
         lease.release()
 
 
-def clear(work: Path) -> None:
-    """Remove all that lies in a directory that this process has locked, but for the lock."""
+def clear(work: Path, keep: Collection[Path] = ()) -> None:
+    """Remove all that lies in a directory that this process has locked, but for the lock and the directories `keep`."""
     for entry in list(work.iterdir()) if work.is_dir() else ():
-        if entry.is_dir() and not entry.is_symlink():
+        if entry in keep:
+            continue
+        if any(entry in each.parents for each in keep):
+            clear(entry, keep)
+        elif entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry, ignore_errors=True)
         elif entry.name != LOCK:
             entry.unlink(missing_ok=True)

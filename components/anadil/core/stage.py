@@ -65,7 +65,9 @@ class Stage:
     of_target: bool = False
     """True if it reads what is made of sources in the language that is taught, and of no other."""
     extends: str = ""
-    """Recipe key (`section.key`) of an earlier artifact of the same kind that the stage adds to."""
+    """Recipe key (`section.key`) of what an earlier run made and the stage goes on from."""
+    extends_kind: str = ""
+    """Its kind, where it is none that the stage writes."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """Fate of the stage where the recipe names none of them."""
     only_if: str = ""

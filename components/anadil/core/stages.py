@@ -138,6 +138,8 @@ FLOW = (
         # a model names no tokens.
         streams=("tokens",),
         instead_of="corpus",
+        extends="pretrain.start_from",
+        extends_kind="checkpoint",
         writes="model",
         sections=("base", "sources", "pretrain", "seed"),
         uses_model=True,

@@ -18,6 +18,7 @@ from anadil.preflight.places import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import refuse_missing
+from anadil.runtime.job import earlier_place
 from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
 from anadil.runtime.remake import refuse_remake
 
@@ -102,7 +103,8 @@ def check_job(job: TrainingJob, backend: str) -> None:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
     if backend == "local":  # sees the directories of this machine
         return
-    for option, uri in {"--out": job.target, **_options(job.inputs)}.items():
+    earlier = earlier_place(STAGES[job.stage], job.recipe)
+    for option, uri in {"--out": job.target, **_options(job.inputs), **earlier}.items():
         if "://" not in uri and not any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
             raise PreflightError(
                 f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "

@@ -80,6 +80,17 @@ class Schedule:
         """Sequences of each source before a sequence of the run."""
         return positions_in(self._segment_of(number), number)
 
+    def with_names(self, names: tuple[str, ...], number: int) -> "Schedule":
+        """The same from a sequence on for other sources: those that stay go on where they stand, others begin."""
+        if names == self.names:
+            return self
+        stands = dict(zip(self.names, self.positions(number), strict=True))
+        position = tuple(stands.get(name, 0) for name in names)
+        # Its parts are never used: what follows is planned anew, and nobody asks for what is before.
+        segment = Segment(begin=number, positions=position, parts=(PERIOD, *[0] * (len(names) - 1)))
+        exhausted = {name: step for name, step in self.exhausted.items() if name in names}
+        return replace(self, names=names, segments=(segment,), exhausted=exhausted)
+
     def _segment_of(self, number: int) -> Segment:
         return self.segments[bisect_right(self.segments, number, key=lambda each: each.begin) - 1]
 

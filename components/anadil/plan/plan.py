@@ -164,7 +164,7 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
 def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
     """The whole plan of a request with its layout."""
     recipe, shape, machine, nodes = request.recipe, request.shape, request.machine, request.nodes
-    phases = tuple(_phase(request, result.layout, phase) for phase in recipe.pretrain.phases)
+    phases = tuple(_phase(request, result.layout, phase) for phase in recipe.pretrain.phases_left)
     after = [stage for stage in request.then if stage != "finetune" or recipe.finetune.inputs]
     costs = _budget(request, phases)
     choices = LayoutRationale(
@@ -291,7 +291,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         checkpoint_bytes=checkpoint_bytes(shape.parameters, trained, settings.state, settings.optimizer),
         parameters=shape.parameters,
         checkpoint_every=settings.checkpoint_every,
-        keep=max(settings.keep_checkpoints, len(request.recipe.averaged_steps)),
+        keep=max(settings.keep_checkpoints, len(request.recipe.averaged_steps)) + len(settings.plateau_ends),
         epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
@@ -324,7 +324,7 @@ def _search(request: PlanRequest, result: SearchResult) -> SearchSummary:
 
 
 def _option(request: PlanRequest, option: FittingLayout) -> LayoutOption:
-    phases = [_phase(request, option.layout, phase) for phase in request.recipe.pretrain.phases]
+    phases = [_phase(request, option.layout, phase) for phase in request.recipe.pretrain.phases_left]
     hours = sum(phase.hours for phase in phases if phase.hours is not None)
     price = request.machine.on_demand
     return LayoutOption(

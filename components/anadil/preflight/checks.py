@@ -27,7 +27,9 @@ from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.merge import inspect_merge
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
+from anadil.preflight.start_point import inspect_start_point
 from anadil.preflight.text_size import EPOCHS, inspect_text
+from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, is_place, recipes_of
 from anadil.runtime.threads import num_cores
@@ -162,6 +164,11 @@ def _hub_answers() -> bool:
     return os.environ.get("HF_HUB_OFFLINE") != "1" and this_machine.answers("huggingface.co", 443)
 
 
+def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:
+    if planned.recipe.pretrain.start_from and "pretrain" in planned.names:
+        yield inspect_start_point(planned.recipe, here=planned.here)
+
+
 def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
     memory_bytes, cpus = planned.memory_bytes or ram_bytes(), planned.cpus or num_cores()
     yield inspect_clean_cost(planned.recipe, memory_bytes, cpus, here=planned.here)
@@ -216,6 +223,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="merge.add", by=EVERY, function=_merge, level=logging.INFO),
+    Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

@@ -8,7 +8,7 @@ from anadil.core.errors import PreflightError, RecipeError, RetryableError
 from anadil.core.stages import FLOW
 from anadil.preflight.check import CheckResult, skipped
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import files_key, named_files, named_side_files, recipes_of
+from anadil.runtime.job import earlier_place, files_key, named_files, named_side_files, recipes_of
 
 
 def claim_of(place: str, recipe: Recipe) -> str:
@@ -59,6 +59,7 @@ def check_reach(recipe: Recipe) -> None:
             key: tuple(each for each in named if each.startswith(("/", ".", "~")) or Path(each).is_dir())
             for key, named in models.items()
         },
+        **{key: (place,) for stage in FLOW for key, place in earlier_place(stage, recipe).items()},
     }
     mistakes = [
         f"  {key}: {value or 'not set'}"

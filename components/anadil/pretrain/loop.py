@@ -55,6 +55,11 @@ class Training:
         return bool(self.signal or self.spent)
 
     @property
+    def is_branching(self) -> bool:
+        """True before the first step that follows the checkpoint of another run."""
+        return self.state.branch is not None and self.state.branch.step == self.state.step
+
+    @property
     def seconds(self) -> float:
         """Time in training, over all starts."""
         return time.monotonic() - self._clock
@@ -69,7 +74,7 @@ class Training:
         """
         settings, stop, trainer = self.job.recipe.pretrain, self.job.stop, self.trainer
         trainer.collective_wait = self._collective_wait
-        if self.state.step:
+        if self.state.step and not self.is_branching:
             log.info("resuming after step %s", f"{self.state.step:,}")
         with stop.deferred():
             stop.unsaved = False
@@ -129,7 +134,9 @@ class Training:
             for before in [self.state.sources.get(name, SourceState())]
         }
         tokens = self.state.tokens + step.tokens
-        self.state = State(step=done, tokens=tokens, seconds=self.seconds, sources=sources)
+        self.state = State(
+            step=done, tokens=tokens, seconds=self.seconds, sources=sources, branch=self.state.branch
+        )
         self.metrics.step_done(done)
         self.signal = step.signal
         self.is_phase_end = ends_phase(done, settings.phases)

@@ -25,17 +25,18 @@ def ends_phase(num_done: int, phases: Sequence[Phase]) -> bool:
     return False
 
 
-def rate_factor(step: int, phase: Phase, settings: Pretrain) -> float:
+def rate_factor(step: int, phase: Phase, settings: Pretrain, warmup: int | None = None) -> float:
     """Share of the peak rate, above 0 and up to 1, in a phase's step (from 0).
 
     A linear rise reaches the peak by the last step of the warm-up. From there `cosine` falls in half
     a cosine, and `wsd` falls linearly in the last `decay_fraction` of the phase. Both reach
-    `final_lr_fraction` by the last step of the phase.
+    `final_lr_fraction` by the last step of the phase. `warmup` are steps of the warm-up, where they are not the
+    recipe's.
 
     Source: `cosine`: Loshchilov & Hutter 2017, arXiv:1608.03983, equation 5 without restarts. `wsd`: Hu et al.
     2024, arXiv:2404.06395, section 4.2, with the line of Haegele et al. 2024, arXiv:2405.18392, section 3.
     """
-    warmup = math.ceil(settings.warmup_fraction * phase.steps)
+    warmup = settings.warmup_steps(phase) if warmup is None else warmup
     if step < warmup:
         # From 1, since a rate of 0 would waste the first step.
         return (step + 1) / warmup

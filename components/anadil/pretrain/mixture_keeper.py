@@ -36,22 +36,24 @@ class MixtureKeeper(Callback):
     def pre_train(self) -> None:
         """Plan the whole run, or resume with the order of the checkpoint; raises as `schedule_of`."""
         run = self.training
-        settings = run.job.recipe.pretrain
         self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources)
         saved = run.state.mixture
         # The first start's shares name the work directory, by which a start with other ones finds it.
         shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].sections))[1]
         self._origin = saved.get("origin", shares)
         if not saved:
-            self._use(schedule_of(settings, self._sizes))
+            self._plan_anew()
         else:
             before = TypeAdapter(Schedule).validate_python(saved["schedule"])
+            begin = run.trainer.batch_of(run.state.step) * run.job.recipe.pretrain.batch_size
+            self._use(before.with_names(tuple(self._sizes), begin))
             changes = differences(saved["shares"], shares_of(run.job.recipe))
             self.changes = list(saved["changes"])
-            self._use(before)
             if changes:
                 self.changes.append({"step": run.state.step + 1, "changes": changes})
                 log.warning("from step %s on: %s", f"{run.state.step + 1:,}", "; ".join(changes))
+            # A run that begins with a checkpoint of another one may have other phases, too.
+            if changes or run.is_branching:
                 self._plan_anew()
         if run.group.is_first:
             self._log_usage()

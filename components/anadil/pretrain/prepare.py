@@ -26,6 +26,7 @@ from anadil.plan.mixture import within_epochs
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
+from anadil.pretrain.checkpoint.start_point import check_start_point, read_start_point
 from anadil.pretrain.data.mixture import TrainingData, sizes_of
 from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
@@ -37,7 +38,7 @@ from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import base_files, recipe_origin, result_version
+from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
 from anadil.runtime.shares import split_shares
@@ -77,6 +78,13 @@ def prepare(
 ) -> tuple[Trainer, Mapping[str, StoredTokens], Job]:
     """Test the nodes, load the base model and open the tokens; return both, and the job with its steps."""
     settings = job.recipe.pretrain
+    if settings.start_from:
+        # Before the base is loaded; with all that is known, the checkpoint is compared again when it is read.
+        processes.run_on_first(
+            lambda: check_start_point(
+                read_start_point(str(settings.start_from)), job.recipe, base_files(job.recipe.base.model)
+            )
+        )
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
         copies = settings.copies
         local = Path(copies.local_path) if copies.local_every and copies.local_path else None
@@ -126,6 +134,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
             for name, packed in trainer.data.sources.items()
         },
         "input tokenizer": digest_of(job.inputs["tokenizer"]),
+        **extended(STAGES["pretrain"], job.recipe),
         **base_files(job.recipe.base.model),
         "model shapes": artifact.origin_key(shapes),
     }

@@ -32,6 +32,20 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """Checkpoint of another run that this one began with: `pretrain.start_from`."""
+
+    place: str
+    digest: str
+    """That of its manifest, which decides the key of what this run makes."""
+    step: int
+    run: str = ""
+    """Artifact that the other run makes; empty where a program wrote the checkpoint that did not say."""
+    warmup: int | None = None
+    """Steps of the warm-up in the phase of `step`, where the recipe's is longer than what was done of the phase."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class State:
     """Where the run stands."""
 
@@ -45,6 +59,10 @@ class State:
     """State of `SpikeDetector`: losses to compare with, and skipped batches."""
     sources: dict[str, SourceState] = field(default_factory=dict)
     """By name; empty where the recipe has no sources."""
+    branch: Branch | None = None
+    """Begin of the run, where that is a checkpoint of another one."""
+    run: str = ""
+    """Artifact that the run makes; of a saved state only."""
     mixture: dict[str, Any] = field(default_factory=dict)
     """State of `MixtureKeeper`: the order of the sources, and the shares that it follows from; of a saved state only."""
     journal: str = ""

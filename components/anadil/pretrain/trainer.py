@@ -61,6 +61,8 @@ class Trainer:
         """Number of the batch that a step takes, both from 0: batches may be skipped."""
         self.collective_wait: Callable[[], AbstractContextManager[object]] = nullcontext
         """Entered where this process waits for others."""
+        self.warmups: Mapping[int, int] = {}
+        """Steps of the warm-up by phase, where they are not the recipe's: see `Branch.warmup`."""
         self._replicas: Replicas | None = None
 
     def begin_phase(self, number: int) -> None:
@@ -100,7 +102,7 @@ class Trainer:
         assert self._replicas is not None
         number, within = phase_of(step, self.settings.phases)
         phase = self.settings.phases[number]
-        factor = rate_factor(within, phase, self.settings)
+        factor = rate_factor(within, phase, self.settings, self.warmups.get(number))
         optimizers.set_rates(self.optimizer, factor)
         # Freed, not filled with zeros: else they lie beside the activations of the forward pass.
         self.optimizer.zero_grad(set_to_none=True)

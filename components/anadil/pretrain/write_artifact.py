@@ -5,6 +5,7 @@ import logging
 import math
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from anadil.model.tiny import base_model
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint, export_mean
+from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.pretrain.checkpoint.storage import CHECKPOINTS, CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
@@ -95,6 +97,7 @@ def _summary(training: Training) -> dict[str, Any]:
         "epochs": round(state.step * settings.batch_size / data.num_sequences, 4),
         "packing_waste": round(data.waste, 6),
         **({"sources": _sources(training), "share_changes": _share_changes(training)} if data.names else {}),
+        **_begin_and_branches(training),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **({"peak_memory_bytes": max(peaks)} if peaks else {}),
@@ -102,6 +105,16 @@ def _summary(training: Training) -> dict[str, Any]:
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
         **training.metrics.summary(settings.steps),
+    }
+
+
+def _begin_and_branches(training: Training) -> dict[str, Any]:
+    """Checkpoint that the run began with, and those that others may begin with."""
+    storage = next(each for each in training.callbacks if isinstance(each, CheckpointStorage))
+    branch, points = training.state.branch, storage.branch_points()
+    return {
+        **({"start_from": asdict(branch)} if branch else {}),
+        **({POINTS: points} if points else {}),
     }
 
 

@@ -5,6 +5,7 @@ Telecom).
 """
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -128,6 +129,9 @@ class Pretrain(StrictModel):
 
     # A neutral key changes the losses by rounding at most, so a resume may change it.
 
+    # The content of the checkpoint decides, which is an input of the stage; its place does not.
+    start_from: Annotated[Place | None, NEUTRAL] = None
+    """Checkpoint `step-N` of another run, a directory or `s3://`, with whose weights, moments and place in the text training begins after step N of `phases`; left out, the base at step 0."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
         Phase(trains="embeddings", steps=5_000, lr=0.0032),
         Phase(trains="all", steps=15_000, lr=0.0024),
@@ -209,10 +213,25 @@ class Pretrain(StrictModel):
             )
         return self
 
+    def warmup_steps(self, phase: Phase) -> int:
+        """Steps at the begin of a phase in which the rate rises."""
+        return math.ceil(self.warmup_fraction * phase.steps)
+
     def decay_steps(self, phase: Phase) -> int:
         """Steps at the end of a phase in which `wsd` falls; the warm-up comes first where the two overlap."""
-        warmup = math.ceil(self.warmup_fraction * phase.steps)
-        return min(math.ceil(self.decay_fraction * phase.steps), phase.steps - warmup)
+        return min(math.ceil(self.decay_fraction * phase.steps), phase.steps - self.warmup_steps(phase))
+
+    @property
+    def plateau_ends(self) -> tuple[int, ...]:
+        """Optimizer steps after which `wsd` begins to fall, one of each phase with a flat part: places to branch off."""
+        if self.schedule != "wsd":
+            return ()
+        ends = accumulate(phase.steps for phase in self.phases)
+        return tuple(
+            end - self.decay_steps(phase)
+            for end, phase in zip(ends, self.phases, strict=True)
+            if phase.steps > self.warmup_steps(phase) + self.decay_steps(phase)
+        )
 
     @property
     def optimizer(self) -> str:
@@ -225,15 +244,34 @@ class Pretrain(StrictModel):
         return sum(phase.steps for phase in self.phases)
 
     def last_checkpoints(self, number: int) -> tuple[int, ...]:
-        """Steps of the last checkpoints, at most `number`, behind the last phase that trains other weights."""
+        """Steps of the last checkpoints, at most `number`, behind the last phase that trains other weights.
+
+        Those before the checkpoint of `start_from` are of another run, which has removed them.
+        """
         ends = list(accumulate(phase.steps for phase in self.phases))
         # A mean with a backbone that was frozen until then would take most of its training back.
         other = (
             end for end, each in zip(ends, self.phases, strict=True) if each.trains != self.phases[-1].trains
         )
-        begin = max(other, default=0)
+        begin = max((self.start_step, *other))
         regular = range(0, self.steps, self.checkpoint_every)
         return tuple(sorted({step for step in (*regular, *ends) if step > begin}))[-number:]
+
+    @property
+    def phases_left(self) -> tuple[Phase, ...]:
+        """Phases with the steps that a run does: those before the checkpoint of `start_from` are done."""
+        done, left = self.start_step, []
+        for phase in self.phases:
+            if phase.steps > done:
+                left.append(phase.model_copy(update={"steps": phase.steps - done}))
+            done = max(0, done - phase.steps)
+        return tuple(left) or self.phases
+
+    @property
+    def start_step(self) -> int:
+        """Step of the checkpoint that `start_from` names, by its name; 0 where it has another one."""
+        match = re.search(r"step-(\d+)/*$", self.start_from or "")
+        return int(match[1]) if match else 0
 
     def within_epochs(self, num_sequences: float) -> "Pretrain":
         """The same for a text of so many packed sequences: its phases make at most `max_epochs`."""

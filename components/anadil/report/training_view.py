@@ -9,7 +9,7 @@ from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio
 from anadil.report.learning import FINETUNING, PRETRAINING, learnings
-from anadil.report.read import Facts, Json, field, list_of, named_tables, series, table_of
+from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, series, table_of
 from anadil.report.verdict import candidates_of
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
@@ -82,15 +82,30 @@ def training_view(facts: Facts) -> TrainingView:
     return TrainingView(
         steps="" if steps is None else figure(int(steps)),
         phases="; ".join(stretches),
-        words=_words(facts, PRETRAINING),
+        words=" ".join(filter(None, (_begin_words(facts), _words(facts, PRETRAINING)))),
         charts=charts[:OPEN_CURVES],
         more_charts=charts[OPEN_CURVES:],
         source_charts=_source_charts(facts, bands),
         sources=_sources(facts),
         phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
         summary=facts_table(
-            "Continued pre-training in numbers", facts.training_summary, skipped=("phases", "sources")
+            "Continued pre-training in numbers",
+            facts.training_summary,
+            skipped=("phases", "sources", "start_from", "branch_points"),
         ),
+    )
+
+
+def _begin_words(facts: Facts) -> str:
+    """Say with which checkpoint training began; nothing where that was the base."""
+    begin = table_of(facts.training_summary.get("start_from"))
+    if not begin:
+        return ""
+    run = last_part(str(begin.get("run") or ""))
+    of_run = f" of the model {run}" if run else " of another run"
+    return (
+        f"Training began with the checkpoint of step {figure(begin.get('step'))}{of_run}; the steps before it are those "
+        "of that run."
     )
 
 

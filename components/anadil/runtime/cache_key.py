@@ -21,7 +21,7 @@ from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS
 from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import by_source, kind_of, source_of, value_of, word_of
+from anadil.runtime.job import by_source, earlier_place, kind_of, source_of, value_of, word_of
 from anadil.text.language import is_pack_path
 from anadil.text.parallel import TEMPLATE_DIGEST, both_languages, is_pair, languages_of
 
@@ -65,10 +65,7 @@ def stage_origin(
         origin["source"] = (
             f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
         )
-    if stage.extends:
-        section, key = stage.extends.split(".")
-        if earlier := getattr(getattr(recipe, section), key):
-            origin[f"input {stage.extends}"] = artifact.finished_manifest(earlier, stage.writes).digest
+    origin |= extended(stage, recipe)
     named = {f"file {uri}": uri for uri in files}
     named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
     for name, uri in named.items():
@@ -85,6 +82,19 @@ def stage_origin(
     for model in value_of(recipe, stage.models) or () if stage.models else ():
         origin |= {f"{name} of {model}": digest for name, digest in base_files(model).items()}
     return origin
+
+
+def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
+    """Return the origin entry of what the stage goes on from, by its content; empty where the recipe names nothing.
+
+    Raises:
+        DataError: There is none in the place that the recipe names.
+    """
+    kind = stage.extends_kind or stage.writes
+    return {
+        f"{INPUT}{key}": artifact.finished_manifest(place, kind).digest
+        for key, place in earlier_place(stage, recipe).items()
+    }
 
 
 def _made_of(word: str, manifest: Manifest, inputs: Mapping[str, Manifest]) -> dict[str, str]:
@@ -157,7 +167,7 @@ def current_origin(
         # The file of a pack may be another one by now.
         if not name.startswith(RECIPE) or text.startswith(f'"{PACK}')
     }
-    data = recipe or _nested(origin)
+    data = recipe or nested_keys(origin)
     tops = {section.partition(".")[0] for section in sections}
     try:
         known = Recipe.model_validate({name: data[name] for name in tops & data.keys()})
@@ -178,7 +188,8 @@ def origin_changes(
     return artifact.origin_differences({**defaults, **before}, {**defaults, **new})
 
 
-def _nested(origin: Mapping[str, str]) -> dict[str, Any]:
+def nested_keys(origin: Mapping[str, str]) -> dict[str, Any]:
+    """Return the recipe keys of an origin as tables of a recipe: those that differ from their defaults."""
     data: dict[str, Any] = {}
     for name, text in origin.items():
         if name.startswith(RECIPE):

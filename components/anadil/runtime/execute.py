@@ -41,7 +41,13 @@ from anadil.runtime.planned_artifact import (
     planned_artifact,
     reusable,
 )
-from anadil.runtime.remake import earlier_work, refuse_remake, unused_checkpoints
+from anadil.runtime.remake import (
+    FINISHED,
+    branch_points,
+    earlier_work,
+    refuse_remake,
+    unused_checkpoints,
+)
 from anadil.runtime.signals import Stop
 from anadil.runtime.termination import writing
 
@@ -202,6 +208,7 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
     run: StageRun = load_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
+        (job.work / FINISHED).unlink(missing_ok=True)
     with track_stage(Step.of(planned.stage, job.recipe).name, job.recipe, job.work) as tracker:
         if rank == 0:
             _tell_start(tracker, planned, job, manifests)
@@ -273,8 +280,11 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = made.manifest
+    points = branch_points(planned)
     if not has_unsent(planned.work / SPOOL):
-        clear(planned.work)
+        clear(planned.work, points)
+    if points:
+        (planned.work / FINISHED).write_text(planned.target, encoding="utf-8")
     log_figures(manifest.figures)
     return MadeArtifact(uri=planned.target, manifest=manifest)
 

@@ -174,6 +174,12 @@ def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ..
     }
 
 
+def earlier_place(stage: Stage, recipe: Recipe) -> dict[str, str]:
+    """Return the place of what the stage goes on from, by its recipe key; empty where the recipe names nothing."""
+    place = str(value_of(recipe, stage.extends) or "") if stage.extends else ""
+    return {stage.extends: place} if place else {}
+
+
 def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
     """Recipe key -> patterns by which the recipe names the files that the stage reads beside its data."""
     patterns: dict[str, tuple[str, ...]] = {}

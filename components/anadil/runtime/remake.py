@@ -30,6 +30,10 @@ CHECKPOINTS = {
     "finetune": "trainer/checkpoint-*[0-9]/manifest.json",
 }
 """Stage -> manifests of its checkpoints below a work directory, deeper where each process has its own."""
+BRANCH_POINT = "branch_point"
+"""Count in the manifest of a checkpoint that outlives its run, so that others can begin with it."""
+FINISHED = "finished"
+"""File in a work directory whose run has made its artifact and left branch points."""
 STATE = "state.json"
 """State of a run in a checkpoint of `pretrain`."""
 BY_DIGEST = (f"{RECIPE}finetune.inputs", f"{RECIPE}finetune.preference")
@@ -134,6 +138,16 @@ def unused_checkpoints(planned: PlannedArtifact) -> str:
     )
 
 
+def branch_points(planned: PlannedArtifact) -> list[Path]:
+    """Checkpoints in a work directory that outlive its run."""
+    if planned.stage.name not in CHECKPOINTS:
+        return []
+    parent = planned.work.parent
+    paths = _checkpoints(planned.stage, parent, glob.escape(planned.work.name))
+    manifests = ((parent / path.parent, _readable(parent / path.parent)) for path in paths)
+    return [path for path, manifest in manifests if manifest and BRANCH_POINT in manifest.records]
+
+
 def _has_checkpoints(planned: PlannedArtifact) -> bool:
     return bool(_checkpoints(planned.stage, planned.work.parent, glob.escape(planned.work.name)))
 
@@ -207,6 +221,7 @@ def _unfinished_checkpoints(planned: PlannedArtifact) -> list[Path]:
         path
         for path in _checkpoints(planned.stage, work.parent, f"*{work.suffix}")
         if not ((work.parent / path.parts[0]).with_suffix("") / MANIFEST).exists()
+        and not (work.parent / path.parts[0] / FINISHED).exists()
     ]
 
 

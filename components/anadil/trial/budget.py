@@ -69,6 +69,7 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
         phases = tuple(phase.model_copy(update={"mix": mix, "anneal": None}) for phase in phases)
     changed = {
         "phases": phases,
+        "start_from": None,
         "max_epochs": None,
         "copies": Copies(),
         "faults": faults,

@@ -15,7 +15,7 @@ from anadil.core.stages import STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.manifests.pod import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.plan.instances import LOCAL, Machine
-from anadil.runtime.job import named_side_files
+from anadil.runtime.job import earlier_place, named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 
 log = logging.getLogger(__name__)
@@ -137,6 +137,7 @@ def _check_places(job: TrainingJob) -> None:
     places += [(f"{job.stage}.inputs", uri) for uri in files]
     beside = named_side_files(STAGES[job.stage], job.recipe)
     places += [(key, uri) for key, uris in beside.items() for uri in uris]
+    places += earlier_place(STAGES[job.stage], job.recipe).items()
     for key, uri in places:
         if not uri.startswith(("s3://", "builtin:")):
             raise RecipeError(f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://")

@@ -14,15 +14,16 @@ import shutil
 from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from anadil import __version__
-from anadil.artifacts import artifact
+from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.local_directory import flush
-from anadil.artifacts.uri import MANIFEST
+from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.state import State
+from anadil.runtime.remake import BRANCH_POINT
 
 log = logging.getLogger(__name__)
 
@@ -110,8 +111,12 @@ def describe_files(paths: list[Path]) -> Entries:
         return {path.name: entry for path, entry in zip(paths, entries, strict=True)}
 
 
-def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entries) -> Path:
+def commit(
+    partial: Path, state: State, origin: Mapping[str, str], files: Entries, *, is_point: bool = False
+) -> Path:
     """Seal a checkpoint whose tensors are written and flushed by all processes, and give it its name.
+
+    `is_point` marks a branch point, which outlives the run.
 
     Raises:
         PreflightError: Files of other processes are missing, because the disk is not shared.
@@ -130,7 +135,7 @@ def commit(partial: Path, state: State, origin: Mapping[str, str], files: Entrie
         key=artifact.origin_key(origin),
         origin=dict(origin),
         files={**dict(sorted(files.items())), STATE: artifact.file_entry(partial / STATE)},
-        records={"step": state.step, "tokens": state.tokens},
+        records={"step": state.step, "tokens": state.tokens, **({BRANCH_POINT: 1} if is_point else {})},
         program={"version": __version__},
     )
     # The manifest seals: a directory without one is no checkpoint.
@@ -192,22 +197,23 @@ def sealed(manifest: Manifest) -> str:
     return json.dumps(replace(manifest, figures=figures).fields(), ensure_ascii=False, indent=1)
 
 
-def manifest_of(path: Path) -> Manifest:
-    """Read the manifest of a checkpoint; `IntegrityError` for a missing, changed or foreign one."""
-    manifest = artifact.read_manifest(str(path))
+def manifest_of(place: Path | str) -> Manifest:
+    """Read the manifest of a checkpoint, wherever it lies; `IntegrityError` for a missing, changed or foreign one."""
+    uri = str(place)
+    manifest = artifact.read_manifest(uri)
     if manifest is None:
-        raise IntegrityError(f"{path}: has no {MANIFEST}")
-    if (path / MANIFEST).read_bytes() != sealed(manifest).encode():
-        raise IntegrityError(f"{path}/{MANIFEST}: is not as it was written")
+        raise IntegrityError(f"{place}: has no {MANIFEST}")
+    if storage.store(uri).read(join(uri, MANIFEST)) != sealed(manifest).encode():
+        raise IntegrityError(f"{place}/{MANIFEST}: is not as it was written")
     if manifest.kind != KIND:
-        raise IntegrityError(f"{path}: holds a {manifest.kind}, not a {KIND}")
-    step = step_in_name(path.with_suffix("").name)
+        raise IntegrityError(f"{place}: holds a {manifest.kind}, not a {KIND}")
+    step = step_in_name(PurePath(place).with_suffix("").name)
     if manifest.records.get("step") != step:
-        raise IntegrityError(f"{path}: its manifest is that of step {manifest.records.get('step')}")
+        raise IntegrityError(f"{place}: its manifest is that of step {manifest.records.get('step')}")
     # A name such as ../x would be written outside on a download.
     foreign = [name for name in manifest.files if "/" in name or name in {"", ".", ".."}]
     if foreign:
-        raise IntegrityError(f"{path}: its manifest names {foreign[0]!r}, outside the checkpoint")
+        raise IntegrityError(f"{place}: its manifest names {foreign[0]!r}, outside the checkpoint")
     return manifest
 
 

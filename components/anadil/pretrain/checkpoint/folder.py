@@ -57,6 +57,7 @@ class CheckpointFolder:
         origin: Mapping[str, str],
         keep: int,
         *,
+        points: Collection[int] = (),
         per_process: bool = False,
         optional: bool = False,
         replica: CheckpointReplica | None = None,
@@ -65,8 +66,8 @@ class CheckpointFolder:
     ) -> None:
         """Claim the archive.
 
-        A resume with another `origin` is refused. Steps in `needed` stay beyond the newest `keep`. `heartbeat` is called while a download from the archive makes
-        progress: it is no hang.
+        A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points`
+        outlive the run. `heartbeat` is called while a download from the archive makes progress: it is no hang.
 
         Raises:
             PreflightError: Another run writes to the archive.
@@ -75,7 +76,8 @@ class CheckpointFolder:
         # layout and processes can use it. `optional`: a failure to write is a warning, since another tier has one.
         self.folder, self._all, self._origin, self._keep = folder, group, dict(origin), keep
         self._per_process, self._optional = per_process, optional
-        self._replica, self._heartbeat, self._needed = replica, heartbeat, needed
+        self._points, self._needed = frozenset(points), frozenset((*points, *needed))
+        self._replica, self._heartbeat = replica, heartbeat
         self._uploads = replica if group.is_first else None
         self._writers = Group() if per_process else group
         if self._writers.host is not None:
@@ -135,6 +137,18 @@ class CheckpointFolder:
         if self._uploads is not None:
             self._uploads.wait()
 
+    def branch_points(self) -> dict[int, list[str]]:
+        """Step -> places of the branch points that are kept, here and in the archive; after `finish`, on the first process."""
+        places = {
+            step: [str(directory.path_of(self.folder, step))]
+            for step in sorted(self._points.intersection(directory.steps(self.folder)))
+        }
+        if self._uploads is not None:
+            for step in sorted(self._points):
+                if place := self._uploads.place_of(step):
+                    places.setdefault(step, []).append(place)
+        return places
+
     def remove(self) -> None:
         """Remove all checkpoints of this process, whose disk is its own."""
         self.wait()
@@ -186,9 +200,11 @@ class CheckpointFolder:
         Every process calls it, for each tier. The archive gets the checkpoint if it lacks it.
         """
         self._tidy(lambda: directory.discard_later(self.folder, step, remove=self._optional))
-        path = directory.path_of(self.folder, max(step, 0))
-        if self._uploads is not None and (path / MANIFEST).is_file():
-            self._uploads.enqueue_upload(path)
+        paths = [
+            directory.path_of(self.folder, each) for each in sorted({*self._points, step}) if 0 < each <= step
+        ]
+        if self._uploads is not None:
+            self._uploads.enqueue_upload(*(path for path in paths if (path / MANIFEST).is_file()))
 
     def invalidate_after(self, step: int) -> None:
         """Set aside checkpoints of later steps, and remove them from the archive; every process calls it."""
@@ -217,7 +233,10 @@ class CheckpointFolder:
             del staged
             parts = writers.run_everywhere(lambda: directory.describe_files(self._written(partial)))
             files = {name: entry for part in parts for name, entry in part.items()}
-            writers.run_on_first(lambda: directory.commit(partial, state, self._origin, files))
+            is_point = state.step in self._points
+            writers.run_on_first(
+                lambda: directory.commit(partial, state, self._origin, files, is_point=is_point)
+            )
         except FAILURES as error:
             if writers.is_first:
                 shutil.rmtree(partial, ignore_errors=True)
@@ -272,7 +291,7 @@ class CheckpointFolder:
         """Verify a checkpoint; None where some process finds it damaged, which then sets it aside."""
         # On a shared disk each process reads its share, so that 1 TiB is read once.
         share = (0, 1) if self._per_process else (self._all.rank, self._all.size)
-        words = self._all.run_everywhere(lambda: _damage(path, *share))
+        words = self._all.run_everywhere(lambda: damage_of(path, *share))
         damages = [text for text in words if text]
         if damages:
             damaged = words[self._all.rank] if self._per_process else damages[0]
@@ -312,7 +331,7 @@ def local_folder(path: Path, origin: Mapping[str, str], layout: str, group: Grou
     return path / key / f"rank-{group.rank}"
 
 
-def _damage(path: Path, rank: int, size: int) -> str:
+def damage_of(path: Path, rank: int, size: int) -> str:
     """Describe the damage of a checkpoint, empty for none; `IntegrityError` if it was made to run code."""
     try:
         directory.verify_part(path, directory.manifest_of(path), rank, size)

@@ -4,7 +4,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from pathlib import Path, PurePosixPath
 from time import monotonic
@@ -29,16 +29,28 @@ LOOK_S = 10.0
 class CheckpointReplica:
     """Uploads checkpoints in the background; the manifest last."""
 
-    def __init__(self, uri: str, keep: int, *, renew_s: float = RENEW_S, silent_s: float = SILENT_S) -> None:
-        """Set up; every process may make one, and the first alone uses it. See `Lease` for the times."""
+    def __init__(
+        self,
+        uri: str,
+        keep: int,
+        *,
+        points: Collection[int] = (),
+        renew_s: float = RENEW_S,
+        silent_s: float = SILENT_S,
+    ) -> None:
+        """Set up; every process may make one, and the first alone uses it. See `Lease` for the times.
+
+        `points` are steps that are all copied, and kept beside the newest.
+        """
         self.uri = uri
-        self._keep = keep
+        self._keep, self._points = keep, frozenset(points)
         self._is_remote = "://" in uri
         kind = StandingObjectLease if self._is_remote else FileLease
         self._lease: Lease = kind(join(uri, LOCK), REMEDY, renew_s, silent_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="archive")
         self._working: Future[None] | None = None
-        self._queued: Path | None = None
+        self._queued: list[Path] = []
+        self._turn = threading.Lock()
         self._ended = threading.Event()
         self._moved = 0
 
@@ -67,10 +79,23 @@ class CheckpointReplica:
         except AnadilError as error:
             log.warning("%s: the lock cannot be read; training continues: %s", self.uri, error)
 
-    def enqueue_upload(self, path: Path) -> None:
-        """Copy a checkpoint in the background, or only the newest of several; replicas of later steps are removed."""
-        self._queued = path
-        self._working = self._thread.submit(self._copy_queued)
+    def enqueue_upload(self, *paths: Path) -> None:
+        """Copy checkpoints in the background, the newest and branch points; replicas of later steps are removed."""
+        with self._turn:
+            for path in paths:
+                queued = [each for each in self._queued if directory.step_in_name(each.name) in self._points]
+                self._queued = [*queued, path]
+        if paths:
+            self._working = self._thread.submit(self._copy_queued)
+
+    def place_of(self, step: int) -> str:
+        """Where the finished replica of a step lies; empty where there is none, or the storage does not answer."""
+        place = join(self.uri, directory.path_of(Path(), step).name)
+        try:
+            return place if storage.store(place).exists(join(place, MANIFEST)) else ""
+        except (AnadilError, OSError) as error:
+            log.warning("%s: cannot be looked up: %s", place, error)
+            return ""
 
     def invalidate_after(self, after: int) -> None:
         """Wait for the copy under way, then remove the replicas of steps after `after`."""
@@ -154,9 +179,16 @@ class CheckpointReplica:
             raise IntegrityError(str(error)) from None
 
     def _copy_queued(self) -> None:
-        path, self._queued = self._queued, None
-        if path is None:
-            return  # a newer one was copied instead
+        while True:
+            with self._turn:
+                if not self._queued:
+                    return
+                path = self._queued.pop(0)
+                # Only the newest says which others are to be removed.
+                is_last = not self._queued
+            self._copy_one(path, is_last=is_last)
+
+    def _copy_one(self, path: Path, *, is_last: bool) -> None:
         started = monotonic()
         try:
             # Before each copy: a run that was silent may have been succeeded.
@@ -166,7 +198,8 @@ class CheckpointReplica:
             else:
                 self._copy(path)
                 log.info("%s copied to %s in %.1f s", path.name, self.uri, monotonic() - started)
-            self._remove_others(path)
+            if is_last:
+                self._remove_others(path)
         except CancelledError:
             log.info("%s: copying %s is broken off; the next start does it", self.uri, path.name)
         except (AnadilError, OSError) as error:
@@ -217,7 +250,8 @@ class CheckpointReplica:
                 "%s: the run resumed from an earlier step; removing the replicas of steps %s",
                 self.uri, directory.listed(later),
             )  # fmt: skip
-        self._remove([*later, *steps[len(later) + self._keep :]])
+        newest = [step for step in steps[len(later) :] if step not in self._points]
+        self._remove([*later, *newest[self._keep :]])
 
     def _remove(self, steps: Iterable[int]) -> None:
         for step in steps:

@@ -3,7 +3,9 @@
 import logging
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
@@ -11,7 +13,8 @@ from anadil.core.errors import PreflightError
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint
+from anadil.pretrain.checkpoint.branch import open_start_point
+from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint, read_tensors
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
@@ -47,7 +50,7 @@ class CheckpointStorage(Callback):
         """
         settings = recipe.pretrain
         self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group
-        self._copies = settings.copies
+        self._copies, self._origin, self._heartbeat = settings.copies, dict(origin), heartbeat
         # How layers are gathered changes nothing in a checkpoint.
         layout = settings.parallelism.model_dump_json(exclude={"prefetch", "reshard"})
         self.is_shared = _is_shared(work, group)
@@ -66,12 +69,14 @@ class CheckpointStorage(Callback):
                 )
             # A directory for each run: one lock, one origin.
             uri = join(self._copies.archive, artifact.origin_key(dict(origin)))
-            replica = CheckpointReplica(uri, self._copies.archive_keep)
+            points = settings.plateau_ends
+            replica = CheckpointReplica(uri, self._copies.archive_keep, points=points)
         self.durable = CheckpointFolder(
             folder if self.is_shared else local_folder(folder, origin, layout, group),
             group,
             origin,
             settings.keep_checkpoints,
+            points=settings.plateau_ends,
             per_process=not self.is_shared,
             replica=replica,
             needed=recipe.averaged_steps,
@@ -89,20 +94,20 @@ class CheckpointStorage(Callback):
         self._snapshot: tuple[State, Tensors] | None = None
 
     def resume(self) -> State | None:
-        """Restore the newest checkpoint; None where there is none."""
+        """Restore the newest checkpoint, else that of `pretrain.start_from`; None where there is none."""
         best, state = newest_of(self._tiers), None
         if best is not None:
             source, checkpoint = best
-            state, phases = checkpoint.state, self._settings.phases
             log.info("the newest checkpoint is %s", checkpoint.path)
-            within = not ends_phase(state.step, phases)
-            if within:
-                self._trainer.begin_phase(phase_of(state.step, phases)[0])
-                self._trainer.allocate(state.step)
-            source.load(checkpoint, self._trainer.tensors(moments=within))
-            if within:
-                self.snapshot(state, force=True)
+            state = self._restore(checkpoint, source.load)
             self._group.run_on_first(lambda: self._refuse_lost_steps(checkpoint.state.step))
+        elif self._settings.start_from:
+            with open_start_point(
+                self._recipe, self._origin, self._trainer.data, self._group, self._heartbeat
+            ) as checkpoint:
+                state = self._restore(
+                    checkpoint, lambda it, tensors: read_tensors(it, tensors, self._group.host)
+                )
         # Also without a checkpoint: an older start may have left later steps.
         for tier in self._tiers:
             tier.discard_later_checkpoints(-1 if state is None else state.step)
@@ -117,6 +122,25 @@ class CheckpointStorage(Callback):
                 f"{directory.listed(list(steps))}, and the run has come past {directory.listed(lost)}, which it no longer has "
                 f"(there: {directory.listed(present)}); average fewer, or remove the directory to train again"
             )
+
+    def _restore(
+        self, checkpoint: VerifiedCheckpoint, load: Callable[[VerifiedCheckpoint, Tensors], None]
+    ) -> State:
+        state, phases = checkpoint.state, self._settings.phases
+        within = not ends_phase(state.step, phases)
+        if within:
+            self._trainer.begin_phase(phase_of(state.step, phases)[0])
+            self._trainer.allocate(state.step)
+        load(checkpoint, self._trainer.tensors(moments=within))
+        if within:
+            self.snapshot(state, force=True)
+        if state.branch is not None and state.branch.warmup is not None:
+            self._trainer.warmups = {phase_of(state.branch.step, phases)[0]: state.branch.warmup}
+        return state
+
+    def pre_save(self, state: State) -> State:
+        """Add what the run makes, for another one that begins with the checkpoint."""
+        return replace(state, run=self.training.job.target)
 
     def post_phase_start(self) -> None:
         """Take the first snapshot of a phase, so that its first steps can be rolled back."""
@@ -149,20 +173,35 @@ class CheckpointStorage(Callback):
     def due(self, step: int) -> bool:
         """Return whether the durable tier or the node's disk gets a copy after `step`."""
         every, local = self._settings.checkpoint_every, self._copies.local_every
-        phase_end = ends_phase(step, self._settings.phases)
-        return phase_end or step % every == 0 or bool(local and step % local == 0)
+        return self._is_milestone(step) or step % every == 0 or bool(local and step % local == 0)
 
     def save(self, state: State, *, force: bool = False) -> None:
         """Write where it is due; with `force` to the durable tier, and wait for it: the run is about to end."""
-        phase_end = ends_phase(state.step, self._settings.phases)
-        # At a phase's end the next start makes a new optimizer, so moments would be dead weight.
-        tensors = self._trainer.tensors(moments=not phase_end)
-        if force or phase_end or state.step % self._settings.checkpoint_every == 0:
+        is_point = state.step in self._settings.plateau_ends
+        # At a phase's end the next start makes a new optimizer, so moments would be dead weight. Where the rate never
+        # falls, a branch makes the phase longer and needs them.
+        tensors = self._trainer.tensors(moments=is_point or not ends_phase(state.step, self._settings.phases))
+        if force or self._is_milestone(state.step) or state.step % self._settings.checkpoint_every == 0:
             self.durable.save(state, tensors)
             if force:
                 self.durable.wait()
         elif self._local is not None:
             self._local.save(state, tensors)
+
+    def branch_points(self) -> list[dict[str, Any]]:
+        """Step and place of each checkpoint that outlives the run, for `pretrain.start_from`; after `finish`."""
+        points = [
+            {"step": step, "place": place}
+            for step, places in self.durable.branch_points().items()
+            for place in places
+        ]
+        for each in points:
+            log.info("to branch off before the rate falls: pretrain.start_from=%s", each["place"])
+        return points
+
+    def _is_milestone(self, step: int) -> bool:
+        """Return whether `step` ends a phase or its flat part, where a checkpoint is due whatever the interval."""
+        return ends_phase(step, self._settings.phases) or step in self._settings.plateau_ends
 
     def snapshot(self, state: State, *, force: bool = False) -> None:
         """Copy to memory for `restore_snapshot` where that is due, or with `force` in any case."""

@@ -13,14 +13,14 @@ from typing import Literal
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
-from anadil.artifacts.find import find_artifact
+from anadil.artifacts.find import find_artifact, read_table
 from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
 from anadil.core.errors import AnadilError, IntegrityError
 from anadil.core.stages import FLOW, PER_SOURCE, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
-from anadil.report.read import field, list_of, table_of
+from anadil.report.read import field, last_part, list_of, table_of
 from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import kind_of, word_of
 
@@ -29,6 +29,7 @@ DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
 """Artifact -> the recipe key that names its outside files."""
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
 """Name in a manifest of a file of another recipe key."""
+START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_kind
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 
@@ -119,8 +120,43 @@ class Chain:
         self.added += _added(manifest) if stage and stage.models else ()
         self.files += _source_files(manifest, source)
         for name, digest in manifest.origin.items():
-            if name.startswith("input ") and digest not in self._seen:
+            if name == f"input {START_FROM}":
+                self._follow_start(uri, manifest, digest)
+            elif name.startswith("input ") and digest not in self._seen:
                 self._find(name.removeprefix("input "), digest, manifest.kind)
+
+    def _follow_start(self, uri: str, manifest: Manifest, digest: str) -> None:
+        """Add the checkpoint that a training began with, and the model that its run has made.
+
+        A run removes its checkpoints, so one that is gone is no gap. What was trained on before it is one.
+        """
+        begin = table_of(read_table(uri, manifest, "training.json").get("start_from"))
+        place, run = str(begin.get("place", "")), str(begin.get("run", ""))
+        why = (
+            ""
+            if begin.get("digest") == digest
+            else f"{uri}: training.json names another checkpoint than the manifest"
+        )
+        there = _readable_manifest(place)
+        if there is not None and there.digest != digest:
+            why = f"{place}: is not the checkpoint that {uri} began with"
+        self.links.append(
+            Link(
+                word=CHECKPOINT, uri=place, digest=digest, needed_by=manifest.kind,
+                key="" if there is None else there.key, files=0 if there is None else len(there.files),
+                state="changed" if why else "unknown" if there is None else "verified", why=why,
+            )
+        )  # fmt: skip
+        # A model that was moved keeps its name, the key, in another root.
+        for made in (run, *(join(root, manifest.kind, last_part(run)) for root in self._roots if run)):
+            known = _readable_manifest(made)
+            if known is not None and known.kind == manifest.kind:
+                if known.digest not in self._seen:
+                    self.follow(made, known, CHECKPOINT)
+                return
+        why = f"{run or place}: the run of the checkpoint has no finished model there, so what it was trained on is not traced"
+        link = Link(word=manifest.kind, uri="", digest=digest, needed_by=CHECKPOINT, state="missing", why=why)
+        self.links.append(link)
 
     def _find(self, name: str, digest: str, needed_by: str) -> None:
         # An input is named by its kind, with its source, and that of `clean.since` by the recipe key.
@@ -140,6 +176,14 @@ class Chain:
         )
         link = Link(word=word, uri="", digest=digest, needed_by=needed_by, state="missing", why=why)
         self.links.append(link)
+
+
+def _readable_manifest(uri: str) -> Manifest | None:
+    """Manifest of a place; None where there is none, or where the place cannot be read."""
+    try:
+        return artifact.read_manifest(uri) if uri else None
+    except (AnadilError, OSError):
+        return None
 
 
 def _fault(uri: str, manifest: Manifest) -> str:
