@@ -7,7 +7,7 @@ from typing import Literal
 
 from anadil.core.field_paths import field_of
 from anadil.core.json_text import parse_json
-from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, number_of, verdict
+from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, marks_in, number_of, verdict
 from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS, has_choices
 
 LISTS = ("messages", "conversations", "conversation")
@@ -146,7 +146,7 @@ def first_answer(given: object) -> object:
 
 def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) -> set[str]:
     """Columns of a row that its chat is made of."""
-    marks = {name for name in MARK_KEYS if verdict(row, name) is not None}
+    marks = {name for name, mark in marks_in(row).items() if mark is not None}
     read = marks | {name for name in SYSTEMS if isinstance(row.get(name), str)}
     listed = first_of(row, LISTS)
     if listed:
