@@ -137,12 +137,14 @@ def test_old_checkpoints_go_as_ever_without_a_mean(tmp_path: Path, base: Path) -
     assert not (job.out / "averaged").exists()
 
 
-def test_a_trial_of_tokenizers_averages_nothing_and_phases_that_train_alike_count_together(
-    base: Path,
-) -> None:
-    recipe = averaging(base, keep_checkpoints=2)
+def test_the_mean_is_of_the_checkpoints_that_this_run_writes_of_phases_that_train_alike(base: Path) -> None:
+    alike = [{"trains": "all", "steps": steps, "lr": 1e-3} for steps in (2, 4)]
+    branch = {"start_from": "/runs/step-00000006"}
 
-    assert trial_recipe(recipe, 2).averaged_steps == ()
-    assert recipe.averaged_steps == (6, 9, 12)
-    trainers = [{"trains": "all", "steps": steps, "lr": 1e-3} for steps in (2, 4)]
-    assert averaging(base, phases=trainers).averaged_steps == (2, 3, 6)
+    assert averaging(base).averaged_steps == (6, 9, 12)
+    assert averaging(base, phases=alike).averaged_steps == (2, 3, 6)
+    assert averaging(base, schedule="wsd", decay_fraction=0.5).averaged_steps == (8, 9, 12)
+    assert averaging(base, 2, **branch).averaged_steps == (9, 12)
+    with pytest.raises(ValidationError, match=r"average_last is 3, .* write 2 checkpoints \(steps 9, 12\)"):
+        averaging(base, **branch)
+    assert trial_recipe(averaging(base), 2).averaged_steps == ()

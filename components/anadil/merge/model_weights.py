@@ -19,7 +19,7 @@ class ModelWeights:
     """A Hugging Face directory whose files were compared with its config.json."""
 
     name: str
-    """What messages call it: recipe key and place."""
+    """Recipe key that names it, for messages."""
     folder: Path
     config: Any
     tensors: Mapping[str, StoredTensor]

@@ -100,22 +100,22 @@ class Ends:
         """
         average_of = () if average_last is None else tuple(average_steps(model, average_last))
         theta = open_weights(model if average_last is None else model / AVERAGED, "the trained model")
-        own = open_weights(base, "base.model")
-        check_alike(theta, own)
-        vocabulary = vocabulary_rows(tokenizer, own.num_tokens)
-        expected = own.num_tokens if vocabulary is None else len(vocabulary)
+        opened_base = open_weights(base, "base.model")
+        check_alike(theta, opened_base)
+        vocabulary = vocabulary_rows(tokenizer, opened_base.num_tokens)
+        expected = opened_base.num_tokens if vocabulary is None else len(vocabulary)
         if theta.num_tokens != expected:
             raise DataError(
                 f"{model}: has {theta.num_tokens:,} embedding rows, and the map of {tokenizer} makes {expected:,}; give the "
                 "tokenizer that it was trained with"
             )
         used = (
-            range(own.num_tokens)
+            range(opened_base.num_tokens)
             if vocabulary is None
             else {piece for pieces in vocabulary.sources for piece in pieces}
         )
-        vectors = [_open_vector(place, each, own, used, tokenizer) for place, each in enumerate(add)]
-        return cls(theta, own, vocabulary, vectors, average_of, model)
+        vectors = [_open_vector(place, each, opened_base, used, tokenizer) for place, each in enumerate(add)]
+        return cls(theta, opened_base, vocabulary, vectors, average_of, model)
 
     @property
     def names(self) -> list[str]:

@@ -255,7 +255,9 @@ class Pretrain(StrictModel):
         )
         begin = max((self.start_step, *other))
         regular = range(0, self.steps, self.checkpoint_every)
-        return tuple(sorted({step for step in (*regular, *ends) if step > begin}))[-number:]
+        return tuple(sorted({step for step in (*regular, *ends, *self.plateau_ends) if step > begin}))[
+            -number:
+        ]
 
     @property
     def phases_left(self) -> tuple[Phase, ...]:
