@@ -139,7 +139,7 @@ def test_old_checkpoints_go_as_ever_without_a_mean(tmp_path: Path, base: Path) -
 
 def test_the_mean_is_of_the_checkpoints_that_this_run_writes_of_phases_that_train_alike(base: Path) -> None:
     alike = [{"trains": "all", "steps": steps, "lr": 1e-3} for steps in (2, 4)]
-    branch = {"start_from": "/runs/step-00000006"}
+    branch: dict[str, Any] = {"start_from": "/runs/step-00000006"}
 
     assert averaging(base).averaged_steps == (6, 9, 12)
     assert averaging(base, phases=alike).averaged_steps == (2, 3, 6)
