@@ -149,7 +149,9 @@ def _chart_stages() -> str:
     for name in LAUNCHABLE:
         stage = STAGES[name]
         takes = {*stage.optional, *stage.streams}  # Streams are made by the job itself where it gets none.
-        stages[name] = {"needs": sorted({*stage.reads} - takes), "takes": sorted(takes)}
+        # The model to begin with is named by one option, merged or not.
+        needs = {*stage.reads} - takes - {*stage.either[:-1]}
+        stages[name] = {"needs": sorted(needs), "takes": sorted(takes)}
     return _yaml(stages, note)
 
 

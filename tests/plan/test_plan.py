@@ -14,7 +14,7 @@ from anadil.recipe.load import load_recipe
 from tests.kit.plans import TEXT
 
 SECTIONS = (
-    "expected version recipe language model machine layout from text text_fault replay encode phases after search choices time cost reliability "
+    "expected version recipe language model machine layout from text text_fault replay encode merge phases after search choices time cost reliability "
     "checkpoints storage calibration assumptions"
 )
 KEYS = {

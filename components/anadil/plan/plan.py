@@ -13,6 +13,7 @@ from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reserved
+from anadil.plan.merging import merge_need
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
 from anadil.plan.rationale import LayoutRationale
 from anadil.plan.reliability import checkpoint_bytes
@@ -190,6 +191,7 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         text_fault=request.text.fault,
         replay=replay_need(recipe, machine),
         encode=request.text.encode,
+        merge=merge_need(shape, recipe, machine),
         phases=phases,
         after=tuple(needs_after(shape, recipe, machine, nodes, after)),
         search=None if result.search is None else _search(request, result.search),

@@ -7,6 +7,7 @@ from anadil.plan.budget import RentalCost, StorageNeed, Time
 from anadil.plan.calibration import Calibration
 from anadil.plan.layout import Kernels, Layout, Precision
 from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
+from anadil.plan.merging import MergeNeed
 from anadil.plan.model_shape import Trains
 from anadil.plan.rationale import Rationale
 from anadil.plan.reliability import CheckpointPlan, Reliability
@@ -141,6 +142,8 @@ class Plan:
     """Needs of the stage `replay`; None where the base writes nothing."""
     encode: EncodeNeed | None
     """Needs of the stage `encode`; None where the size of the text is not known."""
+    merge: MergeNeed | None
+    """Needs of the stage `merge`; None where nothing is merged."""
     phases: tuple[PhaseEstimate, ...]
     after: tuple[StageMemory, ...]
     """Stages that load the trained model: `finetune`, where there are chats, and `evaluate`."""

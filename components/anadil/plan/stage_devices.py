@@ -9,14 +9,13 @@ from anadil.core.stages import STAGES
 from anadil.plan.evaluating import evaluate_plan
 from anadil.plan.finetuning import finetune_plan
 from anadil.plan.instances import CPU, Machine
+from anadil.plan.merging import MERGE
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
 from anadil.plan.replaying import REPLAY
 from anadil.plan.stage_memory import AFTER, StageMemory
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
-
-MERGE = "merge"
 
 
 def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> tuple[int, int]:

@@ -67,6 +67,7 @@ def render_plan(plan: Plan) -> str:
         "memory_chart": _memory_chart(plan),
         "memory": _keyed(tables.memory_table(plan), tables.memory_parts(plan) | tables.outside_parts(plan)),
         "after": _table(tables.after_table(plan)),
+        "merge": _table(tables.merge_table(plan)),
         "step_chart": _step_chart(plan),
         "step": _keyed(tables.step_table(plan), tables.step_parts(plan)),
         "frontier": _frontier(plan),

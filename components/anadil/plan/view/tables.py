@@ -110,6 +110,25 @@ def encode_table(plan: Plan) -> Grid:
     return _list("Encoding the text, on CPUs", *rows)
 
 
+def merge_table(plan: Plan) -> Grid:
+    """Needs of the stage `merge`; no rows where nothing is merged."""
+    need = plan.merge
+    if need is None:
+        return _list("Merge")
+    rows = [
+        ("weights to read", stored_bytes(need.read_bytes)),
+        ("disk", stored_bytes(need.disk_bytes)),
+        ("main memory", human_bytes(need.memory_bytes)),
+    ]
+    if need.memory:
+        at = f"{human_bytes(need.memory.total_bytes)} of {human_bytes(need.memory.device_bytes)} on {need.memory.where}"
+        rows += [
+            ("merges to score, at most", human_count(need.points)),
+            ("memory to score", f"{at} ({need.memory.verdict})"),
+        ]
+    return _list("Merge", *rows)
+
+
 def memory_table(plan: Plan) -> Grid:
     """Bytes of one device at the worst moment of each phase, by part, and what there is."""
     phases = [phase.memory for phase in plan.phases]

@@ -45,6 +45,7 @@ def plan_lines(plan: Plan) -> list[str]:
         [*_text(plan)],
         _list(tables.replay_table(plan)),
         _list(tables.encode_table(plan)),
+        _list(tables.merge_table(plan)),
         [*_bars(plan, tables.memory_table(plan), memory)],
         [*_grid(tables.after_table(plan))],
         [*_bars(plan, tables.step_table(plan), tables.step_parts(plan))],

@@ -1,0 +1,64 @@
+"""Needs of a merge in a plan."""
+
+import pytest
+
+from anadil.plan.instances import machine
+from anadil.plan.merging import merge_need
+from anadil.plan.model_shape import trained_shape
+from anadil.plan.plan import build_plan, choose_layout, request_for
+from anadil.plan.stage_devices import stage_devices
+from anadil.plan.view.tables import merge_table
+from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
+
+GPUS = machine("p5.48xlarge")
+VECTOR = "{model: meta-llama/Llama-3.2-1B-Instruct, minus: meta-llama/Llama-3.2-1B, weight: %s}"
+
+
+def recipe_of(merge: str) -> Recipe:
+    return load_recipe("azerbaijani-1b", [f"merge={merge}"])
+
+
+@pytest.mark.parametrize(
+    ("merge", "points", "devices"),
+    [
+        ("{base_share: 0.25}", 0, (1, 0)),
+        ("{base_share: auto}", 7, (1, 1)),
+        (f"{{add: [{VECTOR % 'auto'}]}}", 5, (1, 1)),
+        (f"{{base_share: auto, add: [{VECTOR % 'auto'}]}}", 11, (1, 1)),
+    ],
+)
+def test_a_merge_takes_a_gpu_only_to_score_what_it_chooses_from(
+    merge: str, points: int, devices: tuple[int, int]
+) -> None:
+    recipe = recipe_of(merge)
+
+    need = merge_need(trained_shape(recipe), recipe, GPUS)
+
+    assert need
+    assert (need.points, need.memory is not None) == (points, points > 0)
+    assert stage_devices("merge", recipe, GPUS, 1) == devices
+
+
+def test_each_model_is_read_once_and_a_mean_of_checkpoints_is_written_too() -> None:
+    plain, mean = recipe_of("{base_share: 0.25}"), recipe_of("{average_last: 3}")
+    added = recipe_of(f"{{add: [{VECTOR % 1.0}]}}")
+
+    needs = [merge_need(trained_shape(each), each, GPUS) for each in (plain, mean, added)]
+
+    one, two, three = (need for need in needs if need)
+    assert two.disk_bytes == 2 * one.disk_bytes
+    # The base is what is subtracted, and is read once.
+    assert three.read_bytes - one.read_bytes == one.read_bytes - one.disk_bytes
+
+
+def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
+    plans = []
+    for settings in ([], ["merge={base_share: 0.25}"]):
+        request = request_for("r", load_recipe("azerbaijani-1b", settings), GPUS, 1, None)
+        plans.append(build_plan(request, choose_layout(request)))
+
+    assert [[row[0] for row in merge_table(plan).rows] for plan in plans] == [
+        [],
+        ["weights to read", "disk", "main memory"],
+    ]
