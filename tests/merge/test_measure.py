@@ -15,6 +15,7 @@ from anadil.evaluate.models import load_candidate, open_model
 from anadil.evaluate.tuning import tuning_part
 from anadil.merge import measure
 from anadil.merge.measure import TARGET, choose_values, read_tuning_texts, score_of
+from anadil.preflight.merge import inspect_tuning_text
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
@@ -176,3 +177,16 @@ def test_what_is_auto_is_chosen_and_said(
     assert sum("<- chosen" in line for line in table) == 1
     assert any("rule of base_share: the fewest bits per byte" in line for line in table)
     assert f"chosen: base_share {choice.base_share:g}: " in caplog.text
+
+
+def test_a_small_file_of_retained_text_is_refused_before_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "ru.txt"
+    file.write_text("Одна книга.", encoding="utf-8")
+    recipes = (
+        Recipe.model_validate({"merge": {"base_share": "auto"}, "evaluate": {"retained": each}})
+        for each in ([], [str(file)])
+    )
+
+    assert inspect_tuning_text(next(recipes)).detail == "4 documents for tuning"
+    with pytest.raises(DataError, match="retained text ru has 1 document and none for tuning"):
+        inspect_tuning_text(next(recipes))

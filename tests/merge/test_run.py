@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from anadil.core.candidates import answers, before_finetuning
 from anadil.core.errors import DataError, RecipeError
@@ -16,7 +17,9 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.flow import Step, flow_of
 from anadil.runtime.job import Job
-from tests.kit.merging import Models, make_models
+from anadil.text.corpus import write_documents
+from tests.evaluate.conftest import TEXTS, document
+from tests.kit.merging import Models, make_models, tensors_of
 
 ONE_TEXT = "clean: {inputs: [a.txt]}\nfinetune: {inputs: [b.jsonl]}\n"
 
@@ -90,6 +93,28 @@ def test_a_share_of_the_base_alone_makes_a_model_that_continues_text(models: Mod
     figures = run(job_of(models, tmp_path, recipe_of(models, "{base_share: 0.25}")))
 
     assert not answers("merged", figures)
+
+
+def test_values_that_are_chosen_are_those_of_the_model_and_its_table(models: Models, tmp_path: Path) -> None:
+    vector = f"{{model: {models.instruct}, minus: {models.base}, weight: auto}}"
+    recipe = recipe_of(models, f"{{base_share: auto, add: [{vector}]}}")
+    job = job_of(models, tmp_path, recipe)
+    job.inputs["corpus"] = tmp_path / "corpus"
+    write_documents(
+        tmp_path / "corpus", "heldout", [document(f"{text} {at}") for at, text in enumerate(TEXTS * 2)]
+    )
+
+    figures = run(job)
+
+    table = json.loads((job.out / "merge.json").read_text(encoding="utf-8"))
+    chosen = table["chosen"]
+    assert table["base_share"] == chosen["base_share"] == figures["base_share"]
+    assert [each["weight"] for each in table["add"]] == chosen["weights"]
+    assert len(table["points"]) == 7 + 4
+    ends, written = models.open(chat=True), tensors_of(job.out)
+    for name, tensor in written.items():
+        expected = ends.tensor(name, chosen["base_share"], chosen["weights"])
+        assert torch.equal(tensor.float(), expected.to(tensor.dtype).float()), name
 
 
 def test_the_tokenizer_of_another_training_is_refused(models: Models, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
     frontier = frontier_of(merge)
 
     assert (frontier.charts, frontier.points.rows, frontier.reasons, frontier.rules) == ((), [], (), ())
-    assert "<summary>The rule</summary>" not in pages(tmp_path, merge)[0]
+    assert "Rule of" not in pages(tmp_path, merge)[0]
 
 
 @pytest.mark.parametrize("without", ["limits", "chosen", "points", "texts", "rules", "add", "base_share"])
@@ -89,7 +89,7 @@ def test_page_and_markdown_say_what_was_chosen_and_by_which_rule(tmp_path: Path)
     page, short = pages(tmp_path, measured_merge())
 
     assert "<li>base_share 0.1875: the fewest bits per byte</li>" in page
-    assert "<summary>The rule</summary>" in page
+    assert "Rule of base_share: the fewest bits per byte." in page
     assert "- Merge: base\\_share 0.1875: the fewest bits per byte" in short
     assert "| 0.1875 | 0.5 | 2.278 |" in short
 
@@ -102,3 +102,22 @@ def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
 
     assert ("for tuning heldout", "9 not scored, 31 scored") in rows
     assert ("for tuning en", "4 not scored, 12 scored") in rows
+
+
+def test_the_model_card_says_what_was_chosen(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, merge=measured_merge())
+    run(job)
+
+    card = (job.out / "model_card.md").read_text(encoding="utf-8")
+
+    chosen = card.partition("Chosen by bits per byte of held-out text that no score uses:")[2]
+    assert chosen.startswith(
+        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add\\[0\\].weight 0.5: the largest\n"
+    )
+    assert "## Merge" not in _card(tmp_path / "without")
+
+
+def _card(folder: Path) -> str:
+    job = report_run.job(folder)
+    run(job)
+    return (job.out / "model_card.md").read_text(encoding="utf-8")

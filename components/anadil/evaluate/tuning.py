@@ -7,19 +7,24 @@ documents with the same text are never on both sides.
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import DataError
-from anadil.evaluate.heldout import Heldout
+from anadil.core.format import counted
+from anadil.evaluate.heldout import NO_SOURCES, RETAINED_KEY, Heldout, read_retained
+from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document, read_corpora
+from anadil.text.language import load_language
 
 log = logging.getLogger(__name__)
 
 ONE_IN = 4
 """One document in so many is for tuning. Chosen by us: scores keep most of the text, since their intervals need it."""
+NUMBERS = "or set base_share and weight to numbers"
+"""Way out where there is nothing to tune by."""
 
 
 def tuning_part(documents: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
@@ -41,6 +46,50 @@ def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
     # Files of `evaluate.heldout` are never tuned by. The choice then does not depend on them, and figures on a public test
     # set compare with those of others.
     return tuning_part(document for document in read_corpora(corpora, "heldout") if document.text)[0]
+
+
+def retained_tuning(
+    recipe: Recipe, files: Sequence[str], sources: Mapping[str, Path] = NO_SOURCES
+) -> tuple[Document, ...]:
+    """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`.
+
+    Raises:
+        DataError: A file, or the language of a source, has no text for tuning.
+    """
+    read = read_retained(files, recipe.clean.text_field, sources)
+    tuning = tuning_part(read)[0]
+    _refuse_unmeasured(recipe, sources, Counter(each.lang for each in read), {each.lang for each in tuning})
+    return tuning
+
+
+def _refuse_unmeasured(
+    recipe: Recipe, sources: Mapping[str, Path], counts: Mapping[str, int], measured: set[str]
+) -> None:
+    """Refuse a retained text without a part for tuning, unless it is of a source in a language that another text is in."""
+    codes = {
+        f"{name}_source" if f"{name}_source" in counts else name: load_language(
+            recipe.of_source(name).language
+        ).code
+        for name in sources
+    }
+    languages = {codes.get(text, text).partition("-")[0] for text in measured}
+    for text in {**counts, **codes}:
+        if text in measured:
+            continue
+        count = counted(counts.get(text, 0), "document")
+        # A small source holds out a document or two, and the program's English stands for an English one.
+        if text in codes and languages & set(codes[text].split("-")):
+            log.warning("source text %s has %s held out, and is not tuned by", text, count)
+            continue
+        place = (
+            "clean.heldout_fraction of the source"
+            if text in codes
+            else f"the number of documents in {RETAINED_KEY}"
+        )
+        raise DataError(
+            f"merge: the retained text {text} has {count} and none for tuning (one in {ONE_IN} is, unless none is left to "
+            f"score); raise {place}, {NUMBERS}"
+        )
 
 
 def without_tuning(

@@ -6,7 +6,7 @@ Text, windows and sums are those of `evaluate`. No merge is written to disk befo
 import hashlib
 import logging
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,17 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.core.errors import DataError
-from anadil.core.format import counted
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.heldout import RETAINED_KEY, by_target, read_retained
+from anadil.evaluate.heldout import RETAINED_KEY, by_target
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, load_candidate, open_model
-from anadil.evaluate.tuning import ONE_IN, target_tuning, tuning_part
+from anadil.evaluate.tuning import NUMBERS, ONE_IN, retained_tuning, target_tuning
 from anadil.merge.auto import Choice, Figures, Limits, Point, RetainedFigures, Score, choose
 from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document
-from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
@@ -35,7 +33,6 @@ MAX_DOCUMENTS, MAX_CHARS = 64, 2_000
 the same documents."""
 TARGET = "target"
 """Name of the text in the taught language."""
-NUMBERS = "or set base_share and weight to numbers"
 
 LoadInto = Callable[[Any, float, Sequence[float]], None]
 """Copies the merge of a base share and weights into a loaded model."""
@@ -68,45 +65,13 @@ def read_tuning_texts(job: Job) -> TuningTexts:
             f"merge: the corpus has no held-out document for tuning (one in {ONE_IN} is, unless none is left to score); "
             f"raise clean.heldout_fraction, {NUMBERS}"
         )
-    read = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
-    retained = tuning_part(read)[0]
-    _refuse_unmeasured(recipe, others, Counter(each.lang for each in read), {each.lang for each in retained})
+    retained = retained_tuning(recipe, job.side_files.get(RETAINED_KEY, ()), others)
     texts = TuningTexts(target=_sample(target), retained=_sample(retained))
     log.info(
         "tuning on documents that scores do not use, at most %d of a text and %s characters of each: %s",
         MAX_DOCUMENTS, f"{MAX_CHARS:,}", ", ".join(f"{text} {count}" for text, count in texts.counts.items()),
     )  # fmt: skip
     return texts
-
-
-def _refuse_unmeasured(
-    recipe: Recipe, others: Mapping[str, Path], counts: Mapping[str, int], measured: set[str]
-) -> None:
-    """Refuse a retained text without a part for tuning, unless it is of a source in a language that another text is in."""
-    codes = {
-        f"{name}_source" if f"{name}_source" in counts else name: load_language(
-            recipe.of_source(name).language
-        ).code
-        for name in others
-    }
-    languages = {codes.get(text, text).partition("-")[0] for text in measured}
-    for text in {**counts, **codes}:
-        if text in measured:
-            continue
-        count = counted(counts.get(text, 0), "document")
-        # A small source holds out a document or two, and the program's English stands for an English one.
-        if text in codes and languages & set(codes[text].split("-")):
-            log.warning("source text %s has %s held out, and is not tuned by", text, count)
-            continue
-        place = (
-            "clean.heldout_fraction of the source"
-            if text in codes
-            else f"the number of documents in {RETAINED_KEY}"
-        )
-        raise DataError(
-            f"merge: the retained text {text} has {count} and none for tuning (one in {ONE_IN} is, unless none is left to "
-            f"score); raise {place}, {NUMBERS}"
-        )
 
 
 def _sample(documents: Sequence[Document]) -> tuple[Document, ...]:

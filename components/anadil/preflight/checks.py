@@ -24,7 +24,7 @@ from anadil.preflight.base_model import inspect_base, inspect_kind
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
-from anadil.preflight.merge import inspect_merge
+from anadil.preflight.merge import inspect_merge, inspect_tuning_text
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
 from anadil.preflight.start_point import inspect_start_point
@@ -156,8 +156,13 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
 
 
 def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
-    if planned.recipe.merge and planned.recipe.merge.add and STAGES["merge"] in planned.stages:
+    merge = planned.recipe.merge
+    if not merge or STAGES["merge"] not in planned.stages:
+        return
+    if merge.add:
         yield inspect_merge(planned.recipe, here=planned.here)
+    if merge.is_auto:
+        yield inspect_tuning_text(planned.recipe, here=planned.here)
 
 
 def _hub_answers() -> bool:

@@ -1,14 +1,16 @@
-"""Look at the models of `merge.add` before a run: a wrong one would end it after its pre-training."""
+"""Look at the models and the text of a merge before a run: a wrong one would end it after its pre-training."""
 
 from pathlib import Path
 
 from anadil.artifacts.base_model import TINY, base_tokenizer, is_local
 from anadil.core.format import counted
+from anadil.core.stages import STAGES
 from anadil.preflight.base_model import check_base
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.places import claim_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
+from anadil.runtime.job import named_side_files, side_files
 
 KEY = "merge.add"
 
@@ -46,6 +48,27 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
         return passed(KEY, f"{counted(len(models), 'model')} found, {compared} of the base's shape")
 
     return inspect_where_visible(KEY, inspect, here=here)
+
+
+def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
+    """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet.
+
+    Raises:
+        DataError: A file cannot be read, or holds too little.
+    """
+    key = "evaluate.retained"
+    (kind,) = (each for each in STAGES["merge"].side_files if each.key == key)
+    names = named_side_files(STAGES["merge"], recipe).get(key, ())
+    if not here and (hidden := {name: claim for name in names if (claim := claim_of(name, recipe))}):
+        return unseen(key, hidden)
+
+    def inspect() -> CheckResult:
+        from anadil.evaluate.tuning import retained_tuning  # loads numpy, which not every image has
+
+        tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
+        return passed(key, f"{counted(len(tuning), 'document')} for tuning")
+
+    return inspect_where_visible(key, inspect, here=here)
 
 
 def _compare(models: dict[str, str], base: str) -> int:

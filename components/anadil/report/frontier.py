@@ -72,7 +72,7 @@ def _points_table(merge: Json) -> TextTable:
         f"{clip(name, 40)} {figure(count)}" for name, count in table_of(merge.get("texts")).items()
     )
     note = (
-        f"Documents that no score uses: {counts}. Beginnings of 95 % intervals are left out."
+        f"In brackets, the upper end of the 95 % interval. Documents, which no score uses: {counts}."
         if counts
         else ""
     )

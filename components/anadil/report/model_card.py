@@ -25,6 +25,7 @@ from anadil.report.data_card import (
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
+from anadil.report.frontier import frontier_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.merge_view import merge_table, merge_words
@@ -107,6 +108,7 @@ def card_of_model(facts: ModelFacts) -> str:
         "limits": _known_limits(facts),
         "training": _training_facts(facts),
         "merge_words": merge_words(facts.merge),
+        "chosen": frontier_of(facts.merge).reasons,
         "merged": merge_table(facts.merge, table_of(field(facts.recipe, "report.licences"))),
         "corpus": corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
         "mixture": corpora_table(facts.corpora, facts.training),
