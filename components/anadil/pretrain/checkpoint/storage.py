@@ -113,10 +113,10 @@ class CheckpointStorage(Callback):
             tier.discard_later_checkpoints(-1 if state is None else state.step)
         return state
 
-    def _refuse_lost_steps(self, resumed: int) -> None:
+    def _refuse_lost_steps(self, done: int) -> None:
         """Refuse to go on where a checkpoint that is to be averaged has gone: no step writes it again."""
         present, steps = directory.steps(self.durable.folder), self._recipe.averaged_steps
-        if lost := [step for step in steps if step <= resumed and step not in present]:
+        if lost := [step for step in steps if step <= done and step not in present]:
             raise PreflightError(
                 f"{self.durable.folder}: merge.average_last is {len(steps)}, the mean of checkpoints "
                 f"{directory.listed(list(steps))}, and the run has come past {directory.listed(lost)}, which it no longer has "
