@@ -19,7 +19,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
-from anadil.runtime.cache_key import RECIPE, RESULT_VERSION, current_origin, origin_changes
+from anadil.runtime.cache_key import INPUT, RECIPE, RESULT_VERSION, current_origin, origin_changes
 from anadil.runtime.planned_artifact import Neighbours, PlannedArtifact, place_of, work_of
 from anadil.runtime.shares import split_shares
 
@@ -120,6 +120,11 @@ def unused_checkpoints(planned: PlannedArtifact) -> str:
     root = work.parent
     # A run that is at work needs its checkpoints.
     left = [path for path in _unfinished_checkpoints(planned) if not is_held(root / path.parts[0])]
+    # A run that begins with a checkpoint of another one does use it.
+    begin = planned.origin.get(f"{INPUT}{stage.extends}")
+    manifests = ((path, _readable(root / path.parent)) for path in left if begin)
+    used = {path.parts[0] for path, manifest in manifests if manifest and manifest.digest == begin}
+    left = [path for path in left if path.parts[0] not in used]
     if not left:
         return ""
     folder, checkpoint = root / left[-1].parts[0], root / left[-1].parent

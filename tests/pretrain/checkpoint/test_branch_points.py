@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import storage
-from anadil.core.errors import DataError, IntegrityError
+from anadil.core.errors import BudgetReached, DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.model.process_group import Group
 from anadil.plan.instances import machine
@@ -80,6 +80,23 @@ def test_what_a_finished_run_leaves_is_no_unfinished_run(tmp_path: Path, base: P
 
     assert list(other.work.parent.glob("*/checkpoints/step-00000006"))
     assert remake.unused_checkpoints(other) == ""
+
+
+def test_an_unfinished_run_that_a_branch_begins_with_is_not_said_to_be_unused(
+    tmp_path: Path, base: Path
+) -> None:
+    with pytest.raises(BudgetReached):
+        started(base, faults={"budget_hours": 1e-9})
+    (place,) = (tmp_path / "root/model").glob("*/checkpoints/step-00000001")
+    inputs = {word: str(base.with_name(word)) for word in ("corpus", "tokenizer")}
+
+    def warning(**keys: Any) -> str:
+        recipe = make_recipe(base, **FLAT, weight_decay=0.0, **keys)
+        recipe = recipe.model_copy(update={"storage": Storage(root=str(tmp_path / "root"))})
+        return remake.unused_checkpoints(planned_artifact(STAGES["pretrain"], recipe, inputs, (), None))
+
+    assert "which this run does not use" in warning()
+    assert warning(start_from=str(place)) == ""
 
 
 def test_a_branch_begins_with_a_copy_in_an_archive(tmp_path: Path, base: Path, bucket: str) -> None:
