@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.signals import Stop, handle_signals
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import clean, content, write_jsonl
+from tests.kit.clean_stage import InThisProcess, clean, content, write_jsonl
 from tests.kit.harness import wait_for
 from tests.kit.process_tasks import Work, work
 
@@ -31,6 +32,24 @@ def test_every_task_is_done_once_by_processes_that_stay(
     assert [len(each) for each in pids] == [1] * 5
     assert len({pid for each in pids for pid in each}) <= 2
     assert "done with a" in caplog.text
+
+
+def test_kernels_are_loaded_once_before_processes_are_copies_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    class Here(Processes):
+        def map(self, function: Any, tasks: Any, tick: Any = None) -> None:
+            steps.append(function.__name__)
+            InThisProcess().map(function, tasks)
+
+    monkeypatch.setattr("anadil.clean.run.warm_kernels", lambda: steps.append("kernels"))
+
+    clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", texts(12)), executor=Here())
+
+    assert steps[:2] == ["kernels", "map_shard"]
+    assert steps.count("kernels") == 1
 
 
 COPIED = """

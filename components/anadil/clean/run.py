@@ -31,6 +31,7 @@ from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
 from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
+from anadil.clean.warm_kernels import warm_kernels
 from anadil.clean.write.accounts import Accounts, limits_in_force
 from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
@@ -42,6 +43,7 @@ from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
+from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Figures, Job, files_key
 from anadil.text.written import read_written
 
@@ -147,6 +149,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
 def _mapped(workspace: Workspace, executor: Executor, key: str) -> tuple[ReadStats, CleanStats]:
     """Clean all shards, and sum what they counted."""
     tasks = workspace.map_tasks()
+    if tasks and isinstance(executor, Processes):
+        # Copies of this process have them at once. Each would load them for itself, 1 s of CPU with numba.
+        warm_kernels()
     with progress("shards", len(tasks)) as bar:
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
