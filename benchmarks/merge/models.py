@@ -22,18 +22,20 @@ HELD_OUT_EVERY = 16
 """One document of so many is scored and not trained on."""
 NEWS_EVERY = 13
 """One piece of English news of so many is scored: half of the English text."""
-LONGEST_SCORED = 600
-"""Characters of a scored document, so that a CPU scores many."""
+LONGEST_HELD_OUT = 600
+"""Characters of a held-out document that training text is compared with."""
+LONGEST_SCORED = 200
+"""Those of them that are scored, so that a CPU scores many documents."""
 TUNING_OF = 4
 """One held-out document of so many, by its hash, chooses the point; scores use the others."""
 LANGUAGES = ("az", "en")
 MINUS_STEPS = 4
 MINUS_LR = 1e-4
-CHATS = 160
+CHATS = 96
 """Chats that a model is taught to answer by, a quarter of each kind."""
 FINETUNE: Mapping[str, Any] = {
     "trains": "all",
-    "lr": 2e-4,
+    "lr": 3e-4,
     "epochs": 1,
     "batch_size": 8,
     "heldout_fraction": 0.05,
@@ -47,6 +49,7 @@ def parser(purpose: str) -> argparse.ArgumentParser:
     made.add_argument("--base", type=Path, required=True, help="directory of the base model")
     made.add_argument("--work", type=Path, default=Path("merge"), help="default: %(default)s")
     made.add_argument("--seeds", type=int, default=3)
+    made.add_argument("--own-seeds", type=int, default=1, help="of models with the base's own vocabulary")
     made.add_argument("--steps", type=int, default=24)
     made.add_argument("--batch", type=int, default=1, help="sequences of a step")
     made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
@@ -61,7 +64,7 @@ def in_tuning_part(text: str) -> bool:
 
 def write_texts(folder: Path) -> None:
     """Write training text, and held-out text by language, unless it is there."""
-    if (folder / "held.en.jsonl").exists():
+    if (folder / "scored.en.jsonl").exists():
         return
     folder.mkdir(parents=True, exist_ok=True)
     az, en = documents("az"), documents("en")
@@ -71,9 +74,12 @@ def write_texts(folder: Path) -> None:
     texts = {
         "web": [text for at, (_, text) in enumerate(az) if at % HELD_OUT_EVERY],
         "english": [text for at, text in enumerate(pages) if at % HELD_OUT_EVERY][:40],
-        "held.az": [text[:LONGEST_SCORED] for _, text in az[::HELD_OUT_EVERY]],
-        "held.en": [text[:LONGEST_SCORED] for text in pages[::HELD_OUT_EVERY] + news[::NEWS_EVERY]],
+        "held.az": [text for _, text in az[::HELD_OUT_EVERY]],
+        "held.en": pages[::HELD_OUT_EVERY] + news[::NEWS_EVERY],
     }
+    for name in ("held.az", "held.en"):
+        texts[f"scored.{name[-2:]}"] = [text[:LONGEST_SCORED] for text in texts[name]]
+        texts[name] = [text[:LONGEST_HELD_OUT] for text in texts[name]]
     for name, each in texts.items():
         write_lines(folder / f"{name}.jsonl", [{"text": text} for text in each])
 
@@ -105,7 +111,7 @@ class Models:
         return {
             language: [
                 text
-                for text in read_texts(self.runs.work / f"texts/held.{language}.jsonl")
+                for text in read_texts(self.runs.work / f"texts/scored.{language}.jsonl")
                 if in_tuning_part(text) == tuning
             ]
             for language in LANGUAGES
@@ -166,8 +172,11 @@ class Models:
         settings: Mapping[str, Any],
         merge: Mapping[str, Any],
     ) -> Path:
-        """Merge a trained model as a section of the recipe says."""
-        recipe, work = self.runs.recipe(name, {**settings, "merge": merge}), self.runs.work
+        """Merge a trained model as a section of the recipe says; the stage reads what `heldout` gives."""
+        work = self.runs.work
+        az, en = (str(work / f"texts/scored.{language}.jsonl") for language in LANGUAGES)
+        scored = {**settings.get("evaluate", {}), "heldout": [az], "retained": [en]}
+        recipe = self.runs.recipe(name, {**settings, "evaluate": scored, "merge": merge})
         read = ["--model", str(model), "--tokenizer", str(work / f"tokenizer-{strategy}")]
         return Path(self.runs.stage("merge", recipe, work / name, *read, "--corpus", str(work / "corpus")))
 
@@ -195,7 +204,7 @@ def main() -> None:
     with ThreadPoolExecutor(read.jobs) as pool:
         trainings = [pool.submit(models.adapted, "extend", seed) for seed in range(read.seeds)]
         trainings += [pool.submit(lambda: models.finetuned("chat", models.minus(), "en"))]
-        trainings += [pool.submit(models.adapted, "base", seed) for seed in range(read.seeds)]
+        trainings += [pool.submit(models.adapted, "base", seed) for seed in range(read.own_seeds)]
         for each in trainings:
             print(each.result(), flush=True)
 
