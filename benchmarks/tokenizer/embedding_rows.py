@@ -38,7 +38,13 @@ from anadil.model.tiny import base_model
 from anadil.pretrain.embedding_init import Init, embedding_map, fit_vocabulary
 from anadil.recipe.sections import Base
 from anadil.tokenizer.bpe import continue_merges
-from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    extend_vocabulary,
+    with_all_bytes,
+    write_tokenizer,
+)
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.pretokens import count_texts
 
@@ -196,8 +202,10 @@ def distill(
         read = torch.tensor([row + [0] * (longest - len(row)) for row in pieces])
         with torch.no_grad():
             states = teacher.model(input_ids=read, use_cache=False).last_hidden_state
-            wanted = states.gather(1, ends[:, :, None].expand(-1, -1, states.shape[-1]))
-        loss = functional.mse_loss(model.model(input_ids=windows, use_cache=False).last_hidden_state, wanted)
+            expected = states.gather(1, ends[:, :, None].expand(-1, -1, states.shape[-1]))
+        loss = functional.mse_loss(
+            model.model(input_ids=windows, use_cache=False).last_hidden_state, expected
+        )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         table.grad *= is_new
