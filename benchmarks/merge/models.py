@@ -4,7 +4,6 @@ All that is made lies in one directory. Finished artifacts are reused, so that a
 """
 
 import argparse
-import hashlib
 import os
 import sys
 from collections.abc import Mapping
@@ -26,16 +25,14 @@ LONGEST_HELD_OUT = 600
 """Characters of a held-out document that training text is compared with."""
 LONGEST_SCORED = 200
 """Those of them that are scored, so that a CPU scores many documents."""
-TUNING_OF = 4
-"""One held-out document of so many, by its hash, chooses the point; scores use the others."""
 LANGUAGES = ("az", "en")
-MINUS_STEPS = 4
+MINUS_STEPS = 1
 MINUS_LR = 1e-4
 CHATS = 96
 """Chats that a model is taught to answer by, a quarter of each kind."""
 FINETUNE: Mapping[str, Any] = {
     "trains": "all",
-    "lr": 3e-4,
+    "lr": 1e-4,
     "epochs": 1,
     "batch_size": 8,
     "heldout_fraction": 0.05,
@@ -50,16 +47,11 @@ def parser(purpose: str) -> argparse.ArgumentParser:
     made.add_argument("--work", type=Path, default=Path("merge"), help="default: %(default)s")
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--own-seeds", type=int, default=1, help="of models with the base's own vocabulary")
-    made.add_argument("--steps", type=int, default=24)
+    made.add_argument("--steps", type=int, default=20)
     made.add_argument("--batch", type=int, default=1, help="sequences of a step")
     made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
-    made.add_argument("--lr", type=float, default=5e-4)
+    made.add_argument("--lr", type=float, default=1.5e-4)
     return made
-
-
-def in_tuning_part(text: str) -> bool:
-    """Tell whether a held-out document chooses the point; the others are scored."""
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % TUNING_OF == 0
 
 
 def write_texts(folder: Path) -> None:
@@ -107,15 +99,17 @@ class Models:
         return base
 
     def heldout(self, *, tuning: bool) -> dict[str, list[str]]:
-        """Held-out text by language: the part that chooses, or the part that is scored."""
-        return {
-            language: [
-                text
-                for text in read_texts(self.runs.work / f"texts/scored.{language}.jsonl")
-                if in_tuning_part(text) == tuning
-            ]
-            for language in LANGUAGES
+        """Held-out text by language: English that `auto` chooses by, or all that it does not see."""
+        from anadil.evaluate.tuning import tuning_part
+        from anadil.text.corpus import Document
+
+        texts = {
+            language: read_texts(self.runs.work / f"texts/scored.{language}.jsonl") for language in LANGUAGES
         }
+        english = [Document(id="", text=text, source="", url="", lang="en") for text in texts["en"]]
+        chosen = [each.text for each in tuning_part(english)[0 if tuning else 1]]
+        # Azerbaijani is chosen by in the corpus's own held-out part.
+        return {"en": chosen} if tuning else {"az": texts["az"], "en": chosen}
 
     def settings(self, strategy: Strategy, seed: int, **more: Any) -> dict[str, Any]:
         """Return the recipe of a training on Azerbaijani text, with other sections in place of its own."""
@@ -140,6 +134,9 @@ class Models:
         asked = self.asked
         return {
             "phases": [{"trains": "all", "steps": steps, "lr": lr}],
+            # With a step of a few hundred tokens, 5e-4 after two steps of warm-up doubled the loss.
+            "warmup_fraction": 0.2,
+            "log_every": 5,
             "batch_size": asked.batch,
             "micro_batch_size": asked.batch,
             "sequence_length": asked.length,
@@ -181,7 +178,7 @@ class Models:
         return Path(self.runs.stage("merge", recipe, work / name, *read, "--corpus", str(work / "corpus")))
 
     def minus(self) -> Path:
-        """Train the base on a few steps of English text, so that the pair's smaller end is the artifact of a stage."""
+        """Train the base on a step of English text, so that the pair's smaller end is the artifact of a stage."""
         english = {"clean": {"inputs": [str(self.runs.work / "texts/english.jsonl")]}, "language": "en"}
         settings = self.settings("base", 0, pretrain=self.pretrain(MINUS_STEPS, MINUS_LR), **english)
         return self.trained("minus", settings, "-base", "-english")
