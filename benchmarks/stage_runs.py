@@ -56,6 +56,11 @@ class StageRuns:
         path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
         return path
 
+    def is_recipe(self, name: str, settings: Mapping[str, Any]) -> bool:
+        """True if the recipe of a name was written with these settings."""
+        path = self.work / f"{name}.yaml"
+        return path.is_file() and json.loads(path.read_text(encoding="utf-8")) == settings
+
     def stage(self, stage: str, recipe: Path, out: Path, *options: str) -> str:
         """Run a stage in a process of its own, and return its artifact's place."""
         program = [sys.executable, "-m", "anadil", stage]
@@ -90,8 +95,7 @@ def score(model: Path, columns: Mapping[str, Sequence[str]], length: int) -> Sco
 
 def score_loaded(model: Any, tokenizer: Path, columns: Mapping[str, Sequence[str]], length: int) -> Scores:
     """Score a model in memory, with the tokenizer of a directory."""
-    from anadil.evaluate.candidate import BATCH_TOKENS
-    from anadil.evaluate.models import LoadedModel, encode_for_all, open_model
+    from anadil.evaluate.models import BATCH_TOKENS, LoadedModel, encode_for_all, open_model
     from anadil.text.corpus import Document
     from anadil.text.metrics import bits_per_byte
 

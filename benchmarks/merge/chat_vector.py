@@ -37,9 +37,8 @@ def measured(models: Models, name: str, folder: Path) -> Figures:
 
 def ask(folder: Path) -> Figures:
     """Return shares of answers that ended and are right, and bits per byte of the right answers."""
-    from anadil.evaluate.candidate import BATCH_TOKENS
     from anadil.evaluate.generate import GenerationPrompt, generate_texts
-    from anadil.evaluate.models import LoadedModel, load_for_scoring, open_model
+    from anadil.evaluate.models import BATCH_TOKENS, LoadedModel, load_for_scoring, open_model
     from anadil.model.chat_ids import chat_ids
     from anadil.model.load import encode_texts
 

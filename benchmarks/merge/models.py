@@ -101,6 +101,7 @@ class Models:
     def heldout(self, *, tuning: bool) -> dict[str, list[str]]:
         """Held-out text by language: English that `auto` chooses by, or all that it does not see."""
         from anadil.evaluate.tuning import tuning_part
+
         from anadil.text.corpus import Document
 
         texts = {
@@ -152,14 +153,16 @@ class Models:
 
     def trained(self, name: str, settings: Mapping[str, Any], tokenizer: str, corpus: str) -> Path:
         """Run the stages up to pretrain; artifacts of one tokenizer or corpus are shared by what their names end in."""
-        runs = self.runs
+        runs, model = self.runs, self.runs.work / f"model-{name}"
+        if (model / "manifest.json").is_file() and runs.is_recipe(name, settings):
+            return model  # four stages that reuse all take 20 CPU seconds
         recipe = runs.recipe(name, settings)
         text = runs.stage("clean", recipe, runs.work / f"corpus{corpus}")
         made = runs.stage("tokenizer", recipe, runs.work / f"tokenizer{tokenizer}{corpus}", "--corpus", text)
         read = ["--corpus", text, "--tokenizer", made]
         tokens = runs.stage("encode", recipe, runs.work / f"tokens{tokenizer}{corpus}", *read)
         read = ["--tokens", tokens, "--tokenizer", made]
-        return Path(runs.stage("pretrain", recipe, runs.work / f"model-{name}", *read))
+        return Path(runs.stage("pretrain", recipe, model, *read))
 
     def merged(
         self,
