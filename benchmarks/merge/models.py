@@ -25,6 +25,8 @@ LONGEST_HELD_OUT = 600
 """Characters of a held-out document that training text is compared with."""
 LONGEST_SCORED = 200
 """Those of them that are scored, so that a CPU scores many documents."""
+SCORED = 24
+"""Documents of a language that are scored."""
 LANGUAGES = ("az", "en")
 MINUS_STEPS = 1
 MINUS_LR = 1e-4
@@ -110,7 +112,10 @@ class Models:
         english = [Document(id="", text=text, source="", url="", lang="en") for text in texts["en"]]
         chosen = [each.text for each in tuning_part(english)[0 if tuning else 1]]
         # Azerbaijani is chosen by in the corpus's own held-out part.
-        return {"en": chosen} if tuning else {"az": texts["az"], "en": chosen}
+        az = texts["az"][:: len(texts["az"]) // SCORED]
+        return (
+            {"en": chosen} if tuning else {"az": az[:SCORED], "en": chosen[:: len(chosen) // SCORED][:SCORED]}
+        )
 
     def settings(self, strategy: Strategy, seed: int, **more: Any) -> dict[str, Any]:
         """Return the recipe of a training on Azerbaijani text, with other sections in place of its own."""
