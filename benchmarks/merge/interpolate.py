@@ -7,6 +7,7 @@ held-out text. Scores are bits per byte of other text. The result is compared wi
 """
 
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -52,7 +53,9 @@ class Seed:
 
     @property
     def lost(self) -> float:
-        """English that the merged model lost, of what the adapted one lost."""
+        """English that the merged model lost, of what the adapted one lost; NaN if that lost none."""
+        if self.adapted["en"] <= self.base["en"]:
+            return math.nan
         return (self.merged["en"] - self.base["en"]) / (self.adapted["en"] - self.base["en"])
 
     @property
@@ -116,8 +119,9 @@ def figures(seeds: Sequence[Seed]) -> Iterator[str]:
             f"| {number} | {seed.limit:.4f} | {seed.merge['base_share']:.4g} | {seed.lost:.3f} "
             f"| {100 * seed.gained:.1f} % | {seed.differing} |"
         )
-    lost, gained = [seed.lost for seed in seeds], [100 * seed.gained for seed in seeds]
-    yield f"| all | | | {with_spread(lost)} | {with_spread(gained, 1)} % | |"
+    lost = [seed.lost for seed in seeds if not math.isnan(seed.lost)]
+    gained = [100 * seed.gained for seed in seeds]
+    yield f"| all | | | {with_spread(lost) if lost else 'no seed lost any'} | {with_spread(gained, 1)} % | |"
 
 
 def points(seed: Seed) -> Iterator[str]:

@@ -197,7 +197,7 @@ def distill(
         windows = torch.from_numpy(np.stack([ids[at : at + settings.length] for at in starts]))
         pieces = [[piece for token in row for piece in rows[token]] for row in windows.tolist()]
         # Where each token's last piece stands. What follows a text is seen by no place before it.
-        ends = torch.tensor([np.cumsum([len(rows[token]) for token in row]) - 1 for row in windows.tolist()])
+        ends = torch.tensor([[len(rows[token]) for token in row] for row in windows.tolist()]).cumsum(1) - 1
         longest = max(map(len, pieces))
         read = torch.tensor([row + [0] * (longest - len(row)) for row in pieces])
         with torch.no_grad():
