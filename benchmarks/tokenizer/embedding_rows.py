@@ -8,6 +8,10 @@ them are worth.
 
 OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py
 OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py --text news.jsonl prose.jsonl --tokens 3000 --base-text en.jsonl tr.jsonl
+
+`distill` is no setting of the product: rows begin as means and learn for a few steps, alone, to give the hidden states that
+the base gives for their pieces (token distillation, arXiv:2505.20133). Training then has so many steps fewer that the
+compute is equal. `--base` takes another base than `tiny`.
 """
 
 import argparse
@@ -31,18 +35,24 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.model.load import load_model
 from anadil.model.tiny import base_model
-from anadil.pretrain.embedding_init import Init, fit_vocabulary
+from anadil.pretrain.embedding_init import Init, embedding_map, fit_vocabulary
 from anadil.recipe.sections import Base
 from anadil.tokenizer.bpe import continue_merges
-from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, extend_vocabulary, write_tokenizer
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    extend_vocabulary,
+    with_all_bytes,
+    write_tokenizer,
+)
 from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.pretokens import count_texts
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
-INITS: tuple[Init, ...] = get_args(Init)
-Scores = dict[Init, list[list[float]]]
+DISTILL = "distill"
+INITS: tuple[str, ...] = (*get_args(Init), DISTILL)
+Scores = dict[str, list[list[float]]]
 
-HELDOUT_CHARS = 40_000
 WARMUP = 10
 STUDENT_T = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
 """Number of seeds -> quantile .975 of Student's distribution with one degree of freedom less."""
@@ -59,7 +69,11 @@ def main() -> None:
         "--steps", nargs="+", type=int, default=[50, 100, 300], help="where bits per byte are measured"
     )
     parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT_T))
-    parser.add_argument("--inits", nargs="+", choices=INITS, default=INITS)
+    parser.add_argument("--inits", nargs="+", choices=INITS, default=get_args(Init))
+    parser.add_argument("--base", default="tiny", help="a directory, or the built-in one")
+    parser.add_argument("--distill-steps", type=int, default=20, help="steps of new rows alone")
+    parser.add_argument("--distill-lr", type=float, default=1e-3)
+    parser.add_argument("--heldout-chars", type=int, default=40_000, help="scored characters")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
     parser.add_argument("--length", type=int, default=64, help="tokens of a sequence")
@@ -72,7 +86,7 @@ def main() -> None:
     train, heldout = texts_of(settings.text)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_tokenizer(folder / "tokenizer", train, settings.tokens)
+        make_tokenizer(folder / "tokenizer", train, settings)
         scores: Scores = {init: [] for init in settings.inits}
         for seed in range(settings.seeds):
             for init in settings.inits:
@@ -94,15 +108,17 @@ def texts_of(files: Sequence[Path]) -> tuple[list[str], list[str]]:
     return train, heldout
 
 
-def make_tokenizer(folder: Path, train: Sequence[str], num_tokens: int) -> None:
-    """The tokenizer artifact of an extension of `tiny`."""
-    place = base_tokenizer(Base(model="tiny"), cache())
-    base = read_tokenizer(place)
-    merges = continue_merges(base, count_texts(base, train), num_tokens, 2)
+def make_tokenizer(folder: Path, train: Sequence[str], settings: argparse.Namespace) -> None:
+    """The tokenizer artifact of an extension of the base."""
+    place = base_tokenizer(Base(model=settings.base), cache())
+    base = with_all_bytes(read_tokenizer(place))
+    merges = continue_merges(base, count_texts(base, train), settings.tokens, 2)
     tokenizer = extend_vocabulary(base, merges)
-    candidate = TokenizerCandidate(strategy="extend", asked=num_tokens, got=len(merges), tokenizer=tokenizer)
+    candidate = TokenizerCandidate(
+        strategy="extend", asked=settings.tokens, got=len(merges), tokenizer=tokenizer
+    )
     write_tokenizer(candidate, place, base_settings(place, base), chat_template(place, base), folder)
-    write_embedding_map(candidate, base, folder, pad_to=128)
+    write_embedding_map(candidate, read_tokenizer(place), folder, pad_to=128)
 
 
 def cache() -> Path:
@@ -111,16 +127,16 @@ def cache() -> Path:
 
 
 def learnt_base(settings: argparse.Namespace) -> dict[str, torch.Tensor]:
-    """Weights of `tiny` after the text that it learns first."""
-    place = base_model(Base(model="tiny"), cache())
+    """Weights of the base after the text that it learns first."""
+    place = base_model(Base(model=settings.base), cache())
     model: Any = load_model(place)
     if settings.base_text:
         train, heldout = texts_of(settings.base_text)
         encoder = read_tokenizer(place)
-        before = bits_per_byte(model, encoder, heldout, settings.length)
+        before = bits_per_byte(model, encoder, heldout, settings)
         for _ in training(model, encoder, train, settings, 0, settings.base_steps, settings.base_lr):
             pass
-        after = bits_per_byte(model, encoder, heldout, settings.length)
+        after = bits_per_byte(model, encoder, heldout, settings)
         print(f"base: {before:.3f} -> {after:.3f} bits per byte of its own held-out text\n", flush=True)
     weights: dict[str, torch.Tensor] = model.state_dict()
     return weights
@@ -129,23 +145,75 @@ def learnt_base(settings: argparse.Namespace) -> dict[str, torch.Tensor]:
 def one(
     folder: Path,
     base: dict[str, torch.Tensor],
-    init: Init,
+    init: str,
     seed: int,
     settings: argparse.Namespace,
     texts: tuple[list[str], list[str]],
 ) -> list[float]:
     """Bits per byte at step 0 and at each of `settings.steps`."""
     train, heldout = texts
-    model: Any = load_model(base_model(Base(model="tiny"), cache()))
+    place = base_model(Base(model=settings.base), cache())
+    model: Any = load_model(place)
     model.load_state_dict(base)
-    fit_vocabulary(model, folder / "tokenizer", init, seed=seed)
+    fit_vocabulary(model, folder / "tokenizer", "random" if init == "random" else "mean", seed=seed)
     encoder = read_tokenizer(folder / "tokenizer")
-    scores = [bits_per_byte(model, encoder, heldout, settings.length)]
-    steps = training(model, encoder, train, settings, seed, max(settings.steps), settings.lr)
-    scores += [
-        bits_per_byte(model, encoder, heldout, settings.length) for step in steps if step in settings.steps
-    ]
+    ends = list(settings.steps)
+    if init == DISTILL:
+        teacher: Any = load_model(place)
+        teacher.load_state_dict(base)
+        ids = token_ids(encoder, train)
+        rows = embedding_map(folder / "tokenizer") or []
+        used = distill(model, teacher, rows, ids, settings, seed)
+        ends = [max(0, round(end - used)) for end in ends]
+    scores = [bits_per_byte(model, encoder, heldout, settings)]
+    steps = training(model, encoder, train, settings, seed, max(ends), settings.lr)
+    scores += [bits_per_byte(model, encoder, heldout, settings) for step in steps if step in ends]
     return scores
+
+
+def token_ids(encoder: Any, texts: Sequence[str]) -> Any:
+    """Tokens of all texts, one after another."""
+    return np.concatenate(
+        [encoding.ids for encoding in encoder.encode_batch(texts, add_special_tokens=False)]
+    )
+
+
+def distill(
+    model: Any, teacher: Any, rows: Sequence[Sequence[int]], ids: Any, settings: argparse.Namespace, seed: int
+) -> float:
+    """Train the rows of new tokens alone, and return the steps of training that cost as much.
+
+    Both models read the same text, the base in pieces. Where a token ends, their last hidden states shall be equal.
+    """
+    random = np.random.default_rng([seed, 1])
+    table = model.get_input_embeddings().weight
+    is_new = torch.tensor([len(pieces) > 1 for pieces in rows])[:, None]
+    model.requires_grad_(requires_grad=False)
+    table.requires_grad_(requires_grad=True)
+    optimizer = torch.optim.AdamW([table], lr=settings.distill_lr, betas=(0.9, 0.95), weight_decay=0.0)
+    used = 0.0
+    for _ in range(settings.distill_steps):
+        starts = random.integers(0, len(ids) - settings.length, settings.rows)
+        windows = torch.from_numpy(np.stack([ids[at : at + settings.length] for at in starts]))
+        pieces = [[piece for token in row for piece in rows[token]] for row in windows.tolist()]
+        # Where each token's last piece stands. What follows a text is seen by no place before it.
+        ends = torch.tensor([[len(rows[token]) for token in row] for row in windows.tolist()]).cumsum(1) - 1
+        longest = max(map(len, pieces))
+        read = torch.tensor([row + [0] * (longest - len(row)) for row in pieces])
+        with torch.no_grad():
+            states = teacher.model(input_ids=read, use_cache=False).last_hidden_state
+            expected = states.gather(1, ends[:, :, None].expand(-1, -1, states.shape[-1]))
+        loss = functional.mse_loss(
+            model.model(input_ids=windows, use_cache=False).last_hidden_state, expected
+        )
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        table.grad *= is_new
+        optimizer.step()
+        # Forward pass of the base, forward of the model, backward to its input: a step of training is three of them.
+        used += (read.numel() / windows.numel() + 2) / 3
+    model.requires_grad_(requires_grad=True)
+    return used
 
 
 def training(
@@ -158,7 +226,7 @@ def training(
     peak_lr: float,
 ) -> Iterator[int]:
     """Train all weights, and say after each step how many there were."""
-    ids = np.concatenate([encoding.ids for encoding in encoder.encode_batch(train, add_special_tokens=False)])
+    ids = token_ids(encoder, train)
     random = np.random.default_rng(seed)
     optimizer = torch.optim.AdamW(model.parameters(), lr=peak_lr, betas=(0.9, 0.95), weight_decay=0.1)
     for step in range(num_steps):
@@ -181,9 +249,9 @@ def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
 
 
 @torch.no_grad()
-def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str], length: int) -> float:
+def bits_per_byte(model: Any, encoder: Any, texts: Sequence[str], settings: argparse.Namespace) -> float:
     """Score of the held-out text in windows of equal bytes, so that every tokenizer is measured on the same."""
-    text = "\n".join(texts)[:HELDOUT_CHARS]
+    text, length = "\n".join(texts)[: settings.heldout_chars], settings.length
     ids = encoder.encode(text, add_special_tokens=False).ids
     rows = [ids[at : at + length + 1] for at in range(0, len(ids) - length - 1, length)]
     total = nats(model, torch.tensor(rows)).double().sum().item()
