@@ -56,14 +56,18 @@ def run_of(root: Path, added: Path, *, passes: bool = True) -> dict[str, str]:
         assert manifest
         return {f"input {manifest.kind}": manifest.digest}
 
-    vector |= {"weight": 0.5, "control_tokens": TOKENS, "relative_difference": 0.02}
-    merge = {"average_of": [], "base": "tiny", "base_share": 0.25, "add": [vector]}
+    added_vector = {**vector, "weight": 0.5, "control_tokens": TOKENS, "relative_difference": 0.02}
+    merge = {"average_of": [], "base": "tiny", "base_share": 0.25, "add": [added_vector]}
     model = sealed("model", {"stage": "pretrain"}, {"training.json": {"steps": 9}})
     origin = {"stage": "merge", f"base files of {added}": base_files(str(added))["base files"]}
     merged = sealed("merged", origin | input_of(model), {"merge.json": merge}, figures={"answers": 1})
     adapter = sealed("adapter", {"stage": "finetune"} | input_of(merged), {"training.json": {"steps": 2}})
     verdicts = {"merged": {"candidate": "merged", "use": "answering", "passed": passes, "failed": []}}
-    gate = {"passed": True, "released": "merged" if passes else "adapted", "verdicts": verdicts}
+    gate: dict[str, Any] = {
+        "passed": True,
+        "released": "merged" if passes else "adapted",
+        "verdicts": verdicts,
+    }
     gate |= {"checks": [check("adapted", passed=True), check("merged", passed=passes)]}
     names = ("base", "adapted", "merged", "finetuned")
     table = {"candidates": {name: {"bits_per_byte": 1.5} for name in names}, "gate": gate}

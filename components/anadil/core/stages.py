@@ -239,7 +239,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=7,
+        result_version=8,
         image="evaluate",
         # The stage that shares the image.
         rooms=("model", "plan", "replay"),
