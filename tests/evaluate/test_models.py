@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tokenizers import normalizers
 
+from anadil.artifacts import artifact
 from anadil.core.errors import DataError
-from anadil.evaluate.models import ScoredModel, encode_for_all, open_model
+from anadil.evaluate.models import ScoredModel, encode_for_all, open_artifact, open_model
 from anadil.model.load import document_ids, load_tokenizer
 from tests.evaluate.conftest import TEXTS, document, save_model, train_tokenizer
 
@@ -66,3 +67,18 @@ def test_documents_begin_as_they_do_in_training(tmp_path: Path) -> None:
     assert (with_bos.prefix, without.prefix, neither.prefix) == (0, 1, 1)
     for model, name in ((with_bos, "with"), (without, "without"), (neither, "neither")):
         assert model.prefix == document_ids(load_tokenizer(tmp_path / name), name)[0]
+
+
+@pytest.mark.parametrize(("kind", "figures", "answers"), [
+    ("model", {}, False), ("merged", {"answers": 0}, False), ("merged", {"answers": 1}, True), ("adapter", {}, True),
+])  # fmt: skip
+def test_an_artifact_answers_if_it_learnt_to_or_was_merged_with_what_does(
+    tmp_path: Path, kind: str, figures: dict[str, int], answers: bool
+) -> None:
+    save_model(tmp_path / "merged" if kind == "adapter" else tmp_path)
+    artifact.seal(tmp_path, kind=kind, origin={}, figures={**figures})
+
+    opened = open_artifact("champion", tmp_path)
+
+    assert opened.answers is answers
+    assert opened.path == (tmp_path / "merged" if kind == "adapter" else tmp_path)

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from anadil.artifacts.artifact import Manifest
 from anadil.core.candidates import answers, before_finetuning
-from anadil.core.errors import DataError, RecipeError
+from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.finetune.run import _from_merged
 from anadil.merge.run import run
@@ -17,6 +18,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.flow import Step, flow_of
 from anadil.runtime.job import Job
+from anadil.runtime.planned_artifact import refuse_strangers
 from anadil.text.corpus import write_documents
 from tests.evaluate.conftest import TEXTS, document
 from tests.kit.merging import Models, make_models, tensors_of
@@ -164,3 +166,14 @@ def test_models_that_fit_are_counted(models: Models) -> None:
     recipe = recipe_of(models, f"{{add: [{{model: {models.instruct}, minus: {models.base}}}]}}")
 
     assert inspect_merge(recipe).detail == "2 models found, 2 of the base's shape"
+
+
+@pytest.mark.parametrize(
+    ("later", "earlier"), [("merged", "model"), ("adapter", "merged"), ("scores", "merged")]
+)
+def test_what_was_made_of_another_model_is_refused_beside_this_one(later: str, earlier: str) -> None:
+    made_of_another = Manifest(kind=later, key="1", origin={f"input {earlier}": "0" * 64}, files={})
+    this_one = Manifest(kind=earlier, key="2", origin={}, files={})
+
+    with pytest.raises(IntegrityError, match=f"a: is made from the {earlier} 0000000000000000, and b is"):
+        refuse_strangers({later: made_of_another, earlier: this_one}, {later: "a", earlier: "b"})

@@ -38,7 +38,7 @@ def check(candidate: str, *, passed: bool) -> dict[str, Any]:
 
 def run_of(root: Path, added: Path, *, passes: bool = True) -> dict[str, str]:
     """A model, what was merged of it, an adapter of that and their scores, as a run leaves them."""
-    vector = {"model": str(added), "minus": "tiny"}
+    vector: dict[str, Any] = {"model": str(added), "minus": "tiny"}
     recipe = Recipe.model_validate({
         "base": {"model": "tiny"}, "merge": {"add": [vector]},
         "report": {"licences": {str(added): "llama3.2"}},
