@@ -227,7 +227,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
-    Check(name="merge.add", by=EVERY, function=_merge, level=logging.INFO),
+    Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
     Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
