@@ -13,10 +13,10 @@ TABLES = ("model.embed_tokens.weight", "lm_head.weight")
 
 def weights(folder: Path) -> Weights:
     """Read all tensors of a model's directory, in FP32."""
-    read: Weights = {}
+    tensors: Weights = {}
     for file in sorted(folder.glob("*.safetensors")):
-        read |= {name: tensor.float() for name, tensor in load_file(file).items()}
-    return read
+        tensors |= {name: tensor.float() for name, tensor in load_file(file).items()}
+    return tensors
 
 
 def sources(model: Path) -> list[list[int]] | None:
@@ -29,15 +29,15 @@ def carried(base: Weights, rows: Sequence[Sequence[int]] | None, *, difference: 
     """Give the tables the rows of another vocabulary: a new row is the mean of its pieces' rows."""
     if rows is None:
         return base
-    made = dict(base)
+    result = dict(base)
     for name in TABLES:
         if name in base:
             table = base[name]
             # A row that fills the table up is no token: pre-training begins it as the mean, and nothing adds to it.
             mean = table.double().mean(0).float()
             unused = torch.zeros_like(mean) if difference else mean
-            made[name] = torch.stack([table[list(row)].mean(0) if row else unused for row in rows])
-    return made
+            result[name] = torch.stack([table[list(row)].mean(0) if row else unused for row in rows])
+    return result
 
 
 def interpolated(adapted: Weights, base: Weights, share: float) -> Weights:
@@ -66,9 +66,9 @@ def dropped(vector: Weights, rate: float, seed: int = 0) -> Weights:
 
 def trimmed(vector: Weights, share: float) -> Weights:
     """Keep the largest numbers of each tensor (TIES, arXiv:2306.01708; one vector has no signs to elect)."""
-    made = {}
+    result = {}
     for name, tensor in vector.items():
         size = tensor.abs().flatten()
         least = size.kthvalue(max(1, round((1 - share) * size.numel()))).values
-        made[name] = torch.where(tensor.abs() > least, tensor, 0)
-    return made
+        result[name] = torch.where(tensor.abs() > least, tensor, 0)
+    return result

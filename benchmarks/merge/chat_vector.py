@@ -42,9 +42,9 @@ def ask(folder: Path) -> Figures:
     from anadil.model.chat_ids import chat_ids
     from anadil.model.load import encode_texts
 
-    asked = chats("az", QUESTIONS, held_out=True)
+    questions = chats("az", QUESTIONS, held_out=True)
     candidate, model = open_model("finetuned", folder), load_for_scoring(folder, "finetuned")
-    prompts = [GenerationPrompt(text=each["prompt"], kind="answer", chat=True) for each in asked]
+    prompts = [GenerationPrompt(text=each["prompt"], kind="answer", chat=True) for each in questions]
     texts = generate_texts(
         model, candidate.tokenizer, prompts,
         max_new_tokens=ANSWER_TOKENS, seed=0, name=folder.name, modes=("greedy",),
@@ -52,8 +52,8 @@ def ask(folder: Path) -> Figures:
     loaded = LoadedModel(
         candidate=candidate, model=model, context=512, stride=256, batch_tokens=BATCH_TOKENS["cpu"]
     )
-    answers = [each["response"] for each in asked]
-    turns = [[{"role": "user", "content": each["prompt"]}] for each in asked]
+    answers = [each["response"] for each in questions]
+    turns = [[{"role": "user", "content": each["prompt"]}] for each in questions]
     ids = [tuple(chat_ids(candidate.tokenizer, one, add_generation_prompt=True)) for one in turns]
     nats = loaded.answer_nats(ids, [tuple(each) for each in encode_texts(candidate.tokenizer, answers)])
     from anadil.text.metrics import bits_per_byte
@@ -107,14 +107,14 @@ def table(rows: Mapping[str, list[Figures]]) -> Iterator[str]:
 
 def main() -> None:
     """Print the tables."""
-    read = parser((__doc__ or "").splitlines()[0])
-    read.add_argument("--methods", action="store_true", help="also other ways to add the difference")
-    asked = read.parse_args()
-    models = Models.of(asked)
+    arguments = parser((__doc__ or "").splitlines()[0])
+    arguments.add_argument("--methods", action="store_true", help="also other ways to add the difference")
+    options = arguments.parse_args()
+    models = Models.of(options)
     rows: dict[str, list[Figures]] = {"base": [measured(models, "base", models.base)]}
     chat = models.finetuned("chat", models.minus(), "en")
     rows["base, English chats"] = [measured(models, "chat", chat)]
-    counts: dict[Strategy, int] = {"base": asked.own_seeds, "extend": asked.seeds}
+    counts: dict[Strategy, int] = {"base": options.own_seeds, "extend": options.seeds}
     for strategy, count in counts.items():
         title = "own vocabulary" if strategy == "base" else "extended vocabulary"
         trained = [(f"{strategy}-{seed}", models.adapted(strategy, seed)) for seed in range(count)]
@@ -125,7 +125,7 @@ def main() -> None:
         ]
     taught = models.finetuned("sft-az", models.adapted("extend", 0), "az")
     rows["extended vocabulary, Azerbaijani chats"] = [measured(models, "sft-az", taught)]
-    if asked.methods:
+    if options.methods:
         for name, change in METHODS.items():
             rows[name] = [measured(models, name.replace(" ", "-"), by_method(models, name, change))]
     print("\n".join(table(rows)))

@@ -35,15 +35,15 @@ YES = {
 
 def pairs() -> list[dict[str, str]]:
     """Sentences in both languages, each once."""
-    made: dict[str, dict[str, str]] = {}
+    by_english: dict[str, dict[str, str]] = {}
     with (Path(os.environ["ANADIL_DATA"]) / FILE).open(encoding="utf-8") as lines:
         for line in lines:
             row = json.loads(line)
             order, asked = row["prompt"].split(": ", 1)
             is_az = order.startswith("Bu cümləni Azərbaycan")
             az, en = (asked, row["response"]) if is_az else (row["response"], asked)
-            made.setdefault(en, {"az": az, "en": en})
-    return list(made.values())
+            by_english.setdefault(en, {"az": az, "en": en})
+    return list(by_english.values())
 
 
 def is_held_out(pair: Mapping[str, str]) -> bool:
@@ -53,16 +53,16 @@ def is_held_out(pair: Mapping[str, str]) -> bool:
 
 def chats(language: str, count: int, *, held_out: bool) -> list[Chat]:
     """Make chats of a language, of each kind as many."""
-    chosen = [pair[language] for pair in pairs() if is_held_out(pair) == held_out][:count]
-    return [chat(language, at, text) for at, text in enumerate(chosen)]
+    sentences = [pair[language] for pair in pairs() if is_held_out(pair) == held_out][:count]
+    return [chat(language, at, text) for at, text in enumerate(sentences)]
 
 
 def chat(language: str, kind: int, text: str) -> Chat:
     """Ask about a sentence."""
     words = [word.strip(".,;:!?\"'()") for word in text.split()]
     question, answer = TEMPLATES[language][kind % len(TEMPLATES[language])]
-    known = {
+    values = {
         "text": text, "first": words[0], "last": words[-1], "count": str(len(words)),
         "yes_en": YES["en"]["?" in text], "yes_az": YES["az"]["?" in text],
     }  # fmt: skip
-    return {"prompt": question.format(**known), "response": answer.format(**known)}
+    return {"prompt": question.format(**values), "response": answer.format(**values)}

@@ -66,7 +66,7 @@ class Seed:
 
 def scores(models: Models, name: str, model: Path, *, tuning: bool = False) -> Scores:
     """Score a model on a part of the held-out text, unless the figures are saved."""
-    part, length = models.heldout(tuning=tuning), models.asked.length
+    part, length = models.heldout(tuning=tuning), models.options.length
     settings = {"model": str(model), "length": length, "texts": part}
     kind = "tuning" if tuning else "scored"
     return models.runs.saved(f"{kind}-{name}", settings, lambda: score(model, part, length))
@@ -98,10 +98,10 @@ def differing(base: Path, adapted: Path, merged: Path, share: float) -> int:
     rows = by_hand.sources(adapted)
     carried = by_hand.carried(by_hand.weights(base), rows)
     expected = by_hand.interpolated(by_hand.weights(adapted), carried, share)
-    made = by_hand.weights(merged)
-    if made.keys() != expected.keys():
+    actual = by_hand.weights(merged)
+    if actual.keys() != expected.keys():
         return sum(tensor.numel() for tensor in expected.values())
-    return sum(int((made[name] != tensor).sum()) for name, tensor in expected.items())
+    return sum(int((actual[name] != tensor).sum()) for name, tensor in expected.items())
 
 
 def figures(seeds: Sequence[Seed]) -> Iterator[str]:
@@ -163,9 +163,9 @@ def continuations(models: Models, folders: dict[str, Path], tokens: int = 16) ->
 
 def main() -> None:
     """Print the tables."""
-    asked = parser((__doc__ or "").splitlines()[0]).parse_args()
-    models = Models.of(asked)
-    seeds = [one(models, seed) for seed in range(asked.seeds)]
+    options = parser((__doc__ or "").splitlines()[0]).parse_args()
+    models = Models.of(options)
+    seeds = [one(models, seed) for seed in range(options.seeds)]
     print("\n".join(figures(seeds)))
     for number, seed in enumerate(seeds):
         print(f"\nFrontier of seed {number}, on the part that chooses:\n")

@@ -44,16 +44,18 @@ Strategy = Literal["extend", "base"]
 
 def parser(purpose: str) -> argparse.ArgumentParser:
     """The command line that the benchmarks share; sizes are those of two CPUs and an hour."""
-    made = argparse.ArgumentParser(description=purpose)
-    made.add_argument("--base", type=Path, required=True, help="directory of the base model")
-    made.add_argument("--work", type=Path, default=Path("merge"), help="default: %(default)s")
-    made.add_argument("--seeds", type=int, default=3)
-    made.add_argument("--own-seeds", type=int, default=1, help="of models with the base's own vocabulary")
-    made.add_argument("--steps", type=int, default=20)
-    made.add_argument("--batch", type=int, default=1, help="sequences of a step")
-    made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
-    made.add_argument("--lr", type=float, default=1.5e-4)
-    return made
+    arguments = argparse.ArgumentParser(description=purpose)
+    arguments.add_argument("--base", type=Path, required=True, help="directory of the base model")
+    arguments.add_argument("--work", type=Path, default=Path("merge"), help="default: %(default)s")
+    arguments.add_argument("--seeds", type=int, default=3)
+    arguments.add_argument(
+        "--own-seeds", type=int, default=1, help="of models with the base's own vocabulary"
+    )
+    arguments.add_argument("--steps", type=int, default=20)
+    arguments.add_argument("--batch", type=int, default=1, help="sequences of a step")
+    arguments.add_argument("--length", type=int, default=256, help="tokens of a sequence")
+    arguments.add_argument("--lr", type=float, default=1.5e-4)
+    return arguments
 
 
 def write_texts(folder: Path) -> None:
@@ -82,22 +84,22 @@ def write_texts(folder: Path) -> None:
 class Models:
     """The base and what is trained of it, in a directory."""
 
-    asked: argparse.Namespace
+    options: argparse.Namespace
     runs: StageRuns
 
     @classmethod
-    def of(cls, asked: argparse.Namespace) -> "Models":
+    def of(cls, options: argparse.Namespace) -> "Models":
         """Prepare the directory."""
         # The figures are those of a CPU, whatever the machine has.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        work = asked.work.resolve()
+        work = options.work.resolve()
         write_texts(work / "texts")
-        return cls(asked=asked, runs=StageRuns(work))
+        return cls(options=options, runs=StageRuns(work))
 
     @property
     def base(self) -> Path:
         """Directory of the base."""
-        base: Path = self.asked.base.resolve()
+        base: Path = self.options.base.resolve()
         return base
 
     def heldout(self, *, tuning: bool) -> dict[str, list[str]]:
@@ -118,14 +120,14 @@ class Models:
 
     def settings(self, strategy: Strategy, seed: int, **more: Any) -> dict[str, Any]:
         """Return the recipe of a training on Azerbaijani text, with other sections in place of its own."""
-        asked, texts = self.asked, self.runs.work / "texts"
+        options, texts = self.options, self.runs.work / "texts"
         return {
             "language": "az",
             "seed": seed,
             "base": {"model": str(self.base)},
             "clean": {"inputs": [str(texts / "web.jsonl")]},
             "tokenizer": {"strategies": [strategy], "vocab_sizes": "auto", "keep": ["en"]},
-            "pretrain": self.pretrain(asked.steps, asked.lr),
+            "pretrain": self.pretrain(options.steps, options.lr),
             # `clean` leaves out training text that holds this.
             "evaluate": {
                 "heldout": [str(texts / "held.az.jsonl")],
@@ -136,15 +138,15 @@ class Models:
 
     def pretrain(self, steps: int, lr: float) -> dict[str, Any]:
         """Return the section of a training of all weights."""
-        asked = self.asked
+        options = self.options
         return {
             "phases": [{"trains": "all", "steps": steps, "lr": lr}],
             # With a step of a few hundred tokens, 5e-4 after two steps of warm-up doubled the loss.
             "warmup_fraction": 0.2,
             "log_every": 5,
-            "batch_size": asked.batch,
-            "micro_batch_size": asked.batch,
-            "sequence_length": asked.length,
+            "batch_size": options.batch,
+            "micro_batch_size": options.batch,
+            "sequence_length": options.length,
             "checkpoint_every": steps,
             "validate_every": 0,
             "faults": {"burn_in": "never"},
@@ -162,11 +164,13 @@ class Models:
             return model  # four stages that reuse all take 20 CPU seconds
         recipe = runs.recipe(name, settings)
         text = runs.stage("clean", recipe, runs.work / f"corpus{corpus}")
-        made = runs.stage("tokenizer", recipe, runs.work / f"tokenizer{tokenizer}{corpus}", "--corpus", text)
-        read = ["--corpus", text, "--tokenizer", made]
-        tokens = runs.stage("encode", recipe, runs.work / f"tokens{tokenizer}{corpus}", *read)
-        read = ["--tokens", tokens, "--tokenizer", made]
-        return Path(runs.stage("pretrain", recipe, model, *read))
+        vocabulary = runs.stage(
+            "tokenizer", recipe, runs.work / f"tokenizer{tokenizer}{corpus}", "--corpus", text
+        )
+        inputs = ["--corpus", text, "--tokenizer", vocabulary]
+        tokens = runs.stage("encode", recipe, runs.work / f"tokens{tokenizer}{corpus}", *inputs)
+        inputs = ["--tokens", tokens, "--tokenizer", vocabulary]
+        return Path(runs.stage("pretrain", recipe, model, *inputs))
 
     def merged(
         self,
@@ -181,8 +185,8 @@ class Models:
         az, en = (str(work / f"texts/scored.{language}.jsonl") for language in LANGUAGES)
         scored = {**settings.get("evaluate", {}), "heldout": [az], "retained": [en]}
         recipe = self.runs.recipe(name, {**settings, "evaluate": scored, "merge": merge})
-        read = ["--model", str(model), "--tokenizer", str(work / f"tokenizer-{strategy}")]
-        return Path(self.runs.stage("merge", recipe, work / name, *read, "--corpus", str(work / "corpus")))
+        inputs = ["--model", str(model), "--tokenizer", str(work / f"tokenizer-{strategy}")]
+        return Path(self.runs.stage("merge", recipe, work / name, *inputs, "--corpus", str(work / "corpus")))
 
     def minus(self) -> Path:
         """Train the base on a step of English text, so that the pair's smaller end is the artifact of a stage."""
@@ -201,14 +205,16 @@ class Models:
 
 def main() -> None:
     """Train all models; a run that was killed goes on where it was."""
-    asked = parser((__doc__ or "").splitlines()[0])
-    asked.add_argument("--jobs", type=int, default=1, help="trainings side by side, a thread each is best")
-    read = asked.parse_args()
-    models = Models.of(read)
-    with ThreadPoolExecutor(read.jobs) as pool:
-        trainings = [pool.submit(models.adapted, "extend", seed) for seed in range(read.seeds)]
+    arguments = parser((__doc__ or "").splitlines()[0])
+    arguments.add_argument(
+        "--jobs", type=int, default=1, help="trainings side by side, a thread each is best"
+    )
+    options = arguments.parse_args()
+    models = Models.of(options)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        trainings = [pool.submit(models.adapted, "extend", seed) for seed in range(options.seeds)]
         trainings += [pool.submit(lambda: models.finetuned("chat", models.minus(), "en"))]
-        trainings += [pool.submit(models.adapted, "base", seed) for seed in range(read.own_seeds)]
+        trainings += [pool.submit(models.adapted, "base", seed) for seed in range(options.own_seeds)]
         for each in trainings:
             print(each.result(), flush=True)
 
