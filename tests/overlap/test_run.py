@@ -4,7 +4,7 @@ import hashlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pytest
@@ -182,6 +182,26 @@ def test_a_list_that_stays_the_same_is_the_same_artifact_for_its_reader(tmp_path
 
     assert len(heldout) == 3
     assert len(digests) == 1
+
+
+def test_kernels_are_loaded_before_processes_are_copies_of_this_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+
+    class Noting(InThisProcess):
+        def __enter__(self) -> Self:
+            steps.append("processes")
+            return self
+
+    recipe = mixture(tmp_path, {"web": OWN[:20], "news": OWN[20:40]})
+    corpora = cleaned(recipe)
+    monkeypatch.setattr("anadil.overlap.run.executor_of_this_program", lambda _: Noting())
+    monkeypatch.setattr("anadil.overlap.run.runs_of", lambda _: steps.append("kernels"))
+
+    compared(recipe, "news", corpora)
+
+    assert steps == ["kernels", "processes"]
 
 
 def test_the_order_of_sources_decides_and_is_part_of_the_key(tmp_path: Path) -> None:

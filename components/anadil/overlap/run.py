@@ -23,7 +23,16 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
-from anadil.overlap.heldout_runs import Boilerplate, HeldoutRuns, SearchTask, find_runs, holders, write_runs
+from anadil.overlap.heldout_runs import (
+    CHARACTERS_OF_STRETCH,
+    Boilerplate,
+    HeldoutRuns,
+    SearchTask,
+    find_runs,
+    holders,
+    runs_of,
+    write_runs,
+)
 from anadil.overlap.source_corpora import SourceCorpus, SourceTable, corpora_of, ids_of, table_of
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
@@ -90,6 +99,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     folder.mkdir(parents=True, exist_ok=True)
     # A killed run leaves drafts, which nobody reads and which would stay for good.
     sealed_dir.remove_drafts(folder)
+    # Its kernels, and numba, before processes are copies of this one: each would load them for itself.
+    runs_of("bir iki " * CHARACTERS_OF_STRETCH)
     with executor or executor_of_this_program(job) as running:
         table = table_of(corpora, current, folder, running)
         runs, tasks, owners = _search_runs(corpora, current, table, folder, running)
