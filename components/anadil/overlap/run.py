@@ -24,7 +24,6 @@ from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
 from anadil.overlap.heldout_runs import (
-    CHARACTERS_OF_STRETCH,
     Boilerplate,
     HeldoutRuns,
     SearchTask,
@@ -37,6 +36,7 @@ from anadil.overlap.source_corpora import SourceCorpus, SourceTable, corpora_of,
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
+from anadil.text.overlap import CHARACTERS_OF_STRETCH
 
 log = logging.getLogger(__name__)
 
