@@ -242,6 +242,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
         "trial": ["input corpus changed"],
         "encode": [],
         "pretrain": [],
+        "merge": [],
         "evaluate": [],
         "report": ["input corpus changed"],
     }
