@@ -19,9 +19,9 @@ def weights(folder: Path) -> Weights:
     return tensors
 
 
-def sources(model: Path) -> list[list[int]] | None:
-    """Base ids of each row of a model's vocabulary; None where it is the base's."""
-    rows: list[list[int] | None] | None = json.loads((model / "embedding_map.json").read_text())["rows"]
+def sources(tokenizer: Path) -> list[list[int]] | None:
+    """Base ids of each row of a tokenizer artifact's vocabulary; None where it is the base's."""
+    rows: list[list[int] | None] | None = json.loads((tokenizer / "embedding_map.json").read_text())["rows"]
     return None if rows is None else [[at] if row is None else row for at, row in enumerate(rows)]
 
 
@@ -36,8 +36,16 @@ def carried(base: Weights, rows: Sequence[Sequence[int]] | None, *, difference: 
             # A row that fills the table up is no token: pre-training begins it as the mean, and nothing adds to it.
             mean = table.double().mean(0).float()
             unused = torch.zeros_like(mean) if difference else mean
-            result[name] = torch.stack([table[list(row)].mean(0) if row else unused for row in rows])
+            result[name] = torch.stack([mean_of(table, row) if row else unused for row in rows])
     return result
+
+
+def mean_of(table: torch.Tensor, row: Sequence[int]) -> torch.Tensor:
+    """Average rows, summed one after another: `mean` sums many rows in another order, and so to other bits."""
+    total = table[row[0]].clone()
+    for piece in row[1:]:
+        total += table[piece]
+    return total / len(row)
 
 
 def interpolated(adapted: Weights, base: Weights, share: float) -> Weights:

@@ -86,7 +86,9 @@ def by_method(models: Models, name: str, change: Callable[[by_hand.Weights], by_
     folder = models.runs.work / f"method-{name.replace(' ', '-').replace('%', 'percent').replace(',', '')}"
     if not folder.exists():
         pair = by_hand.weights(models.runs.work / "chat/merged"), by_hand.weights(models.minus())
-        vector = by_hand.carried(change(by_hand.difference(*pair)), by_hand.sources(adapted), difference=True)
+        vector = by_hand.carried(
+            change(by_hand.difference(*pair)), by_hand.sources(models.tokenizer), difference=True
+        )
         # The template is the merged model's; its weights are replaced.
         partial = folder.with_suffix(".partial")
         copytree(merged, partial, ignore=ignore_patterns("*.safetensors"), dirs_exist_ok=True)

@@ -89,14 +89,14 @@ def one(models: Models, seed: int) -> Seed:
         adapted=scores(models, f"extend-{seed}", adapted),
         merged=scores(models, f"interpolated-{seed}", merged),
         merge=figures,
-        differing=differing(models.base, adapted, merged, figures["base_share"]),
+        differing=differing(models, adapted, merged, figures["base_share"]),
     )
 
 
-def differing(base: Path, adapted: Path, merged: Path, share: float) -> int:
+def differing(models: Models, adapted: Path, merged: Path, share: float) -> int:
     """Count the numbers of a merged model that are not those of plain torch, bit by bit."""
-    rows = by_hand.sources(adapted)
-    carried = by_hand.carried(by_hand.weights(base), rows)
+    rows = by_hand.sources(models.tokenizer)
+    carried = by_hand.carried(by_hand.weights(models.base), rows)
     expected = by_hand.interpolated(by_hand.weights(adapted), carried, share)
     actual = by_hand.weights(merged)
     if actual.keys() != expected.keys():

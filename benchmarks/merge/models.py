@@ -102,6 +102,11 @@ class Models:
         base: Path = self.options.base.resolve()
         return base
 
+    @property
+    def tokenizer(self) -> Path:
+        """Artifact of the extended tokenizer, which holds the map of its rows."""
+        return self.runs.work / "tokenizer-extend"
+
     def heldout(self, *, tuning: bool) -> dict[str, list[str]]:
         """Held-out text by language: English that `auto` chooses by, or all that it does not see."""
         from anadil.evaluate.tuning import tuning_part
@@ -186,7 +191,9 @@ class Models:
         scored = {**settings.get("evaluate", {}), "heldout": [az], "retained": [en]}
         recipe = self.runs.recipe(name, {**settings, "evaluate": scored, "merge": merge})
         inputs = ["--model", str(model), "--tokenizer", str(work / f"tokenizer-{strategy}")]
-        return Path(self.runs.stage("merge", recipe, work / name, *inputs, "--corpus", str(work / "corpus")))
+        if "auto" in str(merge):
+            inputs += ["--corpus", str(work / "corpus")]
+        return Path(self.runs.stage("merge", recipe, work / name, *inputs))
 
     def minus(self) -> Path:
         """Train the base on a step of English text, so that the pair's smaller end is the artifact of a stage."""
