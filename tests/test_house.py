@@ -160,6 +160,7 @@ LOADS_BY_NAME = {
     "anadil/__init__.py": "the names that the package offers, each when it is asked for",
     "anadil/core/modules.py": "the module of its caller, which stands here too",
     "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
+    "anadil/core/modules.py": "what its callers name, of which this test asks too",
     "anadil/runtime/entry_point.py": "the stage of a self-test",
     "anadil/runtime/execute.py": "the stage, when its artifact has to be made",
     "anadil/text/language_pack.py": "functions of a shipped pack, which names their module",

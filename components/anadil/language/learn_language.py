@@ -200,7 +200,11 @@ def _require_other_text(texts: Texts, noise: Mapping[str, Texts]) -> None:
 
 def _draft(name: str, texts: Texts) -> LanguagePack:
     row = find_language(name)
-    letters = Counter(letter for text in texts.fit for letter in text if letter.isalpha())
+    letters: Counter[str] = Counter()
+    for text in texts.fit:
+        letters.update(text)
+    # Asked of each character once, not of each place where it stands.
+    letters = Counter({each: count for each, count in letters.items() if each.isalpha()})
     script = script_of(letters.elements())
     _require_script(name, script)
     tokens = Counter(len(token) for text in texts.fit for token in text.split())
@@ -263,7 +267,7 @@ def _words_of(texts: Sequence[str], language: Language, words: str) -> dict[str,
     stops = sorted(sorted(held, key=lambda word: (-held[word], word))[:NUM_STOP_WORDS])
     if words != "spaces":
         return {"stop_words": " ".join(stops)}
-    letters = {each for text in texts for each in text if each.isalpha() and language.is_script(each)}
+    letters = {each for each in set().union(*texts) if each.isalpha() and language.is_script(each)}
     stray, together = [], 0
     for letter in sorted(letters, key=lambda each: (single[each], each)):
         together += single[letter]

@@ -1,7 +1,7 @@
 """Limits of the document filters, learnt of good text and tried on noise."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -183,10 +183,9 @@ class _Judge:
             for place, texts in noise.items()
         }
 
-    def _share_kept(self, texts: tuple[Matrix, int], chosen: Mapping[str, float]) -> float:
+    def _shares_kept(self, texts: Iterable[tuple[Matrix, int]], chosen: Mapping[str, float]) -> list[float]:
         judge = Judge(_with(self._language, chosen), characters=self._tables)
-        rows, total = texts
-        return judge.judge_statistics(rows).reasons.count(None) / max(1, total)
+        return [judge.judge_statistics(rows).reasons.count(None) / max(1, total) for rows, total in texts]
 
     def drop_report(self, chosen: Mapping[str, float]) -> list[str]:
         """Say how much good text identification and each limit drop alone."""
@@ -199,11 +198,11 @@ class _Judge:
 
     def own_dropped(self, chosen: Mapping[str, float]) -> float:
         """Return the share of the good text that limits drop."""
-        return 1 - self._share_kept(self._own, chosen)
+        return 1 - self._shares_kept([self._own], chosen)[0]
 
     def noise_kept(self, chosen: Mapping[str, float]) -> dict[str, float]:
         """Return the share of each kind of noise that limits keep."""
-        return {place: self._share_kept(texts, chosen) for place, texts in self._noise.items()}
+        return dict(zip(self._noise, self._shares_kept(self._noise.values(), chosen), strict=True))
 
 
 def _tightened(

@@ -38,7 +38,7 @@ def _misread(text: str, draw: Draw, signs: Sequence[str] = ()) -> str:
 
 def _frequent_letter(text: str, draw: Draw) -> str:
     """Draw one of the most frequent letters; the blank of a text without any."""
-    letters = [letter for letter, _ in Counter(filter(str.isalpha, text)).most_common(NUM_FREQUENT)]
+    letters = [letter for letter, _ in Counter(text).most_common() if letter.isalpha()][:NUM_FREQUENT]
     return draw.choice(letters) if letters else " "
 
 
