@@ -158,7 +158,6 @@ def test_a_stage_imports_only_what_its_own_extra_installs() -> None:
 
 LOADS_BY_NAME = {
     "anadil/__init__.py": "the names that the package offers, each when it is asked for",
-    "anadil/core/modules.py": "the module of its caller, which stands here too",
     "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
     "anadil/core/modules.py": "what its callers name, of which this test asks too",
     "anadil/runtime/entry_point.py": "the stage of a self-test",

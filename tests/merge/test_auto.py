@@ -64,6 +64,14 @@ def test_a_text_is_within_only_with_its_whole_interval() -> None:
     assert wide.base_share == 0.625
 
 
+def test_the_value_decides_where_every_interval_is_too_wide() -> None:
+    choice = share_of(falling(2, 3), falling(1.38, 0.98), width=0.5)
+
+    assert choice.base_share == 0.375
+    assert "at every share the interval of en ends beyond" in choice.warnings[0]
+    assert not any(point.within for point in choice.points)
+
+
 def test_a_model_that_lost_nothing_stays_as_it_is() -> None:
     choice = share_of(target=falling(2, 3), english=falling(1.06, 1))
 

@@ -138,6 +138,8 @@ class _Search:
     warnings: list[str] = field(default_factory=list)
     ignored: set[str] = field(default_factory=set)
     """Retained texts that no share brings within the limit."""
+    unsure: set[str] = field(default_factory=set)
+    """Retained texts with so wide an interval that no share brings its end within the limit: their values decide."""
 
     def point(self, base_share: float, weights: tuple[float, ...]) -> Point:
         """Measure a point, unless it was measured."""
@@ -155,7 +157,7 @@ class _Search:
         """Return the best point over all shares, by `SHARE_RULE`."""
         points = [self.point(share, weights) for share in STEPS]
         ends = points[0], points[-1]
-        self._ignore_lost_texts(points)
+        self._sort_lost_texts(points)
         for _ in range(MORE_SHARES):
             points.append(self.point(self._between(points), weights))
             points.sort(key=lambda point: point.base_share)
@@ -171,23 +173,36 @@ class _Search:
         self._say_share(best)
         return best
 
-    def _ignore_lost_texts(self, points: Sequence[Point]) -> None:
-        """Leave texts to the other stages that no share brings within the limit."""
+    def _sort_lost_texts(self, points: Sequence[Point]) -> None:
+        """Tell texts that no share brings within the limit from those whose interval alone is too wide."""
         # A vocabulary that was replaced or extended costs some texts more than the limit, also with all of the base's weights.
         # The point that loses least would then throw away what was learnt, for a model that the gate refuses all the same.
         for text in points[0].figures.retained:
-            least = min(points, key=lambda point: point.figures.retained[text].high)
-            if least.figures.retained[text].high > self.limits.retained:
-                self.ignored.add(text)
+            if min(point.figures.retained[text].high for point in points) <= self.limits.retained:
+                continue
+            least = min(points, key=lambda point: point.figures.retained[text].ratio)
+            ratio = human_figure(least.figures.retained[text].ratio)
+            if least.figures.retained[text].ratio <= self.limits.retained:
+                # To leave the text out would retain nothing, which is further from what was asked for than a value.
+                self.unsure.add(text)
                 self.warnings.append(
-                    f"no share brings {text} within {self._limit}, the nearest is {least.base_share:g} "
-                    f"({human_figure(least.figures.retained[text].high)}), so it does not decide; replay it in training"
+                    f"at every share the interval of {text} ends beyond {self._limit}, so its value decides; the gate may "
+                    "find too few documents, as here: name more of them"
                 )
+                continue
+            self.ignored.add(text)
+            self.warnings.append(
+                f"no share brings {text} within {self._limit}, the nearest is {least.base_share:g} ({ratio}), so it does not "
+                "decide; replay it in training"
+            )
 
     def _keeps(self, point: Point) -> bool:
         """Return True if every text that decides is within the limit."""
-        texts = point.figures.retained.items()
-        return all(each.high <= self.limits.retained for name, each in texts if name not in self.ignored)
+        return all(
+            (each.ratio if name in self.unsure else each.high) <= self.limits.retained
+            for name, each in point.figures.retained.items()
+            if name not in self.ignored
+        )
 
     def _best(self, points: Sequence[Point]) -> Point:
         within = [point for point in points if self._keeps(point)]
