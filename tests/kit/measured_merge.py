@@ -36,7 +36,7 @@ def measured_merge(**more: Any) -> dict[str, Any]:
             *(point(0.1875, weight, target, english) for weight, target, english in weights),
         ],
         "rules": ["base_share: the fewest bits per byte", "weight: the largest"],
-        "reasons": ["base_share 0.1875: the fewest bits per byte", "add[0].weight 0.5: the largest"],
+        "reasons": ["base_share 0.1875: the fewest bits per byte", "add.0.weight 0.5: the largest"],
         "chosen": {"base_share": 0.1875, "weights": [0.5]},
         "limits": {"retained": 1.1, "target": 1.02},
         "texts": {"target": 64, "en": 4},

@@ -191,7 +191,7 @@ def test_the_largest_weight_within_the_limits_is_taken() -> None:
     assert (choice.base_share, choice.weights) == (0.25, (0.5,))
     assert [point.weights for point in choice.points] == [(weight,) for weight in FIVE]
     reason = (
-        "add[0].weight 0.5: the largest within 2.040 bits per byte of the target language and "
+        "add.0.weight 0.5: the largest within 2.040 bits per byte of the target language and "
         "evaluate.gate.max_retained_ratio (1.25)"
     )
     assert choice.reasons == (reason,)

@@ -78,6 +78,31 @@ def test_a_minus_that_is_not_the_base_of_its_model_is_refused_with_their_differe
         opened(sound, model, sound.base)
 
 
+def test_a_vector_whose_ends_are_swapped_or_one_is_refused(sound: Models, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(sound.instruct)
+
+    with pytest.raises(DataError, match=r"merge.add.0.model: .* is base.model, .*; swap model and minus"):
+        opened(sound, sound.base, sound.instruct)
+    with pytest.raises(DataError, match=r"is the directory of merge.add.0.minus, too, .* is nothing"):
+        opened(sound, sound.instruct, link)
+
+
+def test_a_model_that_computes_otherwise_than_its_minus_is_a_warning(
+    sound: Models, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = shutil.copytree(sound.instruct, tmp_path / "model")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "hidden_act": "gelu", "rms_norm_eps": 0.01}))
+
+    opened(sound, sound.instruct, sound.base)
+    assert "the merged model may answer worse" not in caplog.text
+
+    opened(sound, model, sound.base)
+    assert "merge.add.0.model: hidden_act is 'gelu', and 'silu' in merge.add.0.minus" in caplog.text
+    assert "rms_norm_eps is 0.01" in caplog.text
+
+
 def test_a_minus_that_has_nothing_to_do_with_the_base_is_refused(sound: Models, tmp_path: Path) -> None:
     # It is the base of `model`, and another one than that of the trained model.
     minus = changed(sound.base, tmp_path / "minus", 5, scale=0.14)

@@ -47,6 +47,8 @@ def test_models_are_named_once_each() -> None:
         ("{base_share: 0, add: []}", "merges nothing"),
         ("{base_share: 1.5}", "merge.base_share: must be at most 1 (got 1.5)"),
         ("{base_share: atuo}", "merge.base_share: must be 'auto' (got \"atuo\")"),
+        ("{base_share: '0.5'}", 'merge.base_share: must be a number (got "0.5")'),
+        ("{base_share: .nan}", "merge.base_share: must be a number (got "),
         ("{base_shares: .5}", "merge.base_shares: unknown key; did you mean 'base_share'?"),
         ("{average_last: 1}", "merge.average_last: must be at least 2 (got 1)"),
         ("{add: [{model: a/b}]}", "merge.add.0.minus: is missing"),

@@ -243,12 +243,13 @@ class _Search:
         before, after = without.weights[:place], without.weights[place + 1 :]
         points = [self.point(without.base_share, (*before, weight, *after)) for weight in STEPS]
         good = (each for each in points if each.target <= most_target and self._loses_no_more(each, without))
-        best = max(good, key=lambda point: point.weights[place])
+        # A limit below 1 asks more than the model without the difference, which is what is left then.
+        best = max(good, key=lambda point: point.weights[place], default=without)
         words = f"within {human_figure(most_target)} bits per byte of the target language and {self._limit}"
         if best.weights[place]:
-            self.reasons.append(f"add[{place}].weight {best.weights[place]:g}: the largest {words}")
+            self.reasons.append(f"add.{place}.weight {best.weights[place]:g}: the largest {words}")
         else:
-            self._warn(f"add[{place}].weight 0: the difference is not added; no weight of it keeps {words}")
+            self._warn(f"add.{place}.weight 0: the difference is not added; no weight of it keeps {words}")
         return best
 
     def _loses_no_more(self, point: Point, without: Point) -> bool:

@@ -9,6 +9,11 @@ from anadil.model.load import load_tokenizer, refuse_not_numbers
 
 SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim")
 """Keys of config.json without which tensors of equal shapes mean different things."""
+OTHER_COMPUTATION = (
+    "hidden_act", "hidden_activation", "rms_norm_eps", "layer_norm_eps", "rope_theta", "rope_parameters", "rope_scaling",
+    "partial_rotary_factor", "sliding_window", "layer_types",
+)  # fmt: skip
+"""Keys of config.json that change what a model computes, and that a merge does not carry."""
 SAMPLED_ROWS = 64
 """Rows of each matrix that tell how far two models are from each other: 0.1 GB of an 8B model."""
 MOST_DIFFERENT = 0.5
@@ -50,6 +55,17 @@ def _difference(one: ModelWeights, base: ModelWeights) -> str:
     return ""
 
 
+def other_settings(model: ModelWeights, minus: ModelWeights) -> list[str]:
+    """Say which settings a model was trained with that its `minus`, and so the merged model, does not have."""
+    # Mistral 7B Instruct v0.2 has another `rope_theta` than the base v0.1, and weights as near as those of any other Instruct.
+    return [
+        f"{key} is {its!r}, and {minuses!r} in {minus.name} {minus.folder}: the difference of weights does not hold it, so "
+        "the merged model may answer worse; take the base that the model was trained from"
+        for key in OTHER_COMPUTATION
+        if (its := getattr(model.config, key, None)) != (minuses := getattr(minus.config, key, None))
+    ]
+
+
 def check_vocabulary(one: ModelWeights, base: ModelWeights, used: Collection[int]) -> None:
     """Refuse a model in whose tables a row is another token's than in the base's.
 
@@ -84,9 +100,20 @@ def check_lineage(model: ModelWeights, minus: ModelWeights, base: ModelWeights) 
     """Return how far a model is from its `minus`, and refuse two that do not belong together.
 
     Raises:
-        DataError: `minus` is not what the model was trained from, or has nothing to do with the base.
+        DataError: `minus` is not what the model was trained from, or has nothing to do with the base; or the two are
+            swapped, or one.
         IntegrityError: One of them holds NaN or Inf.
     """
+    if model.folder.resolve() == base.folder.resolve():
+        raise DataError(
+            f"{model.name}: {model.folder} is base.model, so its difference takes away what {minus.folder} learnt; swap "
+            "model and minus"
+        )
+    if model.folder.resolve() == minus.folder.resolve():
+        raise DataError(
+            f"{model.name}: {model.folder} is the directory of {minus.name}, too, and their difference is nothing; name "
+            "the model that was trained from it"
+        )
     if minus.folder != base.folder and not (far := relative_difference(minus, base)) < MOST_DIFFERENT:
         raise DataError(
             f"{minus.name}: {minus.folder} has nothing to do with {base.name} {base.folder}: they differ by {far:.2f} of its "

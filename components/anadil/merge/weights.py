@@ -25,7 +25,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.merge.carry import DifferenceTable, Read, carried
 from anadil.merge.chat_format import ChatFormat, chat_format_of, write_chat_template
-from anadil.merge.checks import check_alike, check_lineage, check_vocabulary
+from anadil.merge.checks import check_alike, check_lineage, check_vocabulary, other_settings
 from anadil.merge.model_weights import ModelWeights, open_weights
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
@@ -274,6 +274,8 @@ def _open_vector(
     for each in (model,) if is_base else (model, minus):
         check_alike(each, base)
         check_vocabulary(each, base, used)
+    for line in other_settings(model, minus):
+        log.warning("%s: %s", model.name, line)
     far = check_lineage(model, minus, base)
     chat = chat_format_of(model.folder, minus.folder, tokenizer, model.name)
     if chat and not chat.is_new:

@@ -11,7 +11,8 @@ AUTO = "auto"
 
 
 def _kind_of_number(value: object) -> str:
-    return f"{UNION_TAG}{'word' if isinstance(value, str) else 'number'}"
+    # A number in quotation marks and `.nan` are text of YAML; that they are not `auto` is not what is wrong with them.
+    return f"{UNION_TAG}{'word' if isinstance(value, str) and value.isalpha() else 'number'}"
 
 
 _Auto = Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
