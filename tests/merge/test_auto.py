@@ -204,6 +204,17 @@ def test_a_difference_that_costs_too_much_is_not_added() -> None:
     assert "the difference is not added" in choice.warnings[0]
 
 
+def test_a_limit_that_no_weight_keeps_adds_nothing() -> None:
+    # Below 1 it asks more than the model without the difference.
+    choice = choose(
+        lambda _, weights: Figures(target=2 + weights[0], retained={"en": text_of(1.0)}),
+        0.0, (None,), Limits(retained=1.25, target=0.9),
+    )  # fmt: skip
+
+    assert choice.weights == (0.0,)
+    assert "no weight of it keeps within 1.800 bits per byte" in choice.warnings[0]
+
+
 def test_what_was_lost_before_does_not_forbid_a_difference() -> None:
     assert weight_of(target=falling(2, 2), english=falling(1.4, 1.3)).weights == (1.0,)
     assert weight_of(target=falling(2, 2), english=falling(1.4, 1.5)).weights == (0.0,)
