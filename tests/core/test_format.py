@@ -22,6 +22,7 @@ DASH = "\N{EM DASH}"
         (core.with_article("model"), "a model"),
         (core.with_article("adapter"), "an adapter"),
         (core.with_article("corpus"), "a corpus"),
+        (core.with_article("merged"), "a merged model"),
         (core.with_article("scores"), "scores"),
         (core.short_count(1_177_946_112), "1.178 B"),
         (core.short_count(999), "999"),

@@ -76,6 +76,14 @@ def load_half(models: Path) -> Any:
     return load
 
 
+def test_a_warning_names_texts_that_are_too_short_to_choose_by(
+    tmp_path: Path, models: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    read_tuning_texts(job_on(tmp_path, models, {"": LONG}))
+
+    assert "hardly tell one merge from another: target 2; raise clean.heldout_fraction" in caplog.text
+
+
 def test_only_the_part_for_tuning_is_read_and_its_beginnings(tmp_path: Path, models: Path) -> None:
     texts = read_tuning_texts(job_on(tmp_path, models, {"": LONG}))
 

@@ -14,7 +14,7 @@ from anadil.finetune.run import _from_merged
 from anadil.merge.run import run
 from anadil.preflight.merge import inspect_merge
 from anadil.recipe.load import parse_recipe
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.flow import Step, flow_of
 from anadil.runtime.job import Job
@@ -167,6 +167,9 @@ def test_models_that_fit_are_counted(models: Models) -> None:
 
     assert inspect_merge(recipe).detail == "2 models found, 2 of the base's shape"
 
+    # Its base is made, or fetched, when the run needs it.
+    later = recipe.model_copy(update={"base": Base(model="tiny")})
+    assert inspect_merge(later).detail == "2 models found, to be compared with the base when they are merged"
 
 @pytest.mark.parametrize(
     ("later", "earlier"), [("merged", "model"), ("adapter", "merged"), ("scores", "merged")]

@@ -112,7 +112,7 @@ def test_the_model_card_says_what_was_chosen(tmp_path: Path) -> None:
 
     chosen = card.partition("Chosen by bits per byte of held-out text that no score uses:")[2]
     assert chosen.startswith(
-        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add\\[0\\].weight 0.5: the largest\n"
+        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add.0.weight 0.5: the largest\n"
     )
     assert "## Merge" not in _card(tmp_path / "without")
 

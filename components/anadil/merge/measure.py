@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 MAX_DOCUMENTS, MAX_CHARS = 64, 2_000
 """Most documents of a text, and characters of each. Chosen by us: a dozen points are measured, also on CPUs, and all of them on
 the same documents."""
+FEW_DOCUMENTS = 4
+"""Least documents of a text from which intervals tell something. Chosen by us: those of the built-in English."""
 TARGET = "target"
 """Name of the text in the taught language."""
 
@@ -71,6 +73,11 @@ def read_tuning_texts(job: Job) -> TuningTexts:
         "tuning on documents that scores do not use, at most %d of a text and %s characters of each: %s",
         MAX_DOCUMENTS, f"{MAX_CHARS:,}", ", ".join(f"{text} {count}" for text, count in texts.counts.items()),
     )  # fmt: skip
+    if few := [f"{text} {count}" for text, count in texts.counts.items() if count < FEW_DOCUMENTS]:
+        log.warning(
+            "so few documents hardly tell one merge from another: %s; raise clean.heldout_fraction, give more text in %s, %s",
+            ", ".join(few), RETAINED_KEY, NUMBERS,
+        )  # fmt: skip
     return texts
 
 

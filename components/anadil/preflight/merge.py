@@ -45,7 +45,12 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
             check_base(base, key)
             base_tokenizer(base, base_cache(recipe), key)
         compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
-        return passed(KEY, f"{counted(len(models), 'model')} found, {compared} of the base's shape")
+        words = (
+            f"{compared} of the base's shape"
+            if compared
+            else "to be compared with the base when they are merged"
+        )
+        return passed(KEY, f"{counted(len(models), 'model')} found, {words}")
 
     return inspect_where_visible(KEY, inspect, here=here)
 

@@ -249,6 +249,16 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _adds_to_the_base(self) -> "Recipe":
+        for place, each in enumerate(self.merge.add if self.merge else ()):
+            if (each.model, each.revision) == (self.base.model, self.base.revision):
+                raise ValueError(
+                    f"merge.add.{place}.model is base.model ({each.model}), so the difference takes away what "
+                    f"{each.minus} learnt; swap model and minus"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _writes_the_checkpoints_that_are_averaged(self) -> "Recipe":
         self.refuse_few_checkpoints()
         return self
@@ -261,9 +271,10 @@ class Recipe(StrictModel):
         """
         steps, number = self.averaged_steps, self.merge.average_last if self.merge else None
         if number is not None and len(steps) < number:
+            written = f" (steps {', '.join(map(str, steps))})" if steps else ""
             raise ValueError(
                 f"merge.average_last is {number}, and the phases that train the same weights as the last one write "
-                f"{len(steps)} checkpoints (steps {', '.join(map(str, steps))}): one every {self.pretrain.checkpoint_every} "
+                f"{len(steps)} checkpoints{written}: one every {self.pretrain.checkpoint_every} "
                 "steps and one at each phase's end; lower pretrain.checkpoint_every or merge.average_last"
             )
 
