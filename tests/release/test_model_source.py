@@ -122,7 +122,7 @@ def test_a_name_whose_artifact_is_gone_or_another_is_refused(
     ("uri", "error", "message"),
     [
         ("", RecipeError, "an empty URI"),
-        ("nowhere", DataError, "nowhere: no such directory; give a model or adapter artifact"),
+        ("nowhere", DataError, "nowhere: no such directory; give a model, merged or adapter artifact"),
         ("x" * 5000, DataError, "cannot be read"),
         ("model.gguf", DataError, "is a file, not a directory"),
         ("corpus", DataError, "holds a corpus, not a model"),

@@ -18,7 +18,7 @@ from anadil.release.registry.client import resolve
 Kind = Literal["model", "merged", "adapter", "checkpoint", "directory"]
 
 REGISTERED = "models:/"
-EXPECTED = "give a model or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
+EXPECTED = "give a model, merged or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

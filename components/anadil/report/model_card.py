@@ -81,12 +81,12 @@ def model_card(model: str, scores: str | None = None) -> str:
     """
     manifest = artifact.read_manifest(model)
     if manifest is None or manifest.kind not in BY_KIND:
-        raise DataError(f"{model}: no finished model or adapter there; give the URI of one")
+        raise DataError(f"{model}: no finished model, merged model or adapter there; give the URI of one")
     return card_of_model(facts_of_model(model, manifest, scores))
 
 
 def licence_files_of(manifest: Manifest) -> dict[str, bytes]:
-    """Name -> content of the files that belong beside the weights of a model or adapter: see `licence_files`."""
+    """Name -> content of the files that belong beside the weights of a model, merged model or adapter: see `licence_files`."""
     return licence_files(str(field(manifest.recipe, "base.model") or ""), _stated(manifest.recipe))
 
 

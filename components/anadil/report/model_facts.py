@@ -108,6 +108,6 @@ def _corpora(roots: Sequence[str], trained: Manifest, licences: Json) -> tuple[C
 
 
 def newest_scores(roots: Sequence[str], model: Manifest) -> tuple[str, Manifest] | None:
-    """Find the newest scores of a model or adapter below some storage roots."""
+    """Find the newest scores of a model, merged model or adapter below some storage roots."""
     scores = artifacts_below(roots, "scores")
     return next((pair for pair in scores if pair[1].origin.get(f"input {model.kind}") == model.digest), None)

@@ -145,7 +145,7 @@ class Tracker:
             name: The candidate: adapted, merged, finetuned.
             uri: Where it lies.
             digest: Of the artifact; a registered version is known by it.
-            kind: model or adapter.
+            kind: model, merged or adapter.
             metrics: Its figures.
             is_new: This stage made it.
             dataset: What the figures were measured on.

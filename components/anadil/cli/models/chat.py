@@ -43,7 +43,9 @@ def add_chat(name: str, commands: Any, text: str) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser(name, help=text, description=DESCRIPTION, epilog=HELP, formatter_class=raw)
     command.add_argument(
-        "model", metavar="URI", help="model or adapter, its directory, or models:/NAME@ALIAS of the registry"
+        "model",
+        metavar="URI",
+        help="model, merged model or adapter, its directory, or models:/NAME@ALIAS of the registry",
     )
     command.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     command.add_argument("--complete", action="store_true", help="continue each text instead of answering it")

@@ -36,7 +36,7 @@ def add_promote(name: str, commands: Any, text: str) -> None:
         "gate was not passed, and moves nothing."
     )
     command = commands.add_parser(name, help=text, description=help_text)
-    help_text = f"model or adapter artifact, or {SCHEME}NAME@challenger"
+    help_text = f"model, merged or adapter artifact, or {SCHEME}NAME@challenger"
     command.add_argument("model", nargs="?", metavar="URI", help=help_text)
     command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
     help_text = "make the version `previous` the champion again, after its bytes were verified"
@@ -59,7 +59,7 @@ def promote(options: argparse.Namespace) -> int:
     if options.rollback:
         return _roll_back(options, recipe or load_recipe("{}", options.set))
     if options.model is None:
-        raise RecipeError("promote: which model? give the URI of a model or adapter artifact")
+        raise RecipeError("promote: which model? give the URI of a model, merged or adapter artifact")
     uri, scores, name = absolute(options.model), options.scores, options.name
     if options.model.startswith(SCHEME):
         version = resolve(options.model, tracking_uri(recipe or load_recipe("{}", options.set)))

@@ -23,7 +23,9 @@ def add_serve_manifest(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     help_text = f"{text}. Nothing is sent: pipe it into `kubectl apply -f -`. See docs/guides/serve.md."
     command = commands.add_parser(name, help=text, description=help_text)
-    help_text = "model or adapter artifact (its merged model is served), a directory, or models:/NAME@ALIAS"
+    help_text = (
+        "model, merged or adapter artifact (its merged model is served), a directory, or models:/NAME@ALIAS"
+    )
     command.add_argument("uri", metavar="URI", help=help_text)
     help_text = "a Deployment of vLLM, or an InferenceService of KServe 0.16 or newer (default: %(default)s)"
     command.add_argument("--kind", choices=["vllm", "kserve"], default="vllm", help=help_text)

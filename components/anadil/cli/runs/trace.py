@@ -14,7 +14,9 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     help_text = f"{text}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
     command = commands.add_parser(name, help=text, description=help_text)
-    help_text = "model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+    help_text = (
+        "model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+    )
     command.add_argument("model", metavar="MODEL", help=help_text)
     help_text = "document to look up in the training data: an id, a URL, a source such as news.jsonl:17, or a file with one of these a line"
     command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip

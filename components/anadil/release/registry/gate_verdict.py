@@ -103,14 +103,14 @@ def check_promotable(scores: str, model: str) -> Promotable:
 
 
 def read_model(uri: str) -> Manifest:
-    """The manifest of a model or adapter.
+    """The manifest of a model, merged model or adapter.
 
     Raises:
         DataError: There is none.
     """
     manifest = artifact.read_manifest(uri)
     if manifest is None or manifest.kind not in BY_KIND:
-        raise DataError(f"{uri}: no finished model or adapter there; give the URI of one")
+        raise DataError(f"{uri}: no finished model, merged model or adapter there; give the URI of one")
     return manifest
 
 

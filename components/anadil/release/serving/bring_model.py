@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _bring(arguments: Sequence[str]) -> int:
     """Fill a directory with the files of a model and nothing else."""
     if len(arguments) != 2:
-        raise RecipeError("give the URI of a model or adapter artifact, and a directory")
+        raise RecipeError("give the URI of a model, merged or adapter artifact, and a directory")
     place, manifest, prefix = artifact_of(arguments[0])
     files = {
         name.removeprefix(prefix): entry

@@ -108,7 +108,7 @@ def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
 
 
 def artifact_of(uri: str) -> tuple[str, Manifest, str]:
-    """Find a model or adapter artifact, its manifest, and the prefix of the model's files in it.
+    """Find a model, merged or adapter artifact, its manifest, and the prefix of the model's files in it.
 
     Raises:
         DataError: There is none.
@@ -117,7 +117,7 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
     place, manifest = locate(uri)
     if manifest is None or manifest.kind not in BY_KIND:
         find_model(uri)  # says what is wrong with it
-        raise DataError(f"{uri}: no model or adapter artifact; give one, on s3:// or on a claim")
+        raise DataError(f"{uri}: no model, merged or adapter artifact; give one, on s3:// or on a claim")
     folder = BY_KIND[manifest.kind].folder
     return place, manifest, f"{folder}/" if folder else ""
 

@@ -21,7 +21,9 @@ from anadil.release.verify_artifact import sha256_of
 from anadil.report.read import field, sum_stats
 from anadil.runtime.job import kind_of, source_of
 
-EXPECTED = "give a model or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+EXPECTED = (
+    "give a model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+)
 
 
 class Trace(TracedModel):
