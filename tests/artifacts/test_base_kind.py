@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tokenizers import AddedToken, Tokenizer, models
 
-from anadil.artifacts.base_kind import base_kind
+from anadil.artifacts.base_kind import base_kind, stored_template
 from anadil.artifacts.mlmodel import MLMODEL
 
 CHATML = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -177,3 +177,15 @@ def test_ids_outside_of_the_vocabulary_are_no_evidence(silent: Path) -> None:
     write(silent, "generation_config.json", {"eos_token_id": [-1, 10**6, "2", None]})
 
     assert base_kind(silent, "models/mistral").kind == "unknown"
+
+
+def test_of_several_templates_the_default_is_taken_and_what_is_none_is_left(tmp_path: Path) -> None:
+    tools = {"name": "tool_use", "template": "tools"}
+
+    for named, template in (
+        ([tools, {"name": "default", "template": "chat"}], "chat"),
+        ([tools, {"name": "default"}, {}, "chat"], None),
+    ):
+        write(tmp_path, "tokenizer_config.json", {"chat_template": named})
+
+        assert stored_template(tmp_path) == template

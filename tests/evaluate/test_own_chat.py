@@ -184,6 +184,17 @@ def test_a_template_that_fails_is_said_with_its_error(
     assert "not asked in its chat format" in caplog.text
 
 
+def test_a_template_that_leaves_the_question_out_is_said(tmp_path: Path) -> None:
+    # It takes a content for a list of parts.
+    template = "<|eot_id|>{% for m in messages %}{{ m.content[0].text }}{% endfor %}"
+
+    how = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", template)))
+
+    assert how
+    assert not how.questions
+    assert "does not render a question (it writes '<|eot_id|>" in how.facts()["error"]
+
+
 def test_a_template_that_wants_a_system_turn_gets_one(tmp_path: Path) -> None:
     wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
 

@@ -81,7 +81,8 @@ def stored_template(folder: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     written: Any = tokenizer_config(folder).get("chat_template")
     if isinstance(written, list):  # several by name, as transformers 4 wrote them
-        written = {each["name"]: each["template"] for each in written}.get("default")
+        named = (each for each in written if isinstance(each, dict) and each.get("name") == "default")
+        written = next(named, {}).get("template")
     return written if isinstance(written, str) else None
 
 

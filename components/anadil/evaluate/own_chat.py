@@ -196,10 +196,14 @@ def _how(kind: BaseKind, base: ScoredModel) -> OwnChat:
     fault = ""
     for system in ([], [SYSTEM]):
         try:
-            _render(tokenizer, [*system, user], add_generation_prompt=True)
+            asked = _render(tokenizer, [*system, user], add_generation_prompt=True)
             chat = _render(tokenizer, [*system, *turns])
         except (*RAISED, AnadilError) as error:
             fault = fault or f"{type(error).__name__}: {error}"
+            continue
+        # Jinja writes nothing for what is not there, such as the parts of a content that is text.
+        if questions[0].casefold() not in asked.casefold():
+            fault = fault or f"it writes {asked[:60]!r}"
             continue
         match = ControlWords(tokenizer).pattern.search(chat.partition(ANSWER)[2].partition(NEXT)[0])
         return OwnChat(
