@@ -171,6 +171,7 @@ def test_models_that_fit_are_counted(models: Models) -> None:
     later = recipe.model_copy(update={"base": Base(model="tiny")})
     assert inspect_merge(later).detail == "2 models found, to be compared with the base when they are merged"
 
+
 @pytest.mark.parametrize(
     ("later", "earlier"), [("merged", "model"), ("adapter", "merged"), ("scores", "merged")]
 )

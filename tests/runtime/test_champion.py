@@ -83,7 +83,9 @@ def test_the_recipe_names_another_champion_or_none(registry: dict[str, str], tmp
     found = find_champion(recipe(f"evaluate.champion={made}"), {})
     assert found is not None
     assert found.digest == manifest_of(made).digest
-    with pytest.raises(DataError, match=r"evaluate\.champion: .*gone: no finished model, merged model or adapter"):
+    with pytest.raises(
+        DataError, match=r"evaluate\.champion: .*gone: no finished model, merged model or adapter"
+    ):
         find_champion(recipe(f"evaluate.champion={tmp_path}/gone"), {})
 
 
