@@ -139,7 +139,8 @@ def test_retries_follow_what_a_retry_costs_and_are_not_cut_off_after_an_hour(tas
     limits = {name: task["retryPolicy"] for name, task in tasks.items() if "retryPolicy" in task}
 
     assert {name: limits[name]["maxRetryCount"] for name in limits} == {
-        "clean": 2, "candidate": 2, "tokenizer": 2, "encode": 2, "trial": 3, "trial-2": 3, "pretrain": 3, "finetune": 3, "evaluate": 1, "report": 2,
+        "clean": 2, "candidate": 2, "tokenizer": 2, "encode": 2, "trial": 3, "trial-2": 3, "pretrain": 3, "merge": 2, "finetune": 3, "evaluate": 1,
+        "report": 2,
     }  # fmt: skip
     # kfp writes 3600s where nothing is said, and Argo counts it from the start of the first attempt.
     assert {each["backoffMaxDuration"] for each in limits.values()} == {"31536000s"}
@@ -149,7 +150,7 @@ def test_no_secret_is_in_the_pipeline() -> None:
     text = compiled(*WHOLE["everything"])
 
     assert "hooks.slack.com" not in text
-    assert text.count("secretName:") == (2 + 2) * 11 + len(WATCHERS)  # of variables, and to pull images
+    assert text.count("secretName:") == (2 + 2) * 12 + len(WATCHERS)  # of variables, and to pull images
 
 
 @pytest.mark.parametrize(
