@@ -23,6 +23,7 @@ MODEL_TESTS = (
     "encode",
     "evaluate",
     "finetune",
+    "merge",
     "model",
     "pipelines",
     "pretrain",
