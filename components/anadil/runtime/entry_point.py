@@ -75,7 +75,7 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
     if stage.files_flag:
         text = f"files, globs, s3:// or hf:// URIs to read; left out, the recipe's {stage.files}"
         built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
-    text = f"where to write the {stage.writes}; left out, a place under storage.root"
+    text = "where to write the artifact; left out, a place under storage.root"
     built.add_argument("--out", metavar="URI", help=text)
     if stage.costly:
         add_remake_option(built)
