@@ -34,8 +34,9 @@ PLACES = {
 REPEATED = ("data", "first step", "step", "border", "later step")
 """Places much like another."""
 TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
-SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.3}})
-"""Steps take long enough for a signal to arrive in one; the other rank waits in a collective then."""
+SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.7}})
+"""Steps take long enough for a signal to arrive in one; the other rank waits in a collective then. With .3 s, a run on busy
+cores was over before torchrun had heard it."""
 
 
 class Trained:
