@@ -24,7 +24,7 @@ LLAMA_TOKENS = ("<|end_of_text|>", "<|eot_id|>", "<|start_header_id|>", "<|end_h
 
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """What a base's directory says of its kind."""
+    """A directory of a base, as its publisher fills it."""
 
     name: str
     tokens: tuple[str, ...]
@@ -33,7 +33,7 @@ class Published:
     template: str | None
     kind: str
     eos: str | None = None
-    """Of tokenizer_config.json."""
+    """The `eos_token` in tokenizer_config.json."""
     sampling: dict[str, Any] = field(default_factory=dict)
 
 

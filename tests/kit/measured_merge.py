@@ -1,4 +1,4 @@
-"""What a merge by `auto` leaves in `merge.json`, for pages about it."""
+"""A `merge.json` of a merge by `auto`, for tests of pages about it."""
 
 from typing import Any
 

@@ -185,7 +185,7 @@ def test_a_text_that_one_point_lacks_is_a_data_error() -> None:
 
 
 def test_the_largest_weight_within_the_limits_is_taken() -> None:
-    # Of the target, 2 % is allowed: weight .5 costs exactly that.
+    # The target may cost 2 % more, and weight .5 costs exactly that.
     choice = weight_of(target=falling(2, 2.08), english=falling(1.1, 1))
 
     assert (choice.base_share, choice.weights) == (0.25, (0.5,))

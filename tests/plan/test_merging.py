@@ -2,6 +2,8 @@
 
 import pytest
 
+from anadil.merge import auto
+from anadil.plan import merging
 from anadil.plan.instances import machine
 from anadil.plan.merging import merge_need
 from anadil.plan.model_shape import trained_shape
@@ -62,3 +64,12 @@ def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
         [],
         ["weights to read", "disk", "main memory"],
     ]
+
+
+def test_the_plan_counts_the_blocks_and_points_that_the_stage_has() -> None:
+    from anadil.merge import weights
+
+    assert merging.BLOCK_BYTES == weights.BLOCK_BYTES
+    assert len(auto.STEPS) + auto.MORE_SHARES == merging.SHARES
+    # A weight of 0 is the point without the difference, which is measured already.
+    assert len(auto.STEPS) - 1 == merging.WEIGHTS

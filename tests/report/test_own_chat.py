@@ -1,4 +1,4 @@
-"""What became of the chat format of a post-trained base, as page and card say it."""
+"""The chat format of a post-trained base on page and card: survived, damaged or lost."""
 
 from pathlib import Path
 from typing import Any

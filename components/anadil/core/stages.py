@@ -181,7 +181,7 @@ FLOW = (
         only_if="merge",
         uses_model=True,
         cpu="4",
-        # Tensor by tensor: the largest table of a model of 70 billion parameters in FP32 several times.
+        # Given values take 1 GiB, whatever the model. `auto` loads it: one of 8 billion parameters in BF16 fits.
         memory="24Gi",
         retries=2,
         summary="merge the trained model with its base, its checkpoints and other models",

@@ -201,7 +201,8 @@ def log_choice(choice: Choice) -> None:
     for warning in choice.warnings:
         log.warning("%s", warning)
     for reason in choice.reasons:
-        log.info("chosen: %s", reason)
+        if reason not in choice.warnings:
+            log.info("chosen: %s", reason)
 
 
 def table_lines(choice: Choice) -> list[str]:

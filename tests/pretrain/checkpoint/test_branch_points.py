@@ -145,7 +145,7 @@ def test_every_branch_point_is_copied_though_copying_is_slow(
     folder.finish()
     folder.close()
 
-    # Of those that waited, 6 was left out for 8; 4 was not.
+    # Steps 6 and 8 both waited, and the newer one is copied in place of the older; 4 ends a flat part and is always copied.
     assert sorted(path.name for path in (tmp_path / "archive").glob("step-*")) == [
         "step-00000004",
         "step-00000008",

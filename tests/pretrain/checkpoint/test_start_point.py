@@ -1,4 +1,4 @@
-"""What has to fit where a run begins with a checkpoint of another one, before anything is loaded."""
+"""Checks of a checkpoint that a run begins with, before anything is loaded."""
 
 from pathlib import Path
 from typing import Any
