@@ -30,6 +30,7 @@ from anadil.recipe.gate import Gate
 from anadil.recipe.merge import Merge
 from anadil.recipe.mixture import refuse_mix_mistakes
 from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.retrain import Retrain
 from anadil.recipe.sources import (
     MAX_EPOCHS,
     Source,
@@ -229,6 +230,8 @@ class Recipe(StrictModel):
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
+    retrain: Retrain | None = None
+    """Teach a released model the text that came since; left out, a run begins with the base."""
 
     @model_validator(mode="after")
     def _sources_fit(self) -> "Recipe":

@@ -31,6 +31,8 @@ INPUT = "input "
 """Begins the names of digests of inputs in an origin."""
 RECIPE = "recipe "
 """Begins the names of recipe keys in an origin."""
+SET: dict[str, str] = {}
+"""Value of an optional section of which keys are named, in an origin: that the recipe has it."""
 RESULT_VERSION = "result version"
 """Name of the stage's result version in an origin."""
 PACK = "pack "
@@ -127,9 +129,14 @@ def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bo
     keys: dict[str, str] = {}
     for section in sections:
         parent, _, name = section.rpartition(".")
-        node: BaseModel | Mapping[str, BaseModel] = recipe
+        node: BaseModel | Mapping[str, BaseModel] | None = recipe
         for part in filter(None, parent.split(".")):
-            node = getattr(node, part)
+            node = getattr(node, part) if node is not None else None
+        if node is None:  # an optional section that is left out
+            continue
+        if type(recipe).model_fields[section.partition(".")[0]].default is None and parent:
+            # Its keys with their defaults are another recipe than none.
+            keys[parent] = json.dumps(SET)
         # A key of named tables, such as `sources.tokens`, is one of each.
         tables = (
             {f"{parent}.{called}.": each for called, each in node.items()}

@@ -36,6 +36,7 @@ from anadil.runtime.planned_artifact import (
     MadeArtifact,
     Neighbours,
     PlannedArtifact,
+    kept_artifact,
     log_figures,
     look_up,
     planned_artifact,
@@ -73,6 +74,8 @@ def execute(
     """
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
+    if kept := kept_artifact(stage, recipe, out):
+        return kept
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if planned.champion and not made and not fetched(planned.champion):
@@ -111,6 +114,8 @@ def find_for_group(
     Raises:
         AnadilError: As `execute`.
     """
+    if kept := kept_artifact(stage, recipe, out):
+        return kept
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if not made:

@@ -21,6 +21,7 @@ from anadil.core.stages import PER_SOURCE
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
+from anadil.runtime.flow import Step
 from anadil.runtime.job import Figures, external_files, external_side_files, kind_of, source_of, word_of
 from anadil.runtime.source_inputs import refuse_other_sources
 
@@ -147,6 +148,18 @@ def planned_artifact(
         manifests=manifests,
         champion=champion,
     )
+
+
+def kept_artifact(stage: Stage, recipe: Recipe, out: str | None) -> MadeArtifact | None:
+    """Return the champion's artifact where `retrain.keeps` names it; None for one that the stage makes.
+
+    Raises:
+        DataError: It is gone.
+        IntegrityError: It is damaged, as far as sizes and small files tell.
+    """
+    word = Step.of(stage, recipe).writes
+    uri = recipe.retrain.kept(word) if recipe.retrain and not out else ""
+    return _sound(uri, artifact.finished_manifest(uri, stage.writes)) if uri else None
 
 
 def refuse_strangers(manifests: Mapping[str, Manifest], uris: Mapping[str, str]) -> None:

@@ -1,0 +1,60 @@
+"""The section `retrain`: how a released model learns the text that came since."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
+
+
+class RetrainMix(StrictModel):
+    """Shares of the training tokens."""
+
+    new: Annotated[Fraction, Field(gt=0)] = 0.5
+    """Share of text that came since the champion. The rest repeats earlier text of all sources, by the phase's own mix. Assumption."""
+
+
+class Champion(StrictModel):
+    """The released model that a retraining begins with, and the artifacts behind it. `anadil retrain` fills it in."""
+
+    name: Text
+    """Registered model."""
+    version: Text
+    """Its version that had the alias `champion`."""
+    uri: Place
+    """Artifact of that version: a model, a merged model or an adapter."""
+    digest: Text
+    """Digest of that artifact."""
+    artifacts: dict[Text, Place]
+    """Artifacts that it was made of, by word, such as `{model: URI, tokenizer: URI, corpus.web: URI, tokens.web: URI}`."""
+
+
+class Retrain(StrictModel):
+    """champion, new text -> challenger."""
+
+    mix: RetrainMix = RetrainMix()
+    epochs: PositiveFloat = 1.0
+    """Passes over the new text, from which the number of steps follows. Assumption."""
+    start: Literal["auto", "plateau", "weights"] = "auto"
+    """`plateau`: the last checkpoint before the champion's decay, with moments (schedule wsd); `weights`: its weights, with new moments; `auto`: the plateau where it was kept."""
+    # They refuse text, and never change it.
+    max_usd: Annotated[PositiveFloat | None, NEUTRAL] = None
+    """Most dollars that a retraining may cost by its plan; a dearer one is refused before a GPU is asked for."""
+    # What lies behind it decides by its digests, which are inputs of the stages.
+    champion: Annotated[Champion | None, NEUTRAL] = None
+    """The model to begin with; `anadil retrain` asks the registry and writes it here."""
+    keeps: Annotated[tuple[Text, ...], NEUTRAL] = ()
+    """Words of `champion.artifacts` that this run takes as they are, such as `tokenizer`; `anadil retrain` writes them."""
+
+    @model_validator(mode="after")
+    def _keeps_what_is_there(self) -> "Retrain":
+        known = self.champion.artifacts if self.champion else {}
+        if strange := [word for word in self.keeps if word not in known]:
+            raise ValueError(
+                f"keeps {', '.join(strange)}, and champion.artifacts has none; leave both to `anadil retrain`"
+            )
+        return self
+
+    def kept(self, word: str) -> str:
+        """Return the URI of an artifact that this run takes as it is; empty for one that it makes."""
+        return self.champion.artifacts[word] if self.champion and word in self.keeps else ""
