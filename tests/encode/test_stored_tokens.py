@@ -208,6 +208,8 @@ def test_a_file_that_was_cut_off_or_is_gone_is_refused(tmp_path: Path) -> None:
     [
         ({"tokens": 10**9}, "tokens: 1,000,000,000 written, its files have"),
         ({"format": 2}, "format 2, this version reads 1"),
+        ({"earlier": {"shards": 1}}, "earlier.shards: 1 written, its files have 0"),
+        ({"earlier": {"tokens": 5}}, "earlier.tokens: 5 written, its files have 0"),
         ({"targets": -1}, "targets: Input should be greater than or equal to 0"),
         (
             {"blocks": []},

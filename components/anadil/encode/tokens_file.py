@@ -6,9 +6,10 @@ It is small, so that training of any corpus begins with it: 100,000 shards are r
 import functools
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Self
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
@@ -64,6 +65,32 @@ class BlockFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierFacts:
+    """Part of the tokens that a retraining has of its champion: the first shards and blocks. All is 0 without one."""
+
+    shards: NonNegativeInt = 0
+    blocks: NonNegativeInt = 0
+    sequences: NonNegativeInt = 0
+    documents: NonNegativeInt = 0
+    tokens: NonNegativeInt = 0
+    targets: NonNegativeInt = 0
+    positions: NonNegativeInt = 0
+    """Those of the sequences that are no padding."""
+    bytes: NonNegativeInt = 0
+    """UTF-8 bytes of the documents' text."""
+
+    @classmethod
+    def of(cls, shards: Sequence[ShardFacts], blocks: Sequence[BlockFacts]) -> Self:
+        """Sum the parts."""
+        return cls(
+            shards=len(shards), blocks=len(blocks), sequences=sum(each.sequences for each in blocks),
+            documents=sum(each.documents for each in shards), tokens=sum(each.tokens for each in shards),
+            targets=sum(each.targets for each in blocks), positions=sum(each.positions for each in blocks),
+            bytes=sum(each.bytes for each in shards),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TokensFacts:
     """The content of `tokens.json`."""
 
@@ -98,10 +125,16 @@ class TokensFacts:
     train: tuple[ShardFacts, ...]
     heldout: tuple[ShardFacts, ...]
     blocks: tuple[BlockFacts, ...]
+    earlier: EarlierFacts = EarlierFacts()
+    """Champion's part of them; no block holds shards of both parts."""
 
     def write(self, folder: Path) -> None:
         """Write the file."""
-        text = json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+        values = asdict(self)
+        # Files of a run without a champion are byte for byte those of earlier releases.
+        if self.earlier == EarlierFacts():
+            values.pop("earlier")
+        text = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
         (folder / TOKENS).write_text(text, encoding="utf-8")
 
 
@@ -168,6 +201,12 @@ def _check_sums(facts: TokensFacts, place: str, uri: str) -> None:
         "sequences": (sum(each.sequences for each in facts.blocks), facts.sequences),
         "targets": (sum(each.targets for each in facts.blocks), facts.targets),
     }
+    begin = EarlierFacts.of(facts.train[: facts.earlier.shards], facts.blocks[: facts.earlier.blocks])
+    in_blocks = sum(each.num_shards for each in facts.blocks[: facts.earlier.blocks])
+    sums |= {
+        f"earlier.{name}": (counted, asdict(facts.earlier)[name]) for name, counted in asdict(begin).items()
+    }
+    sums["earlier.shards"] = (in_blocks, facts.earlier.shards)
     for name, (counted, written) in sums.items():
         if counted != written:
             raise IntegrityError(
