@@ -30,6 +30,12 @@ def add_work_option(command: argparse.ArgumentParser) -> None:
     command.add_argument("--work", type=place, default=WORK, metavar="DIR", help=text)
 
 
+def add_runner_option(command: argparse.ArgumentParser) -> None:
+    """`--runner`: how the steps of a run on this machine are started."""
+    text = "run steps as processes of this Python, or in their images (default: %(default)s)"
+    command.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
+
+
 def add_output_option(
     command: argparse.ArgumentParser, *forms: str, text: str = "format of the output (default: %(default)s)"
 ) -> None:

@@ -6,11 +6,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
     add_output_option,
     add_recipe_argument,
+    add_runner_option,
     add_set_option,
     add_until_option,
     add_work_option,
@@ -25,6 +26,9 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.run_record import recipe_name
 
+if TYPE_CHECKING:
+    from anadil_pipelines.laptop import StepResults
+
 log = logging.getLogger(__name__)
 
 
@@ -34,8 +38,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
     add_recipe_argument(run, built_in=True)
     add_work_option(run)
     add_set_option(run)
-    text = "run steps as processes of this Python, or in their images (default: %(default)s)"
-    run.add_argument("--runner", choices=["process", "docker"], default="process", help=text)
+    add_runner_option(run)
     add_until_option(run, "last stage to run (default: %(default)s)")
     add_remake_option(run)
     add_output_option(run)
@@ -43,17 +46,35 @@ def add_run(name: str, commands: Any, text: str) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    from anadil.runtime.remake import allow_remake
-
     if options.remake:
+        from anadil.runtime.remake import allow_remake
+
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
-    work = Path(os.path.realpath(options.work))
-    stages = stages_until(options.until)
+    return run_recipe(with_root(recipe, work_of(options)), options).exit_code
+
+
+def work_of(options: argparse.Namespace) -> Path:
+    """The work directory that a command line names."""
+    return Path(os.path.realpath(options.work))
+
+
+def with_root(recipe: Recipe, work: Path) -> Recipe:
+    """Return the recipe with the work directory as `storage.root`, where it names none."""
+    if recipe.storage.root is not None:
+        return recipe
+    return recipe.model_copy(update={"storage": recipe.storage.model_copy(update={"root": str(work)})})
+
+
+def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
+    """Check a recipe, run it on this machine, print its artifacts and what they come to; return the results.
+
+    Args:
+        recipe: Its `storage.root` is set.
+        options: `recipe`, the name that the user gave, `work`, `runner`, `until` and `output`.
+    """
+    work, stages = work_of(options), stages_until(options.until)
     _check(recipe, stages, work, options)
-    if recipe.storage.root is None:
-        storage = recipe.storage.model_copy(update={"root": str(work)})
-        recipe = recipe.model_copy(update={"storage": storage})
     work.mkdir(parents=True, exist_ok=True)
     from anadil.plan.plan_file import plan_as_file
     from anadil.preflight.text_size import text_of
@@ -65,10 +86,10 @@ def _run(options: argparse.Namespace) -> int:
     files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
-        return steps.exit_code  # the step has said so; nothing is to be corrected
+        return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
         log.error("a step failed; correct the cause and run the same command again to resume from there")
-        return steps.exit_code
+        return steps
     # Steps that wait for nothing, such as those of sources, run in no order of their own.
     words = [step.writes for step in flow_of(recipe, options.until)]
     result = {word: steps.uris[word] for word in words if word in steps.uris}
@@ -80,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
 
     for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
         log.info("%s", line)
-    return 0
+    return steps
 
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:

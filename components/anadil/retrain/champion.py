@@ -1,0 +1,100 @@
+"""The registry's champion, with which a retraining begins."""
+
+import shlex
+from dataclasses import dataclass
+
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.log import masked
+from anadil.recipe.sections import Recipe
+from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
+from anadil.release.verify_artifact import verify
+from anadil.runtime.champion import ALIAS
+from anadil.runtime.mlflow_spool import tracking_uri
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedModel:
+    """The champion, found and verified."""
+
+    name: str
+    """Registered model."""
+    version: str
+    uri: str
+    manifest: Manifest
+
+
+def champion_name(recipe: Recipe) -> tuple[str, str]:
+    """Return registered model and alias of the champion, as `evaluate.champion` or the language says.
+
+    Raises:
+        RecipeError: The recipe compares with no registered model.
+    """
+    named = recipe.evaluate.champion
+    if named is None:
+        return f"anadil-{recipe.language_code}", ALIAS
+    name, sign, alias = named.removeprefix(SCHEME).rpartition("@")
+    if not sign or "/" in name:
+        raise RecipeError(
+            f"evaluate.champion: {named}: a retraining begins with a model of the registry; write NAME@ALIAS, or leave it "
+            f"out for anadil-{recipe.language_code}@{ALIAS}"
+        )
+    check_name(name, "evaluate.champion")
+    return name, alias
+
+
+def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | None = None) -> ReleasedModel:
+    """Ask the registry for the champion, and verify its artifact: every byte of a local one, sizes on S3.
+
+    Args:
+        recipe: Its `evaluate.champion` and `tracking.uri` are used.
+        recipe_argument: The recipe as the user named it, for the remedy.
+        default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
+
+    Raises:
+        RecipeError: No registry is named, or `evaluate.champion` names no registered model.
+        DataError: There is no champion yet.
+        IntegrityError: Its artifact is gone or changed, or is none of this program.
+        PreflightError: The registry refuses.
+        RetryableError: The registry does not answer.
+    """
+    name, alias = champion_name(recipe)
+    tracking = tracking_uri(recipe, default=default_tracking)
+    first = _first_remedy(recipe_argument)
+    try:
+        registry = open_registry(tracking, makes=False)
+    except DataError as error:
+        raise DataError(f"{error}; {first}") from None
+    with registry_errors(registry.uri):
+        version = registry.by_alias(name, alias)
+    if version is None:
+        raise DataError(f"{name}@{alias}: {_lack(registry, name)}; {first}")
+    where = f"{version.uri} ({name} version {version.version}, @{alias})"
+    if not version.digest:
+        raise IntegrityError(
+            f"{where}: another program registered it, so what it was trained on is not known; promote a model of `anadil run`"
+        )
+    manifest = artifact.read_manifest(version.uri)
+    if manifest is None:
+        raise IntegrityError(
+            f"{where}: the artifact was deleted, or is not visible on this host; restore it, or go back to the version "
+            "before by `anadil promote --rollback`"
+        )
+    if manifest.digest != version.digest:
+        raise IntegrityError(
+            f"{where}: its bytes differ from those that were promoted; restore them, or go back to the version before by "
+            "`anadil promote --rollback`"
+        )
+    verify(version.uri, manifest)
+    return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
+
+
+def _lack(registry: Registry, name: str) -> str:
+    known = registry.known(name)
+    return f"no champion in the registry at {masked(registry.uri)} ({known.partition(';')[0]})"
+
+
+def _first_remedy(recipe_argument: str) -> str:
+    """Return how the first champion is made."""
+    return f"make the first one: anadil run {shlex.quote(recipe_argument)}, then anadil promote MODEL"

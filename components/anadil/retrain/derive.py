@@ -1,0 +1,118 @@
+"""The recipe of a retraining: the user's, with the champion's artifacts and the new files in it."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from anadil.core.errors import DataError, RecipeError
+from anadil.core.reasons import reason_of
+from anadil.core.stages import STAGES
+from anadil.recipe.retrain import Champion, Retrain
+from anadil.recipe.sections import Recipe
+from anadil.retrain.champion import ReleasedModel
+from anadil.retrain.lineage import Lineage
+from anadil.retrain.new_files import Inputs
+from anadil.runtime.job import is_left_out, kind_of, word_of
+
+KEPT = ("tokenizer", "trial", "written")
+"""Artifacts that every retraining takes as they are."""
+
+
+def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> Recipe:
+    """Return the recipe whose run teaches the champion the new files.
+
+    Args:
+        recipe: The user's.
+        lineage: Of the champion.
+        inputs: Source -> its files, of which those that are new are read.
+
+    Raises:
+        DataError: `retrain.start` asks for a checkpoint, and none can be seen.
+        RecipeError: The recipe and the champion do not fit together.
+    """
+    places = lineage.places
+    keeps = [word for word in places if kind_of(word) in KEPT and not _is_unmade(word, recipe)]
+    clean = {}
+    for source in dict.fromkeys(("", *recipe.sources)) if not recipe.sources else recipe.sources:
+        corpus = word_of("corpus", source)
+        if corpus not in places:
+            continue
+        if source in inputs and inputs[source].new:
+            clean[source] = (inputs[source].new, places[corpus])
+        else:
+            keeps.append(corpus)
+    data = json.loads(recipe.model_dump_json())
+    for source, (files, since) in clean.items():
+        _set_inputs(data, source, files, since)
+    data["pretrain"]["start_from"] = start_of(recipe, lineage)
+    _set_champion(data, recipe, lineage.champion, places, keeps)
+    return checked(data)
+
+
+def recipe_from_base(recipe: Recipe, champion: ReleasedModel) -> Recipe:
+    """Return the recipe of a run on all files from the base, whose result meets the champion."""
+    data = json.loads(recipe.model_dump_json())
+    _set_champion(data, recipe, champion, {}, [])
+    return checked(data)
+
+
+def start_of(recipe: Recipe, lineage: Lineage) -> str:
+    """Return the place of the weights that training begins with.
+
+    Raises:
+        DataError: The recipe asks for the plateau, and none can be seen from here.
+    """
+    start = (recipe.retrain or Retrain()).start
+    if start == "plateau" and not lineage.plateau:
+        raise DataError(
+            f"retrain.start: plateau: {lineage.places['model']} kept no checkpoint before its decay that can be seen from "
+            "here; set it to weights or auto, or train with pretrain.schedule wsd and pretrain.copies.archive"
+        )
+    if lineage.plateau and (start == "plateau" or (start == "auto" and recipe.pretrain.schedule == "wsd")):
+        return lineage.plateau
+    return lineage.places["model"]
+
+
+def checked(data: Mapping[str, Any]) -> Recipe:
+    """Return a recipe of changed keys.
+
+    Raises:
+        RecipeError: They do not fit each other.
+    """
+    try:
+        return Recipe.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(map(str, first["loc"]))
+        raise RecipeError(
+            f"{key or 'recipe'}: {reason_of(first)}, in the recipe of the retraining; correct the recipe, or --from-base"
+        ) from None
+
+
+def _set_inputs(data: dict[str, Any], source: str, files: tuple[str, ...], since: str) -> None:
+    if source:
+        data["sources"][source]["inputs"] = files
+        data["sources"][source]["clean"]["since"] = since
+    else:
+        data["clean"] |= {"inputs": files, "since": since}
+
+
+def _set_champion(
+    data: dict[str, Any], recipe: Recipe, champion: ReleasedModel, places: Mapping[str, str], keeps: list[str]
+) -> None:
+    known = Champion(
+        name=champion.name, version=champion.version, uri=champion.uri, digest=champion.manifest.digest, artifacts=dict(places)
+    )  # fmt: skip
+    retrain = (recipe.retrain or Retrain()).model_copy(update={"champion": known, "keeps": tuple(keeps)})
+    data["retrain"] = json.loads(retrain.model_dump_json())
+    # The gate compares with the artifact that the run began with, whatever becomes of the alias meanwhile.
+    data["evaluate"]["champion"] = champion.uri
+
+
+def _is_unmade(word: str, recipe: Recipe) -> bool:
+    """Return True for an artifact of a stage or source that the recipe leaves out."""
+    stage = next(stage for stage in STAGES.values() if stage.writes == kind_of(word))
+    source = word.partition(".")[2]
+    return is_left_out(stage, recipe) or (bool(source) and source not in recipe.sources)

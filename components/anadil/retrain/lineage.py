@@ -1,0 +1,187 @@
+"""Lineage of a champion: the artifacts behind it and the files that it has learnt, also through earlier retrainings.
+
+Manifests alone are read: each stage of the retraining verifies what it reads.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anadil.artifacts import artifact
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import artifacts_below, read_table, root_of
+from anadil.artifacts.uri import absolute
+from anadil.core.errors import AnadilError, IntegrityError
+from anadil.core.stages import FLOW, STAGES
+from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.start_point import POINTS
+from anadil.report.read import list_of, table_of
+from anadil.retrain.champion import ReleasedModel
+from anadil.runtime.cache_key import INPUT
+from anadil.runtime.job import kind_of, source_of, word_of
+
+FILE = "file "
+OF_KEY = " of "
+SINCE = f"{INPUT}{STAGES['clean'].extends}"
+WORDS = frozenset(stage.writes for stage in FLOW)
+DIGITS = 16
+Made = tuple[str, Manifest]
+"""URI and manifest of an artifact."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lineage:
+    """Everything behind a champion."""
+
+    champion: ReleasedModel
+    made: Mapping[str, Made]
+    """Artifact word, such as `model` or `corpus.web` -> the artifact."""
+    files: Mapping[str, Mapping[str, str]]
+    """Source, empty without sources -> URI -> digest of each file of text that its corpora were made of."""
+    earlier: Mapping[str, Sequence[Made]]
+    """Source -> its corpora, the last first, each of which was added to the next."""
+    plateau: str = ""
+    """Checkpoint before the decay of the last training, with moments; empty where none can be seen from here."""
+
+    @property
+    def model(self) -> Manifest:
+        """Manifest of the model before merging and finetuning."""
+        return self.made["model"][1]
+
+    @property
+    def corpora(self) -> dict[str, Made]:
+        """Source -> its corpus."""
+        return {source: chain[0] for source, chain in self.earlier.items()}
+
+    @property
+    def places(self) -> dict[str, str]:
+        """Artifact word -> URI."""
+        return {word: uri for word, (uri, _) in self.made.items()}
+
+
+def lineage_of(champion: ReleasedModel, roots: Iterable[str] = ()) -> Lineage:
+    """Follow a champion to its files.
+
+    Args:
+        champion: Model, merged model or adapter.
+        roots: Storage roots to look in, beside the champion's own and the one of its recipe.
+
+    Raises:
+        IntegrityError: An artifact that a retraining needs is gone, or is another one by now.
+    """
+    return _Walk(champion, roots).lineage()
+
+
+@dataclass(slots=True)
+class _Walk:
+    """Search for artifacts by digest; each manifest below the roots is read once."""
+
+    champion: ReleasedModel
+    roots: Iterable[str]
+    _known: dict[str, dict[str, Made]] = field(default_factory=dict)
+
+    def lineage(self) -> Lineage:
+        """Return the whole lineage."""
+        made = {self.champion.manifest.kind: (self.champion.uri, self.champion.manifest)}
+        for word in ("merged", "model"):
+            holder = next(reversed(made.values()))[1]
+            if word not in made and f"{INPUT}{word}" in holder.origin:
+                made[word] = self._input(holder, word)
+        model = made["model"][1]
+        for name in [name.removeprefix(INPUT) for name in model.origin if name.startswith(INPUT)]:
+            if kind_of(name) in ("tokenizer", "trial", "corpus"):
+                made[name] = self._input(model, name)
+        chains = {
+            source_of(word): self._chain(each) for word, each in made.items() if kind_of(word) == "corpus"
+        }
+        for source, chain in chains.items():
+            corpus = chain[0][1]
+            if f"{INPUT}written" in corpus.origin:
+                made[word_of("written", source)] = self._input(corpus, "written")
+            if tokens := self._tokens(corpus, model):
+                made[word_of("tokens", source)] = tokens
+        files = {source: _files_of(chain) for source, chain in chains.items()}
+        return Lineage(
+            champion=self.champion, made=made, files=files, earlier=chains, plateau=_plateau(*made["model"])
+        )
+
+    def _chain(self, corpus: Made) -> list[Made]:
+        """Return a corpus and those that it was added to, one after another."""
+        chain = [corpus]
+        while SINCE in chain[-1][1].origin:
+            chain.append(self._input(chain[-1][1], STAGES["clean"].extends))
+        return chain
+
+    def _input(self, reader: Manifest, name: str) -> Made:
+        digest = reader.origin[f"{INPUT}{name}"]
+        word = kind_of(name) if kind_of(name) in WORDS and name != STAGES["clean"].extends else "corpus"
+        if place := self._below(word).get(digest):
+            return place
+        raise IntegrityError(
+            f"{self.champion.uri}: its {reader.kind} was made from the {word} {digest[:DIGITS]}, and none with that digest "
+            f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root, or train anew: --from-base"
+        )
+
+    def _tokens(self, corpus: Manifest, model: Manifest) -> Made | None:
+        """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest."""
+        inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in ("tokenizer", "trial")} | {
+            f"{INPUT}corpus": corpus.digest
+        }
+        length = model.origin.get("recipe pretrain.sequence_length")
+        for each in self._below("tokens").values():
+            origin = each[1].origin
+            if (
+                all(origin.get(name) == digest for name, digest in inputs.items())
+                and origin.get("recipe pretrain.sequence_length") == length
+            ):
+                return each
+        return None
+
+    @property
+    def _roots(self) -> list[str]:
+        stated = table_of(self.champion.manifest.recipe.get("storage")).get("root")
+        places = [root_of(self.champion.uri), *([stated] if isinstance(stated, str) else [])]
+        return list(dict.fromkeys([*places, *map(absolute, self.roots)]))
+
+    def _below(self, word: str) -> dict[str, Made]:
+        """Artifacts of a kind by digest; of several with one digest the newest."""
+        if word not in self._known:
+            by_digest: dict[str, Made] = {}
+            for uri, manifest in artifacts_below(self._roots, word):
+                by_digest.setdefault(manifest.digest, (uri, manifest))
+            self._known[word] = by_digest
+        return self._known[word]
+
+
+def _files_of(chain: Sequence[Made]) -> dict[str, str]:
+    """Return URI -> digest of the texts of some corpora; of a file that came twice the last."""
+    files: dict[str, str] = {}
+    for _, corpus in reversed(chain):
+        for name, digest in corpus.origin.items():
+            # Lists and other files of a key stand there as `file URI of clean.url_lists`.
+            if name.startswith(FILE) and not _is_of_key(name):
+                files[name.removeprefix(FILE)] = digest
+    return files
+
+
+def _is_of_key(name: str) -> bool:
+    keys = {each.key for each in STAGES["clean"].side_files}
+    return name.rpartition(OF_KEY)[2] in keys
+
+
+def _plateau(uri: str, model: Manifest) -> str:
+    """Return the last checkpoint before the last phase's decay that is there; a pod's own disk is not seen from elsewhere."""
+    training = read_table(uri, model, "training.json")
+    steps = [int(str(table_of(each).get("steps", 0))) for each in list_of(training.get("phases"))]
+    for point in map(table_of, reversed(list_of(training.get(POINTS)))):
+        place = str(point.get("place", ""))
+        if int(str(point.get("step", 0))) > sum(steps[:-1]) and _is_checkpoint(place):
+            return place
+    return ""
+
+
+def _is_checkpoint(place: str) -> bool:
+    try:
+        manifest = artifact.read_manifest(place)
+    except (AnadilError, OSError):
+        return False
+    return manifest is not None and manifest.kind == directory.KIND

@@ -1,0 +1,116 @@
+"""Files that came since a champion, by source."""
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from anadil.artifacts import storage
+from anadil.core.errors import DataError
+from anadil.core.format import counted
+from anadil.core.stages import STAGES
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import files_key, is_written, named_files, recipes_of
+
+log = logging.getLogger(__name__)
+
+READERS = 8
+"""Files whose digests are taken at a time; boto3's client keeps ten connections."""
+SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """Files of a source, compared with those that the champion has learnt."""
+
+    new: tuple[str, ...] = ()
+    num_bytes: int = 0
+    """Those of `new`."""
+    changed: tuple[str, ...] = ()
+    """Learnt as other bytes; they are not read again."""
+    moved: tuple[str, ...] = ()
+    """New names of bytes that were learnt."""
+    gone: tuple[str, ...] = ()
+    """Learnt, and not among the inputs any more."""
+    num_held: int = 0
+    """Learnt, and there as they were."""
+
+
+def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> dict[str, Inputs]:
+    """Return the inputs of each source that is read from files, '' for those of a recipe without sources.
+
+    Args:
+        recipe: Its patterns are expanded.
+        files: Source -> URI -> digest of each file that was learnt.
+
+    Raises:
+        DataError: A pattern names no file, and nothing was learnt of its source before.
+    """
+    parts = recipes_of(STAGES["clean"], recipe)
+    return {
+        source: _compare(_sizes(part, files.get(source, {})), files.get(source, {}))
+        for part in parts
+        if not is_written(part)
+        for source in (next(iter(part.sources), ""),)
+    }
+
+
+def lines_of(source: str, inputs: Inputs) -> list[str]:
+    """Say what is new of a source, and what is left out and why."""
+    name = f"{source}: " if source else ""
+    lines = [f"{name}{counted(len(inputs.new), 'new file')}, {counted(inputs.num_held, 'file')} as before"]
+    if inputs.changed:
+        lines.append(
+            f"{name}{_listed(inputs.changed)} changed since the champion read it, and is not read again; put new text into "
+            "new files, or train on all of it anew: --from-base"
+        )
+    if inputs.moved:
+        lines.append(
+            f"{name}{_listed(inputs.moved)} holds bytes that the champion has read under another name; left out"
+        )
+    if inputs.gone:
+        lines.append(
+            f"{name}{_listed(inputs.gone)} of the champion's is not among the inputs any more; its text stays in the corpus, "
+            "and --from-base takes it out"
+        )
+    return lines
+
+
+def _sizes(recipe: Recipe, held: Mapping[str, str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    key = files_key(STAGES["clean"], recipe)
+    for pattern in named_files(STAGES["clean"], recipe):
+        try:
+            sizes |= storage.sizes((pattern,), key)
+        except DataError as error:
+            # Files that were read may have been put away since. A pattern that never named one is a mistake.
+            if not held:
+                raise
+            log.warning("%s", error)
+    return sizes
+
+
+def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:
+    digests = dict(zip(sizes, _digests(sizes), strict=True))
+    known = set(held.values())
+    unseen = [uri for uri in sizes if uri not in held]
+    new = tuple(uri for uri in unseen if digests[uri] not in known)
+    changed = tuple(uri for uri in sizes if held.get(uri, digests[uri]) != digests[uri])
+    return Inputs(
+        new=new,
+        num_bytes=sum(sizes[uri] for uri in new),
+        changed=changed,
+        moved=tuple(uri for uri in unseen if digests[uri] in known),
+        gone=tuple(uri for uri in held if uri not in sizes),
+        num_held=len(sizes) - len(unseen) - len(changed),
+    )
+
+
+def _digests(uris: Iterable[str]) -> list[str]:
+    with ThreadPoolExecutor(READERS, thread_name_prefix="digests") as pool:
+        return list(pool.map(lambda uri: storage.input_store(uri).fingerprint(uri), uris))
+
+
+def _listed(uris: Sequence[str]) -> str:
+    names = ", ".join(uri.rsplit("/", 1)[-1] for uri in uris[:SHOWN])
+    return f"{counted(len(uris), 'file')} ({names}{', ...' if len(uris) > SHOWN else ''})"

@@ -1,0 +1,117 @@
+"""Weeks of a model without a stage that computes: artifacts with the origins of real runs, and a registry of one name."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from anadil.artifacts import artifact
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.release.registry.client import RegisteredModel
+from anadil.retrain.champion import ReleasedModel
+from anadil.runtime.flow import flow_of, recipe_of_step
+from anadil.runtime.planned_artifact import kept_artifact, planned_artifact
+
+NAME = "anadil-az"
+SECTIONS: dict[str, Any] = {
+    "base": {"model": "tiny"},
+    "tracking": {"uri": "sqlite:////nowhere/mlflow.db"},
+    "pretrain": {"phases": [{"trains": "all", "steps": 8, "lr": 0.001}], "sequence_length": 64},
+}
+
+
+def recipe_of(root: Path, **sections: Any) -> Recipe:
+    """Return a recipe whose artifacts lie below a folder; without sections it reads all files of `text/`."""
+    given = SECTIONS | {"storage": {"root": str(root / "store")}} | sections
+    if "sources" not in given:
+        given = {"clean": {"inputs": [f"{root}/text/*.jsonl"]}} | given
+    return parse_recipe(json.dumps(given), "recipe")
+
+
+def two_sources(root: Path, **sections: Any) -> Recipe:
+    """Return a recipe of Azerbaijani text of `az/` and English of `en/`."""
+    phases = [{"trains": "all", "steps": 8, "lr": 0.001, "mix": {"web": 0.9, "en": 0.1}}]
+    sources = {
+        "web": {"inputs": [f"{root}/az/*.jsonl"]},
+        "en": {"inputs": [f"{root}/en/*.jsonl"], "language": "en"},
+    }
+    given = {"sources": sources, "pretrain": SECTIONS["pretrain"] | {"phases": phases}} | sections
+    return recipe_of(root, **given)
+
+
+def add_text(folder: Path, name: str, text: str = "") -> str:
+    """Write a file of text; return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / name
+    path.write_text(json.dumps({"text": text or name}) + "\n", encoding="utf-8")
+    return str(path)
+
+
+def make_week(recipe: Recipe, *, points: list[dict[str, object]] | None = None) -> dict[str, str]:
+    """Make the artifacts of a run up to its model, as its stages would name them; return their URIs by word."""
+    uris: dict[str, str] = {}
+    for step in flow_of(recipe, "pretrain"):
+        if step.stage.name == "admit":
+            continue
+        # Training from weights or from the base gives models of equal use here.
+        plain = recipe.model_copy(
+            update={"pretrain": recipe.pretrain.model_copy(update={"start_from": None})}
+        )
+        part, _ = recipe_of_step(step.stage, plain, step.source)
+        inputs = {word: uris[of_run] for word, of_run in step.reads_in_run(recipe).items() if of_run in uris}
+        if kept := kept_artifact(step.stage, part, None):
+            uris[step.writes] = kept.uri
+            continue
+        planned = planned_artifact(step.stage, part, inputs, (), None)
+        folder = Path(planned.target)
+        if not (folder / "manifest.json").exists():
+            folder.mkdir(parents=True)
+            (folder / "content").write_text(json.dumps(planned.origin, sort_keys=True))
+            if step.stage.name == "pretrain":
+                phases = [each.model_dump(mode="json") for each in recipe.pretrain.phases]
+                training = {"phases": phases, "branch_points": points or []}
+                (folder / "training.json").write_text(json.dumps(training))
+            dumped = part.model_dump(mode="json")
+            artifact.seal(folder, kind=step.stage.writes, origin=planned.origin, recipe=dumped)
+        uris[step.writes] = planned.target
+    return uris
+
+
+def released(uri: str, version: str = "1") -> ReleasedModel:
+    """Return a model as the champion."""
+    manifest = artifact.read_manifest(uri)
+    assert manifest is not None
+    return ReleasedModel(name=NAME, version=version, uri=uri, manifest=manifest)
+
+
+def make_checkpoint(folder: Path) -> str:
+    """Make the manifest of a checkpoint; return its place."""
+    folder.mkdir(parents=True)
+    (folder / "state.json").write_text("{}")
+    artifact.seal(folder, kind="checkpoint", origin={})
+    return str(folder)
+
+
+class Registry:
+    """A registry at an address whose aliases a test sets."""
+
+    uri = "sqlite:////nowhere/mlflow.db"
+
+    def __init__(self) -> None:
+        self.aliases: dict[str, RegisteredModel] = {}
+
+    def by_alias(self, name: str, alias: str) -> RegisteredModel | None:
+        """Return the version of an alias."""
+        return self.aliases.get(f"{name}@{alias}")
+
+    def known(self, name: str) -> str:
+        """List what exists."""
+        return f"{name} has no alias yet" if self.aliases else "it is empty; run anadil promote"
+
+    def set_champion(self, uri: str, version: str = "1", digest: str = "") -> None:
+        """Make a model the champion."""
+        manifest = artifact.read_manifest(uri)
+        digest = digest or (manifest.digest if manifest else "0" * 64)
+        kind = manifest.kind if manifest else "model"
+        model = RegisteredModel(name=NAME, version=version, uri=uri, digest=digest, kind=kind)
+        self.aliases[f"{NAME}@champion"] = model

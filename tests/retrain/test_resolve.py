@@ -1,0 +1,306 @@
+"""What a retraining takes of the champion, and what came since."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.retrain.derive import derived_recipe
+from anadil.retrain.lineage import lineage_of
+from anadil.retrain.new_files import compare_inputs
+from anadil.retrain.resolve import Resolution, resolve
+from tests.kit.retraining import (
+    Registry,
+    add_text,
+    make_checkpoint,
+    make_week,
+    recipe_of,
+    released,
+    two_sources,
+)
+
+
+def first_week(root: Path, registry: Registry, recipe: Recipe) -> dict[str, str]:
+    uris = make_week(recipe)
+    registry.set_champion(uris["model"])
+    return uris
+
+
+def text(resolution: Resolution) -> str:
+    return "\n".join(resolution.lines)
+
+
+def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
+    tmp_path: Path, registry: Registry
+) -> None:
+    for folder in ("az", "en"):
+        add_text(tmp_path / folder, "1.jsonl", folder)
+    recipe = two_sources(tmp_path)
+    uris = first_week(tmp_path, registry, recipe)
+    new = add_text(tmp_path / "az", "2.jsonl")
+
+    result = resolve(recipe)
+
+    derived = result.recipe
+    assert result.state == "new"
+    assert derived.sources["web"].inputs == (new,)
+    assert derived.sources["web"].clean.since == uris["corpus.web"]
+    assert derived.retrain is not None
+    assert derived.retrain.champion is not None
+    assert set(derived.retrain.keeps) == {"tokenizer", "corpus.en"}
+    assert derived.retrain.champion.artifacts["tokens.web"] == uris["tokens.web"]
+    assert derived.pretrain.start_from == derived.evaluate.champion == uris["model"]
+    assert "web: 1 new file, 1 file as before" in result.lines
+    assert parse_recipe(derived.model_dump_json(), "derived") == derived
+
+
+def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    first_week(tmp_path, registry, recipe)
+
+    result = resolve(recipe)
+
+    assert (result.state, result.recipe) == ("nothing", recipe)
+    assert "no new text: every file of the inputs was there for the champion; nothing to do" in result.lines
+
+
+def test_files_of_all_earlier_weeks_are_known(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    first_week(tmp_path, registry, recipe)
+    for week in (2, 3):
+        add_text(tmp_path / "text", f"{week}.jsonl")
+        uris = make_week(resolve(recipe).recipe)
+        registry.set_champion(uris["model"], str(week))
+
+    assert resolve(recipe).state == "nothing"
+    new = add_text(tmp_path / "text", "4.jsonl")
+    result = resolve(recipe)
+    assert result.recipe.clean.inputs == (new,)
+    assert result.recipe.clean.since == uris["corpus"]
+    assert "1 new file, 3 files as before" in result.lines
+
+
+def test_a_file_that_changed_moved_or_went_is_told_and_not_read(tmp_path: Path, registry: Registry) -> None:
+    for name in ("changed", "moved", "gone"):
+        add_text(tmp_path / "text", f"{name}.jsonl")
+    recipe = recipe_of(tmp_path)
+    first_week(tmp_path, registry, recipe)
+    add_text(tmp_path / "text", "changed.jsonl", "other")
+    (tmp_path / "text/moved.jsonl").rename(tmp_path / "text/elsewhere.jsonl")
+    (tmp_path / "text/gone.jsonl").unlink()
+    new = add_text(tmp_path / "text", "new.jsonl")
+
+    result = resolve(recipe)
+
+    assert result.recipe.clean.inputs == (new,)
+    assert "1 file (changed.jsonl) changed since the champion read it" in text(result)
+    assert "1 file (elsewhere.jsonl) holds bytes that the champion has read under another name" in text(
+        result
+    )
+    assert "2 files (gone.jsonl, moved.jsonl) of the champion's is not among" in text(result)
+
+
+def test_files_that_were_put_away_after_they_were_read_are_no_mistake(
+    tmp_path: Path, registry: Registry
+) -> None:
+    path = add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    first_week(tmp_path, registry, recipe)
+    Path(path).unlink()
+
+    assert resolve(recipe).state == "nothing"
+
+
+def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp_path: Path) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    phases = [{"trains": "embeddings", "steps": 5, "lr": 0.001}, {"trains": "all", "steps": 8, "lr": 0.001}]
+    recipe = recipe_of(tmp_path, pretrain={"phases": phases, "sequence_length": 64, "schedule": "wsd"})
+    first, second = (make_checkpoint(tmp_path / "work" / f"step-{step}") for step in (4, 12))
+    points = [{"step": 4, "place": first}, {"step": 12, "place": second}]
+    uris = make_week(recipe, points=points)
+    add_text(tmp_path / "text", "2.jsonl")
+
+    def start(**retrain: object) -> str | None:
+        given = parse_recipe(recipe.model_dump_json(), "recipe", [f"retrain={retrain}"])
+        lineage = lineage_of(released(uris["model"]))
+        return derived_recipe(given, lineage, compare_inputs(given, lineage.files)).pretrain.start_from
+
+    assert start() == second
+    assert start(start="weights") == uris["model"]
+    shutil.rmtree(second)
+    # That of another phase trained other weights.
+    assert start() == uris["model"]
+    with pytest.raises(DataError, match="kept no checkpoint before its decay"):
+        start(start="plateau")
+
+
+def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = first_week(tmp_path, registry, recipe)
+
+    derived = resolve(recipe, from_base=True).recipe
+
+    assert (derived.clean, derived.pretrain) == (recipe.clean, recipe.pretrain)
+    assert derived.retrain is not None
+    assert derived.retrain.champion is not None
+    assert (derived.retrain.keeps, derived.retrain.champion.artifacts) == ((), {})
+    assert derived.evaluate.champion == uris["model"]
+
+
+def test_a_corpus_that_is_gone_is_told_with_the_remedy(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = first_week(tmp_path, registry, recipe)
+    shutil.rmtree(uris["corpus"])
+
+    with pytest.raises(
+        IntegrityError, match=r"its model was made from the corpus \w{16}, and none .*--from-base"
+    ):
+        resolve(recipe)
+
+
+def test_the_first_champion_is_asked_for(tmp_path: Path, registry: Registry) -> None:
+    recipe = recipe_of(tmp_path)
+
+    with pytest.raises(
+        DataError,
+        match=r"anadil-az@champion: no champion in the registry at sqlite.*make the first one: anadil run 'my recipe.yaml', "
+        "then anadil promote MODEL",
+    ):
+        resolve(recipe, argument="my recipe.yaml")
+
+
+def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = first_week(tmp_path, registry, recipe)
+
+    content = Path(uris["model"], "content")
+    content.write_text(content.read_text().replace("pretrain", "pretrait"))
+    with pytest.raises(IntegrityError, match="content: differs from its manifest"):
+        resolve(recipe)
+    registry.set_champion(uris["model"], digest="1" * 64)
+    with pytest.raises(
+        IntegrityError, match=r"version 1, @champion\): its bytes differ from those that were promoted"
+    ):
+        resolve(recipe)
+    shutil.rmtree(uris["model"])
+    with pytest.raises(IntegrityError, match="the artifact was deleted, or is not visible on this host"):
+        resolve(recipe)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("language", "tr", 'language "az" -> "tr"'),
+        ("tokenizer.vocab_sizes", "[900]", r"tokenizer.vocab_sizes \[100000\] -> \[900\]"),
+        ("pretrain.sequence_length", "128", "pretrain.sequence_length 64 -> 128"),
+        ("clean.minhash_bands", "7", "clean.minhash_bands 14 -> 7"),
+    ],
+)
+def test_a_recipe_that_leaves_nothing_to_keep_asks_for_a_run_from_the_base(
+    tmp_path: Path, registry: Registry, key: str, value: str, reason: str
+) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path, evaluate={"champion": "anadil-az@champion"})
+    first_week(tmp_path, registry, recipe)
+    changed = parse_recipe(recipe.model_dump_json(), "recipe", [f"{key}={value}"])
+
+    with pytest.raises(RecipeError, match=rf"{reason}.*--from-base"):
+        resolve(changed)
+    assert resolve(changed, from_base=True).state == "new"
+
+
+def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "az", "1.jsonl")
+    add_text(tmp_path / "en", "1.jsonl", "english")
+    recipe = two_sources(tmp_path)
+    first_week(tmp_path, registry, recipe)
+    changed = parse_recipe(
+        recipe.model_dump_json(),
+        "recipe",
+        ["sources.web.clean.pii=true", "pretrain.weight_decay=0.2", "language=azj_Latn"],
+    )
+
+    said = text(resolve(changed))
+
+    assert (
+        "clean.pii false -> true (source web): new text is cleaned by it, and earlier text stays as it is"
+        in said
+    )
+    assert "pretrain.weight_decay 0.1 -> 0.2: training on the new text follows it" in said
+    assert "language" not in said
+
+
+def test_a_source_that_is_new_or_left_out_is_said(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "az", "1.jsonl")
+    add_text(tmp_path / "en", "1.jsonl", "english")
+    recipe = two_sources(tmp_path)
+    first_week(tmp_path, registry, recipe)
+    books = {
+        "web": recipe.sources["web"].model_dump(mode="json"),
+        "books": {"inputs": [add_text(tmp_path, "b.jsonl")]},
+    }
+    phases = [{"trains": "all", "steps": 8, "lr": 0.001, "mix": {"web": 0.9, "books": 0.1}}]
+    other = recipe_of(tmp_path, sources=books, pretrain={"phases": phases, "sequence_length": 64})
+
+    result = resolve(other)
+
+    assert "sources.books: is new; all of its text is" in result.lines
+    assert (
+        "sources.en: is left out; its text is not repeated, and the champion goes on knowing it"
+        in result.lines
+    )
+    assert result.recipe.sources["books"].clean.since is None
+    with pytest.raises(
+        RecipeError, match="the champion was trained with sources, and the recipe is one without"
+    ):
+        resolve(recipe_of(tmp_path, clean={"inputs": [str(tmp_path / "b.jsonl")]}))
+
+
+def test_a_champion_of_another_program_is_refused(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    uris = first_week(tmp_path, registry, recipe_of(tmp_path))
+    model = registry.aliases["anadil-az@champion"]
+    registry.aliases["anadil-az@champion"] = type(model)(
+        name=model.name, version="1", uri=uris["model"], digest="", kind=""
+    )
+
+    with pytest.raises(IntegrityError, match="another program registered it"):
+        resolve(recipe_of(tmp_path))
+
+
+@pytest.mark.parametrize("champion", ["none", "/models/one"])
+def test_a_retraining_needs_a_registered_champion(tmp_path: Path, champion: str) -> None:
+    recipe = recipe_of(tmp_path, evaluate={"champion": champion})
+
+    with pytest.raises(
+        RecipeError, match=f"evaluate.champion: {champion}: a retraining begins with a model of the registry"
+    ):
+        resolve(recipe)
+
+
+def test_a_champion_that_was_finetuned_leads_to_its_model(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = make_week(recipe)
+    model = artifact.read_manifest(uris["model"])
+    assert model is not None
+    folder = tmp_path / "store/adapter/1"
+    folder.mkdir(parents=True)
+    (folder / "adapter.safetensors").write_text("weights")
+    artifact.seal(folder, kind="adapter", origin={"stage": "finetune", "input model": model.digest})
+    registry.set_champion(str(folder))
+    add_text(tmp_path / "text", "2.jsonl")
+
+    derived = resolve(recipe).recipe
+
+    assert derived.pretrain.start_from == uris["model"]
+    assert derived.evaluate.champion == str(folder)
