@@ -79,10 +79,10 @@ def _rules() -> str:
     ]
     rows = [head, ["---"] * len(head)]
     limits = [limits_of_rules(language, Rules()).tolist() for language in languages]
-    for rule, *own in zip(RULES, *limits, strict=True):
+    for rule, *of_rule in zip(RULES, *limits, strict=True):
         sign = "<" if rule.is_least else ">"
         key, meaning = (f"`{rule.limit}`", KEYS[rule.limit].doc) if rule.limit in KEYS else ("", "")
-        shown = ["" if math.isnan(limit) else f"{limit:g}" for limit in own]
+        shown = ["" if math.isnan(limit) else f"{limit:g}" for limit in of_rule]
         rows.append(
             [f"`{rule.name}`", rule.mode, f"`{rule.measure}` {sign}", key, *shown, meaning, rule.source]
         )

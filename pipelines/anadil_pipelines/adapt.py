@@ -1,7 +1,7 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
 [base -replay-> written] raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
--pretrain-> model [-merge-> merged] -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
+-pretrain-> model [-merge-> merged] -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report [-release-> release]
 """
 
 import tempfile
@@ -25,7 +25,7 @@ PARALLEL_CANDIDATES = 4
 """Pods of the sweep at a time; Kubeflow's loops are meant to be limited."""
 
 
-def adapt(recipe: Recipe, until: str = "report", *, here: bool = False) -> Any:
+def adapt(recipe: Recipe, until: str = "", *, here: bool = False) -> Any:
     """Return the pipeline of a recipe, which is its parameter beside those of `VARIED`, as a function that kfp compiles or runs.
 
     With `here` it is for this machine: every stage in its own step, and nothing that only a cluster has.

@@ -22,8 +22,10 @@ from .golden import compiled as compiled_by_command
 
 RECIPE = load_recipe(
     "smoke",
-    [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]"],
+    [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]", "retrain={}"],
 )  # fmt: skip
+LEFT_OUT = {"replay", "overlap", "merge", "trial", "tasks", "release"}
+"""Stages that a recipe has only where it asks for them."""
 ALONE = tuple(stage.name for stage in FLOW if not stage.reads_all and not stage.source_key)
 """Stages of a recipe without sources."""
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
@@ -228,14 +230,7 @@ def test_each_source_is_encoded_by_a_step_of_its_own_and_training_reads_the_toke
 def test_without_chats_there_is_no_finetuning_step() -> None:
     found = tasks(spec_of("finetune.inputs=[]"))
 
-    assert set(found) == {stage.name for stage in FLOW} - {
-        "replay",
-        "overlap",
-        "merge",
-        "finetune",
-        "trial",
-        "tasks",
-    }
+    assert set(found) == set(STAGES) - LEFT_OUT - {"finetune"}
     assert found["evaluate"]["inputs"]["parameters"]["adapter"] == {"runtimeValue": {"constant": ""}}
     assert set(found["evaluate"]["inputs"]["artifacts"]) == {"corpus_artifact", "model_artifact"}
 
@@ -257,13 +252,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
     spec = spec_of(*ON_A_CLUSTER)
 
     assert set(tasks(spec)) == {"exit-handler-1", "finish"}
-    assert set(tasks(spec, "exit-handler-1")) == set(STAGES) - {
-        "replay",
-        "overlap",
-        "merge",
-        "trial",
-        "tasks",
-    }
+    assert set(tasks(spec, "exit-handler-1")) == set(STAGES) - LEFT_OUT
     finish = tasks(spec)["finish"]
     assert finish["triggerPolicy"] == {"strategy": "ALL_UPSTREAM_TASKS_COMPLETED"}
     assert finish["dependentTasks"] == ["exit-handler-1"]
@@ -283,9 +272,7 @@ def test_the_exit_handler_watches_all_stages_and_runs_however_they_end() -> None
 def test_an_exit_handler_is_there_where_something_can_be_left_behind_or_somebody_is_told(
     setting: str, finish: set[str]
 ) -> None:
-    assert set(tasks(spec_of(setting))) == (
-        finish or set(STAGES) - {"replay", "overlap", "merge", "trial", "tasks"}
-    )
+    assert set(tasks(spec_of(setting))) == (finish or set(STAGES) - LEFT_OUT)
 
 
 def test_a_parallel_sweep_trains_each_size_in_a_pod_of_its_own() -> None:
@@ -339,5 +326,5 @@ def test_a_parallel_trial_trains_with_each_strategy_in_a_pod_of_its_own_before_t
 def test_one_candidate_or_sizes_that_only_the_corpus_tells_need_no_sweep(setting: str) -> None:
     steps = tasks(spec_of("tokenizer.vocab_sizes=[2048, 4096]", "cluster.parallel_sweep=true", setting))
 
-    assert set(steps) == set(STAGES) - {"replay", "overlap", "merge", "trial", "tasks"}
+    assert set(steps) == set(STAGES) - LEFT_OUT
     assert steps["tokenizer"]["inputs"]["parameters"]["candidates"] == {"runtimeValue": {"constant": []}}

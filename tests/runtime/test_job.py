@@ -13,6 +13,7 @@ from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.finetune import Preference
 from anadil.recipe.load import parse_recipe
+from anadil.recipe.retrain import Champion, Retrain
 from anadil.recipe.sections import Base, Recipe, Trial
 from anadil.recipe.sources import Source
 from anadil.runtime.cache_key import (
@@ -43,10 +44,14 @@ def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
         made.add(stage.writes)
 
 
+CHAMPION = Champion(name="az", version="1", uri="/model", digest="0a", artifacts={})
+"""Left out, its keys are none."""
+
+
 def test_every_section_of_the_flow_is_a_key_of_the_recipe() -> None:
     for stage in FLOW:
         for name in (*stage.sections, *filter(None, [stage.files])):
-            node: object = Recipe()
+            node: object = Recipe(retrain=Retrain(champion=CHAMPION))
             for key in name.split("."):
                 # Keys of `sources` are those of each.
                 node = Source.model_fields[key] if node == {} else getattr(node, key)

@@ -310,6 +310,21 @@ FLOW = (
         retries=2,
         summary="write one page about the whole run",
     ),
+    Stage(
+        name="release",
+        image="tools",
+        reads=("model", "merged", "adapter", "scores", "report"),
+        optional=("merged", "adapter", "report"),
+        # A model is verified where it lies, and the scores decide which; the page only has to be there before.
+        streams=("model", "merged", "adapter", "report"),
+        writes="release",
+        sections=("retrain.champion.name", "retrain.champion.version", "retrain.champion.digest"),
+        only_if="retrain",
+        cpu="500m",
+        memory="2Gi",
+        retries=2,
+        summary="make a retrained model the registry's champion or challenger, or say why not",
+    ),
 )
 
 STAGES = {stage.name: stage for stage in FLOW}

@@ -40,7 +40,7 @@ class Retrain(StrictModel):
     # They refuse text, and never change it.
     max_usd: Annotated[PositiveFloat | None, NEUTRAL] = None
     """Most dollars that a retraining may cost by its plan; a dearer one is refused before a GPU is asked for."""
-    # What lies behind it decides by its digests, which are inputs of the stages.
+    # Artifacts behind it decide by their digests, which are inputs of the stages.
     champion: Annotated[Champion | None, NEUTRAL] = None
     """The model to begin with; `anadil retrain` asks the registry and writes it here."""
     keeps: Annotated[tuple[Text, ...], NEUTRAL] = ()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
+from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import WORK, Run, list_runs
 
@@ -23,7 +24,7 @@ def run(
     *,
     work: str | Path = WORK,
     overrides: Sequence[str] = (),
-    until: str = "report",
+    until: str = FLOW[-1].name,
     say: Callable[[str], object] = print,
 ) -> Run:
     """Run the pipeline on this machine and wait for its end; existing artifacts are reused.

@@ -44,7 +44,7 @@ AWS_METADATA = ipaddress.ip_network("fd00:ec2::/32")
 class Event:
     """Event that people are told of."""
 
-    kind: Literal["completed", "failed", "stopped", "anomaly"]
+    kind: Literal["completed", "failed", "stopped", "anomaly", "released", "refused"]
     run: str
     message: str
     stage: str = ""

@@ -74,8 +74,8 @@ def execute(
     """
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
-    if kept := kept_artifact(stage, recipe, out):
-        return kept
+    if made := kept_artifact(stage, recipe, out):
+        return made
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if planned.champion and not made and not fetched(planned.champion):
@@ -114,8 +114,8 @@ def find_for_group(
     Raises:
         AnadilError: As `execute`.
     """
-    if kept := kept_artifact(stage, recipe, out):
-        return kept
+    if made := kept_artifact(stage, recipe, out):
+        return made
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if not made:

@@ -81,14 +81,23 @@ class Step:
 
 
 def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
-    """Return the steps of a run in order, up to a stage, which is among them even where the recipe leaves it out."""
+    """Return the steps of a run in order, up to a stage or to the last; see `is_skipped`."""
     stages = FLOW[: FLOW.index(STAGES[until]) + 1] if until else FLOW
     return tuple(
         Step(stage=stage, source=source)
         for stage in stages
-        if stage.name == until or not is_left_out(stage, recipe)
+        if not is_skipped(stage, recipe, until)
         for source in sources_of(stage, recipe)
     )
+
+
+def is_skipped(stage: Stage, recipe: Recipe, until: str) -> bool:
+    """Return whether a run up to a stage goes without another, or without this one.
+
+    A stage that somebody names as the last one runs even where the recipe leaves it out. The last of all is the default
+    of commands: it stands for the whole flow.
+    """
+    return (stage.name != until or stage is FLOW[-1]) and is_left_out(stage, recipe)
 
 
 def recipe_of_step(

@@ -10,14 +10,13 @@ import os
 import shlex
 from typing import Any
 
-from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.uri import absolute, join
+from anadil.artifacts.uri import absolute
 from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, resolve
+from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, registry_address, resolve
 from anadil.release.registry.gate_verdict import check_promotable, find_scores, read_model
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
@@ -70,7 +69,7 @@ def promote(options: argparse.Namespace) -> int:
     recipe = recipe or _recipe_of(manifest, options.set)
     name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
-    tracking = _tracking(recipe, uri)
+    tracking = registry_address(recipe, uri)
     from anadil.release.registry.promotion import promote as release
     from anadil.release.registry.promotion import target_alias
 
@@ -99,14 +98,6 @@ def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
         return load_recipe(json.dumps(manifest.recipe or {}), overrides)
     except RecipeError:
         return load_recipe("{}", overrides)
-
-
-def _tracking(recipe: Recipe, model: str) -> str | None:
-    """Address of the registry: as for every command, else the database of `anadil run` beside the artifacts."""
-    root = model.rpartition("/")[0].rpartition("/")[0]
-    database = join(root, "mlflow.db")
-    beside = "://" not in root and storage.store(database).exists(database)
-    return tracking_uri(recipe, default=f"sqlite:///{database}" if beside else None)
 
 
 def _roll_back(options: argparse.Namespace, recipe: Recipe) -> int:

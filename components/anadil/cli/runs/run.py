@@ -107,11 +107,11 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
     """Refuse in the first second what would fail after hours of training."""
     from anadil.preflight.checks import RUN, PlannedRun, refuse
-    from anadil.runtime.job import is_left_out
+    from anadil.runtime.flow import is_skipped
 
     runs = []
     for stage in stages:
-        if stage.name != options.until and is_left_out(stage, recipe):
+        if is_skipped(stage, recipe, options.until):
             if stage.reads_all or stage.source_key:
                 # One body of text has nothing to be compared with, and nobody asked the base to write: no news.
                 continue

@@ -12,12 +12,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts import storage
+from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.install import install
 from anadil.core.log import masked
+from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
 from anadil.runtime.mlflow_database import alone_at, follow_move
+from anadil.runtime.mlflow_spool import tracking_uri
 
 SCHEME = "models:/"
 KIND_TAG = "anadil.kind"
@@ -249,6 +253,14 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
         if makes:
             follow_move(uri)
         return Registry(uri, client)
+
+
+def registry_address(recipe: Recipe, model: str) -> str | None:
+    """Address of the registry: as for every command, else the database of `anadil run` beside the artifacts."""
+    root = model.rpartition("/")[0].rpartition("/")[0]
+    database = join(root, "mlflow.db")
+    beside = "://" not in root and storage.store(database).exists(database)
+    return tracking_uri(recipe, default=f"sqlite:///{database}" if beside else None)
 
 
 def _refuse_old_server(uri: str) -> None:

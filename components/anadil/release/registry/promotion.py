@@ -4,10 +4,11 @@ import datetime as dt
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
+from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel, Registry, registry_errors
 from anadil.release.registry.gate_verdict import Promotable
 from anadil.release.registry.mlflow_metadata import (
@@ -46,12 +47,24 @@ class Promotion:
     alias: str
     previous: str = ""
     """Number of the version that is `previous` now; empty if no champion was replaced."""
+    rolled_back: str = ""
+    """Time at which somebody has rolled the version back, which is why it is no champion by itself."""
 
 
 def promote(
-    registry: Registry, name: str, model: Promotable, alias: str | None, experiment: str
-) -> Promotion:
+    registry: Registry, name: str, model: Promotable, alias: str | None, experiment: str, *, began_with: Champion | None = None,
+) -> Promotion:  # fmt: skip
     """Give a model a version and an alias, by default that of `target_alias`; a failure leaves the registry as it was.
+
+    A version that was rolled back becomes champion again by name only.
+
+    Args:
+        registry: Where.
+        name: Registered model.
+        model: Model that passed its gate.
+        alias: `champion` or `challenger`; left out, the scores decide.
+        experiment: Experiment of a run that is made for a model without one.
+        began_with: Champion that a retraining began with; another one now is refused.
 
     Raises:
         IntegrityError: The champion is gone or changed, and no alias is given.
@@ -61,14 +74,17 @@ def promote(
     # Files are read before the lock, which others wait for.
     tags, description = tags_of(model), description_of(model)
     with registry_errors(registry.uri), undone_on_failure() as placed:
-        _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)
+        champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)
+        _refuse_another(name, champion, model, began_with)
         source = None
         if _same(registry, name, model) is None:
             source = source_of(registry, model, experiment, placed)
         with exclusive(registry, name) as check, undone_on_failure() as written:
             champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=False)
-            chosen = alias or target_alias(champion, model)
+            _refuse_another(name, champion, model, began_with)
             version = _same(registry, name, model)
+            left = _left(champion, version)
+            chosen = alias or (CHALLENGER if left else target_alias(champion, model))
             if version is None:
                 source = source or source_of(registry, model, experiment, placed)
                 version = _create(registry, name, source, tags, description, written, check)
@@ -80,7 +96,8 @@ def promote(
                     name,
                     champion.version,
                 )
-            return _move(registry, version, chosen, champion, written, check)
+            done = _move(registry, version, chosen, champion, written, check)
+            return done if alias else replace(done, rolled_back=left)
 
 
 def target_alias(champion: RegisteredModel | None, model: Promotable) -> str:
@@ -151,6 +168,33 @@ def _usable(
         log.warning("the champion, version %s, is left: %s", champion.version, error)
         return None
     return champion
+
+
+def _refuse_another(
+    name: str, champion: RegisteredModel | None, model: Promotable, began_with: Champion | None
+) -> None:
+    """Refuse to judge against a champion that is not the one now; the model itself is, where a killed step was done.
+
+    Raises:
+        RetryableError: Somebody has moved the alias meanwhile.
+    """
+    if began_with is None or (champion and champion.digest == model.manifest.digest):
+        return
+    # A version that another program registered has no digest.
+    if champion and champion.version == began_with.version and champion.digest in (began_with.digest, ""):
+        return
+    now = f"is version {champion.version} now" if champion else "is no version now"
+    raise RetryableError(
+        f"{name}@{ALIAS}: {now}, and this retraining began with version {began_with.version}; nothing was moved; run "
+        "anadil retrain again, which begins with the champion as it is then"
+    )
+
+
+def _left(champion: RegisteredModel | None, version: RegisteredModel | None) -> str:
+    """Time at which a version was rolled back; empty for one that was not, or is champion again."""
+    if version is None or (champion and champion.version == version.version):
+        return ""
+    return version.tags.get(LEFT_TAG, "")
 
 
 def _verify(version: RegisteredModel, *, whole: bool) -> None:

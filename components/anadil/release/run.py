@@ -1,0 +1,171 @@
+"""model, scores -> release: the registry's aliases after a retraining.
+
+The gate's verdict stands in the scores. The candidate that it released becomes champion where it beats the champion, as
+`anadil promote` decides, else challenger. Where it released none, the champion stays.
+
+A run that was killed at any moment is repeated with the same end. The registry is asked before each write, and the same
+bytes stay one version. People are told once more at most.
+"""
+
+import datetime as dt
+import getpass
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+
+from anadil import __version__
+from anadil.core.candidates import BY_NAME
+from anadil.core.errors import PreflightError
+from anadil.recipe.retrain import Champion
+from anadil.release.registry.client import open_registry, registry_address
+from anadil.release.registry.gate_verdict import Promotable, check_promotable
+from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.report.read import Json, table_of
+from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name
+from anadil.runtime.alerts import Event, notify
+from anadil.runtime.champion import ALIAS
+from anadil.runtime.job import Figures, Job
+from anadil.runtime.mlflow_spool import PIPELINE_RUN
+
+log = logging.getLogger(__name__)
+
+TOLD = "told"
+"""File in the work directory: people were told of this outcome by a run that was killed."""
+TO_CHAMPION = "_to_champion"
+"""Ends of the names of checks that compare with the champion."""
+
+
+def run(job: Job) -> Figures:
+    """Move the alias, tell people, and write `release.json`."""
+    scores = table_of(json.loads((job.inputs["scores"] / "scores.json").read_text(encoding="utf-8")))
+    champion = job.recipe.retrain.champion if job.recipe.retrain else None
+    candidate = released_name(scores)
+    if champion is None or not candidate:
+        record = _refused(job, scores, champion)
+    else:
+        record = _released(job, scores, candidate, champion)
+    (job.out / FILE).write_text(record.text(), encoding="utf-8")
+    # Who and when are of this run, and nothing is made of them.
+    job.varying.append(FILE)
+    for reason in record.reasons:
+        log.info("%s", reason)
+    if champion:
+        _tell(job, record)
+    tags = {"anadil.outcome": record.outcome, "anadil.released_version": record.version}
+    job.tracker.texts("run tags", {name: text for name, text in tags.items() if text})
+    return {"outcome": record.outcome, **({"version": record.version} if record.version else {})}
+
+
+def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord:
+    """The record where no alias is moved."""
+    if champion is None:
+        name, reasons = f"anadil-{job.recipe.language_code}", [
+            "No alias was moved, because retrain.champion is not set. Run anadil retrain, or promote by hand."
+        ]  # fmt: skip
+    else:
+        name = champion.name
+        failed = [each for each in checks_of(scores) if each.get("enforced", True) and not each.get("passed")]
+        reasons = [
+            f"The gate released none, so version {champion.version} of {name} stays champion.",
+            *(f"{check_words(each, '', before(scores))} {outcome_words(each)}" for each in failed),
+        ]
+    return ReleaseRecord(
+        outcome="refused", name=name, previous=champion.version if champion else "", reasons=tuple(reasons),
+        checks=tuple(checks_of(scores)), by=_by(job), at=_now(),
+    )  # fmt: skip
+
+
+def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> ReleaseRecord:
+    """Move the alias to the candidate that the gate released.
+
+    Raises:
+        PreflightError: No registry is named.
+        AnadilError: As `promote`.
+    """
+    from anadil.release.registry.promotion import promote
+
+    uri = job.uris[BY_NAME[candidate].kind]
+    model = check_promotable(job.uris["scores"], uri)
+    tracking = registry_address(job.recipe, uri)
+    if tracking is None:
+        raise PreflightError(
+            f"{uri}: passed its gate, and no registry is named that could release it; set tracking.uri or "
+            "MLFLOW_TRACKING_URI, and run the same command"
+        )
+    done = promote(
+        open_registry(tracking),
+        champion.name,
+        model,
+        None,
+        job.recipe.tracking.experiment,
+        began_with=champion,
+    )
+    return ReleaseRecord(
+        outcome="champion" if done.alias == ALIAS else "challenger", alias=done.alias, name=done.name,
+        version=done.version, previous=champion.version, candidate=candidate, uri=model.uri,
+        digest=model.manifest.digest,
+        reasons=tuple(_reasons(done.version, done.alias, done.rolled_back, model, champion)),
+        checks=tuple(checks_of(scores, candidate)), by=_by(job), at=_now(),
+    )  # fmt: skip
+
+
+def _reasons(
+    version: str, alias: str, rolled_back: str, model: Promotable, champion: Champion
+) -> Iterator[str]:
+    """Yield why a version got its alias, and its comparisons with the champion."""
+    what, other = (
+        f"Version {version} of {champion.name}, the {model.candidate} model",
+        f"version {champion.version}",
+    )
+    if model.manifest.digest == champion.digest:
+        yield f"{what}, holds the same bytes as {other}, so nothing changes."
+    elif alias == ALIAS:
+        yield f"{what}, is champion: it beats {other} with 95 % confidence."
+    elif rolled_back:
+        yield (
+            f"{what}, is challenger: it was rolled back at {rolled_back}. Only anadil promote --as champion makes it "
+            "champion again."
+        )
+    elif not model.was_compared_with(champion.digest):
+        yield f"{what}, is challenger: the scores do not compare it with {other}, which stays champion."
+    else:
+        yield f"{what}, is challenger: nothing shows with 95 % confidence that it beats {other}, which stays champion."
+    for check in model.checks:
+        if str(check.get("name")).partition(".")[2].endswith(TO_CHAMPION):
+            yield f"{check_words(check, model.candidate, before(model.table))} {outcome_words(check)}"
+
+
+def _by(job: Job) -> dict[str, str]:
+    """Who releases: the user, the run, its recipe, the program."""
+    user = ""
+    with suppress(OSError, KeyError):  # a container's user may have a number and no name
+        user = getpass.getuser()
+    recipe = hashlib.sha256(job.recipe.model_dump_json().encode(errors="replace")).hexdigest()
+    run = os.environ.get(PIPELINE_RUN, "")
+    return {"user": user, "run": run, "recipe": recipe, "program": __version__}
+
+
+def _tell(job: Job, record: ReleaseRecord) -> None:
+    """Send the outcome with its reasons, once for each work directory."""
+    marker = job.work / TOLD
+    said = f"{record.outcome} {record.name} {record.version}"
+    if marker.is_file() and marker.read_text(encoding="utf-8") == said:
+        return
+    page = job.uris.get("report")
+    look = f"its scores: {job.uris['scores']}{f'; its report: {page}/report.html' if page else ''}"
+    back = f"; anadil rollback --name {record.name} goes back" if record.outcome == "champion" else ""
+    notify(
+        Event(
+            kind="refused" if record.outcome == "refused" else "released", run=record.by["run"] or record.name,
+            stage="release", message="\n".join(record.reasons), artifact=record.uri, resume=f"{look}{back}",
+        )
+    )  # fmt: skip
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.write_text(said, encoding="utf-8")
+
+
+def _now() -> str:
+    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
