@@ -133,22 +133,21 @@ def _adapter() -> TypeAdapter[Manifest]:
     return TypeAdapter(Manifest)
 
 
-def finished_manifest(uri: str, kind: str) -> Manifest:
-    """The manifest of an artifact that has to be there.
+def finished_manifest(uri: str, *kinds: str) -> Manifest:
+    """The manifest of an artifact that has to be there, of one of some kinds.
 
     Raises:
         DataError: There is no finished artifact, or one of another kind.
         IntegrityError: As `read_manifest`.
     """
+    one = " or ".join(with_article(kind) for kind in kinds)
     manifest = read_manifest(uri)
     if manifest is None:
         raise DataError(
-            f"{uri}: no finished {kind} there (no {MANIFEST}); run the stage that writes it first"
+            f"{uri}: no finished {' or '.join(kinds)} there (no {MANIFEST}); run the stage that writes it first"
         )
-    if manifest.kind != kind:
-        raise DataError(
-            f"{uri}: holds {with_article(manifest.kind)}, not {with_article(kind)}; give the URI of {with_article(kind)}"
-        )
+    if manifest.kind not in kinds:
+        raise DataError(f"{uri}: holds {with_article(manifest.kind)}, not {one}; give the URI of {one}")
     return manifest
 
 

@@ -66,8 +66,8 @@ class Stage:
     """True if it reads what is made of sources in the language that is taught, and of no other."""
     extends: str = ""
     """Recipe key (`section.key`) of what an earlier run made and the stage goes on from."""
-    extends_kind: str = ""
-    """Its kind, where it is none that the stage writes."""
+    extends_kinds: tuple[str, ...] = ()
+    """Its kinds, where they are others than what the stage writes."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """Fate of the stage where the recipe names none of them."""
     only_if: str = ""

@@ -53,9 +53,16 @@ ROUGH = 0.02
 
 
 def build(
-    base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device, *, seed: int = 0
+    base: Path,
+    tokenizer: Path,
+    settings: Pretrain,
+    mesh: Mesh,
+    device: torch.device,
+    *,
+    seed: int = 0,
+    is_adapted: bool = False,
 ) -> ParallelModel:
-    """Load a base model, give it the tokenizer's vocabulary, and parallelize it.
+    """Load a base model, give it the tokenizer's vocabulary unless it `is_adapted` already, and parallelize it.
 
     Raises:
         DataError: The base model or the tokenizer cannot be used, or do not fit together.
@@ -67,7 +74,8 @@ def build(
     if not mesh.shares_model:
         model = load_model(base)
         check_layout(settings, model.config, mesh, device)
-        fit_vocabulary(model, tokenizer, settings.embedding_init, seed=seed)
+        if not is_adapted:
+            fit_vocabulary(model, tokenizer, settings.embedding_init, seed=seed)
         placed: Any = model
         placed.to(device)
         use_packed_attention(model)
@@ -75,7 +83,11 @@ def build(
         return parallelize(model, settings, mesh, device)
     check_fit(base)
     config: Any = empty_model(base).config
-    rows = vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed)
+    rows = (
+        None
+        if is_adapted
+        else vocabulary_rows(tokenizer, config.vocab_size, settings.embedding_init, seed=seed)
+    )
     model = empty_model(base, num_tokens=None if rows is None else len(rows))
     check_layout(settings, model.config, mesh, device)
     # A small random model of the same architecture stands for one that no process holds whole.

@@ -26,7 +26,7 @@ from anadil.plan.mixture import within_epochs
 from anadil.plan.plan_file import plan_as_file
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
-from anadil.pretrain.checkpoint.start_point import check_start_point, read_start_point
+from anadil.pretrain.checkpoint.start_weights import Start, StartWeights, check_start, read_start
 from anadil.pretrain.data.mixture import TrainingData, sizes_of
 from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
@@ -75,16 +75,10 @@ def inputs_of(job: Job, processes: Group) -> Job:
 
 def prepare(
     job: Job, processes: Group, device: torch.device, metrics: Metrics, heartbeat: Callable[[Section], None]
-) -> tuple[Trainer, Mapping[str, StoredTokens], Job]:
-    """Test the nodes, load the base model and open the tokens; return both, and the job with its steps."""
+) -> tuple[Trainer, Mapping[str, StoredTokens], Job, Start | None]:
+    """Test the nodes, load the model and open the tokens; return both, the job with its steps, and what it begins with."""
     settings = job.recipe.pretrain
-    if settings.start_from:
-        # Before the base is loaded; with all that is known, the checkpoint is compared again when it is read.
-        processes.run_on_first(
-            lambda: check_start_point(
-                read_start_point(str(settings.start_from)), job.recipe, base_files(job.recipe.base.model)
-            )
-        )
+    start = processes.run_on_first(lambda: _start(job)) if settings.start_from else None
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
         copies = settings.copies
         local = Path(copies.local_path) if copies.local_every and copies.local_path else None
@@ -92,7 +86,7 @@ def prepare(
     mesh = mesh_of(settings.parallelism, processes, device.type)
     heartbeat("load")
     with no_room(job.recipe, "loading the base model", rank=processes.rank):
-        net = _net(job, processes, mesh, device)
+        net = _net(job, start, processes, mesh, device)
 
     def opened(writes: bool) -> dict[str, StoredTokens]:
         # By name: the order of the recipe's table decides nothing.
@@ -120,7 +114,7 @@ def prepare(
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
     )
-    return trainer, tokens, job
+    return trainer, tokens, job, start
 
 
 def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
@@ -170,15 +164,29 @@ def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> 
         )  # fmt: skip
 
 
-def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> ParallelModel:
-    """Load the base model in the tokenizer's vocabulary, and parallelize it."""
+def _start(job: Job) -> Start:
+    """Read what `pretrain.start_from` names, and compare it with the recipe."""
+    start = read_start(str(job.recipe.pretrain.start_from))
+    # Before anything is loaded; with all that is known, a checkpoint is compared again when it is read.
+    origin = {**base_files(job.recipe.base.model), "input tokenizer": digest_of(job.inputs["tokenizer"])}
+    for line in check_start(start, job.recipe, origin):
+        if isinstance(start, StartWeights):
+            log.info("%s", line)
+    return start
+
+
+def _net(job: Job, start: Start | None, processes: Group, mesh: Mesh, device: torch.device) -> ParallelModel:
+    """Load the base model in the tokenizer's vocabulary, or the model that training begins with, and parallelize it."""
     settings = job.recipe.pretrain
     dtype = compute_dtype(settings, device)
     set_up_device(device, dtype)
     _warn_of_waste(settings, mesh, device, dtype, is_first=processes.is_first)
     if settings.compile:
         check_compiler(device)
-    base = processes.local_first(lambda _: base_model(job.recipe.base, job.base_cache))
+    weights = start if isinstance(start, StartWeights) else None
+    base = processes.local_first(
+        lambda first: weights.folder(verify=first) if weights else base_model(job.recipe.base, job.base_cache)
+    )
     if uses_liger(settings.kernels, device):
         check_compiler(device, "pretrain.kernels", "torch")
         use_liger_kernels(
@@ -187,7 +195,15 @@ def _net(job: Job, processes: Group, mesh: Mesh, device: torch.device) -> Parall
             config=empty_model(base).config,
             kernels=settings.kernels,
         )
-    return build(base, job.inputs["tokenizer"], settings, mesh, device, seed=job.recipe.seed)
+    return build(
+        base,
+        job.inputs["tokenizer"],
+        settings,
+        mesh,
+        device,
+        seed=job.recipe.seed,
+        is_adapted=weights is not None,
+    )
 
 
 def _warn_of_waste(

@@ -47,7 +47,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
     with ExitStack() as stack:
         # The watchdog ends before `stack` closes: copies that are being finished are no hang.
         with watchdog.running():
-            trainer, tokens, job = prepare(job, processes, device, metrics, watchdog.heartbeat)
+            trainer, tokens, job, start = prepare(job, processes, device, metrics, watchdog.heartbeat)
             stack.callback(metrics.close)
             storage = CheckpointStorage(
                 job.recipe,
@@ -55,6 +55,7 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
                 trainer,
                 processes,
                 training_origin(job, trainer),
+                start=start,
                 heartbeat=lambda: watchdog.heartbeat("start"),
             )
             stack.callback(storage.close)

@@ -6,6 +6,7 @@ import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint, export_mean
 from anadil.pretrain.checkpoint.start_point import POINTS
+from anadil.pretrain.checkpoint.start_weights import StartWeights
 from anadil.pretrain.checkpoint.storage import CHECKPOINTS, CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
@@ -39,9 +41,7 @@ def write_artifact(training: Training) -> Figures:
     if trainer.net.mesh.shares_model:
         # No process holds the whole model, but the last checkpoint does.
         last = directory.path_of(job.work / CHECKPOINTS, training.state.step)
-        export_checkpoint(
-            last, base_model(job.recipe.base, job.base_cache), tokenizer, job.out, dtype=trainer.dtype
-        )
+        export_checkpoint(last, _begin_folder(training), tokenizer, job.out, dtype=trainer.dtype)
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
         clean_generation_settings(job.out, tokenizer)
@@ -65,12 +65,24 @@ def write_artifact(training: Training) -> Figures:
 def _write_mean(training: Training, steps: Sequence[int]) -> None:
     """Write the mean of the last checkpoints as a model of its own in the artifact, for the stage `merge`."""
     job, out = training.job, training.job.out / AVERAGED
-    [storage] = [each for each in training.callbacks if isinstance(each, CheckpointStorage)]
-    paths = [directory.path_of(storage.durable.folder, step) for step in steps]
-    export_mean(paths, base_model(job.recipe.base, job.base_cache), out, dtype=training.trainer.dtype)
+    folder = _storage(training).durable.folder
+    paths = [directory.path_of(folder, step) for step in steps]
+    export_mean(paths, _begin_folder(training), out, dtype=training.trainer.dtype)
     shutil.copyfile(job.out / "config.json", out / "config.json")
     (out / AVERAGE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
     log.info("%s: mean of the checkpoints of steps %s", AVERAGED, ", ".join(map(str, steps)))
+
+
+def _begin_folder(training: Training) -> Path:
+    """Directory of the base, or of the model that training began with: their configs differ in the vocabulary alone."""
+    start = _storage(training).start
+    if isinstance(start, StartWeights):
+        return start.folder(verify=False)
+    return base_model(training.job.recipe.base, training.job.base_cache)
+
+
+def _storage(training: Training) -> CheckpointStorage:
+    return next(each for each in training.callbacks if isinstance(each, CheckpointStorage))
 
 
 def _summary(training: Training) -> dict[str, Any]:
@@ -110,8 +122,7 @@ def _summary(training: Training) -> dict[str, Any]:
 
 def _begin_and_branches(training: Training) -> dict[str, Any]:
     """Checkpoint that the run began with, and those that others may begin with."""
-    storage = next(each for each in training.callbacks if isinstance(each, CheckpointStorage))
-    branch, points = training.state.branch, storage.branch_points()
+    branch, points = training.state.branch, _storage(training).branch_points()
     return {
         **({"start_from": asdict(branch)} if branch else {}),
         **({POINTS: points} if points else {}),

@@ -131,7 +131,7 @@ class Pretrain(StrictModel):
 
     # The content of the checkpoint decides, which is an input of the stage; its place does not.
     start_from: Annotated[Place | None, NEUTRAL] = None
-    """Checkpoint `step-N` of another run, a directory or `s3://`, with whose weights, moments and place in the text training begins after step N of `phases`; left out, the base at step 0."""
+    """Checkpoint `step-N` of another run, a directory or `s3://`, with whose weights, moments and place in the text training begins after step N of `phases`. A finished model: its weights at step 0, with new moments. Left out, the base at step 0."""
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)] = (
         Phase(trains="embeddings", steps=5_000, lr=0.0032),
         Phase(trains="all", steps=15_000, lr=0.0024),

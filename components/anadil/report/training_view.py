@@ -102,6 +102,8 @@ def _begin_words(facts: Facts) -> str:
     if not begin:
         return ""
     run = last_part(str(begin.get("run") or ""))
+    if not begin.get("step"):
+        return f"Training began with the weights of the model {run}, and new moments."
     of_run = f" of the model {run}" if run else " of another run"
     return (
         f"Training began with the checkpoint of step {figure(begin.get('step'))}{of_run}; the steps before it are those "

@@ -92,9 +92,9 @@ def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
     Raises:
         DataError: There is none in the place that the recipe names.
     """
-    kind = stage.extends_kind or stage.writes
+    kinds = stage.extends_kinds or (stage.writes,)
     return {
-        f"{INPUT}{key}": artifact.finished_manifest(place, kind).digest
+        f"{INPUT}{key}": artifact.finished_manifest(place, *kinds).digest
         for key, place in earlier_place(stage, recipe).items()
     }
 

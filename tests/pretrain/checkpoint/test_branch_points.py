@@ -185,7 +185,9 @@ def test_a_checkpoint_that_a_branch_reads_is_not_removed_by_its_run(tmp_path: Pa
     recipe = Recipe.model_validate({"seed": 7, "pretrain": {"start_from": str(place)}})
     data: Any = SimpleNamespace(sources={})
 
-    with open_start_point(recipe, {}, data, Group(), lambda: None) as opened:
+    with open_start_point(
+        read_start_point(str(recipe.pretrain.start_from)), recipe, {}, data, Group(), lambda: None
+    ) as opened:
         directory.retain(tmp_path, 1, 4)
         assert (opened.path, place.is_dir()) == (place, True)
     directory.retain(tmp_path, 1, 4)

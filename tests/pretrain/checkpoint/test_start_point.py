@@ -211,20 +211,19 @@ def test_a_checkpoint_that_is_absent_unfinished_or_damaged_is_refused(
         read_start_point(place)
 
 
-def test_a_directory_of_checkpoints_and_a_model_are_answered_with_what_to_name(tmp_path: Path) -> None:
+def test_a_directory_of_checkpoints_and_an_adapter_are_answered_with_what_to_name(tmp_path: Path) -> None:
     write(tmp_path / "checkpoints", 30)
-    place = write(tmp_path / "checkpoints", 34)
-    model = tmp_path / "model"
-    model.mkdir()
-    (model / "training.json").write_text(f'{{"branch_points": [{{"step": 34, "place": "{place}"}}]}}')
-    artifact.seal(model, kind="model", origin={})
+    write(tmp_path / "checkpoints", 34)
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    artifact.seal(adapter, kind="adapter", origin={})
 
     with pytest.raises(DataError, match=r"name one of its steps 30, 34, such as step-00000034"):
         read_start_point(str(tmp_path / "checkpoints"))
     with pytest.raises(
-        DataError, match=rf"holds a model, not a checkpoint; its run kept {place}; name one of them"
+        DataError, match=r"holds an adapter, neither a checkpoint nor a model; give a directory step-N"
     ):
-        read_start_point(str(model))
+        read_start_point(str(adapter))
 
 
 def test_the_content_of_the_checkpoint_decides_the_key_and_its_place_does_not(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.folder import damage_of
 from anadil.pretrain.checkpoint.replica import LOOK_S
 from anadil.pretrain.checkpoint.safe_metadata import read_metadata
-from anadil.pretrain.checkpoint.start_point import KEY, StartPoint, check_start_point, read_start_point
+from anadil.pretrain.checkpoint.start_point import KEY, StartPoint, check_start_point
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.recipe.pretrain import Faults
 from anadil.recipe.sections import Recipe
@@ -41,13 +41,14 @@ MOST_CHANGES = 8
 
 @contextmanager
 def open_start_point(
+    start: StartPoint,
     recipe: Recipe,
     origin: Mapping[str, str],
     data: "TrainingData",
     group: Group,
     heartbeat: Callable[[], None],
 ) -> Iterator[VerifiedCheckpoint]:
-    """Open the checkpoint of `pretrain.start_from`; its state is that with which this run begins.
+    """Open a checkpoint that training begins with; its state is that with which this run begins.
 
     Every process calls it. The other run does not remove the checkpoint meanwhile, where the file system has locks.
 
@@ -56,8 +57,6 @@ def open_start_point(
         IntegrityError: It is damaged, or was made to run code.
         RecipeError: It cannot be the begin of this run.
     """
-    place = str(recipe.pretrain.start_from)
-    start = group.run_on_first(lambda: read_start_point(place))
     said = check_start_point(start, recipe, origin)
     with _held(start, group, heartbeat) as path:
         read: list[Metadata] = []

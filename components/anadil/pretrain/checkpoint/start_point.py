@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.find import read_table, read_verified
+from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import with_article
@@ -164,10 +164,9 @@ def _refuse_absent(place: str) -> None:
         return
     remedy = "give a directory step-N, such as the log of a run with schedule wsd names at its end"
     if manifest is not None:
-        points = read_table(place, manifest, "training.json").get(POINTS)
-        named = [str(each["place"]) for each in points] if isinstance(points, list) else []
-        remedy = f"its run kept {' and '.join(named)}; name one of them" if named else remedy
-        raise DataError(f"{KEY}: {place} holds {with_article(manifest.kind)}, not a checkpoint; {remedy}")
+        raise DataError(
+            f"{KEY}: {place} holds {with_article(manifest.kind)}, neither a checkpoint nor a model; {remedy}"
+        )
     half = place.rstrip("/") + directory.PARTIAL
     if "://" not in place and Path(half).is_dir():
         raise DataError(
@@ -184,9 +183,8 @@ def _refuse_absent(place: str) -> None:
     raise DataError(f"{KEY}: {place}: no finished checkpoint there (no {MANIFEST}); {remedy}")
 
 
-def _strange(start: StartPoint, recipe: Recipe, origin: Mapping[str, str]) -> Iterator[str]:
-    """Reasons why the tensors of a checkpoint are not those of this run's model."""
-    theirs, settings = start.manifest.origin, start.settings
+def other_model(theirs: Mapping[str, str], recipe: Recipe, origin: Mapping[str, str]) -> Iterator[str]:
+    """Reasons why weights whose origin is `theirs` are not those of this run's model; see `check_start_point`."""
     base = Base.model_validate(nested_keys(theirs).get("base", {}))
     known = [each.get(BASE_FILES) for each in (theirs, origin)]
     same = known[0] == known[1] if all(known) else base == recipe.base
@@ -205,6 +203,12 @@ def _strange(start: StartPoint, recipe: Recipe, origin: Mapping[str, str]) -> It
     ):
         if name in origin and theirs.get(name) != origin[name]:
             yield f"was trained with {words}; {remedy}"
+
+
+def _strange(start: StartPoint, recipe: Recipe, origin: Mapping[str, str]) -> Iterator[str]:
+    """Reasons why the tensors of a checkpoint are not those of this run's model."""
+    yield from other_model(start.manifest.origin, recipe, origin)
+    settings = start.settings
     if settings.optimizer != recipe.pretrain.optimizer:
         yield f"has the moments of {settings.optimizer}, and the optimizer is {recipe.pretrain.optimizer}; use that one"
     if settings.state != recipe.pretrain.state:

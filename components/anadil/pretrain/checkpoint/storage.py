@@ -17,6 +17,7 @@ from anadil.pretrain.checkpoint.branch import open_start_point
 from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint, read_tensors
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
+from anadil.pretrain.checkpoint.start_weights import Start, StartWeights
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.parallel.ddp import local_part
 from anadil.pretrain.resilience.out_of_memory import no_room
@@ -41,9 +42,10 @@ class CheckpointStorage(Callback):
         group: Group,
         origin: Mapping[str, str],
         *,
+        start: Start | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Claim all places; `work` outlives a killed run. See `CheckpointFolder`.
+        """Claim all places; `work` outlives a killed run, and `start` is that of `pretrain.start_from`. See `CheckpointFolder`.
 
         Raises:
             PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
@@ -51,6 +53,8 @@ class CheckpointStorage(Callback):
         settings = recipe.pretrain
         self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group
         self._copies, self._origin, self._heartbeat = settings.copies, dict(origin), heartbeat
+        self.start = start
+        """Begin of the run; None for the base."""
         # How layers are gathered changes nothing in a checkpoint.
         layout = settings.parallelism.model_dump_json(exclude={"prefetch", "reshard"})
         self.is_shared = _is_shared(work, group)
@@ -94,16 +98,19 @@ class CheckpointStorage(Callback):
         self._snapshot: tuple[State, Tensors] | None = None
 
     def resume(self) -> State | None:
-        """Restore the newest checkpoint, else that of `pretrain.start_from`; None where there is none."""
+        """Restore the newest checkpoint, else begin as `pretrain.start_from` says; None where training begins with the base."""
         best, state = newest_of(self._tiers), None
         if best is not None:
             source, checkpoint = best
             log.info("the newest checkpoint is %s", checkpoint.path)
             state = self._restore(checkpoint, source.load)
             self._group.run_on_first(lambda: self._refuse_lost_steps(checkpoint.state.step))
-        elif self._settings.start_from:
+        elif isinstance(self.start, StartWeights):
+            log.info("training begins with the weights of %s, and new moments", self.start.place)
+            state = self.start.state
+        elif self.start is not None:
             with open_start_point(
-                self._recipe, self._origin, self._trainer.data, self._group, self._heartbeat
+                self.start, self._recipe, self._origin, self._trainer.data, self._group, self._heartbeat
             ) as checkpoint:
                 state = self._restore(
                     checkpoint, lambda it, tensors: read_tensors(it, tensors, self._group.host)

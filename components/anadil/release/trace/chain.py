@@ -29,7 +29,7 @@ DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
 """Artifact -> the recipe key that names its outside files."""
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
 """Name in a manifest of a file of another recipe key."""
-START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_kind
+START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_kinds[0]
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 
