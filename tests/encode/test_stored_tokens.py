@@ -12,7 +12,6 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, IntegrityError
-from anadil.encode import make_tokens as making
 from anadil.encode.make_tokens import make_tokens
 from anadil.encode.packing import pack
 from anadil.encode.stored_tokens import StoredTokens, open_tokens
@@ -113,7 +112,7 @@ def test_sequences_are_those_of_all_documents_packed_together(tmp_path: Path) ->
 def test_sources_are_packed_in_blocks_of_consecutive_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(making, "BLOCK_TOKENS", 1)
+    monkeypatch.setattr("anadil.encode.shard_plan.BLOCK_TOKENS", 1)
 
     tokens = opened(make_artifact(tmp_path, source="web"))
 

@@ -68,6 +68,8 @@ class Stage:
     """Recipe key (`section.key`) of what an earlier run made and the stage goes on from."""
     extends_kinds: tuple[str, ...] = ()
     """Its kinds, where they are others than what the stage writes."""
+    of_champion: tuple[str, ...] = ()
+    """Artifacts of the champion that a retraining goes on from; one that is gone is done without."""
     without_files: Literal["refused", "skipped", "runs"] = "refused"
     """Fate of the stage where the recipe names none of them."""
     only_if: str = ""

@@ -117,6 +117,7 @@ FLOW = (
         image="tokenizer",
         reads=("corpus", "tokenizer", "trial", "overlap"),
         optional=("trial", "overlap"),
+        of_champion=("corpus", "tokens", "overlap"),
         writes="tokens",
         per_source=True,
         sections=("language", "pretrain.sequence_length", "sources"),
@@ -138,6 +139,8 @@ FLOW = (
         # a model names no tokens.
         streams=("tokens",),
         instead_of="corpus",
+        # Where it encodes by itself, and so divides the text.
+        of_champion=("corpus", "tokens", "overlap"),
         extends="pretrain.start_from",
         extends_kinds=("checkpoint", "model"),
         writes="model",

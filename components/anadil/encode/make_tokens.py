@@ -5,7 +5,6 @@ processes nor that of threads changes a byte.
 """
 
 import errno
-import hashlib
 import logging
 import os
 import shutil
@@ -13,12 +12,9 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from anadil.artifacts import artifact, local_directory, sealed_dir
 from anadil.artifacts.random_access import LocalBytes
@@ -27,13 +23,15 @@ from anadil.core.format import counted, human_bytes
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
 from anadil.encode import encode_file as files
+from anadil.encode.blocks import Span, write_block
 from anadil.encode.document_tokenizer import Frame, document_tokenizer
+from anadil.encode.earlier_tokens import earlier_part
 from anadil.encode.encode_file import FACTS, SHARD, EncodeTask
-from anadil.encode.packing import pack
-from anadil.encode.tensor_file import TensorFile, TensorWriter, size_of
-from anadil.encode.token_stream import TokenStream
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
+from anadil.encode.shard_plan import ShardPlan, cut, shard_plan, stem_of
+from anadil.encode.tensor_file import TensorFile, size_of
+from anadil.encode.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts
 from anadil.runtime.executor import Executor
+from anadil.runtime.job import Copy
 from anadil.runtime.threads import num_cores
 from anadil.text.corpus import CorpusPart, document_files, read_file
 from anadil.text.encoder import Encoder
@@ -47,8 +45,6 @@ SMALL_BYTES = 4 * 1024**2
 """Compressed text that one process encodes before others have started."""
 MOST_THREADS = 16
 """Most threads of a process among several: the stack of each counts to the memory that the process may take."""
-BLOCK_TOKENS = 2**28
-"""Most tokens of the shards that are packed together: a GiB of ids, as much as training reads at random at a time."""
 SAMPLE_CHARS = 1_000
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -72,6 +68,8 @@ class Settings:
     """Tokens after which the source is cut."""
     reads_special: bool = False
     """True if the base wrote the source, whose chats have control tokens."""
+    champion: Mapping[str, str] = field(default_factory=dict)
+    """Artifacts of a retraining's champion; see `champion_places`."""
 
     @property
     def origin(self) -> dict[str, str]:
@@ -81,59 +79,80 @@ class Settings:
         return {"corpus": self.corpus_digest, "tokenizer": self.tokenizer_digest, **more}
 
 
-def make_tokens(settings: Settings, out: Path, work: Path, executor: Executor) -> tuple[TokensFacts, Entries]:
+def make_tokens(
+    settings: Settings, out: Path, work: Path, executor: Executor, copies: dict[str, Copy] | None = None
+) -> tuple[TokensFacts, Entries]:
     """Fill `out`; return its facts, and the manifest entries of files whose digest is known.
+
+    Args:
+        settings: Everything that decides the tokens.
+        out: Directory to fill.
+        work: Directory of finished shards.
+        executor: Processes that encode.
+        copies: Files of the champion that S3 copies into the artifact, to be filled; None: they are put into `out`.
 
     Raises:
         DataError: The corpus has no training text, or the tokenizer has no end token.
-        IntegrityError: The corpus is damaged.
+        IntegrityError: The corpus or the champion's tokens are damaged.
         PreflightError: The disk is full.
     """
     tokenizer, frame = document_tokenizer(settings.tokenizer)
     # The frame follows from the tokenizer, and from the program that reads it.
     origin = {**settings.origin, "frame": str(frame)}
     folder = work / f"shards-{artifact.origin_key(origin)}"
+    earlier = earlier_part(
+        settings.champion, settings.corpus, settings.excluded, partial(_is_usable, settings, frame)
+    )
     with _room_for(folder):
-        train = _tasks(settings, frame, "train", folder, origin)
-        heldout = _tasks(settings, frame, "heldout", folder, origin)
-        # With a limit the files follow each other, since only their tokens say when it is reached.
-        if settings.max_tokens is None:
-            _encode([*train, *heldout], executor)
-        else:
-            _encode(heldout, executor)
-            train = _encode_until(train, settings.max_tokens, executor)
+        train, heldout = (_tasks(settings, frame, part, folder, origin) for part in ("train", "heldout"))
+        plan = shard_plan(train, heldout, earlier, settings.max_tokens)
+        _encode_plan(plan, settings.max_tokens, executor)
         entries: Entries = {}
-        train_facts = [
-            _shard(task, f"train/part-{number:05}", out, entries) for number, task in enumerate(train)
-        ]
-        heldout_facts = [
-            _shard(task, f"heldout/part-{number:05}", out, entries) for number, task in enumerate(heldout)
-        ]
+        train_facts = [_shard(task, plan, out, entries) for task in plan.train]
+        heldout_facts = [_shard(task, plan, out, entries) for task in plan.heldout]
         num_tokens = sum(shard.tokens for shard in train_facts)
-        if not num_tokens and settings.max_tokens is not None:
-            raise DataError(
-                f"sources.{settings.source}.max_tokens: {settings.max_tokens:,} are less than the first document has; "
-                "raise it"
-            )
-        if not num_tokens:
-            raise DataError(
-                f"{settings.corpus}/train: holds no text; run clean with more data or milder rules"
-            )
-        blocks = _write_blocks(settings, frame, train_facts, out)
+        _refuse_empty(settings, num_tokens)
+        spans = plan.spans(train_facts, settings.sequence_length, has_sources=bool(settings.source))
+        blocks = _write_blocks(settings, frame, plan, spans, train_facts, out)
+        if plan.champion:
+            names = {shard.file: shard.file for shard in plan.stored.values()}
+            names |= {
+                span.stored.file: block.file for span, block in zip(spans, blocks, strict=True) if span.stored
+            }
+            entries |= plan.champion.put(names, out, work, copies)
+    early_blocks = blocks[: sum(span.is_earlier for span in spans)]
+    early_shards = train_facts[: sum(block.num_shards for block in early_blocks)]
     sample = _sample(settings.corpus)
     ids = Encoder(tokenizer).encode([sample])[0]
     facts = TokensFacts(
         source=settings.source, language=settings.language, corpus=settings.corpus_digest,
         tokenizer=settings.tokenizer_digest, begin=frame.begin, end=frame.end, bos=frame.bos,
         vocabulary=tokenizer.get_vocab_size(), sequence_length=settings.sequence_length,
-        stream=_stream_digest(train), documents=sum(shard.documents for shard in train_facts), tokens=num_tokens,
+        stream=plan.stream_digest(), documents=sum(shard.documents for shard in train_facts), tokens=num_tokens,
         bytes=sum(shard.bytes for shard in train_facts), sequences=sum(block.sequences for block in blocks),
         targets=sum(block.targets for block in blocks),
         left_out=_left_out(settings, train_facts), sample=(sample, tuple(ids.tolist())), train=tuple(train_facts),
         heldout=tuple(heldout_facts), blocks=tuple(blocks),
+        earlier=EarlierFacts.of(early_shards, early_blocks),
     )  # fmt: skip
     facts.write(out)
     return facts, entries
+
+
+def _is_usable(settings: Settings, frame: Frame, facts: TokensFacts) -> bool:
+    return (facts.tokenizer, facts.begin, facts.end, facts.bos) == (
+        settings.tokenizer_digest, frame.begin, frame.end, frame.bos,
+    )  # fmt: skip
+
+
+def _refuse_empty(settings: Settings, num_tokens: int) -> None:
+    if not num_tokens and settings.max_tokens is not None:
+        raise DataError(
+            f"sources.{settings.source}.max_tokens: {settings.max_tokens:,} are less than the first document has; "
+            "raise it"
+        )
+    if not num_tokens:
+        raise DataError(f"{settings.corpus}/train: holds no text; run clean with more data or milder rules")
 
 
 def _tasks(
@@ -156,6 +175,21 @@ def _tasks(
         )
         for file in listed
     ]
+
+
+def _encode_plan(plan: ShardPlan, max_tokens: int | None, executor: Executor) -> None:
+    """Make the shards that the champion has not; with a limit of tokens the plan loses the files behind it."""
+    # With a limit the files follow each other, since only their tokens say when it is reached.
+    if max_tokens is None:
+        _encode(plan.unmade([*plan.train, *plan.heldout]), executor)
+        return
+    _encode(plan.unmade(plan.heldout), executor)
+    if plan.champion:
+        _encode(plan.unmade(plan.earlier), executor)
+    else:
+        plan.earlier = _encode_until(plan.earlier, max_tokens, executor)
+    # The champion's part is a random sample already, so that the limit is that of the new text.
+    plan.new = _encode_until(plan.new, max_tokens, executor)
 
 
 def _encode(tasks: Sequence[EncodeTask], executor: Executor) -> None:
@@ -205,22 +239,10 @@ def _encode_until(tasks: Sequence[EncodeTask], max_tokens: int, executor: Execut
             room = max_tokens - tokens
             tokens += int(read_json(task.folder / FACTS)["tokens"])
             if tokens > max_tokens:
-                cut = _cut(task, room)
-                _encode([cut], executor)
-                return [*tasks[:number], cut]
+                last = cut(task, room)
+                _encode([last], executor)
+                return [*tasks[:number], last]
     return list(tasks)
-
-
-def _cut(task: EncodeTask, most_tokens: int) -> EncodeTask:
-    from dataclasses import replace
-
-    return replace(
-        task,
-        # A folder of its own: the whole shard serves the next run, which may have a larger limit.
-        folder=task.folder.with_name(f"{task.folder.name}-{most_tokens}"),
-        most_tokens=most_tokens,
-        origin={**task.origin, "most tokens": str(most_tokens)},
-    )
 
 
 def _in_turn(num: int) -> list[int]:
@@ -232,11 +254,13 @@ def _in_turn(num: int) -> list[int]:
     return [*range(first, num), *range(first)]
 
 
-def _shard(task: EncodeTask, name: str, out: Path, entries: Entries) -> ShardFacts:
-    """Put a shard into the artifact; return its facts."""
+def _shard(task: EncodeTask, plan: ShardPlan, out: Path, entries: Entries) -> ShardFacts:
+    """Put a shard into the artifact, unless the champion's goes there; return its facts."""
+    if task.file in plan.stored:
+        return plan.stored[task.file]
     facts = read_json(task.folder / FACTS)
     facts.pop("digest")
-    file = f"{name}.safetensors"
+    file = f"{task.file.parent.name}/{stem_of(task)}.safetensors"
     # A link takes no room, and a killed run still has the shard where it was made.
     local_directory.link(task.folder / SHARD, out / file)
     manifest = artifact.read_manifest(str(task.folder))
@@ -245,59 +269,29 @@ def _shard(task: EncodeTask, name: str, out: Path, entries: Entries) -> ShardFac
     return ShardFacts(file=file, **facts)
 
 
-def _stream_digest(tasks: Sequence[EncodeTask]) -> str:
-    # Sixteen digits, because checkpoints of earlier releases name their stream so.
-    digests = [str(read_json(task.folder / FACTS)["digest"]) for task in tasks]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
-
-
 def _write_blocks(
-    settings: Settings, frame: Frame, shards: Sequence[ShardFacts], out: Path
+    settings: Settings,
+    frame: Frame,
+    plan: ShardPlan,
+    spans: Sequence[Span],
+    shards: Sequence[ShardFacts],
+    out: Path,
 ) -> list[BlockFacts]:
-    blocks = []
-    (out / "blocks").mkdir(parents=True, exist_ok=True)
-    # Without sources the sequences are those of all documents together, as they always were.
-    most = BLOCK_TOKENS if settings.source else sum(shard.tokens for shard in shards)
-    for number, (first, num) in enumerate(_groups([shard.tokens for shard in shards], most)):
-        file = f"blocks/block-{number:05}.safetensors"
-        starts = _starts(shards[first : first + num], out)
-        # Packing needs lengths alone, so no ids are read.
-        stream = TokenStream(ids=np.empty(0, dtype=np.int32), starts=starts, digest="", bos=frame.bos)
-        packed = pack(stream, settings.sequence_length)
-        with TensorWriter(out / file) as writer:
-            writer.write("pieces", "I64", packed.pieces[:])
-            writer.write("rows", "I64", packed.rows[:])
-        blocks.append(
-            BlockFacts(
-                file=file, first_shard=first, num_shards=num, pieces=len(packed.pieces),
-                sequences=packed.num_sequences, targets=packed.num_targets, positions=packed.num_positions,
-                crc32=writer.table_crc,
-            )
-        )  # fmt: skip
-    return blocks
+    stored = {shard.file for shard in plan.stored.values()}
 
-
-def _groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """First shard and number of shards of each block; a larger shard is a block of its own."""
-    first = total = 0
-    for number, size in enumerate(sizes):
-        # A block needs a token, and so takes empty shards along.
-        if total and size and total + size > most:
-            yield first, number - first
-            first, total = number, 0
-        total += size
-    yield first, len(sizes) - first
-
-
-def _starts(shards: Sequence[ShardFacts], out: Path) -> Any:
-    # 8 bytes for each document of the block; checked, since a disk may have torn what was just written.
-    parts, total = [np.zeros(1, dtype=np.int64)], 0
-    for shard in shards:
+    def opened(shard: ShardFacts) -> TensorFile:
+        if plan.champion and shard.file in stored:
+            return plan.champion.opened(shard)
         place = LocalBytes(out / shard.file, size_of(shard.num_bytes))
-        file = TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
-        parts.append(file.read("starts", 1, shard.documents + 1) + total)
-        total += shard.tokens
-    return np.concatenate(parts)
+        return TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
+
+    blocks = []
+    for number, span in enumerate(spans):
+        file = f"blocks/block-{number:05}.safetensors"
+        listed = shards[span.first_shard : span.first_shard + span.num_shards]
+        block = span.stored or write_block(out / file, listed, opened, settings.sequence_length, frame.bos)
+        blocks.append(replace(block, file=file, first_shard=span.first_shard, num_shards=span.num_shards))
+    return blocks
 
 
 def _left_out(settings: Settings, shards: Sequence[ShardFacts]) -> dict[str, int]:

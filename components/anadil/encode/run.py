@@ -10,6 +10,7 @@ import logging
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
+from anadil.encode.earlier_tokens import EXCLUDED, champion_places
 from anadil.encode.make_tokens import Settings, make_tokens
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
@@ -18,9 +19,6 @@ from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
 from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
 
 log = logging.getLogger(__name__)
-
-EXCLUDED = "excluded.jsonl"
-"""File of an artifact `overlap`: the documents that are left out, with a reason for each."""
 
 
 def run(job: Job) -> Figures:
@@ -32,7 +30,8 @@ def run(job: Job) -> Figures:
         PreflightError: The disk is full.
     """
     with _executor(job) as executor:
-        facts, entries = make_tokens(settings_of(job, job.recipe), job.out, job.work, executor)
+        copies = job.copies if "://" in job.target else None
+        facts, entries = make_tokens(settings_of(job, job.recipe), job.out, job.work, executor, copies)
     job.entries.update(entries)
     job.records.update(train=facts.documents, heldout=sum(shard.documents for shard in facts.heldout))
     return {
@@ -62,6 +61,7 @@ def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
         excluded_digest=digest_of(excluded) if excluded else "",
         max_tokens=recipe.sources[source].max_tokens if source else None,
         reads_special=is_written(recipe),
+        champion=champion_places(recipe, source),
     )
 
 

@@ -125,7 +125,7 @@ class Source(StrictModel):
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
     max_tokens: TokenCount | None = None
-    """Most tokens that are used, such as `500M`, a random sample of its documents; left out, all."""
+    """Most tokens that are used, such as `500M`, a random sample of its documents; left out, all. In a retraining it counts for the new text alone."""
     max_epochs: PositiveInt = MAX_EPOCHS
     """Most passes over it; then its share goes to the others. Source: arXiv:2305.16264."""
 

@@ -29,6 +29,8 @@ PACKAGE = Path(__file__).parents[1]
 SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
 INPUT = "input "
 """Begins the names of digests of inputs in an origin."""
+EARLIER = "earlier "
+"""Begins the words of a champion's artifacts, behind `INPUT`."""
 RECIPE = "recipe "
 """Begins the names of recipe keys in an origin."""
 SET: dict[str, str] = {}
@@ -67,7 +69,7 @@ def stage_origin(
         origin["source"] = (
             f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
         )
-    origin |= extended(stage, recipe)
+    origin |= extended(stage, recipe) | _of_champion(stage, recipe, inputs)
     named = {f"file {uri}": uri for uri in files}
     named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
     for name, uri in named.items():
@@ -99,12 +101,35 @@ def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
     }
 
 
+def _of_champion(stage: Stage, recipe: Recipe, inputs: Mapping[str, Manifest]) -> dict[str, str]:
+    """Digests of the champion's artifacts that the stage goes on from, of the sources whose corpora it reads."""
+    champion = recipe.retrain.champion if recipe.retrain else None
+    if champion is None or not stage.of_champion:
+        return {}
+    # The step of a source knows its own corpus without the name.
+    alone = next(iter(recipe.sources), "")
+    words = {
+        word_of(kind, source): word_of(kind, source or alone)
+        for kind in stage.of_champion
+        for source in by_source("corpus", inputs)
+    }
+    manifests = {
+        word: artifact.read_manifest(champion.artifacts[of_run])
+        for word, of_run in words.items()
+        if of_run in champion.artifacts
+    }
+    return {f"{INPUT}{EARLIER}{word}": manifest.digest for word, manifest in manifests.items() if manifest}
+
+
 def _made_of(word: str, manifest: Manifest, inputs: Mapping[str, Manifest]) -> dict[str, str]:
     """Digests of what an input was made of, as far as it is no input itself."""
     made_of = {
         name.removeprefix(INPUT): digest for name, digest in manifest.origin.items() if name.startswith(INPUT)
     }
-    words = {kind: word_of(kind, source_of(word)) if kind in PER_SOURCE else kind for kind in made_of}
+    words = {
+        kind: word_of(kind, source_of(word)) if kind.removeprefix(EARLIER) in PER_SOURCE else kind
+        for kind in made_of
+    }
     return {f"{INPUT}{words[kind]}": digest for kind, digest in made_of.items() if words[kind] not in inputs}
 
 

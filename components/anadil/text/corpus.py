@@ -131,6 +131,20 @@ def read_file(path: Path) -> Iterator[Document]:
         raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
 
 
+def read_ids(path: Path) -> Iterator[str]:
+    """The ids of the documents of one file of a corpus, at a tenth of what reading their texts costs.
+
+    Raises:
+        IntegrityError: It is damaged.
+    """
+    start = len(b'{"id": "')
+    try:
+        for line in _lines(path):
+            yield line[start : line.index(b'"', start)].decode()
+    except (zstandard.ZstdError, ValueError) as error:
+        raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
+
+
 def _lines(path: Path) -> Iterator[bytes]:
     # zstandard's stream reader takes a file that was cut off for one that ended.
     decompressor = zstandard.ZstdDecompressor().decompressobj()

@@ -44,6 +44,8 @@ def made_tokens(settings: Settings, work: Path, stop: Stop, *, write: bool) -> S
     # The frame follows from the tokenizer, and from the program that reads it.
     _, frame = document_tokenizer(settings.tokenizer)
     origin = {**settings.origin, "frame": str(frame), "length": str(settings.sequence_length)}
+    # Blocks end where the champion's text does.
+    origin |= {f"champion's {kind}": uri for kind, uri in settings.champion.items()}
     folder = work / f"tokens-{artifact.origin_key(origin)}"
     # Every byte is compared: a kill may have left a damaged file.
     if write and not sealed_dir.verify(folder, origin, once_a_boot=True):

@@ -21,7 +21,7 @@ from anadil.core.stages import FLOW, PER_SOURCE, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.report.read import field, last_part, list_of, table_of
-from anadil.runtime.cache_key import BASE_FILES, base_files
+from anadil.runtime.cache_key import BASE_FILES, EARLIER, INPUT, base_files
 from anadil.runtime.job import kind_of, word_of
 
 WORDS = frozenset(stage.writes for stage in FLOW)
@@ -122,8 +122,8 @@ class Chain:
         for name, digest in manifest.origin.items():
             if name == f"input {START_FROM}":
                 self._follow_start(uri, manifest, digest)
-            elif name.startswith("input ") and digest not in self._seen:
-                self._find(name.removeprefix("input "), digest, manifest.kind)
+            elif name.startswith(INPUT) and digest not in self._seen:
+                self._find(name.removeprefix(INPUT).removeprefix(EARLIER), digest, manifest.kind)
 
     def _follow_start(self, uri: str, manifest: Manifest, digest: str) -> None:
         """Add the checkpoint that a training began with, and the model that its run has made.
