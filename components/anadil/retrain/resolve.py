@@ -28,6 +28,11 @@ class Resolution:
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     """Source -> its files; empty with `from_base`."""
 
+    @property
+    def num_files(self) -> int:
+        """New files of all sources."""
+        return sum(len(each.new) for each in self.inputs.values())
+
 
 def resolve(
     recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False, default_tracking: str | None = None
