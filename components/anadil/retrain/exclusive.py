@@ -51,6 +51,7 @@ def free(root: str, name: str, run: str) -> None:
     """Let others retrain the champion; the claim of another run stays."""
     with _leased(root, name, MOMENT_S):
         if _claimed_by(root, name) == run:
+            # Emptied, not removed: on S3 a removal that arrives late would hit the next claim.
             _write(root, name, "")
 
 
@@ -59,6 +60,7 @@ def _leased(root: str, name: str, patience_s: float) -> Iterator[None]:
     lease = _lease(Ledger(root, name).folder, name)
     try:
         lease.acquire(patience_s)
+        # Some storages answer 200 to a condition that does not hold, and write all the same.
         if isinstance(lease, StandingObjectLease):
             lease.check_conditions()
     except ConditionsError as error:
@@ -84,7 +86,7 @@ def _refuse_other(root: str, name: str, run: str) -> None:
     place = record_uri(root, other)
     try:
         state = read_record(place).state
-    except DataError:
+    except DataError:  # it has claimed and written nothing yet, or its record was removed
         state = "running"
     if state == "running":
         raise Taken(

@@ -16,13 +16,12 @@ from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from anadil.artifacts import artifact, storage
-from anadil.artifacts.find import read_table
+from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import BUG, INTERRUPTED, AnadilError, GateError
 from anadil.core.format import counted, human_seconds
 from anadil.core.log import masked
-from anadil.report.read import list_of
+from anadil.release.release_record import read_release
 from anadil.runtime.run_record import STOPPED, read_record, record_uri
 
 Outcome = Literal["running", "nothing", "champion", "challenger", "refused", "failed", "stopped"]
@@ -81,6 +80,7 @@ class Ledger:
 
     def read(self) -> list[Retraining]:
         """Return the last retrainings, the oldest first; what cannot be read is left out."""
+        # The lock and the claim lie beside them, and a retraining has a name that begins with its year.
         names = sorted(
             name for name in storage.store(self.folder).listed(self.folder) if name.startswith("2")
         )
@@ -140,14 +140,11 @@ def ended(retraining: Retraining, exit_code: int, *, release: str = "", reason: 
     if exit_code or not release:
         outcome: Outcome = "stopped" if exit_code in STOPPED else "failed" if exit_code else "nothing"
         return replace(retraining, outcome=outcome, exit_code=exit_code, reason=reason)
-    record = read_table(release, artifact.finished_manifest(release, "release"), "release.json")
-    outcome = TypeAdapter(Outcome).validate_python(record["outcome"])
-    code = GateError.exit_code if outcome == "refused" else 0
-    reasons = "; ".join(map(str, list_of(record.get("reasons"))))
-    version = str(record.get("version") or "")
-    return replace(
-        retraining, outcome=outcome, exit_code=code, version=version, reason=reasons[:MAX_REASON_CHARS]
-    )
+    record = read_release(release)
+    # The stage has finished whatever the gate said; its verdict is the end of the command.
+    code = GateError.exit_code if record.outcome == "refused" else 0
+    reason = " ".join(record.reasons)[:MAX_REASON_CHARS]
+    return replace(retraining, outcome=record.outcome, exit_code=code, version=record.version, reason=reason)
 
 
 def failure_of(root: str, run: str) -> str:
@@ -182,6 +179,7 @@ def lines_of_past(past: Sequence[Retraining], now: float) -> Iterator[str]:
 
 def usual_interval(starts: Sequence[float]) -> float:
     """Return the seconds between retrainings where they come at regular times; 0 where they do not."""
+    # Sorted, since the clock of another machine may have been ahead.
     distinct: list[float] = []
     for start in sorted(starts):
         if not distinct or start - distinct[-1] > RETRY_S:
@@ -189,6 +187,7 @@ def usual_interval(starts: Sequence[float]) -> float:
     intervals = [later - earlier for earlier, later in pairwise(distinct)]
     if len(intervals) < LEAST_INTERVALS:
         return 0.0
+    # Medians: one late start changes neither.
     usual = median(intervals)
     spread = median(abs(each - usual) for each in intervals)
     return usual if spread <= ALIKE * usual else 0.0

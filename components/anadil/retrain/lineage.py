@@ -82,6 +82,7 @@ class _Walk:
     def lineage(self) -> Lineage:
         """Return the whole lineage."""
         made = {self.champion.manifest.kind: (self.champion.uri, self.champion.manifest)}
+        # An adapter was trained on a model or on a merged one, and that was merged from a model.
         for word in ("merged", "model"):
             holder = next(reversed(made.values()))[1]
             if word not in made and f"{INPUT}{word}" in holder.origin:
@@ -191,6 +192,7 @@ def _plateau(uri: str, model: Manifest) -> str:
     """Return the last checkpoint before the last phase's decay that is there; a pod's own disk is not seen from elsewhere."""
     training = read_table(uri, model, "training.json")
     steps = [int(str(table_of(each).get("steps", 0))) for each in list_of(training.get("phases"))]
+    # A checkpoint of an earlier phase was trained with other weights frozen.
     for point in map(table_of, reversed(list_of(training.get(POINTS)))):
         place = str(point.get("place", ""))
         if int(str(point.get("step", 0))) > sum(steps[:-1]) and _is_checkpoint(place):

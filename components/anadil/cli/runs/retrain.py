@@ -58,6 +58,7 @@ def _retrain(options: argparse.Namespace) -> int:
         return 0
     name, _ = champion_name(recipe)
     root = str(recipe.storage.root)
+    # Before the registry is asked: another retraining may be about to move the champion.
     with exclusive(root, name):
         return _run_alone(recipe, options, Ledger(root, name))
 
@@ -94,8 +95,6 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
         end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
         endings.append(end)
-    if end.outcome == "refused":
-        log.error("%s version %s stays the champion: %s", resolution.champion.name, champion, end.reason)
-    elif end.outcome in ("champion", "challenger"):
-        log.info("%s version %s is %s: %s", resolution.champion.name, end.version, end.outcome, end.reason)
+    if end.outcome in ("champion", "challenger", "refused"):
+        log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
     return end.exit_code or 0
