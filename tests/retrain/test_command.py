@@ -83,7 +83,7 @@ def test_the_exit_code_follows_the_release(
     [entry] = Ledger(str(recipe.storage.root), NAME).read()
     assert (entry.outcome, entry.exit_code, entry.champion, entry.num_files) == (outcome, code, "1", 1)
     assert entry.ended is not None
-    assert runs[0].retrain.champion.version == "1"
+    assert [each.clean.inputs for each in runs] == [(str(tmp_path / "text/2.jsonl"),)]
 
 
 def test_a_week_that_is_refused_ends_as_its_step(
