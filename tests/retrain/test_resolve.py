@@ -52,7 +52,10 @@ def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
     assert derived.retrain is not None
     assert derived.retrain.champion is not None
     assert set(derived.retrain.keeps) == {"tokenizer", "corpus.en"}
-    assert derived.retrain.champion.artifacts["tokens.web"] == uris["tokens.web"]
+    artifacts = derived.retrain.champion.artifacts
+    assert {
+        word: uris[word] for word in ("tokens.web", "overlap.web", "overlap.en")
+    }.items() <= artifacts.items()
     assert derived.pretrain.start_from == derived.evaluate.champion == uris["model"]
     assert "web: 1 new file, 1 file as before" in result.lines
     assert parse_recipe(derived.model_dump_json(), "derived") == derived

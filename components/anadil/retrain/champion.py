@@ -86,6 +86,7 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
             f"{where}: its bytes differ from those that were promoted; restore them, or go back to the version before by "
             "`anadil promote --rollback`"
         )
+    # Evaluation skips a champion that it cannot read. A retraining must not come so far.
     verify(version.uri, manifest)
     return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
 

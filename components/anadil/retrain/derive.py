@@ -43,6 +43,7 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
             clean[source] = (inputs[source].new, places[corpus])
         else:
             keeps.append(corpus)
+    # Checked anew as a whole: a copy with other values would skip what the sections check of each other.
     data = json.loads(recipe.model_dump_json())
     for source, (files, since) in clean.items():
         _set_inputs(data, source, files, since)
@@ -102,6 +103,7 @@ def _set_inputs(data: dict[str, Any], source: str, files: tuple[str, ...], since
 def _set_champion(
     data: dict[str, Any], recipe: Recipe, champion: ReleasedModel, places: Mapping[str, str], keeps: list[str]
 ) -> None:
+    # The release step compares version and digest with the registry, which may have moved on by then.
     known = Champion(
         name=champion.name, version=champion.version, uri=champion.uri, digest=champion.manifest.digest, artifacts=dict(places)
     )  # fmt: skip

@@ -77,11 +77,12 @@ class _Walk:
 
     champion: ReleasedModel
     roots: Iterable[str]
-    _known: dict[str, dict[str, Made]] = field(default_factory=dict)
+    _known: dict[str, dict[str, list[Made]]] = field(default_factory=dict)
 
     def lineage(self) -> Lineage:
         """Return the whole lineage."""
         made = {self.champion.manifest.kind: (self.champion.uri, self.champion.manifest)}
+        # An adapter was trained on a model or on a merged one, and that was merged from a model.
         for word in ("merged", "model"):
             holder = next(reversed(made.values()))[1]
             if word not in made and f"{INPUT}{word}" in holder.origin:
@@ -90,6 +91,9 @@ class _Walk:
         for name in [name.removeprefix(INPUT) for name in model.origin if name.startswith(INPUT)]:
             if kind_of(name) in ("tokenizer", "trial", "corpus"):
                 made[name] = self._input(model, name)
+            # Two sources without a document in common have lists of one digest.
+            elif kind_of(name) == "overlap" and (overlap := self._overlap(name, model)):
+                made[name] = overlap
         chains = {
             source_of(word): self._chain(each) for word, each in made.items() if kind_of(word) == "corpus"
         }
@@ -114,20 +118,36 @@ class _Walk:
     def _input(self, reader: Manifest, name: str) -> Made:
         digest = reader.origin[f"{INPUT}{name}"]
         word = kind_of(name) if kind_of(name) in WORDS and name != STAGES["clean"].extends else "corpus"
-        if place := self._below(word).get(digest):
-            return place
+        if places := self._below(word).get(digest):
+            return places[0]
         raise IntegrityError(
             f"{self.champion.uri}: its {reader.kind} was made from the {word} {digest[:DIGITS]}, and none with that digest "
             f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root, or train anew: --from-base"
         )
 
+    def _overlap(self, name: str, model: Manifest) -> Made | None:
+        """Return a source's list of documents that stand in others; None where it is gone, and can be made again."""
+        source = source_of(name)
+        corpus = model.origin.get(f"{INPUT}{word_of('corpus', source)}")
+        for each in self._below("overlap").get(model.origin[f"{INPUT}{name}"], []):
+            origin = each[1].origin
+            if (
+                origin.get("source", "").startswith(f"{source} of ")
+                and origin.get(f"{INPUT}{word_of('corpus', source)}") == corpus
+            ):
+                return each
+        return None
+
     def _tokens(self, corpus: Manifest, model: Manifest) -> Made | None:
-        """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest."""
+        """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest.
+
+        Gone, they are made again.
+        """
         inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in ("tokenizer", "trial")} | {
             f"{INPUT}corpus": corpus.digest
         }
         length = model.origin.get("recipe pretrain.sequence_length")
-        for each in self._below("tokens").values():
+        for each in (one for same in self._below("tokens").values() for one in same):
             origin = each[1].origin
             if (
                 all(origin.get(name) == digest for name, digest in inputs.items())
@@ -142,12 +162,12 @@ class _Walk:
         places = [root_of(self.champion.uri), *([stated] if isinstance(stated, str) else [])]
         return list(dict.fromkeys([*places, *map(absolute, self.roots)]))
 
-    def _below(self, word: str) -> dict[str, Made]:
-        """Artifacts of a kind by digest; of several with one digest the newest."""
+    def _below(self, word: str) -> dict[str, list[Made]]:
+        """Artifacts of a kind by digest, the newest first."""
         if word not in self._known:
-            by_digest: dict[str, Made] = {}
+            by_digest: dict[str, list[Made]] = {}
             for uri, manifest in artifacts_below(self._roots, word):
-                by_digest.setdefault(manifest.digest, (uri, manifest))
+                by_digest.setdefault(manifest.digest, []).append((uri, manifest))
             self._known[word] = by_digest
         return self._known[word]
 
@@ -172,6 +192,7 @@ def _plateau(uri: str, model: Manifest) -> str:
     """Return the last checkpoint before the last phase's decay that is there; a pod's own disk is not seen from elsewhere."""
     training = read_table(uri, model, "training.json")
     steps = [int(str(table_of(each).get("steps", 0))) for each in list_of(training.get("phases"))]
+    # A checkpoint of an earlier phase was trained with other weights frozen.
     for point in map(table_of, reversed(list_of(training.get(POINTS)))):
         place = str(point.get("place", ""))
         if int(str(point.get("step", 0))) > sum(steps[:-1]) and _is_checkpoint(place):

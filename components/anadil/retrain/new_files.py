@@ -91,6 +91,7 @@ def _sizes(recipe: Recipe, held: Mapping[str, str]) -> dict[str, int]:
 
 
 def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:
+    # `clean` takes the digests of new files once more, for its key; those of held ones tell who changed a file.
     digests = dict(zip(sizes, _digests(sizes), strict=True))
     known = set(held.values())
     unseen = [uri for uri in sizes if uri not in held]

@@ -28,6 +28,11 @@ class Resolution:
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     """Source -> its files; empty with `from_base`."""
 
+    @property
+    def num_files(self) -> int:
+        """New files of all sources."""
+        return sum(len(each.new) for each in self.inputs.values())
+
 
 def resolve(
     recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False, default_tracking: str | None = None
@@ -49,6 +54,7 @@ def resolve(
         lines.append("from the base: all files are read, and the result is compared with the champion")
         derived = recipe_from_base(recipe, champion)
         return Resolution(recipe=derived, state="new", champion=champion, lines=tuple(lines))
+    # The champion's own root and that of its recipe are looked in first.
     lineage = lineage_of(champion, [recipe.storage.root] if recipe.storage.root else [])
     lines += refuse_or_tell(recipe, lineage)
     inputs = compare_inputs(recipe, lineage.files)

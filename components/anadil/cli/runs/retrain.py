@@ -2,7 +2,9 @@
 
 import argparse
 import logging
-from typing import Any
+import os
+import time
+from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
     add_output_option,
@@ -15,6 +17,11 @@ from anadil.cli.output import print_data
 from anadil.cli.runs.run import run_recipe, with_root, work_of
 from anadil.core.stages import FLOW
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
+
+if TYPE_CHECKING:
+    from anadil.retrain.ledger import Ledger
+    from anadil.retrain.resolve import Resolution
 
 log = logging.getLogger(__name__)
 
@@ -40,22 +47,54 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
 
 
 def _retrain(options: argparse.Namespace) -> int:
+    from anadil.retrain.champion import champion_name
+    from anadil.retrain.exclusive import exclusive
+    from anadil.retrain.ledger import Ledger
+
+    recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
+    if options.dry_run:
+        derived = _resolve(recipe, options).recipe.model_dump(mode="json")
+        print_data(derived, "json" if options.output == "json" else "yaml")
+        return 0
+    name, _ = champion_name(recipe)
+    root = str(recipe.storage.root)
+    # Before the registry is asked: another retraining may be about to move the champion.
+    with exclusive(root, name):
+        return _run_alone(recipe, options, Ledger(root, name))
+
+
+def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
     from anadil.retrain.resolve import resolve
 
-    work = work_of(options)
-    recipe = with_root(load_recipe(options.recipe, options.set), work)
     resolution = resolve(
         recipe,
         argument=options.recipe,
         from_base=options.from_base,
-        default_tracking=f"sqlite:///{work}/mlflow.db",
+        default_tracking=f"sqlite:///{work_of(options)}/mlflow.db",
     )
     for line in resolution.lines:
         log.info("%s", line)
-    if options.dry_run:
-        output = "json" if options.output == "json" else "yaml"
-        print_data(resolution.recipe.model_dump(mode="json"), output)
-        return 0
-    if resolution.state == "nothing":
-        return 0
-    return run_recipe(resolution.recipe, options).exit_code
+    return resolution
+
+
+def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") -> int:
+    """Retrain as the only one, and record it in the ledger; return the exit code."""
+    from anadil.retrain.ledger import Retraining, ended, failure_of, lines_of_past
+
+    now = time.time()
+    for line in lines_of_past(ledger.read(), now):
+        log.info("%s", line)
+    resolution = _resolve(recipe, options)
+    champion, num_files = resolution.champion.version, resolution.num_files
+    retraining = Retraining(id=str(os.getpid()), started=now, champion=champion, num_files=num_files)
+    with ledger.recorded(retraining) as endings:
+        if resolution.state == "nothing":
+            endings.append(ended(retraining, 0))
+            return 0
+        steps = run_recipe(resolution.recipe, options)
+        reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
+        end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
+        endings.append(end)
+    if end.outcome in ("champion", "challenger", "refused"):
+        log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
+    return end.exit_code or 0

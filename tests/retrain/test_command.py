@@ -1,0 +1,133 @@
+"""`anadil retrain`: its exit codes, and what it writes and says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from anadil.artifacts import artifact
+from anadil.cli import main
+from anadil.cli.runs import retrain
+from anadil.core.errors import PreflightError
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.retrain.exclusive import exclusive
+from anadil.retrain.ledger import Ledger
+from anadil_pipelines.laptop import StepResults
+from tests.kit.retraining import NAME, Registry, add_text, make_week, recipe_of
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, registry: Registry) -> Recipe:
+    """A recipe with a champion that has read one file, and a second file."""
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    registry.set_champion(make_week(recipe)["model"])
+    add_text(tmp_path / "text", "2.jsonl")
+    (tmp_path / "recipe.json").write_text(recipe.model_dump_json())
+    return recipe
+
+
+def call(tmp_path: Path, *options: str) -> int:
+    return main.main(["retrain", str(tmp_path / "recipe.json"), "--work", str(tmp_path / "work"), *options])
+
+
+def make_release(folder: Path, outcome: Any, reason: str) -> str:
+    folder.mkdir()
+    record = ReleaseRecord(
+        outcome=outcome, name=NAME, version="2", previous="1", reasons=(reason,), checks=(), by={}, at="2026-01-01"
+    )  # fmt: skip
+    (folder / FILE).write_text(record.text())
+    artifact.seal(folder, kind="release", origin={"stage": "release"})
+    return str(folder)
+
+
+def test_a_dry_run_prints_a_recipe_that_loads(
+    tmp_path: Path, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call(tmp_path, "--dry-run") == 0
+    printed = capsys.readouterr()
+    derived = parse_recipe(printed.out, "derived")
+    assert derived.clean.inputs == (str(tmp_path / "text/2.jsonl"),)
+    assert "1 new file, 1 file as before" in printed.err
+
+    assert call(tmp_path, "--dry-run", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out) == yaml.safe_load(printed.out)
+    assert not (tmp_path / "store/retrain").exists()
+
+
+@pytest.mark.parametrize(("outcome", "code"), [("champion", 0), ("challenger", 0), ("refused", 6)])
+def test_the_exit_code_follows_the_release(
+    tmp_path: Path,
+    recipe: Recipe,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outcome: str,
+    code: int,
+) -> None:
+    release = make_release(tmp_path / "release", outcome, f"Version 2 is {outcome}.")
+    runs = []
+
+    def run(derived: Recipe, options: object) -> StepResults:
+        runs.append(derived)
+        return StepResults(uris={"release": release})
+
+    monkeypatch.setattr(retrain, "run_recipe", run)
+
+    assert call(tmp_path) == code
+
+    assert f"Version 2 is {outcome}." in capsys.readouterr().err
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert (entry.outcome, entry.exit_code, entry.champion, entry.num_files) == (outcome, code, "1", 1)
+    assert entry.ended is not None
+    assert [each.clean.inputs for each in runs] == [(str(tmp_path / "text/2.jsonl"),)]
+
+
+def test_a_week_that_is_refused_ends_as_its_step(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retrain, "run_recipe", lambda *_: StepResults(exit_code=3))
+
+    assert call(tmp_path) == 3
+
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert (entry.outcome, entry.exit_code) == ("failed", 3)
+
+
+def test_an_error_before_the_run_stands_in_the_ledger(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(*_: object) -> StepResults:
+        raise PreflightError("no memory")
+
+    monkeypatch.setattr(retrain, "run_recipe", run)
+
+    assert call(tmp_path) == 4
+
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert (entry.outcome, entry.reason) == ("failed", "no memory")
+
+
+def test_without_new_text_it_ends_at_once(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text/2.jsonl").unlink()
+    monkeypatch.delattr(retrain, "run_recipe")
+
+    assert call(tmp_path) == 0
+
+    said = capsys.readouterr().err
+    assert "no new text: every file of the inputs was there for the champion; nothing to do" in said
+    assert [each.outcome for each in Ledger(str(recipe.storage.root), NAME).read()] == ["nothing"]
+
+
+def test_a_second_retraining_is_refused_while_one_runs(
+    tmp_path: Path, recipe: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with exclusive(str(recipe.storage.root), NAME):
+        assert call(tmp_path) == 4
+
+    assert "it retrains anadil-az; wait for its end" in capsys.readouterr().err
