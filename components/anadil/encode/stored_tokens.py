@@ -38,6 +38,11 @@ class StoredTokens:
     uri: str
     facts: TokensFacts
 
+    def parts(self) -> tuple["StoredTokens", "StoredTokens"]:
+        """The champion's part of a retraining's tokens, and what came since; either may have no sequence."""
+        earlier, new = self.facts.parts()
+        return StoredTokens(uri=self.uri, facts=earlier), StoredTokens(uri=self.uri, facts=new)
+
     @cached_property
     def packed(self) -> Packed:
         """Its packed sequences."""

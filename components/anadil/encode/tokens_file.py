@@ -6,8 +6,9 @@ It is small, so that training of any corpus begins with it: 100,000 shards are r
 import functools
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -127,6 +128,36 @@ class TokensFacts:
     blocks: tuple[BlockFacts, ...]
     earlier: EarlierFacts = EarlierFacts()
     """Champion's part of them; no block holds shards of both parts."""
+
+    def parts(self) -> tuple["TokensFacts", "TokensFacts"]:
+        """The same of the champion's part alone, and of what came since; either may have no sequence."""
+        shards, blocks = self.earlier.shards, self.earlier.blocks
+        return (
+            self._part("earlier", self.train[:shards], self.blocks[:blocks], 0),
+            self._part("new", self.train[shards:], self.blocks[blocks:], shards),
+        )
+
+    def _part(
+        self, name: str, shards: Sequence[ShardFacts], blocks: Sequence[BlockFacts], first_shard: int
+    ) -> "TokensFacts":
+        counts = EarlierFacts.of(shards, blocks)
+        left_out = Counter[str]()
+        for each in shards:
+            left_out.update(each.left_out)
+        return replace(
+            self,
+            # Equal ones still mean equal ids.
+            stream=hashlib.sha256(f"{self.stream} {name} {counts.shards}".encode()).hexdigest(),
+            documents=counts.documents,
+            tokens=counts.tokens,
+            bytes=counts.bytes,
+            sequences=counts.sequences,
+            targets=counts.targets,
+            left_out=dict(left_out),
+            train=tuple(shards),
+            blocks=tuple(replace(each, first_shard=each.first_shard - first_shard) for each in blocks),
+            earlier=EarlierFacts(),
+        )
 
     def write(self, folder: Path) -> None:
         """Write the file."""

@@ -14,6 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from math import inf
+from sys import maxsize
 
 from anadil.core.errors import RecipeError
 from anadil.recipe.pretrain import Pretrain, scaled_phases
@@ -37,13 +39,17 @@ class SourceSize:
     sequences: int
     targets: int
     """Predicted tokens of one epoch."""
-    max_epochs: int
+    max_epochs: float
     """Most passes over it."""
+    begin: int = 0
+    """Its sequences that runs before this one have used, which count for no limit."""
 
     @property
     def most_sequences(self) -> int:
-        """Sequences of all passes together."""
-        return self.max_epochs * self.sequences
+        """Position at which it is used up: sequences of all passes together, and at least one."""
+        if self.max_epochs == inf:
+            return maxsize
+        return self.begin + max(1, round(self.max_epochs * self.sequences))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,14 +91,19 @@ class Schedule:
         if names == self.names:
             return self
         stands = dict(zip(self.names, self.positions(number), strict=True))
-        position = tuple(stands.get(name, 0) for name in names)
-        # Its parts are never used: what follows is planned anew, and nobody asks for what is before.
-        segment = Segment(begin=number, positions=position, parts=(PERIOD, *[0] * (len(names) - 1)))
         exhausted = {name: step for name, step in self.exhausted.items() if name in names}
-        return replace(self, names=names, segments=(segment,), exhausted=exhausted)
+        return replace(standing(names, stands, number), end=self.end, exhausted=exhausted)
 
     def _segment_of(self, number: int) -> Segment:
         return self.segments[bisect_right(self.segments, number, key=lambda each: each.begin) - 1]
+
+
+def standing(names: tuple[str, ...], stands: Mapping[str, int], number: int) -> Schedule:
+    """A schedule that ends before a sequence of the run, where each source stands; one that is not named there begins."""
+    position = tuple(stands.get(name, 0) for name in names)
+    # Its parts are never used: what follows is planned anew, and nobody asks for what is before.
+    segment = Segment(begin=number, positions=position, parts=(PERIOD, *[0] * (len(names) - 1)))
+    return Schedule(names=names, segments=(segment,), end=number, exhausted={})
 
 
 class Order:

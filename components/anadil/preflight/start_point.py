@@ -28,7 +28,12 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
         if isinstance(start, StartWeights):
             return passed(KEY, "; ".join(["a finished model, with new moments", *_short(said)]))
         run = f" of {start.run}" if start.run else ""
-        detail = f"step {start.step:,}{run}; {recipe.pretrain.steps - start.step:,} steps are left"
+        detail = f"step {start.step:,}{run}; "
+        detail += (
+            "the new text makes the steps"
+            if recipe.continues_champion
+            else f"{recipe.pretrain.steps - start.step:,} steps are left"
+        )
         return passed(KEY, detail, "; ".join(_short(said)))
 
     return inspect_where_visible(KEY, inspect, here=here)

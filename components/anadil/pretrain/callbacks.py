@@ -30,7 +30,7 @@ def callbacks_of(
         FirstPositionProbe(),
         SpikeDetector(job.recipe.pretrain.faults, storage.restore_snapshot),
         # After the callback that skips batches, whose numbers the order of the sources follows.
-        *([MixtureKeeper()] if job.recipe.sources else []),
+        *([MixtureKeeper()] if trainer.data.names else []),
         *([] if validator is None else [validator]),
         # After the callbacks that record metrics of a step.
         MetricsLogger(),

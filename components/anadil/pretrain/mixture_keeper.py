@@ -8,10 +8,12 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from anadil.core.stages import STAGES
-from anadil.plan.mixture import Schedule, SourceSize, schedule_of, usage_of
+from anadil.plan.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
+from anadil.plan.retraining import new_names
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.mixture import sizes_of
 from anadil.pretrain.state import State
+from anadil.recipe.retrain import EARLIER
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.shares import split_shares
@@ -32,16 +34,22 @@ class MixtureKeeper(Callback):
         self._origin: dict[str, str] = {}
         self.changes: list[dict[str, Any]] = []
         """Changes of shares so far: the first step with the new ones, and what changed."""
+        self.begins: dict[str, int] = {}
+        """Position of each part of the text where a retraining began; empty in any other training."""
 
     def pre_train(self) -> None:
         """Plan the whole run, or resume with the order of the checkpoint; raises as `schedule_of`."""
         run = self.training
-        self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources)
         saved = run.state.mixture
+        if run.job.recipe.continues_champion and run.is_branching:
+            self._begin_week()
+        else:
+            self.begins = dict(saved.get("begins", {}))
+        self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources, self.begins)
         # The first start's shares name the work directory, by which a start with other ones finds it.
         shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].sections))[1]
         self._origin = saved.get("origin", shares)
-        if not saved:
+        if not saved or self._schedule is not None:
             self._plan_anew()
         else:
             before = TypeAdapter(Schedule).validate_python(saved["schedule"])
@@ -70,6 +78,7 @@ class MixtureKeeper(Callback):
             "origin": self._origin,
             "schedule": asdict(self._schedule),
             "changes": self.changes,
+            **({"begins": self.begins} if self.begins else {}),
         }
         return replace(state, mixture=mixture)
 
@@ -80,13 +89,32 @@ class MixtureKeeper(Callback):
         settings = run.job.recipe.pretrain
         self._use(schedule_of(settings, self._sizes, step=step, batch=batch, before=self._schedule))
 
+    def _begin_week(self) -> None:
+        """Let earlier text go on where the champion's run stands, and new text begin: another week's had its name."""
+        run = self.training
+        state, names = run.state, tuple(run.trainer.data.sources)
+        number = run.trainer.batch_of(state.step) * run.job.recipe.pretrain.batch_size
+        stands = {EARLIER: number}  # of a run without sources, which has no schedule
+        if saved := state.mixture.get("schedule"):
+            before = TypeAdapter(Schedule).validate_python(saved)
+            stands = dict(zip(before.names, before.positions(number), strict=True))
+        new = new_names(run.job.recipe)
+        self.begins = {name: 0 if name in new else stands.get(name, 0) for name in names}
+        self._schedule = standing(names, self.begins, number)
+        sources = {name: each for name, each in state.sources.items() if name in names and name not in new}
+        run.state = replace(state, sources=sources)
+
     def _use(self, schedule: Schedule) -> None:
         self._schedule = schedule
         trainer = self.training.trainer
         trainer.data = replace(trainer.data, schedule=schedule)
 
     def _log_usage(self) -> None:
-        settings = self.training.job.recipe.pretrain
+        recipe = self.training.job.recipe
+        settings = recipe.pretrain
+        if recipe.continues_champion:
+            self._log_week()
+            return
         for each in usage_of(settings, self._sizes, self._schedule):
             log.info(
                 "%s: %s tokens in %s sequences; the run takes %.2f epochs of it",
@@ -100,6 +128,26 @@ class MixtureKeeper(Callback):
                     each.name, each.asked_epochs, each.name, self._sizes[each.name].max_epochs,
                     f"{each.exhausted_at:,}",
                 )  # fmt: skip
+
+    def _log_week(self) -> None:
+        """Say how many steps the new text makes, and how often each part is read."""
+        run, schedule = self.training, self._schedule
+        assert schedule is not None
+        settings, retrain = run.job.recipe.pretrain, run.job.recipe.retrain
+        assert retrain is not None
+        begin = run.state.branch.step if run.state.branch else 0
+        log.info(
+            "retraining: %s steps after step %s, by retrain.epochs %g and retrain.mix.new %g",
+            f"{settings.steps - begin:,}", f"{begin:,}", retrain.epochs, retrain.mix.new,
+        )  # fmt: skip
+        used = schedule.positions(schedule.end)
+        for (name, size), position in zip(self._sizes.items(), used, strict=True):
+            end = schedule.exhausted.get(name)
+            log.info(
+                "%s: %s tokens in %s sequences; the run takes %.2f epochs of it%s",
+                name, f"{size.targets:,}", f"{size.sequences:,}", (position - size.begin) / size.sequences,
+                "" if end is None else f", and from step {end:,} on its share goes to the others",
+            )  # fmt: skip
 
 
 def shares_of(recipe: Recipe) -> dict[str, float]:

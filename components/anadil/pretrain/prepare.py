@@ -12,6 +12,7 @@ import torch
 from anadil.artifacts import artifact
 from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
+from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.architecture import empty_model
@@ -24,10 +25,12 @@ from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
 from anadil.plan.plan_file import plan_as_file
+from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
+from anadil.pretrain.checkpoint.start_point import StartPoint
 from anadil.pretrain.checkpoint.start_weights import Start, StartWeights, check_start, read_start
-from anadil.pretrain.data.mixture import TrainingData, sizes_of
+from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts
 from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
@@ -37,9 +40,10 @@ from anadil.pretrain.resilience import burn_in
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, no_room
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version
-from anadil.runtime.job import Job
+from anadil.runtime.job import Job, word_of
 from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
 from anadil.runtime.shares import split_shares
 
@@ -95,14 +99,15 @@ def prepare(
 
     with metrics.section("data"):
         tokens = processes.local_first(opened)
-    data = TrainingData(sources={name: each.packed for name, each in tokens.items()})
+    data = TrainingData(sources=_packed(job.recipe, tokens))
     # Only the packed corpus knows how many steps an epoch has.
-    settings = _within_epochs(job.recipe, data)
+    settings = _settings(job.recipe, data, start)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     try:
         job.recipe.refuse_few_checkpoints()
     except ValueError as error:
-        raise RecipeError(f"pretrain.max_epochs leaves {settings.steps:,} steps: {error}") from None
+        key = "retrain.epochs" if job.recipe.continues_champion else "pretrain.max_epochs"
+        raise RecipeError(f"{key} leaves {settings.steps:,} steps: {error}") from None
     tokenizer = job.inputs["tokenizer"]
     log.info("documents: %s", document_frame(load_tokenizer(tokenizer), str(tokenizer)))
     # Encoding is over: from here on silence is suspicious sooner.
@@ -134,8 +139,30 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     }
 
 
-def _within_epochs(recipe: Recipe, data: TrainingData) -> Pretrain:
-    """Shorten the phases by `max_epochs`, which with sources counts passes over those in the taught language."""
+def _packed(recipe: Recipe, tokens: Mapping[str, StoredTokens]) -> dict[str, Packed]:
+    """Packed text by source; in a retraining what the champion was trained on, and what came since, are two."""
+    if not recipe.continues_champion:
+        return {name: each.packed for name, each in tokens.items()}
+    parts: dict[str, Packed] = {}
+    for source, whole in tokens.items():
+        # A corpus that was taken as it is has no new text, and its tokens may hold the border of an earlier week.
+        all_earlier = recipe.retrain and recipe.retrain.kept(word_of("corpus", source))
+        halves = (whole,) if all_earlier else whole.parts()
+        for is_new, each in enumerate(halves):
+            if each.facts.sequences:
+                parts[part_name(source, is_new=bool(is_new))] = each.packed
+    return dict(sorted(parts.items()))
+
+
+def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretrain:
+    """Section `pretrain` with the steps of this text.
+
+    `max_epochs` shortens the phases; with sources it counts passes over those in the taught language. In a retraining the
+    steps follow from the new text.
+    """
+    if recipe.continues_champion:
+        begin = (start.settings, start.step) if isinstance(start, StartPoint) else None
+        return week_settings(recipe, text_parts(recipe, data.sources), begin)
     if not data.names:
         return recipe.pretrain.within_epochs(data.num_sequences)
     return within_epochs(recipe.pretrain, sizes_of(recipe, data.sources), recipe.target_sources)

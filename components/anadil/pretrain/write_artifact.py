@@ -4,6 +4,7 @@ import json
 import logging
 import math
 import shutil
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -15,6 +16,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
+from anadil.plan.retraining import new_names
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint, export_mean
@@ -27,6 +29,7 @@ from anadil.pretrain.metrics.profiler import PROFILE
 from anadil.pretrain.metrics.tensorboard import FOLDER
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import SCORE
+from anadil.recipe.retrain import EARLIER, NEW
 from anadil.runtime.job import Figures
 
 log = logging.getLogger(__name__)
@@ -108,7 +111,8 @@ def _summary(training: Training) -> dict[str, Any]:
         "tokens_per_epoch": data.num_targets,
         "epochs": round(state.step * settings.batch_size / data.num_sequences, 4),
         "packing_waste": round(data.waste, 6),
-        **({"sources": _sources(training), "share_changes": _share_changes(training)} if data.names else {}),
+        **({"sources": _sources(training), "share_changes": _keeper(training).changes} if data.names else {}),
+        **({"retrain": _week(training)} if training.job.recipe.continues_champion else {}),
         **_begin_and_branches(training),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
@@ -136,18 +140,32 @@ def _sources(training: Training) -> dict[str, Any]:
     used = data.schedule.positions(
         training.trainer.batch_of(state.step) * training.trainer.settings.batch_size
     )
+    # Passes of a retraining are its own, though the order goes on from the champion's.
+    begins = _keeper(training).begins
     return {
         name: {
             "documents": packed.stream.num_documents,
             "sequences": packed.num_sequences,
             "tokens_per_epoch": packed.num_targets,
             "tokens": state.sources[name].tokens,
-            "epochs": round(position / packed.num_sequences, 4),
+            "epochs": round((position - begins.get(name, 0)) / packed.num_sequences, 4),
         }
         for (name, packed), position in zip(data.sources.items(), used, strict=True)
     }
 
 
-def _share_changes(training: Training) -> list[dict[str, Any]]:
-    """Changes of the shares while the run was unfinished: the recipe's key names the last ones alone."""
-    return next((each.changes for each in training.callbacks if isinstance(each, MixtureKeeper)), [])
+def _keeper(training: Training) -> MixtureKeeper:
+    return next(each for each in training.callbacks if isinstance(each, MixtureKeeper))
+
+
+def _week(training: Training) -> dict[str, Any]:
+    """Begin and steps of a retraining, and the text on both sides of its border."""
+    branch, recipe, state = training.state.branch, training.job.recipe, training.state
+    assert branch is not None
+    counts: dict[str, dict[str, int]] = {}
+    for name, packed in training.trainer.data.sources.items():
+        side = counts.setdefault(NEW if name in new_names(recipe) else EARLIER, Counter())
+        side["documents"] += packed.stream.num_documents
+        side["sequences"] += packed.num_sequences
+        side["tokens"] += packed.num_targets
+    return {"begin": "plateau" if branch.step else "weights", "steps": state.step - branch.step, **counts}

@@ -7,6 +7,17 @@ from pydantic import Field, PositiveFloat, model_validator
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
 
 
+NEW, EARLIER = "new", "earlier"
+"""Names of the two parts of a training's text without sources; with them, `new_` before a source's name is its new part."""
+
+
+def part_name(source: str, *, is_new: bool) -> str:
+    """Return the name of a part of a source's text, which has an empty name where the recipe has no sources."""
+    if not source:
+        return NEW if is_new else EARLIER
+    return f"{NEW}_{source}" if is_new else source
+
+
 class RetrainMix(StrictModel):
     """Shares of the training tokens."""
 
@@ -34,7 +45,7 @@ class Retrain(StrictModel):
 
     mix: RetrainMix = RetrainMix()
     epochs: PositiveFloat = 1.0
-    """Passes over the new text, from which the number of steps follows. Assumption."""
+    """Passes over the new text, from which the number of steps follows in place of `pretrain.phases` and its `max_epochs`. Assumption."""
     start: Literal["auto", "plateau", "weights"] = "auto"
     """`plateau`: the last checkpoint before the champion's decay, with moments (schedule wsd); `weights`: its weights, with new moments; `auto`: the plateau where it was kept."""
     # They refuse text, and never change it.

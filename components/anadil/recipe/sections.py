@@ -30,7 +30,7 @@ from anadil.recipe.gate import Gate
 from anadil.recipe.merge import Merge
 from anadil.recipe.mixture import refuse_mix_mistakes
 from anadil.recipe.pretrain import Pretrain
-from anadil.recipe.retrain import Retrain
+from anadil.recipe.retrain import Retrain, part_name
 from anadil.recipe.sources import (
     MAX_EPOCHS,
     Source,
@@ -240,6 +240,15 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _parts_have_names(self) -> "Recipe":
+        for name in self.sources if self.retrain else ():
+            if (part := part_name(name, is_new=True)) in self.sources:
+                raise ValueError(
+                    f"sources.{part}: is the name that retrain gives to the new text of {name}; give the source another one"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _mixes_fit_sources(self) -> "Recipe":
         refuse_mix_mistakes(self.pretrain, self.sources)
         return self
@@ -263,7 +272,8 @@ class Recipe(StrictModel):
 
     @model_validator(mode="after")
     def _writes_the_checkpoints_that_are_averaged(self) -> "Recipe":
-        self.refuse_few_checkpoints()
+        if not self.continues_champion:  # its steps follow from text that is not counted yet
+            self.refuse_few_checkpoints()
         return self
 
     def refuse_few_checkpoints(self) -> None:
@@ -280,6 +290,11 @@ class Recipe(StrictModel):
                 f"{len(steps)} checkpoints{written}: one every {self.pretrain.checkpoint_every} "
                 "steps and one at each phase's end; lower pretrain.checkpoint_every or merge.average_last"
             )
+
+    @property
+    def continues_champion(self) -> bool:
+        """True if training begins with the champion, and learns the text that came since."""
+        return bool(self.retrain and self.retrain.champion and self.pretrain.start_from)
 
     @property
     def averaged_steps(self) -> tuple[int, ...]:

@@ -114,6 +114,8 @@ def _tell(start: StartPoint, origin: Mapping[str, str], said: list[str]) -> None
 
 def _other_texts(start: StartPoint, recipe: Recipe, data: "TrainingData") -> Iterator[str]:
     """Say where each source begins whose text is another one than that of the checkpoint's run."""
+    if recipe.continues_champion:  # other text is what it is for
+        return
     theirs = {
         name.removeprefix(TOKENS).lstrip("."): digest
         for name, digest in start.manifest.origin.items()

@@ -12,6 +12,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.artifacts.prefetch import copy_to_cache
 from anadil.core.errors import RecipeError
+from anadil.plan.retraining import trajectory
 from anadil.pretrain.checkpoint.start_point import (
     KEY,
     POINTS,
@@ -79,6 +80,11 @@ def check_start(start: Start, recipe: Recipe, origin: Mapping[str, str]) -> list
         RecipeError: It cannot be the begin of this run; arguments are those of `check_start_point`.
     """
     if isinstance(start, StartPoint):
+        if recipe.continues_champion:
+            # How many steps the new text makes is not known yet, and decides nothing here.
+            last = recipe.pretrain.phases[-1]
+            settings = trajectory(recipe.pretrain, last, last.steps, (start.settings, start.step))
+            recipe = recipe.model_copy(update={"pretrain": settings})
         return check_start_point(start, recipe, origin)
     theirs = {**start.manifest.origin, f"{INPUT}tokenizer": start.tokenizer}
     for reason in other_model(theirs, recipe, origin):

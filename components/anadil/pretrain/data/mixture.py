@@ -10,6 +10,7 @@ import torch
 
 from anadil.encode.packing import Packed, Sequences
 from anadil.plan.mixture import Schedule, SourceSize
+from anadil.plan.retraining import TextPart, part_of, part_sizes
 from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
 from anadil.recipe.sections import Recipe
 
@@ -121,8 +122,17 @@ def only(packed: Packed) -> TrainingData:
     return TrainingData(sources={"": packed})
 
 
-def sizes_of(recipe: Recipe, packed: Mapping[str, Packed]) -> dict[str, SourceSize]:
-    """Sizes that the order of training follows from, by source."""
+def text_parts(recipe: Recipe, packed: Mapping[str, Packed]) -> list[TextPart]:
+    """Parts of the text of a retraining, by the sources of its data."""
+    return [part_of(name, recipe, each.num_sequences, each.num_targets) for name, each in packed.items()]
+
+
+def sizes_of(
+    recipe: Recipe, packed: Mapping[str, Packed], stands: Mapping[str, int] | None = None
+) -> dict[str, SourceSize]:
+    """Sizes that the order of training follows from, by source; `stands` are positions at the begin of a retraining."""
+    if recipe.continues_champion:
+        return part_sizes(recipe, recipe.pretrain, text_parts(recipe, packed), stands)
     return {
         name: SourceSize(
             sequences=each.num_sequences,
