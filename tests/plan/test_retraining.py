@@ -15,7 +15,13 @@ PHASES: list[dict[str, Any]] = [
     {"trains": "embeddings", "steps": 100, "lr": 0.01},
     {"trains": "all", "steps": 1_000, "lr": 0.005},
 ]
-CHAMPION = {"name": "anadil-az", "version": "1", "uri": "model", "digest": "0", "artifacts": {}}
+CHAMPION = {
+    "name": "anadil-az",
+    "version": "1",
+    "uri": "model",
+    "digest": "0",
+    "artifacts": {"model": "model"},
+}
 WSD: dict[str, Any] = {"schedule": "wsd", "decay_fraction": 0.1}
 
 

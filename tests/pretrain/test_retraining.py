@@ -50,7 +50,7 @@ def stream(tmp_path: Path, name: str, *weeks: Any) -> Stream:
 def week(recipe: Recipe, start: str, kept: tuple[str, ...] = (), **retrain: Any) -> Recipe:
     """The derived recipe of a week."""
     champion = {
-        "name": "anadil-az", "version": "1", "uri": "model", "digest": "0", "artifacts": {each: each for each in kept},
+        "name": "anadil-az", "version": "1", "uri": "model", "digest": "0", "artifacts": {each: each for each in ("model", *kept)},
     }  # fmt: skip
     data = recipe.model_dump(mode="json", exclude_defaults=True)
     data["pretrain"]["start_from"] = start

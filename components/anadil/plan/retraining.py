@@ -79,7 +79,7 @@ def week_settings(
     return settings.model_copy(update={"checkpoint_every": every})
 
 
-def trajectory(own: Pretrain, phase: Phase, steps: int, begin: tuple[Pretrain, int] | None) -> Pretrain:
+def trajectory(settings: Pretrain, phase: Phase, steps: int, begin: tuple[Pretrain, int] | None) -> Pretrain:
     """Phases up to the checkpoint that training begins with, and so many steps of `phase` behind it.
 
     From weights these steps are a phase of their own, whose rate rises and falls again. From a plateau, only the decay of
@@ -89,7 +89,7 @@ def trajectory(own: Pretrain, phase: Phase, steps: int, begin: tuple[Pretrain, i
     arXiv:2404.06395, section 4.
     """
     if begin is None:
-        return own.model_copy(update={"phases": (phase.model_copy(update={"steps": steps}),)})
+        return settings.model_copy(update={"phases": (phase.model_copy(update={"steps": steps}),)})
     theirs, left = begin
     done: list[Phase] = []
     for each in theirs.phases:
@@ -100,11 +100,11 @@ def trajectory(own: Pretrain, phase: Phase, steps: int, begin: tuple[Pretrain, i
         left -= each.steps
     whole = phase.model_copy(update={"steps": left + steps})
     update = {"phases": (*done, whole)}
-    if own.schedule != "wsd" or not own.decay_fraction:
-        return own.model_copy(update=update)
-    decay = max(1, min(ceil(own.decay_fraction * steps), steps - 1))
+    if settings.schedule != "wsd" or not settings.decay_fraction:
+        return settings.model_copy(update=update)
+    decay = max(1, min(ceil(settings.decay_fraction * steps), steps - 1))
     # Half a step less, or rounding would make it one more.
-    return own.model_copy(update={**update, "decay_fraction": (decay - 0.5) / whole.steps})
+    return settings.model_copy(update={**update, "decay_fraction": (decay - 0.5) / whole.steps})
 
 
 def split_mix(

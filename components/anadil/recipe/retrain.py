@@ -6,7 +6,6 @@ from pydantic import Field, PositiveFloat, model_validator
 
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
 
-
 NEW, EARLIER = "new", "earlier"
 """Names of the two parts of a training's text without sources; with them, `new_` before a source's name is its new part."""
 

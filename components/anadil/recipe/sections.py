@@ -294,7 +294,9 @@ class Recipe(StrictModel):
     @property
     def continues_champion(self) -> bool:
         """True if training begins with the champion, and learns the text that came since."""
-        return bool(self.retrain and self.retrain.champion and self.pretrain.start_from)
+        champion = self.retrain.champion if self.retrain else None
+        # A run from the base keeps no artifact of it, and is only compared with it.
+        return bool(champion and champion.artifacts and self.pretrain.start_from)
 
     @property
     def averaged_steps(self) -> tuple[int, ...]:
