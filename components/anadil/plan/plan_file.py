@@ -22,7 +22,8 @@ def plan_as_file(
     It is for this machine (`here`) or those of `cluster`. Epochs are those of the `text`, if known.
     """
     kind = recipe.cluster.instance
-    if not here and kind is None:
+    # How many steps a retraining has follows from its text alone.
+    if (not here and kind is None) or (recipe.continues_champion and not text):
         return {}
     try:
         chosen = this_machine() if here or kind is None else machine(kind)

@@ -10,6 +10,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import short_count
 from anadil.plan.budget import ID_BYTES
 from anadil.plan.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.plan.retraining import new_names, part_of, part_sizes, trajectory, week_settings
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import MAX_EPOCHS
@@ -169,9 +170,14 @@ NO_TEXT = PlannedText()
 def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Recipe, PlannedText]:
     """Shorten the phases by `pretrain.max_epochs`, and count epochs by source. Text that is not known shortens none.
 
+    In a retraining `text` is by part, and the phases are the steps that the new text makes.
+
     Raises:
+        DataError: A retraining has no new text.
         RecipeError: All sources of a phase are used up before its end, however few bytes a token has.
     """
+    if recipe.continues_champion:
+        return _plan_week(recipe, text or {})
     if not text:
         return recipe, NO_TEXT
     context, asked = recipe.pretrain.sequence_length, recipe.pretrain
@@ -191,6 +197,49 @@ def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Reci
         )  # fmt: skip
     recipe = recipe.model_copy(update={"pretrain": settings})
     return recipe, PlannedText(uses=uses, encode=encode_need(text, context), fault=fault)
+
+
+def _plan_week(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Recipe, PlannedText]:
+    """Phases and text of a retraining; where the text is not known, all steps of the last phase."""
+    context, last = recipe.pretrain.sequence_length, recipe.pretrain.phases[-1]
+    parts = [
+        part_of(name, recipe, each.sequences or ceil(each.tokens / context), each.tokens)
+        for name, each in text.items()
+    ]
+    settings = week_settings(recipe, parts) if parts else trajectory(recipe.pretrain, last, last.steps, None)
+    # Steps of this run alone, whatever it begins with; the tokenizer is there.
+    alone = recipe.model_copy(
+        update={
+            "pretrain": settings.model_copy(update={"start_from": None}),
+            "tokenizer": recipe.tokenizer.model_copy(update={"trial": None}),
+        }
+    )
+    if not parts:
+        return alone, NO_TEXT
+    new = {name: each for name, each in text.items() if name in new_names(recipe)}
+    sizes = part_sizes(recipe, settings, parts)
+    uses = _uses_of_parts(recipe, settings, text, sizes)
+    return alone, PlannedText(uses=uses, encode=encode_need(new, context))
+
+
+def _uses_of_parts(
+    recipe: Recipe, settings: Pretrain, text: Mapping[str, TextSize], sizes: Mapping[str, SourceSize]
+) -> tuple[TextUse, ...]:
+    schedule = schedule_of(settings, sizes)
+    used = dict(zip(sizes, schedule.positions(schedule.end), strict=True))
+    mixes = [mix for phase in settings.phases for mix in (phase.mix, phase.anneal) if mix]
+    # New text ends where it was read as often as the recipe says, which is no lack.
+    ends = {name: step for name, step in schedule.exhausted.items() if name in recipe.sources}
+    return tuple(
+        TextUse(
+            source=name, basis=each.basis, tokens=each.tokens, words=each.words,
+            shares=tuple(mix[name] for mix in mixes), steps=settings.steps, recipe_steps=settings.steps,
+            epochs=used[name] / sizes[name].sequences, asked_epochs=used[name] / sizes[name].sequences,
+            max_epochs=sizes[name].max_epochs, exhausted_at=ends.get(name),
+            heirs=_heirs(recipe, schedule, ends.get(name)),
+        )
+        for name, each in text.items()
+    )  # fmt: skip
 
 
 def _by_source(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Pretrain, tuple[TextUse, ...], str]:
@@ -282,4 +331,4 @@ def _heirs(recipe: Recipe, schedule: Schedule, exhausted_at: int | None) -> tupl
     last = min(exhausted_at * recipe.pretrain.batch_size, schedule.end) - 1
     segment = [each for each in schedule.segments if each.begin <= last][-1]
     parts = dict(zip(schedule.names, segment.parts, strict=True))
-    return tuple(name for name in recipe.sources if parts[name])
+    return tuple(name for name in (recipe.sources or schedule.names) if parts.get(name))

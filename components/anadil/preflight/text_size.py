@@ -7,8 +7,10 @@ token is taken to have.
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
 
-from anadil.artifacts import storage
+from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table
 from anadil.core.errors import AnadilError
@@ -17,6 +19,7 @@ from anadil.plan.replaying import written_tokens
 from anadil.plan.text_use import BYTES_PER_TOKEN, TextSize, plan_text
 from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.preflight.clean_cost import text_bytes
+from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.flow import Step, flow_of, recipe_of_step
@@ -39,7 +42,7 @@ FILE = "file "
 
 
 def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
-    """Return the text of each source, '' for the only one; nothing where that of one cannot be seen.
+    """Return the text of each source, '' for the only one; of each part in a retraining. Nothing where one cannot be seen.
 
     Args:
         recipe: Its files are measured where an artifact is missing.
@@ -47,6 +50,8 @@ def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
     """
     try:
         made = _finished(recipe, recipe.storage.root or root)
+        if recipe.continues_champion:
+            return _week_text(recipe, made)
         sizes = {
             next(iter(part.sources), ""): _size_of(part, made) for part in recipes_of(STAGES["clean"], recipe)
         }
@@ -75,25 +80,53 @@ def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResul
         )
 
 
-def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | None:
+def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, TextSize]:
+    """Text of a retraining by part: the champion's by its tokens, new text by this run's, or else by the sizes of its files.
+
+    Raises:
+        DataError: Tokens of the champion are gone.
+    """
+    assert recipe.retrain is not None
+    assert recipe.retrain.champion is not None
+    text: dict[str, TextSize] = {}
+    for part in recipes_of(STAGES["clean"], recipe):
+        source = next(iter(part.sources), "")
+        earlier, per_token = None, BYTES_PER_TOKEN
+        if place := recipe.retrain.champion.artifacts.get(word_of("tokens", source)):
+            table = read_table(place, artifact.finished_manifest(place, "tokens"), "tokens.json")
+            earlier = text[part_name(source, is_new=False)] = _counted(table)
+            per_token = (earlier.text_bytes or 0) / max(1, earlier.tokens) or per_token
+        if recipe.retrain.kept(word_of("corpus", source)):
+            continue
+        tokens = made.get(word_of("tokens", source))
+        if tokens:
+            table = read_table(tokens.uri, tokens.manifest, "tokens.json")
+            new = _counted(table, table.get("earlier") or {})
+        else:
+            new = _size_of(part, {}, per_token)
+        if new and new.tokens:
+            text[part_name(source, is_new=True)] = new
+    return text
+
+
+def _counted(table: Mapping[str, Any], less: Mapping[str, Any] = MappingProxyType({})) -> TextSize:
+    """Size of the text in a table of tokens, without a part of it."""
+    # Not by the reader of tokens, which needs NumPy.
+    targets, size, documents, sequences = (
+        int(table[key]) - int(less.get(key, 0)) for key in ("targets", "bytes", "documents", "sequences")
+    )
+    return TextSize(basis="tokens", tokens=targets, text_bytes=size, documents=documents, sequences=sequences)
+
+
+def _size_of(
+    recipe: Recipe, made: Mapping[str, MadeArtifact], per_token: float = BYTES_PER_TOKEN
+) -> TextSize | None:
     """Size of the text of one source, or of the only one; None of files without a byte."""
     source = next(iter(recipe.sources), "")
     tokens, corpus = (made.get(word_of(word, source)) for word in ("tokens", "corpus"))
     if tokens:
-        # Not by the reader of tokens, which needs NumPy.
-        table = read_table(tokens.uri, tokens.manifest, "tokens.json")
-        targets, size, documents, sequences = (
-            int(str(table[key])) for key in ("targets", "bytes", "documents", "sequences")
-        )
         words = _train_share(corpus, "words_out") if corpus else None
-        return TextSize(
-            basis="tokens",
-            tokens=targets,
-            text_bytes=size,
-            words=words,
-            documents=documents,
-            sequences=sequences,
-        )
+        return replace(_counted(read_table(tokens.uri, tokens.manifest, "tokens.json")), words=words)
     if corpus:
         size, words = _train_share(corpus, "bytes_out"), _train_share(corpus, "words_out")
         documents = corpus.manifest.records["train"]
@@ -110,7 +143,7 @@ def _size_of(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> TextSize | Non
     directions = recipe.sources[source].directions if source else 1
     words = estimate.words and directions * estimate.words
     estimate = replace(estimate, text_bytes=directions * size, words=words)
-    tokens_of_text = round(directions * size / BYTES_PER_TOKEN)
+    tokens_of_text = round(directions * size / per_token)
     most = recipe.sources[source].max_tokens if source else None
     return replace(estimate, tokens=min(tokens_of_text, most or tokens_of_text)) if tokens_of_text else None
 
@@ -134,12 +167,16 @@ def _finished(recipe: Recipe, root: str | None) -> dict[str, MadeArtifact]:
     steps = flow_of(recipe, "encode")
     planned = {step.writes for step in steps}
     for step in steps:
+        if place := recipe.retrain.kept(step.writes) if recipe.retrain else "":
+            manifest = artifact.finished_manifest(place, step.stage.writes)
+            made[step.writes] = MadeArtifact(uri=place, manifest=manifest)
+            continue
         # An artifact that no step of this run makes, such as that of a trial, is no input.
         reads = {word: of_run for word, of_run in step.reads_in_run(recipe).items() if of_run in planned}
         if made.keys() >= set(reads.values()):
             inputs = {word: made[of_run].manifest for word, of_run in reads.items()}
-            if artifact := _newest(step, recipe, inputs, root):
-                made[step.writes] = artifact
+            if newest := _newest(step, recipe, inputs, root):
+                made[step.writes] = newest
     return made
 
 

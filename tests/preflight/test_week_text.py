@@ -1,0 +1,129 @@
+"""Text of a retraining before it runs: the champion's by its tokens, new text by its files."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.core.errors import DataError
+from anadil.plan.instances import machine
+from anadil.plan.plan import build_plan, choose_layout, request_for
+from anadil.plan.plan_file import plan_as_file
+from anadil.preflight.text_size import inspect_text, text_of
+from anadil.recipe.sections import Recipe
+
+
+def tokens(folder: Path, targets: int, num_bytes: int) -> str:
+    folder.mkdir(parents=True)
+    counts = {
+        "targets": targets,
+        "bytes": num_bytes,
+        "documents": targets // 100,
+        "sequences": targets // 400,
+    }
+    (folder / "tokens.json").write_text(json.dumps(counts))
+    artifact.seal(folder, kind="tokens", origin={})
+    return str(folder)
+
+
+@pytest.fixture
+def week(tmp_path: Path) -> Recipe:
+    """`web` has a file of 1 MB that came since, `en` has none."""
+    for name in ("old", "en"):
+        (tmp_path / f"{name}.jsonl").write_bytes(b"\n" * 7_000_000)
+    (tmp_path / "new.jsonl").write_bytes(b"\n" * 1_000_000)
+    # Five bytes a token, where the general estimate is three.
+    artifacts = {
+        "model": "model",
+        "tokens.web": tokens(tmp_path / "tokens" / "web", 1_400_000, 7_000_000),
+        "tokens.en": tokens(tmp_path / "tokens" / "en", 1_000_000, 4_000_000),
+        "corpus.en": str(tmp_path / "corpus"),
+    }
+    champion = {"name": "anadil-az", "version": "1", "uri": "m", "digest": "0", "artifacts": artifacts}
+    mix = {"web": 0.8, "en": 0.2}
+    return Recipe.model_validate(
+        {
+            "language": "az",
+            "base": {"model": "tiny"},
+            "tokenizer": {"trial": {"steps": 50}},
+            "sources": {
+                "web": {"inputs": [str(tmp_path / "new.jsonl")]},
+                "en": {"inputs": [str(tmp_path / "en.jsonl")], "language": "en"},
+            },
+            "pretrain": {
+                "phases": [{"trains": "all", "steps": 9_000, "lr": 1e-3, "mix": mix}],
+                "batch_size": 10,
+                "sequence_length": 400,
+                "start_from": "runs/step-00008100",
+            },
+            "retrain": {"champion": champion, "keeps": ["corpus.en"]},
+        }
+    )
+
+
+def planned(recipe: Recipe, text: Any) -> Any:
+    request = request_for("week", recipe, machine("p5.48xlarge"), 1, text)
+    return build_plan(request, choose_layout(request))
+
+
+def test_new_text_has_as_many_bytes_a_token_as_the_champion_s_and_a_source_without_new_files_has_one_part(
+    week: Recipe,
+) -> None:
+    text = text_of(week)
+
+    assert {name: (each.basis, each.tokens) for name, each in text.items()} == {
+        "web": ("tokens", 1_400_000),
+        "new_web": ("files", 200_000),
+        "en": ("tokens", 1_000_000),
+    }
+
+
+def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -> None:
+    plan = planned(week, text_of(week))
+
+    # 500 sequences of new text are half of the tokens.
+    assert [(each.trains, each.steps) for each in plan.phases] == [("all", 100)]
+    assert plan.expected_cost is not None
+    whole = planned(
+        week.model_copy(
+            update={"retrain": None, "pretrain": week.pretrain.model_copy(update={"start_from": None})}
+        ),
+        None,
+    )
+    assert plan.phases[0].tokens * 80 < whole.phases[0].tokens
+    # Only new text is encoded.
+    assert plan.encode is not None
+    assert plan.encode.text_bytes == 1_000_000
+    shares = {each.source: (each.shares, round(each.epochs, 2)) for each in plan.text}
+    assert shares == {
+        "web": ((pytest.approx(0.4),), pytest.approx(0.12, abs=0.01)),
+        "new_web": ((pytest.approx(0.5),), pytest.approx(1.0, abs=0.02)),
+        "en": ((pytest.approx(0.1),), pytest.approx(0.04, abs=0.01)),
+    }
+    assert not any("trial" in each for each in plan.assumptions)
+
+
+def test_the_doctor_says_how_often_each_part_is_read(week: Recipe) -> None:
+    lines = [each.detail for each in inspect_text(week)]
+
+    assert any(
+        line.startswith(
+            "new_web: about 200,000 tokens (by the sizes of its files, before cleaning) at share 0.5 for 100 steps is"
+        )
+        for line in lines
+    )
+    assert all(not each.remedy for each in inspect_text(week))
+
+
+def test_without_new_text_there_is_no_week_and_where_it_is_not_known_no_plan_is_kept(
+    week: Recipe, tmp_path: Path
+) -> None:
+    (tmp_path / "new.jsonl").write_bytes(b"")
+    with pytest.raises(DataError, match="no text came since the champion"):
+        list(inspect_text(week))
+
+    assert plan_as_file(week, "week", here=True) == {}
+    # Memory is that of the last phase, whatever its steps.
+    assert [each.steps for each in planned(week, None).phases] == [9_000]
