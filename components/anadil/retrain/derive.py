@@ -55,6 +55,8 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
 def recipe_from_base(recipe: Recipe, champion: ReleasedModel) -> Recipe:
     """Return the recipe of a run on all files from the base, whose result meets the champion."""
     data = json.loads(recipe.model_dump_json())
+    # A checkpoint of an earlier run is no base.
+    data["pretrain"]["start_from"] = None
     _set_champion(data, recipe, champion, {}, [])
     return checked(data)
 
