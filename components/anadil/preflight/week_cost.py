@@ -36,11 +36,11 @@ class RunCost:
     documents: int
     """New ones that stay after cleaning; from the base, all."""
     tokens: int
-    """Of those."""
+    """Tokens of the documents."""
     steps: int
-    """Of pre-training."""
+    """Optimizer steps of pre-training."""
     hours: float
-    """Of all stages, one after another."""
+    """Time of all stages, one after another."""
     usd: float | None
     """On-demand price of the stages whose machine has one; None without any."""
 
@@ -156,7 +156,7 @@ class _ChampionRun:
     def __init__(self, lineage: Lineage) -> None:
         self._manifests = {word: manifest for word, (_, manifest) in _whole_run(lineage).items()}
         self._training = read_table(*lineage.made["model"], "training.json")
-        self._own = {source: _own_text(lineage, source) for source in lineage.earlier}
+        self._run_text = {source: _text_of_run(lineage, source) for source in lineage.earlier}
 
     def cost(self, recipe: Recipe, text: Mapping[str, _Text], steps: int, *, is_week: bool) -> RunCost:
         """Estimate a run on some text by source."""
@@ -181,8 +181,8 @@ class _ChampionRun:
         measure = {"clean": "bytes_in", "encode": "tokens"}.get(step.stage.name)
         if measure is None:
             return 1.0
-        own = getattr(self._own.get(step.source, NO_TEXT), measure)
-        return getattr(text.get(step.source, NO_TEXT), measure) / own if own else 0.0
+        known = getattr(self._run_text.get(step.source, NO_TEXT), measure)
+        return getattr(text.get(step.source, NO_TEXT), measure) / known if known else 0.0
 
     def _training_hours(self, recipe: Recipe, steps: int) -> float:
         rate = number(self._training.get("tokens_per_s"))
@@ -210,7 +210,7 @@ def _earlier_text(lineage: Lineage, source: str) -> _Text:
     )  # fmt: skip
 
 
-def _own_text(lineage: Lineage, source: str) -> _Text:
+def _text_of_run(lineage: Lineage, source: str) -> _Text:
     """Return the text that the champion's own run has cleaned and encoded."""
     tokens, before = _counts(lineage, source)
     return _Text(
