@@ -10,7 +10,7 @@ from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted
 
 MOST_BYTES = 32 * 1024
-"""Of the names of a source's new files. An argument of a command has 128 KiB. Source: execve(2), MAX_ARG_STRLEN."""
+"""Room for the names of a source's new files. An argument of a command has 128 KiB. Source: execve(2), MAX_ARG_STRLEN."""
 SIGNS = frozenset("*?[")
 
 
