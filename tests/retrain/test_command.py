@@ -11,6 +11,7 @@ from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.cli.runs import retrain
 from anadil.core.errors import PreflightError
+from anadil.preflight.week_cost import RunCost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.release_record import FILE, ReleaseRecord
@@ -18,6 +19,8 @@ from anadil.retrain.exclusive import exclusive
 from anadil.retrain.ledger import Ledger
 from anadil_pipelines.laptop import StepResults
 from tests.kit.retraining import NAME, Registry, add_text, make_week, recipe_of
+
+DEAR = RunCost(documents=1, tokens=1, steps=1, hours=1.0, usd=6.0)
 
 
 @pytest.fixture
@@ -131,3 +134,34 @@ def test_a_second_retraining_is_refused_while_one_runs(
         assert call(tmp_path) == 4
 
     assert "it retrains anadil-az; wait for its end" in capsys.readouterr().err
+
+
+def test_a_plan_prints_both_runs_and_starts_none(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(retrain, "run_recipe")
+
+    assert call(tmp_path, "--plan") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["this", "retraining", "from", "the", "base"]
+    assert lines[1].split() == ["documents", "40", "80"]
+
+    assert call(tmp_path, "--plan", "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)["week"]["documents"] == 40
+    assert not (tmp_path / "store/retrain").exists()
+
+
+def test_a_retraining_above_its_budget_begins_no_run(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr(retrain, "run_recipe")
+    monkeypatch.setattr("anadil.preflight.week_cost._ChampionRun.cost", lambda *_, **__: DEAR)
+
+    assert call(tmp_path, "--set", "retrain={max_usd: 5}") == 7
+
+    assert (
+        "retrain.max_usd: the retraining is estimated at USD 6.00, above USD 5.00" in capsys.readouterr().err
+    )
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert (entry.outcome, entry.exit_code) == ("failed", 7)
+    assert call(tmp_path, "--from-base", "--set", "retrain={max_usd: 5}") == 7

@@ -14,6 +14,7 @@ from anadil.recipe.sections import Recipe
 from anadil.retrain.champion import ReleasedModel
 from anadil.retrain.lineage import Lineage
 from anadil.retrain.new_files import Inputs
+from anadil.retrain.short_inputs import short_inputs
 from anadil.runtime.job import is_left_out, kind_of, word_of
 
 KEPT = ("tokenizer", "trial", "written")
@@ -35,12 +36,16 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
     places = lineage.places
     keeps = [word for word in places if kind_of(word) in KEPT and not _is_unmade(word, recipe)]
     clean = {}
-    for source in dict.fromkeys(("", *recipe.sources)) if not recipe.sources else recipe.sources:
+    for source in recipe.sources or ("",):
         corpus = word_of("corpus", source)
         if corpus not in places:
             continue
         if source in inputs and inputs[source].new:
-            clean[source] = (inputs[source].new, places[corpus])
+            key = f"sources.{source}.inputs" if source else "clean.inputs"
+            files = short_inputs(
+                inputs[source].new, inputs[source].sizes.keys() - set(inputs[source].new), key
+            )
+            clean[source] = (files, places[corpus])
         else:
             keeps.append(corpus)
     # Checked anew as a whole: a copy with other values would skip what the sections check of each other.
@@ -55,6 +60,8 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
 def recipe_from_base(recipe: Recipe, champion: ReleasedModel) -> Recipe:
     """Return the recipe of a run on all files from the base, whose result meets the champion."""
     data = json.loads(recipe.model_dump_json())
+    # A checkpoint of an earlier run is no base.
+    data["pretrain"]["start_from"] = None
     _set_champion(data, recipe, champion, {}, [])
     return checked(data)
 

@@ -23,9 +23,9 @@ SHOWN = 3
 class Inputs:
     """Files of a source, compared with those that the champion has learnt."""
 
+    sizes: Mapping[str, int]
+    """Bytes of each file that is there."""
     new: tuple[str, ...] = ()
-    num_bytes: int = 0
-    """Those of `new`."""
     changed: tuple[str, ...] = ()
     """Learnt as other bytes; they are not read again."""
     moved: tuple[str, ...] = ()
@@ -34,6 +34,11 @@ class Inputs:
     """Learnt, and not among the inputs any more."""
     num_held: int = 0
     """Learnt, and there as they were."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the new files."""
+        return sum(self.sizes[uri] for uri in self.new)
 
 
 def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> dict[str, Inputs]:
@@ -98,8 +103,8 @@ def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:
     new = tuple(uri for uri in unseen if digests[uri] not in known)
     changed = tuple(uri for uri in sizes if held.get(uri, digests[uri]) != digests[uri])
     return Inputs(
+        sizes=sizes,
         new=new,
-        num_bytes=sum(sizes[uri] for uri in new),
         changed=changed,
         moved=tuple(uri for uri in unseen if digests[uri] in known),
         gone=tuple(uri for uri in held if uri not in sizes),

@@ -25,6 +25,8 @@ class Resolution:
     champion: ReleasedModel
     lines: tuple[str, ...]
     """For people: the champion, what is new, what follows of changes."""
+    lineage: Lineage | None = None
+    """None with `from_base`, which needs none of it."""
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     """Source -> its files; empty with `from_base`."""
 
@@ -60,14 +62,16 @@ def resolve(
     inputs = compare_inputs(recipe, lineage.files)
     for source, each in inputs.items():
         lines += lines_of(source, each)
-    if not any(each.new for each in inputs.values()):
+    state: State = "new" if any(each.new for each in inputs.values()) else "nothing"
+    derived = recipe
+    if state == "new":
+        derived = derived_recipe(recipe, lineage, inputs)
+        lines += _lines_of_run(derived, lineage, inputs)
+    else:
         lines.append("no new text: every file of the inputs was there for the champion; nothing to do")
-        return Resolution(
-            recipe=recipe, state="nothing", champion=champion, lines=tuple(lines), inputs=inputs
-        )
-    derived = derived_recipe(recipe, lineage, inputs)
-    lines += _lines_of_run(derived, lineage, inputs)
-    return Resolution(recipe=derived, state="new", champion=champion, lines=tuple(lines), inputs=inputs)
+    return Resolution(
+        recipe=derived, state=state, champion=champion, lines=tuple(lines), lineage=lineage, inputs=inputs
+    )
 
 
 def _lines_of_run(derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> Iterator[str]:

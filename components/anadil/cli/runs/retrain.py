@@ -4,6 +4,7 @@ import argparse
 import logging
 import os
 import time
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
@@ -13,13 +14,14 @@ from anadil.cli.options import (
     add_set_option,
     add_work_option,
 )
-from anadil.cli.output import print_data
+from anadil.cli.output import print_data, print_json, print_lines
 from anadil.cli.runs.run import run_recipe, with_root, work_of
 from anadil.core.stages import FLOW
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 
 if TYPE_CHECKING:
+    from anadil.preflight.week_cost import WeekCost
     from anadil.retrain.ledger import Ledger
     from anadil.retrain.resolve import Resolution
 
@@ -40,6 +42,8 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
     add_runner_option(command)
     help_text = "train on all inputs from the base, and compare the result with the champion"
     command.add_argument("--from-base", action="store_true", help=help_text)
+    help_text = "print documents, tokens, steps, hours and money of the retraining and of a run from the base, and run nothing"
+    command.add_argument("--plan", action="store_true", help=help_text)
     help_text = "print the recipe of the retraining, and run nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
     add_output_option(command)
@@ -56,11 +60,40 @@ def _retrain(options: argparse.Namespace) -> int:
         derived = _resolve(recipe, options).recipe.model_dump(mode="json")
         print_data(derived, "json" if options.output == "json" else "yaml")
         return 0
+    if options.plan:
+        return _print_plan(recipe, options)
     name, _ = champion_name(recipe)
     root = str(recipe.storage.root)
     # Before the registry is asked: another retraining may be about to move the champion.
     with exclusive(root, name):
         return _run_alone(recipe, options, Ledger(root, name))
+
+
+def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
+    cost = _cost(recipe, _resolve(recipe, options))
+    if options.output == "json":
+        print_json(asdict(cost))
+    else:
+        print_lines(cost.lines())
+    return 0
+
+
+def _refuse_dear(recipe: Recipe, resolution: "Resolution", options: argparse.Namespace) -> None:
+    """Refuse a retraining that costs more than the recipe allows, before a GPU is asked for."""
+    from anadil.preflight.week_cost import refuse_dear
+
+    if recipe.retrain and recipe.retrain.max_usd is not None:
+        cost = _cost(recipe, resolution)
+        refuse_dear(recipe, cost.from_base if options.from_base else cost.week)
+
+
+def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
+    from anadil.preflight.week_cost import week_cost
+    from anadil.retrain.lineage import lineage_of
+    from anadil.retrain.new_files import compare_inputs
+
+    lineage = resolution.lineage or lineage_of(resolution.champion, [str(recipe.storage.root)])
+    return week_cost(recipe, lineage, resolution.inputs or compare_inputs(recipe, lineage.files))
 
 
 def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
@@ -91,6 +124,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         if resolution.state == "nothing":
             endings.append(ended(retraining, 0))
             return 0
+        _refuse_dear(recipe, resolution, options)
         steps = run_recipe(resolution.recipe, options)
         reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
         end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
