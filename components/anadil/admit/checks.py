@@ -191,7 +191,7 @@ def _quality(source: str, weeks: Sequence[Week], limits: RetrainLimits) -> Itera
 
 def _by_tenth(values: Sequence[Floats], together: Floats) -> Counts:
     """Count the values of each week by tenths of all of them; a value that many documents have makes fewer bins."""
-    # Of the earlier text alone: bins must not follow the text that they judge.
+    # By the earlier text alone: bins must not follow the text that they judge.
     edges = np.unique(np.quantile(together, np.linspace(0, 1, NUM_BINS + 1)[1:-1]))
     bins = [np.searchsorted(edges, each) for each in values]
     return np.array([np.bincount(each, minlength=len(edges) + 1) for each in bins], dtype=np.float64)

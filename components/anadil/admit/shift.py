@@ -20,6 +20,7 @@ def least_share(count: float, total: float) -> float:
 
     Source: Wilson, Probable inference, the law of succession, and statistical inference (1927).
     """
+    # No document is no reason to refuse.
     if total <= 0:
         return 0.0
     share, square = count / total, Z * Z / total
