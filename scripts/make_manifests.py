@@ -148,7 +148,11 @@ def _chart_stages() -> str:
     stages = {}
     for name in LAUNCHABLE:
         stage = STAGES[name]
-        takes = {*stage.optional, *stage.streams}  # Streams are made by the job itself where it gets none.
+        takes = {
+            *stage.optional,
+            *stage.waits,
+            *stage.streams,
+        }  # Streams are made by the job itself where it gets none.
         # The model to begin with is named by one option, merged or not.
         needs = {*stage.reads} - takes - {*stage.either[:-1]}
         stages[name] = {"needs": sorted(needs), "takes": sorted(takes)}

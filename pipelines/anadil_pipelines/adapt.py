@@ -1,7 +1,8 @@
 """Compilation of a recipe to Kubeflow's DAG.
 
-[base -replay-> written] raw -clean-> corpus [-overlap-> overlap] -tokenizer-> tokenizer [-trial-> trial] -encode-> tokens
--pretrain-> model [-merge-> merged] -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report [-release-> release]
+[base -replay-> written] raw -clean-> corpus [-overlap-> overlap] [-admit-> admission] -tokenizer-> tokenizer [-trial-> trial]
+-encode-> tokens -pretrain-> model [-merge-> merged] -finetune-> adapter [-tasks-> tasks] -evaluate-> scores -report-> report
+[-release-> release]
 """
 
 import tempfile

@@ -17,7 +17,12 @@ STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in ST
 STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
 STARTS["pretrain"] += ["anadil.trial.__main__", "anadil.trial.run"]
 STARTS["pretrain"] += ["anadil.merge.__main__", "anadil.merge.run"]
-STARTS["clean"] += ["anadil.overlap.__main__", "anadil.overlap.run"]
+STARTS["clean"] += [
+    "anadil.overlap.__main__",
+    "anadil.overlap.run",
+    "anadil.admit.__main__",
+    "anadil.admit.run",
+]
 STARTS["clean-ray"] = ["anadil.launch.clean", "anadil.clean.run"]
 COMMANDS = PACKAGE / "cli/main.py"  # The command `anadil`, which no image of a stage starts.
 STAGE, MLFLOW = (
@@ -63,11 +68,11 @@ def test_an_image_takes_every_room_that_its_entry_point_loads(name: str) -> None
 def test_an_image_takes_no_other_stage(name: str) -> None:
     # The trial of tokenizers trains with pretrain's loop, and measures as these two do. Training encodes where nobody has.
     # A merge carries rows of embeddings as training makes them.
-    # Sources are compared by clean's keys, and replay writes as evaluate does.
+    # Sources are compared by clean's keys, new text by its statistics, and replay writes as evaluate does.
     shares = {
         "pretrain": {"trial", "merge", "tokenizer", "evaluate", "encode"},
         "tokenizer": {"encode"},
-        "clean": {"overlap"},
+        "clean": {"overlap", "admit"},
         "evaluate": {"replay"},
     }
     assert rooms(name) & {stage.name for stage in FLOW} == {name} | shares.get(name, set())

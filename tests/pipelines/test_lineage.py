@@ -21,7 +21,8 @@ from tests.kit.one_text import ONE_TEXT
 
 Inputs = dict[str, Any]
 RECIPE = load_recipe(
-    "smoke", [ONE_TEXT, "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]"]
+    "smoke",
+    [ONE_TEXT, "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]", "retrain={}"],
 )
 
 

@@ -6,6 +6,7 @@ import pytest
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.load import parse_recipe
+from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import stage_parser
 from anadil.runtime.flow import Step, flow_of, named_inputs, options_of, recipe_of_step
@@ -25,9 +26,23 @@ def test_a_run_without_sources_has_a_step_for_each_stage() -> None:
         (each.stage.name, each.stage.writes) for each in steps
     ]
     words = [
-        {word: word for word in step.stage.reads if word not in ("overlap", "written")} for step in steps
+        {word: word for word in step.stage.reads if word not in ("overlap", "written", *step.stage.waits)}
+        for step in steps
     ]
     assert [step.reads(PLAIN) for step in steps] == words
+
+
+def test_stages_wait_for_the_admission_of_new_text_where_the_recipe_retrains() -> None:
+    retrained = RECIPE.model_copy(update={"retrain": Retrain()})
+    waiting = [Step(stage=STAGES[name], source="web") for name in ("tokenizer", "encode")]
+
+    assert "admit" in [step.name for step in flow_of(retrained)]
+    assert "admit" not in [step.name for step in flow_of(RECIPE)]
+    assert all("admission" in step.reads(retrained) for step in waiting)
+    assert not any("admission" in step.reads(RECIPE) for step in waiting)
+    assert list(Step(stage=STAGES["admit"]).reads(retrained)) == [
+        f"{word}.{source}" for word in ("corpus", "overlap") for source in ("web", "law", "en")
+    ]
 
 
 def test_a_stage_of_one_source_has_a_step_for_each() -> None:

@@ -151,8 +151,15 @@ def finished_manifest(uri: str, *kinds: str) -> Manifest:
     return manifest
 
 
-def verify_files(path: Path, manifest: Manifest, name: str) -> None:
-    """Compare every file with the manifest.
+def files_of(manifest: Manifest, beginnings: tuple[str, ...]) -> dict[str, dict[str, str | int]]:
+    """Entries of files whose names begin so; of all files where no beginning is given."""
+    if not beginnings:
+        return manifest.files
+    return {name: entry for name, entry in manifest.files.items() if name.startswith(beginnings)}
+
+
+def verify_files(path: Path, manifest: Manifest, name: str, beginnings: tuple[str, ...] = ()) -> None:
+    """Compare every file with the manifest; with `beginnings`, the content of files whose names begin so.
 
     Raises:
         IntegrityError: With the first file that differs and the remedy.
@@ -163,7 +170,7 @@ def verify_files(path: Path, manifest: Manifest, name: str) -> None:
         raise IntegrityError(f"{name}/{missing}: missing, but its manifest names it; {remedy}")
     for extra in sorted(present - manifest.files.keys()):
         raise IntegrityError(f"{name}/{extra}: not in its manifest; {remedy}")
-    for file, expected in manifest.files.items():
+    for file, expected in files_of(manifest, beginnings).items():
         if file_entry(path / file) != expected:
             raise IntegrityError(f"{name}/{file}: differs from its manifest; {remedy}")
 

@@ -47,8 +47,10 @@ def cache() -> Path:
     return Path(os.environ.get("ANADIL_CACHE") or temporary_folder("anadil-cache"))
 
 
-def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
+def fetch(uri: str, kind: str, beginnings: tuple[str, ...] = ()) -> tuple[Path, Manifest]:
     """A local directory with an artifact, every byte of it checked: the artifact itself, or a copy of a remote one.
+
+    With `beginnings`, only files whose names begin so are copied and checked. Others may lie there, too.
 
     Raises:
         DataError: There is no artifact, or one of another kind.
@@ -57,25 +59,27 @@ def fetch(uri: str, kind: str) -> tuple[Path, Manifest]:
     """
     manifest = artifact.finished_manifest(uri, kind)
     if "://" in uri:
-        return copy_to_cache(uri, manifest), manifest
-    artifact.verify_files(Path(uri), manifest, uri)
+        return copy_to_cache(uri, manifest, beginnings), manifest
+    artifact.verify_files(Path(uri), manifest, uri, beginnings)
     return Path(uri), manifest
 
 
-def copy_to_cache(uri: str, manifest: Manifest) -> Path:
-    """A copy of an artifact on this machine's own disk.
+def copy_to_cache(uri: str, manifest: Manifest, beginnings: tuple[str, ...] = ()) -> Path:
+    """A copy of an artifact, or of some of its files, on this machine's own disk.
 
     Processes of a machine may call this together: one fetches and checks, the others wait.
     """
     content = storage.store(uri).read(join(uri, MANIFEST))
-    # Keyed by the manifest, so that a directory that was written again is fetched again.
-    target = cache() / hashlib.sha256(uri.encode() + content).hexdigest()[:16]
+    # Keyed by the manifest, so that a directory that was written again is fetched again. A part has a place of its own,
+    # because `fill` removes what is not asked for.
+    key = uri.encode() + content + "\0".join(beginnings).encode()
+    target = cache() / hashlib.sha256(key).hexdigest()[:16]
     target.parent.mkdir(parents=True, exist_ok=True)
     mark = target.with_name(f"{target.name}.checked")
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         has_mark = "LOCAL_RANK" in os.environ and (target / MANIFEST).is_file() and mark.is_file()
         if not has_mark or mark.read_text() != _start():
-            fill(target, manifest.files, fetch_from(uri), uri)
+            fill(target, artifact.files_of(manifest, beginnings), fetch_from(uri), uri)
             storage.LocalStore().write(str(target / MANIFEST), content)
             mark.write_text(_start())
     return target

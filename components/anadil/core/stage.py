@@ -34,6 +34,10 @@ class Stage:
     themselves, since they follow from what they were made of."""
     either: tuple[str, ...] = ()
     """Those of them of which it reads the first that the recipe makes, and no other."""
+    waits: tuple[str, ...] = ()
+    """Those of them that it only waits for, where the recipe makes them: it reads nothing of them, and they decide nothing."""
+    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Those of them of which it reads only files whose names begin so, each with these beginnings; no others are fetched."""
     only_with: tuple[tuple[str, str], ...] = ()
     """Those of them that it reads only where a recipe key (`section.key`) is true, each with that key."""
     instead_of: str = ""
@@ -107,4 +111,4 @@ class Stage:
 
     def may_lack(self, word: str) -> bool:
         """Return True if some recipe runs the stage without this artifact."""
-        return word in (*self.optional, *self.either, *dict(self.only_with))
+        return word in (*self.optional, *self.either, *self.waits, *dict(self.only_with))

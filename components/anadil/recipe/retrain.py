@@ -24,6 +24,27 @@ class RetrainMix(StrictModel):
     """Share of text that came since the champion. The rest repeats earlier text of all sources, by the phase's own mix. Assumption."""
 
 
+class RetrainLimits(StrictModel):
+    """Most that new text may differ from the earlier text of its source; null: not looked at. `benchmarks/retrain` measures them."""
+
+    language: Fraction | None = 0.1
+    """Share of documents in another language, above the usual share."""
+    duplicates: Fraction | None = 0.3
+    """Share of documents that are alike to held ones or to each other, above the usual share."""
+    contaminated: Fraction | None = 0.02
+    """Share of documents that hold text of held-out parts, tasks, questions or chats, above the usual share; and of held-out documents of which new text holds much."""
+    unusable: Fraction | None = 0.15
+    """Share of records that are empty, too short or cannot be read, above the usual share."""
+    personal_data: Fraction | None = 0.05
+    """Share of documents with personal data, above the usual share."""
+    growth: Annotated[float, Field(gt=1)] | None = 4.0
+    """Times that a source, a host or a family of files may be larger than usual, against the rest of the text."""
+    mix: PositiveFloat | None = 0.25
+    """Population stability index of the documents by host or origin, above what chance gives. Source: Siddiqi, Credit Risk Scorecards (2006), where 0.25 is a large shift."""
+    quality: PositiveFloat | None = 0.25
+    """The same of each statistic of `clean`, by tenths of the earlier documents. Source: as `mix`."""
+
+
 class Champion(StrictModel):
     """The released model that a retraining begins with, and the artifacts behind it. `anadil retrain` fills it in."""
 
@@ -47,6 +68,8 @@ class Retrain(StrictModel):
     """Passes over the new text, from which the number of steps follows in place of `pretrain.phases` and its `max_epochs`. Assumption."""
     start: Literal["auto", "plateau", "weights"] = "auto"
     """`plateau`: the last checkpoint before the champion's decay, with moments (schedule wsd); `weights`: its weights, with new moments; `auto`: the plateau where it was kept."""
+    limits: RetrainLimits = RetrainLimits()
+    """Limits of the stage `admit`, which refuses a poisoned week."""
     # They refuse text, and never change it.
     max_usd: Annotated[PositiveFloat | None, NEUTRAL] = None
     """Most dollars that a retraining may cost by its plan; a dearer one is refused before a GPU is asked for."""

@@ -59,6 +59,8 @@ def stage_origin(
     # with more or fewer. Nor does the program, but for `result_version`.
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
     for name, manifest in inputs.items():
+        if kind_of(name) in stage.waits:
+            continue
         if kind_of(name) in stage.streams:
             # Tokens decide nothing: the same model comes of the corpus that they were made of.
             origin |= _made_of(name, manifest, inputs)

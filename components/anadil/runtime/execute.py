@@ -159,7 +159,13 @@ def _make(
         if kind_of(word) in planned.stage.streams
     }
     unread = {*streams, *(word_of(planned.stage.instead_of, source_of(word)) for word in streams)}
-    fetched_inputs = {word: fetch(uri, kind_of(word)) for word, uri in inputs.items() if word not in unread}
+    unread |= {word for word in inputs if kind_of(word) in planned.stage.waits}
+    parts = dict(planned.stage.parts)
+    fetched_inputs = {
+        word: fetch(uri, kind_of(word), parts.get(kind_of(word), ()))
+        for word, uri in inputs.items()
+        if word not in unread
+    }
     folders = {word: folder for word, (folder, _) in fetched_inputs.items()}
     if planned.champion and (folder := fetched(planned.champion)):
         folders["champion"] = folder

@@ -68,7 +68,9 @@ class Step:
         return words
 
     def _is_read(self, word: str, recipe: Recipe) -> bool:
-        """Return whether the recipe lets the step read an artifact; see `Stage.either` and `Stage.only_with`."""
+        """Return whether the recipe lets the step read an artifact; see `Stage.waits`, `either` and `only_with`."""
+        if word in self.stage.waits and is_left_out(WRITERS[word], recipe):
+            return False
         made = (each for each in self.stage.either if not is_left_out(WRITERS[each], recipe))
         if word in self.stage.either and word != next(made, self.stage.either[-1]):
             return False
@@ -195,7 +197,7 @@ def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], sour
     missing = [
         " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
         for word in Step(stage=stage, source=source).reads(recipe)
-        if word not in inputs and kind_of(word) not in stage.optional
+        if word not in inputs and kind_of(word) not in (*stage.optional, *stage.waits)
         # The stage makes it by itself.
         if not (kind_of(word) in stage.streams and word_of(stage.instead_of, source_of(word)) in inputs)
     ]

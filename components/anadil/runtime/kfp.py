@@ -75,7 +75,8 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         inputs = {
             word: str(values[parameter_of(word)])
             for word in step.reads(whole)
-            if values.get(parameter_of(word)) or kind_of(word) not in (*stage.optional, *stage.streams)
+            if values.get(parameter_of(word))
+            or kind_of(word) not in (*stage.optional, *stage.waits, *stage.streams)
         }
         return ExecutorInput(
             recipe=_of_one_part(recipe, size, strategy),

@@ -1,0 +1,140 @@
+"""corpora, overlap -> admission: new text is compared with the earlier text of its source, or refused.
+
+python -m anadil.admit --recipe derived.yaml --corpus web=DIR --corpus en=DIR --out DIR
+"""
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from anadil.admit.checks import Check, checks_of, growth_of_sources
+from anadil.admit.earlier_corpora import all_rows, earlier_corpora, new_names
+from anadil.admit.week import Week, read_week
+from anadil.artifacts.artifact import finished_manifest
+from anadil.core.errors import DataError
+from anadil.core.format import counted
+from anadil.core.json_text import write_json
+from anadil.overlap.run import EXCLUDED
+from anadil.recipe.retrain import Retrain
+from anadil.runtime.job import Figures, Job, by_source, word_of
+
+log = logging.getLogger(__name__)
+
+ADMISSION = "admission.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceWeek:
+    """New text of a source, beside the earlier."""
+
+    source: str
+    uri: str
+    """Its corpus."""
+    new: Week
+    earlier: tuple[Week, ...]
+    notes: list[str]
+
+
+def run(job: Job) -> Figures:
+    """Fill `admission.json`: each check with its figure, the usual one and the limit.
+
+    Raises:
+        DataError: Text is refused, with all reasons; or nothing of it is left to train on.
+    """
+    retrain = job.recipe.retrain or Retrain()
+    weeks = [
+        _week(job, retrain, source, folder)
+        for source, folder in job.of_sources("corpus").items()
+        if not retrain.kept(word_of("corpus", source))
+    ]
+    checks = [
+        check
+        for week in weeks
+        if week.earlier
+        for check in checks_of(week.source, week.new, week.earlier, retrain.limits)
+    ]
+    # The first corpus holds years of text, where there are later ones.
+    usual = {
+        week.source: float(np.median([each.documents for each in week.earlier[:-1] or week.earlier]))
+        for week in weeks
+        if week.earlier
+    }
+    checks += growth_of_sources(
+        {week.source: week.new.documents for week in weeks if week.earlier}, usual, retrain.limits
+    )
+    notes = [note for week in weeks for note in week.notes]
+    for note in notes:
+        log.warning("%s", note)
+    documents = sum(week.new.documents for week in weeks)
+    # All reasons at once: whoever mends one must not meet the next only after another run of `clean`.
+    if failed := [check for check in checks if not check.passed]:
+        raise DataError(_refusal(failed, weeks))
+    if weeks and not any(week.new.is_kept.any() for week in weeks):
+        raise DataError(_nothing_left(weeks))
+    earlier_weeks = max((len(week.earlier) for week in weeks), default=0)
+    write_json(
+        job.out / ADMISSION,
+        {
+            "admitted": True,
+            "documents": documents,
+            "earlier_weeks": earlier_weeks,
+            "checks": [asdict(check) for check in checks],
+            "notes": notes,
+        },
+    )
+    return {"documents": documents, "earlier_weeks": earlier_weeks, "checks": len(checks)}
+
+
+def _week(job: Job, retrain: Retrain, source: str, folder: Path) -> SourceWeek:
+    word = word_of("corpus", source)
+    manifest = finished_manifest(str(folder), "corpus")
+    corpora, notes = earlier_corpora(word, manifest, retrain)
+    if not corpora:
+        notes = [*notes, f"{word}: there is no earlier text to compare with, so its text is admitted unseen"]
+    # Sources are compared as they are now, earlier text as well: both shares count the same thing.
+    excluded = _excluded(by_source("overlap", job.inputs).get(source))
+    new = read_week(folder, all_rows(manifest), new_names(manifest, corpora), excluded)
+    earlier = tuple(read_week(each.folder, each.row_files, excluded=excluded) for each in corpora)
+    return SourceWeek(
+        source=source, uri=job.uris.get(word, str(folder)), new=new, earlier=earlier, notes=notes
+    )
+
+
+def _excluded(folder: Path | None) -> dict[str, str]:
+    """Return id -> reason of the documents that `overlap` leaves out; none where one source is alone."""
+    if folder is None:
+        return {}
+    lines = (folder / EXCLUDED).read_text(encoding="utf-8").splitlines()
+    return {row["id"]: row["reason"] for row in map(json.loads, lines)}
+
+
+def _refusal(failed: Sequence[Check], weeks: Sequence[SourceWeek]) -> str:
+    reasons = "; ".join(
+        f"{each.source and f'sources.{each.source}: '}{each.words} (usual {each.usual:.3g}, limit {each.limit:.3g}: "
+        f"retrain.limits.{each.name})"
+        for each in failed
+    )
+    names = {each.source for each in failed}
+    places = ", ".join(week.uri for week in weeks if week.source in names)
+    return (
+        f"the new text is refused for {counted(len(failed), 'reason')}: {reasons}. Look at rejected/ and stats/ of {places}, "
+        "and at single documents with `anadil clean explain`; take the files out of the inputs, or raise a limit"
+    )
+
+
+def _nothing_left(weeks: Sequence[SourceWeek]) -> str:
+    counts = Counter(
+        str(reason) for week in weeks for reason in week.new.reasons.tolist() if reason is not None
+    )
+    dropped = ", ".join(f"{reason} {count:,}" for reason, count in counts.most_common())
+    total = counted(sum(week.new.documents for week in weeks), "document")
+    places = ", ".join(week.uri for week in weeks)
+    return (
+        f"nothing is left to train on: of {total} that came, none stays (dropped: {dropped}). Look at rejected/ of {places}; "
+        "wait for more text, or see `anadil clean explain`"
+    )
