@@ -14,11 +14,20 @@ BEATEN: dict[str, Any] = {"value": 0.9, "passed": True, "interval": [0.85, 0.95]
 UNSURE: dict[str, Any] = {"value": 0.99, "passed": True, "interval": [0.95, 1.03]}
 
 
-def week(root: Path, text: str, champion: str, *, by_gate: bool = True, **ratio: Any) -> dict[str, str]:
+def week(
+    root: Path,
+    text: str,
+    champion: str,
+    *,
+    by_gate: bool = True,
+    recipe: dict[str, object] | None = None,
+    **ratio: Any,
+) -> dict[str, str]:
     """URIs of a model whose weights are this text, and of its scores against the champion of a digest."""
     made = root / "model" / text.replace(" ", "-")
     if not made.exists():
         model(made, text)
+        artifact.seal(made, kind="model", origin={"stage": "pretrain"}, recipe=recipe or {})
     manifest = artifact.finished_manifest(str(made), "model")
     checks: list[dict[str, Any]] = [
         {"name": "adapted.fertility", "value": 0.5, "limit": 1.0, "passed": by_gate, "enforced": True},

@@ -82,10 +82,14 @@ def test_champion_challenger_previous_and_the_way_back(
     assert aliases(registry, name) == {"champion": "2", "previous": "1"}
     assert main.main(["promote", second.uri, *server]) == 0
     assert aliases(registry, name) == {"champion": "2", "previous": "1"}, "equal bytes stay one version"
-    assert main.main(["promote", "--rollback", *server]) == 0
+    assert main.main(["rollback", "--dry-run", *server]) == 0
+    assert main.main(["rollback", *server]) == 0
     assert aliases(registry, name) == {"champion": "1", "previous": "2"}
+    assert main.main(["promote", "--rollback", *server]) == 0
+    assert aliases(registry, name) == {"champion": "2", "previous": "1"}
     out, err = capsys.readouterr()
-    assert f"{name} version 2 is champion\n{name} version 1 is previous" in out
+    assert f"{name} would go back to version 1 in the registry at {registry.uri}\n" in out
+    assert f"{name} version 1 is champion\n{name} version 2 is previous" in out
     assert "version 1, which is replaced, was not compared with; evaluate again for that" in err
 
 
@@ -163,15 +167,15 @@ def test_a_champion_that_is_gone_or_changed_is_replaced_by_name_alone_and_never_
     promote(registry, name, second, "champion", "anadil")
     (Path(first.uri) / "model.safetensors").write_text("other b 0")  # of the same length
 
-    assert main.main(["promote", "--rollback", *server]) == 5
+    assert main.main(["rollback", *server]) == 5
     assert "model.safetensors: differs from its manifest" in capsys.readouterr().err
     assert aliases(registry, name) == {"champion": "2", "previous": "1"}
     shutil.rmtree(first.uri)
-    assert main.main(["promote", "--rollback", *server]) == 5
+    assert main.main(["rollback", *server]) == 5
     assert "the artifact was deleted, or is not visible on this host" in capsys.readouterr().err
     shutil.rmtree(second.uri)
     assert main.main(["promote", third.uri, *server]) == 5
-    assert "--as champion replaces it, --rollback goes back to the one before" in capsys.readouterr().err
+    assert "--as champion replaces it, anadil rollback goes back to the one before" in capsys.readouterr().err
     assert aliases(registry, name) == {"champion": "2", "previous": "1"}
     assert main.main(["promote", third.uri, "--as", "champion", *server]) == 0
     assert aliases(registry, name) == {"champion": "3", "previous": "1"}, "no broken one becomes previous"

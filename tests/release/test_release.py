@@ -1,5 +1,6 @@
 """The release step of a retraining, against a real MLflow server."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import promote, roll_back
 from anadil.release.release_record import ReleaseRecord, read_release
 from anadil.runtime.alerts import Event
+from anadil.runtime.evidence import run_tags
 from anadil.runtime.execute import execute
 from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores
@@ -90,6 +92,25 @@ def test_a_candidate_that_beats_the_champion_takes_its_place_and_says_who_what_a
     assert [(each.kind, each.artifact) for each in events] == [("released", record.uri)]
     assert "95 % confidence" in events[0].message
     assert f"anadil rollback --name {champion.name}" in events[0].resume
+
+
+def test_a_version_names_its_corpora_and_the_champion_that_its_training_began_with(
+    registry: Registry, champion: RegisteredModel, tmp_path: Path, events: list[Event]
+) -> None:
+    recipe = retraining(tmp_path, registry.uri, champion)
+    told = recipe.model_copy(
+        update={"pretrain": recipe.pretrain.model_copy(update={"start_from": champion.uri})}
+    )
+    inputs = week(tmp_path, "second", champion.digest, recipe=told.model_dump(mode="json"))
+
+    released(recipe, inputs)
+
+    tags = registry.client.get_model_version(champion.name, "2").tags
+    assert tags["anadil.parent"] == f"{champion.name}/1"
+    assert tags["anadil.parent_sha256"] == champion.digest
+    assert json.loads(tags["anadil.corpora"]) == {"corpus": "c" * 64}
+    assert {"anadil.parent", "anadil.parent_sha256"} <= run_tags(told, STAGES["pretrain"]).keys()
+    assert "anadil.parent" not in run_tags(recipe, STAGES["pretrain"]), "a run from the base has no parent"
 
 
 def test_a_candidate_that_beats_nobody_for_sure_becomes_challenger(

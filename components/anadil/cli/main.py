@@ -71,6 +71,7 @@ COMMANDS = {
     "trace": Command("trace a model back to every file that it was trained on", "runs.trace", "add_trace"),
     "remove": Command("remove a damaged or unneeded artifact", "runs.remove", "add_remove"),
     "promote": Command("move the registry's alias to a model that passed its gate", "models.promote", "add_promote"),
+    "rollback": Command("make the version `previous` the registry's champion again", "models.promote", "add_rollback"),
     "cluster": Command("create, describe or delete a HyperPod cluster", "cluster.hyperpod", "add_cluster"),
     "doctor": Command("check what a run needs, each line with its remedy", "cluster.doctor", "add_doctor"),
 }  # fmt: skip

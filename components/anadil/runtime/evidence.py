@@ -47,9 +47,23 @@ def run_tags(recipe: Recipe, stage: Stage) -> dict[str, str]:
         "mlflow.source.type": "PROJECT",
         "mlflow.source.git.commit": _commit(),
     }
+    tags |= parent_tags(recipe.model_dump(mode="json"))
     with suppress(OSError, KeyError):  # a container's user may have a number and no name
         tags["mlflow.user"] = getpass.getuser()
     return {name: value for name, value in tags.items() if value}
+
+
+def parent_tags(recipe: Mapping[str, object]) -> dict[str, str]:
+    """Registered version and digest of the champion that a retraining began with; none for a run from the base."""
+    # With `--from-base` a recipe names the champion that the run competes with, and begins with none.
+    pretrain, retrain = recipe.get("pretrain"), recipe.get("retrain")
+    champion = retrain.get("champion") if isinstance(retrain, dict) else None
+    if not (isinstance(champion, dict) and isinstance(pretrain, dict) and pretrain.get("start_from")):
+        return {}
+    return {
+        "anadil.parent": f"{champion['name']}/{champion['version']}",
+        "anadil.parent_sha256": str(champion["digest"]),
+    }
 
 
 def step_tags(step: Step) -> dict[str, str]:

@@ -38,7 +38,7 @@ def add_promote(name: str, commands: Any, text: str) -> None:
     help_text = f"model, merged or adapter artifact, or {SCHEME}NAME@challenger"
     command.add_argument("model", nargs="?", metavar="URI", help=help_text)
     command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
-    help_text = "make the version `previous` the champion again, after its bytes were verified"
+    help_text = "the same as `anadil rollback`"
     command.add_argument("--rollback", action="store_true", help=help_text)
     help_text = (
         "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
@@ -52,11 +52,25 @@ def add_promote(name: str, commands: Any, text: str) -> None:
     command.set_defaults(command=promote, recipe=None)
 
 
+def add_rollback(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    help_text = (
+        f"{text}, after its bytes were verified; the two change places. Exits 5 where the bytes differ."
+    )
+    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = "registered model (default: anadil- and the recipe's language)"
+    command.add_argument("--name", metavar="NAME", help=help_text)
+    help_text = "print what would be done, and do nothing"
+    command.add_argument("--dry-run", action="store_true", help=help_text)
+    add_recipe_options(command)
+    command.set_defaults(command=rollback, recipe=None, alias=None, model=None)
+
+
 def promote(options: argparse.Namespace) -> int:
     """Check the verdict and the model, register it and move the alias; or go back to the champion before."""
     recipe = load_recipe(options.recipe, options.set) if options.recipe else None
     if options.rollback:
-        return _roll_back(options, recipe or load_recipe("{}", options.set))
+        return rollback(options)
     if options.model is None:
         raise RecipeError("promote: which model? give the URI of a model, merged or adapter artifact")
     uri, scores, name = absolute(options.model), options.scores, options.name
@@ -82,7 +96,7 @@ def promote(options: argparse.Namespace) -> int:
     done = release(registry, name, model, options.alias, recipe.tracking.experiment)
     print(f"{done.name} version {done.version} is {done.alias}")
     if done.previous:
-        print(f"{done.name} version {done.previous} is previous; anadil promote --rollback goes back to it")
+        print(f"{done.name} version {done.previous} is previous; anadil rollback goes back to it")
     elif done.alias == ALIASES[1]:
         log.info("the champion stays: --as champion replaces it")
     if os.environ.get("MLFLOW_TRACKING_URI") != registry.uri:
@@ -100,9 +114,11 @@ def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
         return load_recipe("{}", overrides)
 
 
-def _roll_back(options: argparse.Namespace, recipe: Recipe) -> int:
+def rollback(options: argparse.Namespace) -> int:
+    """Make the version `previous` the champion again."""
     from anadil.release.registry.promotion import roll_back
 
+    recipe = load_recipe(options.recipe or "{}", options.set)
     if options.alias:
         raise RecipeError("--rollback: takes no alias: it makes `previous` the champion")
     language = f"anadil-{recipe.language_code}"

@@ -22,6 +22,8 @@ from anadil.release.registry.gate_verdict import Promotable
 from anadil.report.model_card import model_card
 from anadil.report.read import field
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
+from anadil.runtime.evidence import parent_tags
+from anadil.runtime.job import kind_of
 from anadil.runtime.mlflow_database import artifact_place
 
 log = logging.getLogger(__name__)
@@ -30,6 +32,8 @@ MOST_CHARS = 5_000
 """Longest description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
 FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
 """Paths in a candidate's scores that a version shows."""
+CORPORA_TAG = "anadil.corpora"
+"""Tag of a version: corpus -> digest, as JSON."""
 # Folder among a run's artifacts with what MLflow needs to load a model on a path.
 FOLDER = "promoted"
 
@@ -181,6 +185,7 @@ def tags_of(model: Promotable) -> dict[str, str]:
         "anadil.scores_sha256": model.scores_manifest.whole_digest,
         "anadil.gate": json.dumps(checks, ensure_ascii=False),
         "anadil.version": __version__,
+        **_parents(model),
     }
     figures = model.table.get("candidates", {}).get(model.candidate, {})
     for path in FIGURES:
@@ -194,6 +199,16 @@ def tags_of(model: Promotable) -> dict[str, str]:
                 tags["anadil.report_sha256"] = manifest.whole_digest
                 break
     return tags
+
+
+def _parents(model: Promotable) -> dict[str, str]:
+    """Digests of the corpora, and of a retrained model the champion that it began with."""
+    corpora = {
+        name.removeprefix("input "): digest
+        for name, digest in sorted(model.scores_manifest.origin.items())
+        if kind_of(name.removeprefix("input ")) == "corpus"
+    }
+    return {**parent_tags(model.manifest.recipe), **({CORPORA_TAG: json.dumps(corpora)} if corpora else {})}
 
 
 def description_of(model: Promotable) -> str:

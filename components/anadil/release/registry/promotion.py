@@ -162,7 +162,7 @@ def _usable(
     except (IntegrityError, DataError, OSError) as error:
         if alias is None:
             raise IntegrityError(
-                f"{error}; it is the champion of {champion.name}: --as champion replaces it, --rollback goes back "
+                f"{error}; it is the champion of {champion.name}: --as champion replaces it, anadil rollback goes back "
                 "to the one before"
             ) from None
         log.warning("the champion, version %s, is left: %s", champion.version, error)
