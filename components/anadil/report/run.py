@@ -27,6 +27,7 @@ from anadil.report.model_facts import ModelFacts
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
+from anadil.report.retrain_view import retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
@@ -42,6 +43,7 @@ MAX_RECIPE = 40_000
 MAX_VALUE = 2_000
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
+RETRAIN_SECTION = ("retrain", "Since the champion")
 REPORT_SECTIONS = (
     ("answers", "Answers"),
     ("scores", "Scores"),
@@ -57,12 +59,14 @@ REPORT_SECTIONS = (
 def run(job: Job) -> Figures:
     """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
     facts = read_facts(job)
+    retrain = retrain_view(facts)
     view = {
         "title": clip(
             job.recipe.report.title or f"{facts.language.name}: what {facts.base_name} learned", 200
         ),
         "facts": facts,
-        "sections": REPORT_SECTIONS,
+        "sections": ((RETRAIN_SECTION,) if retrain else ()) + REPORT_SECTIONS,
+        "retrain": retrain,
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
@@ -137,7 +141,7 @@ def _recipe_text(facts: Facts) -> str:
     sections = {
         section: _portable(known[section])
         for section in STAGES["report"].sections
-        if known[section] is not None
+        if known.get(section) is not None
     }
     return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
 

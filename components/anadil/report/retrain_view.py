@@ -1,0 +1,188 @@
+"""The section of a retraining, at the top of the page: what changed since the champion."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from anadil.artifacts.artifact import Manifest
+from anadil.core.format import (
+    DASH,
+    counted,
+    human_bytes,
+    human_dollars,
+    human_figure,
+    human_seconds,
+    integer_if_whole,
+    number,
+)
+from anadil.recipe.retrain import Champion, Retrain
+from anadil.report.charts import Estimate
+from anadil.report.cost_view import stage_costs
+from anadil.report.elements import Chart, TextTable, intervals
+from anadil.report.format import figure, words_of
+from anadil.report.measures_view import interval_of, interval_words
+from anadil.report.read import CorpusFacts, Facts, Json, field, table_of
+from anadil.report.verdict import before, candidates_of, check_words, checks_of, outcome_words, subjects_of
+from anadil.runtime.job import by_source, word_of
+
+CHAMPION = "champion"
+"""Name of the champion in the scores."""
+TO_CHAMPION = "_to_champion"
+"""Ends of the names of checks that compare with it."""
+DRIFT = "drift"
+"""Word in the names of figures of `encode` that say how the tokenizer's cost has moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetrainView:
+    """What changed since the champion."""
+
+    title: str
+    lead: str
+    reasons: tuple[str, ...]
+    """The gate's comparisons with the champion."""
+    text: TextTable
+    """New text by source."""
+    scores: TextTable
+    """Challenger against champion."""
+    chart: Chart | None
+
+
+def retrain_view(facts: Facts) -> RetrainView | None:
+    """Build the section; None for a run that retrains nothing."""
+    retrain = facts.recipe.retrain
+    if retrain is None or retrain.champion is None:
+        return None
+    name = next(iter(subjects_of(facts.scores)[::-1]), "")
+    rows = _compared(facts.scores, name) if name else []
+    return RetrainView(
+        title=f"Since version {retrain.champion.version} of {retrain.champion.name}",
+        lead=_lead(facts, retrain.champion, retrain.keeps),
+        reasons=tuple(_reasons(facts.scores, name)),
+        text=_text_table(facts, retrain),
+        scores=_scores_table(rows, name),
+        chart=_chart(rows, name),
+    )
+
+
+def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
+    """Sentences about the start, the steps and the cost."""
+    training = facts.training_summary
+    start, steps = table_of(training.get("start_from")), number(training.get("steps"))
+    begun = int(number(start.get("step")) or 0)
+    if not start:
+        origin = "It began with the base, on all text"
+    elif begun:
+        origin = f"It began with the champion's checkpoint at step {begun:,}, with its moments"
+    else:
+        origin = "It began with the champion's weights, with new moments"
+    took = f", and took {counted(int(steps) - begun, 'step')}" if steps is not None else ""
+    return f"This run challenges version {champion.version}. {origin}{took}. {_cost(facts, keeps)}"
+
+
+def _cost(facts: Facts, keeps: Sequence[str]) -> str:
+    """Sentence about the time and the price of what the run did not take from the champion."""
+    made = {word: manifest for word, manifest in facts.manifests.items() if word not in keeps}
+    rows = stage_costs(made, {"model": facts.training_summary, "adapter": facts.finetuning_summary})
+    if not rows:
+        return "No stage recorded its time."
+    prices = [row.dollars for row in rows if row.dollars is not None]
+    price = f", {human_dollars(sum(prices))} at on-demand prices" if prices else ""
+    return f"Its stages took {human_seconds(sum(row.seconds for row in rows))}{price}."
+
+
+def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
+    """A row for each source: files, documents and tokens that the champion has not read."""
+    rows = []
+    for each in facts.corpora:
+        tokens = facts.manifests.get(word_of("tokens", each.source))
+        is_new = word_of("corpus", each.source) not in retrain.keeps
+        cells = _new_text(each, tokens) if is_new else ("no new file", *[DASH] * 5)
+        rows.append((each.source or "text", *cells))
+    columns = ("source", "new files", "documents read", "documents kept", "words", "text", "tokens")
+    return TextTable(
+        "New text", columns, rows, note=" ".join(_drifts(facts)),
+    )  # fmt: skip
+
+
+def _new_text(corpus: CorpusFacts, tokens: Manifest | None) -> tuple[str, ...]:
+    # A corpus that adds to another counts its new files alone.
+    files = [name for name in corpus.manifest.origin if name.startswith("file ") and " of " not in name]
+    counts = [number(corpus.stats.get(key)) for key in ("in", "kept", "words_out")]
+    known = table_of(tokens.figures if tokens else {})
+    return (
+        f"{len(files):,}",
+        *(human_figure(None if count is None else integer_if_whole(count)) for count in counts),
+        human_bytes(number(corpus.stats.get("bytes_out"))),
+        human_figure(number(known.get("new_tokens"))),
+    )
+
+
+def _drifts(facts: Facts) -> list[str]:
+    """Sentences about how far the tokenizer's cost has moved, as `encode` measured it."""
+    return [
+        f"{words_of(key).capitalize()}{f' of {source}' if source else ''}: {figure(value)}."
+        for source, manifest in by_source("tokens", facts.manifests).items()
+        for key, value in manifest.figures.items()
+        if DRIFT in key
+    ]
+
+
+def _compared(scores: Json, name: str) -> list[tuple[str, object, object, Json]]:
+    """Text -> bits per byte of champion and challenger, and their difference."""
+    candidates = candidates_of(scores)
+    champion, challenger = candidates.get(CHAMPION, {}), candidates.get(name, {})
+    paths = [("held-out text", "bits_per_byte", "")]
+    paths += [
+        (f"kept text: {language}", f"retained.{language}", f", retained {language}")
+        for language in table_of(champion.get("retained"))
+    ]
+    paths += [("answers", "questions.bits_per_byte", ", answers")]
+    differences = table_of(scores.get("differences"))
+    return [
+        (label, old, new, table_of(differences.get(f"{name} - {CHAMPION}{ending}")))
+        for label, path, ending in paths
+        if (old := field(champion, path)) is not None and (new := field(challenger, path)) is not None
+    ]
+
+
+def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> TextTable:
+    cells = [
+        (
+            label,
+            figure(old),
+            figure(new),
+            figure(difference.get("value")),
+            interval_words([difference.get("low"), difference.get("high")]),
+        )
+        for label, old, new, difference in rows
+    ]
+    columns = ("bits per byte on", CHAMPION, name, "difference", "95 % interval")
+    note = "Less is better. Differences are paired by document; an interval that holds 0 decides nothing."
+    return TextTable("Challenger against champion", columns, cells, note=note)
+
+
+def _chart(rows: list[tuple[str, object, object, Json]], name: str) -> Chart | None:
+    drawn = [
+        Estimate(label=label, value=value, low=ends[0], high=ends[1])
+        for label, _, _, difference in rows
+        if (ends := interval_of([difference.get("low"), difference.get("high")]))
+        and (value := number(difference.get("value"))) is not None
+    ]
+    title = f"{name} less champion"
+    return intervals(title, "bits per byte", drawn, TextTable(title, (), ()))
+
+
+def _reasons(scores: Json, name: str) -> list[str]:
+    """The gate's checks against the champion, or why there are none."""
+    checks = (
+        [each for each in checks_of(scores, name) if TO_CHAMPION in str(each.get("name"))] if name else []
+    )
+    if not checks:
+        return [
+            "The scores compare with no champion, so the release step makes this model challenger at most."
+        ]
+    return [
+        f"{check_words(each, name, before(scores)).capitalize()} {outcome_words(each)}: "
+        f"{'passed' if each.get('passed') else 'not passed'}{'' if each.get('enforced', True) else ', not decisive'}."
+        for each in checks
+    ]

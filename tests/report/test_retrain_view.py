@@ -1,0 +1,131 @@
+"""The section of a retraining."""
+
+import html
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.artifacts import artifact
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.sections import Recipe
+from anadil.report.run import run
+from anadil.runtime.job import Stream
+from tests.kit import report_run
+from tests.report.test_page import Page
+
+Json = dict[str, Any]
+GAIN = {"value": -0.021, "low": -0.034, "high": -0.008, "num_documents": 120, "significant": True}
+LOSS = {"value": 0.012, "low": -0.004, "high": 0.029, "num_documents": 40, "significant": False}
+
+
+def recipe_of(*keeps: str) -> Recipe:
+    """A derived recipe."""
+    champion = {
+        "name": "anadil-az", "version": "3", "uri": "/srv/model/1", "digest": "0a" * 32,
+        "artifacts": {word: f"/srv/{word}/1" for word in ("tokenizer", "corpus", "model")},
+    }  # fmt: skip
+    data = {"base": {"model": "tiny"}, "retrain": {"champion": champion, "keeps": list(keeps)}}
+    return parse_recipe(json.dumps(data), "derived")
+
+
+def compared() -> Json:
+    """Scores that compare with a champion, which answers worse."""
+    scores = report_run.scores()
+    scores["candidates"]["champion"] = report_run.candidate("finetuned") | {"bits_per_byte": 1.8231}
+    scores["differences"] |= {
+        "finetuned - champion": GAIN,
+        "finetuned - champion, retained en": LOSS,
+        "finetuned - champion, answers": GAIN | {"value": -0.11, "low": -0.19, "high": -0.04},
+    }
+    scores["gate"]["checks"].append(
+        {
+            "name": "finetuned.answers_to_champion", "value": -0.11, "limit": 0.02, "passed": True,
+            "interval": [-0.19, -0.04], "enforced": True,
+        }
+    )  # fmt: skip
+    return scores
+
+
+def page_of(root: Path, recipe: Recipe, **changed: Any) -> tuple[str, str]:
+    """The page and its Markdown."""
+    job = report_run.job(root, recipe, **changed)
+    corpus = job.inputs["corpus"]
+    files = {f"file /srv/week-4/{number}.jsonl": "0b" * 32 for number in range(2)}
+    artifact.seal(
+        corpus, kind="corpus", origin=files | {"file /srv/chats.jsonl of finetune.inputs": "0c" * 32}
+    )
+    tokens = root / "tokens"
+    tokens.mkdir()
+    (tokens / "tokens.json").write_text("{}", encoding="utf-8")
+    figures = {"tokens": 9_000_000, "new_tokens": 4_100_000, "tokens_per_word_drift": 1.013}
+    manifest = artifact.seal(tokens, kind="tokens", origin={"stage": "encode"}, figures=figures)
+    job = replace(job, streams={"tokens": Stream(uri=str(tokens), manifest=manifest)})
+    run(job)
+    page, short = ((job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    return page, html.unescape(short)
+
+
+def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path: Path) -> None:
+    start = {"place": "/srv/branch", "digest": "0d" * 32, "step": 260, "run": "/srv/model/1"}
+    page, short = page_of(
+        tmp_path,
+        recipe_of("tokenizer"),
+        scores=compared(),
+        summary={"start_from": start},
+        seconds={"model": 3_600.0},
+    )
+
+    assert page.index('id="retrain"') < page.index('id="answers"')
+    assert '<a href="#retrain">Since the champion</a>' in page
+    assert Page(page).mistakes == []
+    assert "Since version 3 of anadil-az" in short
+    assert (
+        "It began with the champion's checkpoint at step 260, with its moments, and took 40 steps." in short
+    )
+    assert "Its stages took 1 h" in short
+    assert "| text | 2 | 18,400 | 13,856 | 4,182,331 |" in short
+    assert "4,100,000" in short
+    assert "Tokens per word drift: 1.013." in short
+    assert "| held-out text | 1.823 | 1.802 | -0.02100 | -0.03400 to -0.008000 |" in short.replace(
+        "\N{MINUS SIGN}", "-"
+    )
+    assert "| kept text: en |" in short
+    assert "| answers |" in short
+    assert "Bits per byte of answers, less the champion's is" in short
+    assert "passed." in short
+
+
+def test_what_is_taken_from_the_champion_is_no_new_text_and_costs_nothing(tmp_path: Path) -> None:
+    _, short = page_of(
+        tmp_path, recipe_of("tokenizer", "corpus"), scores=compared(),
+        seconds={"model": 60.0, "corpus": 7_200.0, "tokenizer": 7_200.0},
+    )  # fmt: skip
+
+    assert "| text | no new file |" in short
+    assert "It began with the base, on all text, and took 300 steps. Its stages took 1 min" in short
+
+
+def test_weights_alone_and_scores_without_a_champion_are_said(tmp_path: Path) -> None:
+    start = {"place": "/srv/model/1", "digest": "0d" * 32, "step": 0, "run": "/srv/model/1"}
+
+    _, short = page_of(tmp_path, recipe_of(), summary={"start_from": start})
+
+    assert (
+        "It began with the champion's weights, with new moments, and took 300 steps. No stage recorded"
+        in short
+    )
+    assert (
+        "The scores compare with no champion, so the release step makes this model challenger at most."
+        in short
+    )
+
+
+@pytest.mark.parametrize("recipe", [None, parse_recipe("{base: {model: tiny}, retrain: {}}", "r")])
+def test_a_run_that_retrains_nothing_has_no_such_section(recipe: Recipe | None, tmp_path: Path) -> None:
+    page, short = page_of(tmp_path, recipe or parse_recipe("{base: {model: tiny}}", "r"))
+
+    assert "Since the champion" not in page
+    assert "Since version" not in short
