@@ -1,7 +1,10 @@
 """The release step of a retraining, against a real MLflow server."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +13,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
+from anadil.release.registry import promotion
 from anadil.release.registry.client import RegisteredModel, Registry, open_registry
 from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import promote, roll_back
@@ -173,6 +177,32 @@ def test_a_champion_that_another_has_moved_meanwhile_is_not_replaced(
     with pytest.raises(RetryableError, match="is no version now, and this retraining began with version 1"):
         released(recipe, inputs)
     assert events == []
+
+
+def test_a_champion_that_moves_while_the_lease_is_waited_for_is_not_replaced(
+    registry: Registry,
+    champion: RegisteredModel,
+    tmp_path: Path,
+    events: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = week(tmp_path, "by hand", champion.digest)
+    lease = promotion.exclusive
+
+    @contextmanager
+    def late(*given: Any) -> Iterator[Any]:
+        monkeypatch.setattr(promotion, "exclusive", lease)
+        promote(
+            registry, champion.name, check_promotable(other["scores"], other["model"]), "champion", "anadil"
+        )
+        with lease(*given) as check:
+            yield check
+
+    monkeypatch.setattr(promotion, "exclusive", late)
+
+    with pytest.raises(RetryableError, match="is version 2 now, and this retraining began with version 1"):
+        released(retraining(tmp_path, registry.uri, champion), week(tmp_path, "second", champion.digest))
+    assert aliases(registry, champion.name) == {"champion": "2", "previous": "1"}
 
 
 def test_a_version_that_was_rolled_back_is_made_champion_by_name_only(

@@ -175,7 +175,8 @@ def test_the_page_says_what_training_leaves_out_of_each_source_and_how_each_was_
 def test_the_page_reads_what_every_stage_wrote_so_that_no_time_is_missing() -> None:
     report = STAGES["report"]
 
-    missing = {stage.writes for stage in FLOW} - {report.writes} - set(report.reads)
+    # The release comes after the page, which says whether to release.
+    missing = {stage.writes for stage in FLOW[: FLOW.index(report)]} - {report.writes} - set(report.reads)
     assert not missing, f"add {missing} to what the stage report reads, as optional streams"
 
 

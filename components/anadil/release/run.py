@@ -43,6 +43,7 @@ def run(job: Job) -> Figures:
     scores = table_of(json.loads((job.inputs["scores"] / "scores.json").read_text(encoding="utf-8")))
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     candidate = released_name(scores)
+    # A plain run of such a recipe has nothing to stand against, and must not move the model that people serve.
     if champion is None or not candidate:
         record = _refused(job, scores, champion)
     else:
@@ -52,6 +53,7 @@ def run(job: Job) -> Figures:
     job.varying.append(FILE)
     for reason in record.reasons:
         log.info("%s", reason)
+    # After the aliases were moved: nobody may hear of a release that did not happen.
     if champion:
         _tell(job, record)
     tags = {"anadil.outcome": record.outcome, "anadil.released_version": record.version}
@@ -88,6 +90,7 @@ def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> Rel
     from anadil.release.registry.promotion import promote
 
     uri = job.uris[BY_NAME[candidate].kind]
+    # Every byte is compared first, as for a promotion by hand.
     model = check_promotable(job.uris["scores"], uri)
     tracking = registry_address(job.recipe, uri)
     if tracking is None:
@@ -150,6 +153,7 @@ def _by(job: Job) -> dict[str, str]:
 
 def _tell(job: Job, record: ReleaseRecord) -> None:
     """Send the outcome with its reasons, once for each work directory."""
+    # A pod that is lost takes its work directory along, and the next one tells once more.
     marker = job.work / TOLD
     said = f"{record.outcome} {record.name} {record.version}"
     if marker.is_file() and marker.read_text(encoding="utf-8") == said:

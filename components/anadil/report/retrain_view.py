@@ -34,7 +34,7 @@ DRIFT = "drift"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrainView:
-    """What changed since the champion."""
+    """New text, scores and verdict since the champion."""
 
     title: str
     lead: str
@@ -52,6 +52,7 @@ def retrain_view(facts: Facts) -> RetrainView | None:
     retrain = facts.recipe.retrain
     if retrain is None or retrain.champion is None:
         return None
+    # Where the gate released none, the last candidate is the one that the run was for.
     name = next(iter(subjects_of(facts.scores)[::-1]), "")
     rows = _compared(facts.scores, name) if name else []
     return RetrainView(
@@ -68,6 +69,7 @@ def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
     """Sentences about the start, the steps and the cost."""
     training = facts.training_summary
     start, steps = table_of(training.get("start_from")), number(training.get("steps"))
+    # A branch counts on from its checkpoint, so its first steps are the champion's.
     begun = int(number(start.get("step")) or 0)
     if not start:
         origin = "It began with the base, on all text"
@@ -81,6 +83,7 @@ def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
 
 def _cost(facts: Facts, keeps: Sequence[str]) -> str:
     """Sentence about the time and the price of what the run did not take from the champion."""
+    # Time of the champion's own artifacts was paid for by an earlier run.
     made = {word: manifest for word, manifest in facts.manifests.items() if word not in keeps}
     rows = stage_costs(made, {"model": facts.training_summary, "adapter": facts.finetuning_summary})
     if not rows:

@@ -81,6 +81,7 @@ def promote(
             source = source_of(registry, model, experiment, placed)
         with exclusive(registry, name) as check, undone_on_failure() as written:
             champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=False)
+            # Again, since the alias may have moved while files were read or the lease was waited for.
             _refuse_another(name, champion, model, began_with)
             version = _same(registry, name, model)
             left = _left(champion, version)
@@ -192,6 +193,7 @@ def _refuse_another(
 
 def _left(champion: RegisteredModel | None, version: RegisteredModel | None) -> str:
     """Time at which a version was rolled back; empty for one that was not, or is champion again."""
+    # Two that change places by rollbacks both have the tag, and one of them is champion by somebody's decision.
     if version is None or (champion and champion.version == version.version):
         return ""
     return version.tags.get(LEFT_TAG, "")
