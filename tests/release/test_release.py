@@ -13,7 +13,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
-from anadil.release.registry import promotion
+from anadil.release.registry import promotion, promotion_lock
 from anadil.release.registry.client import RegisteredModel, Registry, open_registry
 from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import promote, roll_back
@@ -187,7 +187,7 @@ def test_a_champion_that_moves_while_the_lease_is_waited_for_is_not_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = week(tmp_path, "by hand", champion.digest)
-    lease = promotion.exclusive
+    lease = promotion_lock.exclusive
 
     @contextmanager
     def late(*given: Any) -> Iterator[Any]:
