@@ -26,8 +26,8 @@ def test_tokens_a_word_of_new_text_stand_beside_those_of_the_champions(
 ) -> None:
     caplog.set_level("INFO")
     tokenizer = make_tokenizer_artifact(tmp_path / "tokenizer")
-    first = make_corpus(tmp_path / "first", [OWN[:1]], **words_of(*OWN[:1]))
-    second = make_corpus(tmp_path / "second", [OWN[:1], new], **words_of(*new))
+    first = make_corpus(tmp_path / "first", [OWN[:1]], stats=words_of(*OWN[:1]))
+    second = make_corpus(tmp_path / "second", [OWN[:1], new], stats=words_of(*new))
     before = tokens_made(recipe_of(tmp_path / "root"), first, tokenizer)
     champion = {"corpus": str(first), "tokens": before.uri}
 

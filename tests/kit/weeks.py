@@ -31,7 +31,10 @@ def id_of(text: str) -> str:
 
 
 def make_corpus(
-    folder: Path, files: Sequence[Sequence[str]], heldout: Sequence[str] = ("Bakı.",), **stats: Any
+    folder: Path,
+    files: Sequence[Sequence[str]],
+    heldout: Sequence[str] = ("Bakı.",),
+    stats: dict[str, int] | None = None,
 ) -> Path:
     """A corpus artifact with a file for each group of texts, as `clean.since` makes it."""
     for part, groups in (("train", files), ("heldout", (heldout,))):
@@ -42,7 +45,7 @@ def make_corpus(
             target.parent.mkdir(exist_ok=True)
             (folder / "draft/train/part-00000.jsonl.zst").rename(target)
     shutil.rmtree(folder / "draft")
-    (folder / "stats.json").write_text(json.dumps(stats), encoding="utf-8")
+    (folder / "stats.json").write_text(json.dumps(stats or {}), encoding="utf-8")
     artifact.seal(
         folder,
         kind="corpus",
