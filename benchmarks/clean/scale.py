@@ -34,10 +34,16 @@ def clean(
     raw: Path, out: Path, log: Path, is_time_to_kill: Callable[[], bool] | None = None, **settings: object
 ) -> Cost:
     """Run the stage on a file."""
-    named: dict[str, object] = {"language": "az", "tracking.uri": "off", "clean.workers": 1}
-    named |= {f"clean.{key}": value for key, value in settings.items()}
-    options = [part for key, value in named.items() for part in ("--set", f"{key}={value}")]
-    command = [sys.executable, "-m", "anadil", "clean", *options, "--raw", str(raw), "--out", str(out)]
+    named = {"workers": 1} | {
+        key: value if isinstance(value, int) else str(value) for key, value in settings.items()
+    }
+    # Of its own: the built-in recipe has sources, and they go with no `clean.since`.
+    recipe = out.with_name(f"{out.name}.yaml")
+    recipe.write_text(
+        json.dumps({"language": "az", "tracking": {"uri": "off"}, "clean": named}), encoding="utf-8"
+    )
+    options = ["--recipe", str(recipe), "--raw", str(raw), "--out", str(out)]
+    command = [sys.executable, "-m", "anadil", "clean", *options]
     return measure.run(command, log, is_time_to_kill=is_time_to_kill)
 
 

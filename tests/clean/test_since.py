@@ -80,6 +80,7 @@ def test_new_documents_are_added_and_held_ones_stay(
     found = stats(second)
     assert (found["in"], found["kept"], found["dropped"]) == (18, 15, {"duplicate": 2, "near_duplicate": 1})
     assert sum(found["records"].values()) == len(old) + 15
+    assert found["earlier_files"] == {"train": 1, "heldout": 1}
     rows = samples(second, "near_duplicate")
     assert rows[0]["duplicate_of"] == next(d.id for d in old if d.text == AZERBAIJANI)
 

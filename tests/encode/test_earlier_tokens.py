@@ -1,12 +1,6 @@
 """A retraining encodes new files only: what its champion's tokens hold stays byte for byte."""
 
-import hashlib
-import json
-import shutil
-from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,23 +10,20 @@ from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.encode import encode_file as encode_files
 from anadil.encode.encode_file import EncodeTask
-from anadil.encode.stored_tokens import StoredTokens, open_tokens
-from anadil.encode.tokens_file import EarlierFacts, TokensFacts, read_facts
+from anadil.encode.tokens_file import EarlierFacts
 from anadil.pretrain.data.tokens import tokens_of
-from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
-from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
-from anadil.runtime.planned_artifact import MadeArtifact
-from anadil.text.corpus import Document, write_documents
 from tests.kit.pretraining import make_tokenizer_artifact
-from tests.kit.pretraining_texts import PRETRAINING_TEXTS
-
-WEEKS = (
-    PRETRAINING_TEXTS[:3],
-    PRETRAINING_TEXTS[3:5],
-    PRETRAINING_TEXTS[5:],
-    ("Yeni həftənin mətni budur.",),
+from tests.kit.weeks import (
+    WEEKS,
+    facts_of,
+    ids_of,
+    make_corpus,
+    opened,
+    overlap_of,
+    recipe_of,
+    tokens_made,
 )
 
 
@@ -53,66 +44,6 @@ def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(encode_files, "encode_file", noted)
     return names
-
-
-def id_of(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def make_corpus(folder: Path, files: Sequence[Sequence[str]], heldout: Sequence[str] = ("Bakı.",)) -> Path:
-    """A corpus artifact with a file for each group of texts, as `clean.since` makes it."""
-    for part, groups in (("train", files), ("heldout", (heldout,))):
-        for number, texts in enumerate(groups):
-            rows = [Document(id=id_of(t), text=t, source="", url="", lang="az") for t in texts]
-            write_documents(folder / "draft", "train", rows)
-            target = folder / part / f"part-{number:05}.jsonl.zst"
-            target.parent.mkdir(exist_ok=True)
-            (folder / "draft/train/part-00000.jsonl.zst").rename(target)
-    shutil.rmtree(folder / "draft")
-    artifact.seal(folder, kind="corpus", origin={}, records={"train": sum(map(len, files)), "heldout": 1})
-    return folder
-
-
-def recipe_of(
-    root: str | Path, champion: dict[str, str] | None = None, *, source: bool = False, **keys: Any
-) -> Recipe:
-    data: dict[str, Any] = {"pretrain": {"sequence_length": 32}, "storage": {"root": str(root)}}
-    if source:
-        mixes = [{"trains": "all", "steps": 1, "lr": 1e-3, "mix": {"web": 1}}]
-        data |= {"sources": {"web": {"inputs": ["w.jsonl"], **keys}}}
-        data["pretrain"]["phases"] = mixes
-    if champion is not None:
-        named = {"name": "anadil-az", "version": "1", "uri": "m", "digest": "d"}
-        data["retrain"] = {"champion": {**named, "artifacts": champion}}
-    recipe = Recipe.model_validate(data)
-    return recipe.of_source("web") if source else recipe
-
-
-def tokens_made(recipe: Recipe, corpus: Path | str, tokenizer: Path, **inputs: Path) -> MadeArtifact:
-    named = {"corpus": str(corpus), "tokenizer": str(tokenizer)} | {k: str(v) for k, v in inputs.items()}
-    return execute(STAGES["encode"], recipe, named, (), None)
-
-
-def facts_of(made: MadeArtifact) -> TokensFacts:
-    return read_facts(made.uri, made.manifest)
-
-
-def opened(made: MadeArtifact) -> StoredTokens:
-    return open_tokens(made.uri, made.manifest)
-
-
-def ids_of(tokens: StoredTokens) -> list[list[int]]:
-    """The ids of each document."""
-    stream = tokens.packed.stream
-    return [stream.ids[a:b].tolist() for a, b in pairwise(stream.first_starts(99).tolist())]
-
-
-def overlap_of(folder: Path, *texts: str) -> Path:
-    rows = [json.dumps({"id": id_of(text), "reason": "duplicate"}) + "\n" for text in texts]
-    folder.mkdir()
-    (folder / "excluded.jsonl").write_text("".join(rows), encoding="utf-8")
-    artifact.seal(folder, kind="overlap", origin={}, recipe={})
-    return folder
 
 
 def test_earlier_shards_and_blocks_stay_and_new_files_alone_are_encoded(

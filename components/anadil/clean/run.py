@@ -49,6 +49,7 @@ from anadil.text.written import read_written
 
 log = logging.getLogger(__name__)
 
+PARTS = ("train", "heldout")
 SHOWN, SHOWN_CHARS = 3, 200  # Samples in a message of what a base wrote.
 NO_DOCUMENTS = "{key}: the files hold no document that can be read; check the paths and clean.text_field"
 ONE_DOCUMENT = (
@@ -124,8 +125,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
     stats["data_sets"] = named_sets
-    if written:
-        stats["written"] = written
+    stats |= {"written": written} if written else {}
+    # Files of a part that come first; all counts are those of the files behind them.
+    stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
     text = json.dumps(stats, ensure_ascii=False, indent=2) + "\n"
     (job.out / "stats.json").write_text(text, encoding="utf-8")
     job.varying.append("stats.json")

@@ -10,8 +10,10 @@ import logging
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
+from anadil.encode.drift import drift_of
 from anadil.encode.earlier_tokens import EXCLUDED, champion_places
 from anadil.encode.make_tokens import Settings, make_tokens
+from anadil.encode.tokens_file import TokensFacts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
@@ -31,7 +33,8 @@ def run(job: Job) -> Figures:
     """
     with _executor(job) as executor:
         copies = job.copies if "://" in job.target else None
-        facts, entries = make_tokens(settings_of(job, job.recipe), job.out, job.work, executor, copies)
+        settings = settings_of(job, job.recipe)
+        facts, entries = make_tokens(settings, job.out, job.work, executor, copies)
     job.entries.update(entries)
     job.records.update(train=facts.documents, heldout=sum(shard.documents for shard in facts.heldout))
     return {
@@ -40,7 +43,20 @@ def run(job: Job) -> Figures:
         "sequences": facts.sequences,
         "bytes_per_token": round(facts.bytes / facts.tokens, 3),
         "left_out": sum(facts.left_out.values()),
+        **_of_new_text(facts, settings),
     }
+
+
+def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
+    """Figures of a retraining: its new part, and how the tokenizer suits it."""
+    if not settings.champion:
+        return {}
+    figures: Figures = {
+        "new_documents": facts.documents - facts.earlier.documents,
+        "new_tokens": facts.tokens - facts.earlier.tokens,
+        "new_sequences": facts.sequences - facts.earlier.sequences,
+    }
+    return figures | drift_of(facts, settings.corpus, settings.champion["corpus"])
 
 
 def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
