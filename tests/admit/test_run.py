@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import DataError
+from tests.kit.admissions import admission, corpus_of_weeks, rows_of
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess
 from tests.kit.texts import TURKISH
-from tests.kit.admissions import admission, corpus_of_weeks, rows_of
 
 ROWS = rows_of(texts(150))
 
