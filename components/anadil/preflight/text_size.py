@@ -99,9 +99,11 @@ def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, Te
         if recipe.retrain.kept(word_of("corpus", source)):
             continue
         tokens = made.get(word_of("tokens", source))
+        new: TextSize | None
         if tokens:
             table = read_table(tokens.uri, tokens.manifest, "tokens.json")
-            new = _counted(table, table.get("earlier") or {})
+            less = table.get("earlier")
+            new = _counted(table, less if isinstance(less, Mapping) else {})
         else:
             new = _size_of(part, {}, per_token)
         if new and new.tokens:
