@@ -63,6 +63,7 @@ FLOW = (
         image="clean",
         reads=("corpus",),
         writes="overlap",
+        of_champion=("corpus", "overlap"),
         per_source=True,
         reads_all=True,
         sections=("clean.minhash_bands", "clean.minhash_rows", "clean.minhash_shingle"),

@@ -59,7 +59,7 @@ class Matches:
 
 
 def find_alike(table: SourceTable, current: int, bands: int, matches: Matches) -> None:
-    """Note the documents of a source that are alike to one of a source before it, or to any other's held-out one."""
+    """Note the documents of a source that are alike to one of a source before it, or to any other's earlier or held-out one."""
     for documents, keys in _equal_texts(table):
         _note(table, current, DUPLICATE, documents, keys, matches)
     for band in range(bands):
@@ -91,14 +91,25 @@ def _note(
     group = np.cumsum(is_first) - 1
     numbers = table.numbers(current)
     is_own = (documents >= numbers.start) & (documents < numbers.stop)
-    # Numbers follow the order of sources: the first of a key is of the earliest source.
-    earliest = documents[is_first]
-    _note_groups(reason, earliest, earliest < numbers.start, documents[is_own], group[is_own], matches)
-    is_held = ~is_own & np.isin(documents, table.heldout)
-    held = np.full(len(earliest), table.signatures.num_documents, dtype=np.int64)
-    np.minimum.at(held, group[is_held], documents[is_held])
-    valid = held < table.signatures.num_documents
-    _note_groups(HELDOUT, held, valid, documents[is_own], group[is_own], matches)
+    is_earlier = table.is_earlier(documents)
+    # Numbers follow the order of sources: the lowest of a key is of the source that comes first. Earlier text stays before it.
+    is_before, is_other = documents < numbers.start, ~is_own
+    nobody = table.signatures.num_documents
+
+    def lowest(chosen: Numbers) -> Numbers:
+        others = np.full(int(is_first.sum()), nobody, dtype=np.int64)
+        np.minimum.at(others, group[chosen], documents[chosen])
+        return others
+
+    others = lowest(is_earlier & is_other)
+    of_new = np.where(others < nobody, others, lowest(~is_earlier & is_before))
+    for rows, others in (
+        (is_own & is_earlier, lowest(is_earlier & is_before)),
+        (is_own & ~is_earlier, of_new),
+    ):
+        _note_groups(reason, others, others < nobody, documents[rows], group[rows], matches)
+    held = lowest(is_other & np.isin(documents, table.heldout))
+    _note_groups(HELDOUT, held, held < nobody, documents[is_own], group[is_own], matches)
 
 
 def _note_groups(

@@ -2,7 +2,8 @@
 
 python -m anadil.overlap --recipe mixture.yaml --source en --corpus web=DIR --corpus en=DIR --out DIR
 
-Of documents that are alike in two sources, that of the source which the recipe names first stays. Held-out documents of every
+Of documents that are alike in two sources, that of the source which the recipe names first stays; in a retraining, that
+which the champion was made with. Held-out documents of every
 source, and text of them, are left out of the training part of every other.
 """
 
@@ -23,6 +24,7 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
+from anadil.overlap.champion_lists import EXCLUDED, Row, champion_rows, merged
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
@@ -40,8 +42,8 @@ from anadil.text.overlap import CHARACTERS_OF_STRETCH
 
 log = logging.getLogger(__name__)
 
-EXCLUDED, STATS = "excluded.jsonl", "overlap.json"
-"""Documents that are left out, sorted by id, with reason and counterpart; and counts of them."""
+STATS = "overlap.json"
+"""Counts of the documents that are left out; `EXCLUDED` has them, sorted by id, with reason and counterpart."""
 LARGE_SHARE = 0.5
 """Share of a source from which on its loss is no side effect. Chosen by us."""
 
@@ -111,7 +113,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     counts = Counts(documents=corpora[current].num_train // directions)
     for ids, first_owner in holders(tasks, runs, counts.boilerplate):
         matches.note(HELDOUT, table.numbers_of(current, ids, corpora[current]), owners[first_owner])
-    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, corpora, current, table, matches, counts)
+    stored = champion_rows(job.recipe, corpora[current].source, [corpus.source for corpus in corpora])
+    rows = _rows(corpora, current, table, matches, judges_earlier=stored is None)
+    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, merged(rows, stored or ()), counts)
     counts.heldout = len(corpora[current].heldout_ids)
     counts.heldout_alike = _num_heldout_alike(table, current, matches)
     write_json(job.out / STATS, counts.as_json())
@@ -160,18 +164,11 @@ def _search_runs(
     return HeldoutRuns(place_of_runs), tasks, np.concatenate(numbers)
 
 
-def _write_excluded(
-    path: Path,
-    corpora: Sequence[SourceCorpus],
-    current: int,
-    table: SourceTable,
-    matches: Matches,
-    counts: Counts,
-) -> str:
+def _write_excluded(path: Path, rows: Iterator[Row], counts: Counts) -> str:
     """Write the documents that are left out; return the digest of their ids, which is all that training depends on."""
     digest = hashlib.sha256()
     with path.open("w", encoding="utf-8") as file:
-        for row in _rows(corpora, current, table, matches):
+        for row in rows:
             # The reason and the counterpart may change with another source; encode reads ids alone.
             digest.update(row["id"].encode())
             file.write(json.dumps(row) + "\n")
@@ -181,13 +178,21 @@ def _write_excluded(
 
 
 def _rows(
-    corpora: Sequence[SourceCorpus], current: int, table: SourceTable, matches: Matches
-) -> Iterator[dict[str, str]]:
+    corpora: Sequence[SourceCorpus],
+    current: int,
+    table: SourceTable,
+    matches: Matches,
+    *,
+    judges_earlier: bool,
+) -> Iterator[Row]:
     numbers, signatures = table.numbers(current), table.signatures
     for documents in signatures.by_id():
         is_own = (documents >= numbers.start) & (documents < numbers.stop)
         training = documents[is_own & ~np.isin(documents, table.heldout)]
         reasons, others = matches.of(training)
+        if not judges_earlier:
+            # Those of the champion's list stay on it. A new source may have held-out text of others.
+            reasons[table.is_earlier(training) & (reasons != HELDOUT)] = NONE
         gone = reasons != NONE
         ids, others_ids = (
             map(id_of, *(signatures.column(name, each).tolist() for name in ("id_high", "id_low")))

@@ -16,6 +16,7 @@ from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
 from anadil.clean.shards.since import INDEX, INDEX_META, write_columns
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import read_json
+from anadil.overlap.champion_lists import num_earlier_files
 from anadil.recipe.clean import Clean
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Job
@@ -34,6 +35,8 @@ class SourceCorpus:
     """Its place, for messages."""
     folder: Path
     manifest: Manifest
+    num_earlier_files: int = 0
+    """Files of its index that are the champion's, in a retraining."""
 
     @cached_property
     def heldout_ids(self) -> Numbers:
@@ -53,7 +56,7 @@ class SourceCorpus:
     @property
     def index_files(self) -> list[str]:
         """Files of its index, in order."""
-        return sorted(name for name in self.manifest.files if name.startswith(f"{INDEX}/part-"))
+        return _index_files(self.manifest)
 
 
 def corpora_of(job: Job) -> list[SourceCorpus]:
@@ -65,12 +68,18 @@ def corpora_of(job: Job) -> list[SourceCorpus]:
     corpora = []
     for source, folder in job.of_sources("corpus").items():
         uri = job.uris.get(f"corpus.{source}", str(folder))
+        manifest = finished_manifest(str(folder), "corpus")
+        num_earlier = num_earlier_files(job.recipe, source, manifest, _index_files(manifest))
         corpus = SourceCorpus(
-            source=source, uri=uri, folder=folder, manifest=finished_manifest(str(folder), "corpus")
+            source=source, uri=uri, folder=folder, manifest=manifest, num_earlier_files=num_earlier
         )
         _check_index(corpus, job.recipe.clean)
         corpora.append(corpus)
     return corpora
+
+
+def _index_files(manifest: Manifest) -> list[str]:
+    return sorted(name for name in manifest.files if name.startswith(f"{INDEX}/part-"))
 
 
 def _check_index(corpus: SourceCorpus, clean: Clean) -> None:
@@ -133,8 +142,16 @@ class SourceTable:
     """Number of each source's first document, and of all."""
     shards: Sequence[range]
     """Shards of each source among those of `signatures`."""
+    earlier: Sequence[range]
+    """Numbers of each source's documents that the champion of a retraining was made with."""
     heldout: Numbers
     """Numbers of all held-out documents, sorted."""
+
+    def is_earlier(self, documents: Numbers) -> Numbers:
+        """Return True for each document that the champion was made with."""
+        masks = [(documents >= each.start) & (documents < each.stop) for each in self.earlier]
+        mask: Numbers = np.logical_or.reduce(masks)
+        return mask
 
     def numbers(self, source: int) -> range:
         """Return the numbers of a source's documents."""
@@ -165,24 +182,30 @@ class SourceTable:
 
 
 def table_of(corpora: Sequence[SourceCorpus], current: int, folder: Path, executor: Executor) -> SourceTable:
-    """Sort the keys of a source, of those before it, and of the held-out documents of those behind it."""
+    """Sort the keys of a source, of those before it, and of earlier or held-out documents of those behind it."""
     tasks, ends = [], [0]
     for place, corpus in enumerate(corpora):
         ids = folder / f"{corpus.source}-heldout.npy" if place > current else None
         if ids:
             np.save(ids, corpus.heldout_ids)
         for number, name in enumerate(corpus.index_files):
-            key = f"{corpus.manifest.files[name]['sha256']} {corpus.manifest.digest if ids else ''}"
+            only = None if number < corpus.num_earlier_files else ids
+            key = f"{corpus.manifest.files[name]['sha256']} {corpus.manifest.digest if only else ''}"
             target = folder / f"keys-{place:05}-{number:05}"
-            tasks.append(ColumnsTask(file=corpus.folder / name, ids=ids, folder=target, key=key))
+            tasks.append(ColumnsTask(file=corpus.folder / name, ids=only, folder=target, key=key))
         ends.append(len(tasks))
     executor.map(sort_keys, tasks)
     signatures = Signatures([task.folder for task in tasks])
     shards = [range(first, end) for first, end in itertools.pairwise(ends)]
+    starts = signatures.starts.tolist()
     table = SourceTable(
         signatures=signatures,
-        starts=signatures.starts[ends].tolist(),
+        starts=[starts[end] for end in ends],
         shards=shards,
+        earlier=[
+            range(starts[each.start], starts[each.start + corpus.num_earlier_files])
+            for each, corpus in zip(shards, corpora, strict=True)
+        ],
         heldout=np.empty(0, np.int64),
     )
     heldout = [table.numbers_of(place, each.heldout_ids, each) for place, each in enumerate(corpora)]
