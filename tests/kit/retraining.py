@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import artifact
+from anadil.artifacts import artifact, storage
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import RegisteredModel
@@ -67,32 +67,31 @@ def make_week(recipe: Recipe, *, points: list[dict[str, object]] | None = None) 
             uris[step.writes] = kept.uri
             continue
         planned = planned_artifact(step.stage, part, inputs, (), None)
-        folder = Path(planned.target)
-        if not (folder / "manifest.json").exists():
-            folder.mkdir(parents=True)
-            (folder / "content").write_text(json.dumps(planned.origin, sort_keys=True))
-            table = (
-                {"training.json": training}
-                if step.stage.name == "pretrain"
-                else _counts(step.stage.name, planned)
-            )
-            for name, content in table.items():
-                (folder / name).write_text(json.dumps(content))
-            dumped = part.model_dump(mode="json")
-            records = {"train": DOCUMENTS * len(planned.files)}
-            artifact.seal(
-                folder, kind=step.stage.writes, origin=planned.origin, recipe=dumped, records=records,
-                figures={"seconds": 36.0},
-            )  # fmt: skip
+        if artifact.read_manifest(planned.target) is None:
+            _make(planned, part, training)
         uris[step.writes] = planned.target
     return uris
 
 
-def _counts(stage: str, planned: PlannedArtifact) -> dict[str, object]:
+def _make(planned: PlannedArtifact, recipe: Recipe, training: dict[str, Any]) -> None:
+    folder, kind = planned.partial, planned.stage.writes
+    folder.mkdir(parents=True)
+    (folder / "content").write_text(json.dumps(planned.origin, sort_keys=True))
+    tables = {"training.json": training} if kind == "model" else _counts(kind, planned)
+    for name, content in tables.items():
+        (folder / name).write_text(json.dumps(content))
+    artifact.seal(
+        folder, kind=kind, origin=planned.origin, recipe=recipe.model_dump(mode="json"),
+        records={"train": DOCUMENTS * len(planned.files)}, figures={"seconds": 36.0},
+    )  # fmt: skip
+    storage.store(planned.target).put_directory(folder, planned.target)
+
+
+def _counts(kind: str, planned: PlannedArtifact) -> dict[str, object]:
     """Return the tables of an artifact by file: of each file of text, all bytes stay, and a document has a sequence."""
-    if stage == "clean":
-        return {"stats.json": {"bytes_in": sum(Path(file).stat().st_size for file in planned.files)}}
-    if stage == "encode":
+    if kind == "corpus":
+        return {"stats.json": {"bytes_in": sum(storage.sizes(planned.files, "files").values())}}
+    if kind == "tokens":
         documents = planned.manifests["corpus"].records["train"]
         return {"tokens.json": {"tokens": 64 * documents, "sequences": documents}}
     return {}

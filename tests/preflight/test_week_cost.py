@@ -9,6 +9,7 @@ from anadil.core.errors import BudgetReached, RecipeError
 from anadil.preflight.week_cost import RunCost, WeekCost, refuse_dear, week_cost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
+from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
 from anadil.retrain.new_files import compare_inputs
 from tests.kit.retraining import add_text, make_week, recipe_of, released, two_sources
@@ -18,7 +19,9 @@ TEXT = "x" * 1_000
 
 def cost_of(recipe: Recipe, model: str) -> WeekCost:
     lineage = lineage_of(released(model))
-    return week_cost(recipe, lineage, compare_inputs(recipe, lineage.files))
+    inputs = compare_inputs(recipe, lineage.files)
+    derived = derived_recipe(recipe, lineage, inputs) if any(each.new for each in inputs.values()) else recipe
+    return week_cost(recipe, derived, lineage, inputs)
 
 
 def test_text_and_time_follow_from_the_bytes_of_new_files(tmp_path: Path) -> None:

@@ -38,8 +38,11 @@ def test_a_retry_an_hour_later_at_most_is_no_time_of_its_own() -> None:
     assert usual_interval(starts) == pytest.approx(DAY)
 
 
-def test_clocks_that_jump_cost_a_sentence_and_nothing_else(tmp_path: Path) -> None:
-    ledger = Ledger(str(tmp_path), "anadil-az")
+@pytest.mark.parametrize("place", ["tmp_path", "bucket"])
+def test_clocks_that_jump_cost_a_sentence_and_nothing_else(
+    request: pytest.FixtureRequest, place: str
+) -> None:
+    ledger = Ledger(str(request.getfixturevalue(place)), "anadil-az")
     for number in (3, 1, 0, 2):
         ledger.write(week(number, outcome="nothing"))
 

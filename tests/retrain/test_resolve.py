@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import artifact
+from anadil.artifacts import artifact, storage
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -24,7 +24,7 @@ from tests.kit.retraining import (
 )
 
 
-def first_week(root: Path, registry: Registry, recipe: Recipe) -> dict[str, str]:
+def first_week(registry: Registry, recipe: Recipe) -> dict[str, str]:
     uris = make_week(recipe)
     registry.set_champion(uris["model"])
     return uris
@@ -40,7 +40,7 @@ def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
     for folder in ("az", "en"):
         add_text(tmp_path / folder, "1.jsonl", folder)
     recipe = two_sources(tmp_path)
-    uris = first_week(tmp_path, registry, recipe)
+    uris = first_week(registry, recipe)
     new = add_text(tmp_path / "az", "2.jsonl")
 
     result = resolve(recipe)
@@ -64,7 +64,7 @@ def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
 def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
 
     result = resolve(recipe)
 
@@ -75,7 +75,7 @@ def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Regist
 def test_files_of_all_earlier_weeks_are_known(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     for week in (2, 3):
         add_text(tmp_path / "text", f"{week}.jsonl")
         uris = make_week(resolve(recipe).recipe)
@@ -93,7 +93,7 @@ def test_a_file_that_changed_moved_or_went_is_told_and_not_read(tmp_path: Path, 
     for name in ("changed", "moved", "gone"):
         add_text(tmp_path / "text", f"{name}.jsonl")
     recipe = recipe_of(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     add_text(tmp_path / "text", "changed.jsonl", "other")
     (tmp_path / "text/moved.jsonl").rename(tmp_path / "text/elsewhere.jsonl")
     (tmp_path / "text/gone.jsonl").unlink()
@@ -102,11 +102,12 @@ def test_a_file_that_changed_moved_or_went_is_told_and_not_read(tmp_path: Path, 
     result = resolve(recipe)
 
     assert result.recipe.clean.inputs == (new,)
-    assert "1 file (changed.jsonl) changed since the champion read it" in text(result)
-    assert "1 file (elsewhere.jsonl) holds bytes that the champion has read under another name" in text(
-        result
+    assert "changed since the champion read them, and not read again: 1 file (changed.jsonl)" in text(result)
+    assert (
+        "left out, since the champion has read their bytes under other names: 1 file (elsewhere.jsonl)"
+        in text(result)
     )
-    assert "2 files (gone.jsonl, moved.jsonl) of the champion's is not among" in text(result)
+    assert "not among the inputs any more: 2 files (gone.jsonl, moved.jsonl)" in text(result)
 
 
 def test_files_that_were_put_away_after_they_were_read_are_no_mistake(
@@ -114,7 +115,7 @@ def test_files_that_were_put_away_after_they_were_read_are_no_mistake(
 ) -> None:
     path = add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     Path(path).unlink()
 
     assert resolve(recipe).state == "nothing"
@@ -146,7 +147,7 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
 def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    uris = first_week(tmp_path, registry, recipe)
+    uris = first_week(registry, recipe)
 
     derived = resolve(recipe, from_base=True).recipe
 
@@ -160,7 +161,7 @@ def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path
 def test_a_corpus_that_is_gone_is_told_with_the_remedy(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    uris = first_week(tmp_path, registry, recipe)
+    uris = first_week(registry, recipe)
     shutil.rmtree(uris["corpus"])
 
     with pytest.raises(
@@ -183,7 +184,7 @@ def test_the_first_champion_is_asked_for(tmp_path: Path, registry: Registry) -> 
 def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
-    uris = first_week(tmp_path, registry, recipe)
+    uris = first_week(registry, recipe)
 
     content = Path(uris["model"], "content")
     content.write_text(content.read_text().replace("pretrain", "pretrait"))
@@ -213,7 +214,7 @@ def test_a_recipe_that_leaves_nothing_to_keep_asks_for_a_run_from_the_base(
 ) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path, evaluate={"champion": "anadil-az@champion"})
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     changed = parse_recipe(recipe.model_dump_json(), "recipe", [f"{key}={value}"])
 
     with pytest.raises(RecipeError, match=rf"{reason}.*--from-base"):
@@ -225,7 +226,7 @@ def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registr
     add_text(tmp_path / "az", "1.jsonl")
     add_text(tmp_path / "en", "1.jsonl", "english")
     recipe = two_sources(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     changed = parse_recipe(
         recipe.model_dump_json(),
         "recipe",
@@ -246,7 +247,7 @@ def test_a_source_that_is_new_or_left_out_is_said(tmp_path: Path, registry: Regi
     add_text(tmp_path / "az", "1.jsonl")
     add_text(tmp_path / "en", "1.jsonl", "english")
     recipe = two_sources(tmp_path)
-    first_week(tmp_path, registry, recipe)
+    first_week(registry, recipe)
     books = {
         "web": recipe.sources["web"].model_dump(mode="json"),
         "books": {"inputs": [add_text(tmp_path, "b.jsonl")]},
@@ -270,7 +271,7 @@ def test_a_source_that_is_new_or_left_out_is_said(tmp_path: Path, registry: Regi
 
 def test_a_champion_of_another_program_is_refused(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
-    uris = first_week(tmp_path, registry, recipe_of(tmp_path))
+    uris = first_week(registry, recipe_of(tmp_path))
     model = registry.aliases["anadil-az@champion"]
     registry.aliases["anadil-az@champion"] = type(model)(
         name=model.name, version="1", uri=uris["model"], digest="", kind=""
@@ -307,3 +308,22 @@ def test_a_champion_that_was_finetuned_leads_to_its_model(tmp_path: Path, regist
 
     assert derived.pretrain.start_from == uris["model"]
     assert derived.evaluate.champion == str(folder)
+
+
+def test_text_and_artifacts_may_lie_in_s3(tmp_path: Path, registry: Registry, bucket: str) -> None:
+    def write(name: str) -> str:
+        uri = f"{bucket}/text/{name}.jsonl"
+        storage.store(uri).write(uri, name.encode())
+        return uri
+
+    write("1")
+    inputs = {"inputs": [f"{bucket}/text/*.jsonl"]}
+    recipe = recipe_of(tmp_path, clean=inputs, storage={"root": f"{bucket}/store"})
+    uris = first_week(registry, recipe)
+    assert resolve(recipe).state == "nothing"
+    new = write("2")
+
+    derived = resolve(recipe).recipe
+
+    assert (derived.clean.inputs, derived.clean.since) == ((new,), uris["corpus"])
+    assert uris["corpus"].startswith(f"{bucket}/store/corpus/")

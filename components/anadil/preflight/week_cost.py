@@ -6,13 +6,15 @@ the time that it took then. So a machine, a tokenizer and a kind of text count a
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import ceil
 
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.core.errors import BudgetReached, RecipeError
 from anadil.core.format import DASH, human_dollars, human_hours, number, short_count
+from anadil.plan.text_use import TextSize, plan_text
 from anadil.preflight.clean_cost import text_bytes
-from anadil.recipe.retrain import Retrain
+from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import stage_costs
 from anadil.report.read import table_of
@@ -101,26 +103,33 @@ def refuse_dear(recipe: Recipe, cost: RunCost) -> None:
         )
 
 
-def week_cost(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> WeekCost:
+def week_cost(recipe: Recipe, derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> WeekCost:
     """Estimate a retraining by its new files, and a run from the base on all text.
 
+    Args:
+        recipe: The user's.
+        derived: That of the retraining; the user's where no text is new.
+        lineage: Of the champion.
+        inputs: Source -> its files.
+
     Raises:
+        DataError: The mix has no share of the new text.
         IntegrityError: A table of the champion's artifacts is not that of its manifest.
     """
-    earlier = {source: _earlier_text(lineage, source) for source in lineage.earlier}
+    # A source that the recipe leaves out is not repeated.
+    sources = lineage.earlier.keys() & set(recipe.sources or ("",))
+    earlier = {source: _earlier_text(lineage, source) for source in sorted(sources)}
     usual = sum(earlier.values(), NO_TEXT)
     # A new source is taken to be like the others together.
     new = {source: earlier.get(source, usual).of_bytes(_new_bytes(each)) for source, each in inputs.items()}
     both = {source: new.get(source, NO_TEXT) + earlier.get(source, NO_TEXT) for source in {**earlier, **new}}
-    run = _ChampionRun(lineage)
-    settings = recipe.retrain or Retrain()
-    sequences = settings.epochs * sum(new.values(), NO_TEXT).sequences / settings.mix.new
-    # However little there is, it takes a step.
-    steps = max(1, round(sequences / recipe.pretrain.batch_size))
-    return WeekCost(
-        week=run.cost(recipe, new, steps, is_week=True) if sequences else NOTHING,
-        from_base=run.cost(recipe, both, _steps_from_base(recipe, both), is_week=False),
-    )
+    run, week = _ChampionRun(lineage), NOTHING
+    if derived.continues_champion:
+        parts = {part_name(source, is_new=False): each for source, each in earlier.items()}
+        parts |= {part_name(source, is_new=True): each for source, each in new.items()}
+        week = run.cost(recipe, new, _steps(derived, parts), is_week=True)
+    plain = recipe.model_copy(update={"retrain": None})
+    return WeekCost(week=week, from_base=run.cost(recipe, both, _steps(plain, both), is_week=False))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +203,17 @@ def _new_bytes(inputs: Inputs) -> float:
     return sum(text_bytes(uri, inputs.sizes[uri]) for uri in inputs.new)
 
 
-def _steps_from_base(recipe: Recipe, text: Mapping[str, _Text]) -> int:
-    if recipe.sources:  # passes over each are limited by its own key, and the plan counts with all of them
+def _steps(recipe: Recipe, text: Mapping[str, _Text]) -> int:
+    """Return the steps that a recipe makes of its text, by source or part."""
+    sizes = {
+        name: TextSize(basis="files", tokens=ceil(each.tokens), sequences=ceil(each.sequences))
+        for name, each in text.items()
+        if each.tokens
+    }
+    try:
+        return plan_text(recipe, sizes)[0].pretrain.steps
+    except RecipeError:  # its phases are too long for the text, which whoever starts that run is told
         return recipe.pretrain.steps
-    return recipe.pretrain.within_epochs(text[""].sequences).steps
 
 
 def _earlier_text(lineage: Lineage, source: str) -> _Text:

@@ -66,17 +66,17 @@ def lines_of(source: str, inputs: Inputs) -> list[str]:
     lines = [f"{name}{counted(len(inputs.new), 'new file')}, {counted(inputs.num_held, 'file')} as before"]
     if inputs.changed:
         lines.append(
-            f"{name}{_listed(inputs.changed)} changed since the champion read it, and is not read again; put new text into "
+            f"{name}changed since the champion read them, and not read again: {_listed(inputs.changed)}; put new text into "
             "new files, or train on all of it anew: --from-base"
         )
     if inputs.moved:
         lines.append(
-            f"{name}{_listed(inputs.moved)} holds bytes that the champion has read under another name; left out"
+            f"{name}left out, since the champion has read their bytes under other names: {_listed(inputs.moved)}"
         )
     if inputs.gone:
         lines.append(
-            f"{name}{_listed(inputs.gone)} of the champion's is not among the inputs any more; its text stays in the corpus, "
-            "and --from-base takes it out"
+            f"{name}not among the inputs any more: {_listed(inputs.gone)}; their text stays in the corpus, and --from-base takes "
+            "it out"
         )
     return lines
 

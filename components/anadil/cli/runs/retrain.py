@@ -70,6 +70,8 @@ def _retrain(options: argparse.Namespace) -> int:
 
 
 def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
+    # Both runs are planned, whichever is asked for.
+    options.from_base = False
     cost = _cost(recipe, _resolve(recipe, options))
     if options.output == "json":
         print_json(asdict(cost))
@@ -93,7 +95,8 @@ def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
     from anadil.retrain.new_files import compare_inputs
 
     lineage = resolution.lineage or lineage_of(resolution.champion, [str(recipe.storage.root)])
-    return week_cost(recipe, lineage, resolution.inputs or compare_inputs(recipe, lineage.files))
+    inputs = resolution.inputs or compare_inputs(recipe, lineage.files)
+    return week_cost(recipe, resolution.recipe, lineage, inputs)
 
 
 def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
