@@ -392,10 +392,6 @@ def test_a_corpus_that_was_added_to_leads_back_to_the_one_before_and_to_its_file
     ]  # fmt: skip
     assert {each.name for each in both.files} == {"new.jsonl", "0.jsonl", "1.jsonl"}
     assert {each.state for each in both.documents} <= {"trained on", "held out"}
-    assert both.stats["kept"] == sum(
-        json.loads((each / "stats.json").read_text(encoding="utf-8"))["kept"]
-        for each in (earlier, Path(corpus.uri))
-    ), "the text of the earlier corpus was trained on too"
     new.write_text("{}\n", encoding="utf-8")
     shutil.rmtree(earlier)
     broken = trace(str(model))

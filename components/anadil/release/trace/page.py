@@ -107,7 +107,7 @@ def _model_sentence(part: tuple[str, BaseFiles]) -> str:
 
 
 def _week_words(week: Week) -> str:
-    """What came for one of several trainings."""
+    """Start and new text of one of several trainings, as a clause."""
     begun = f"began with {week.champion}" if week.champion else "began with the base"
     return f"{begun}; {week.files:,} new files, {week.documents:,} documents, {week.words:,} words"
 
