@@ -60,7 +60,10 @@ def page_of(root: Path, recipe: Recipe, **changed: Any) -> tuple[str, str]:
     tokens = root / "tokens"
     tokens.mkdir()
     (tokens / "tokens.json").write_text("{}", encoding="utf-8")
-    figures = {"tokens": 9_000_000, "new_tokens": 4_100_000, "tokens_per_word_drift": 1.013}
+    figures = {
+        "tokens": 9_000_000, "new_tokens": 4_100_000, "tokens_per_word_new": 2.238, "tokens_per_word_earlier": 2.209,
+        "tokenizer_drift": 0.0131,
+    }  # fmt: skip
     manifest = artifact.seal(tokens, kind="tokens", origin={"stage": "encode"}, figures=figures)
     job = replace(job, streams={"tokens": Stream(uri=str(tokens), manifest=manifest)})
     run(job)
@@ -69,12 +72,20 @@ def page_of(root: Path, recipe: Recipe, **changed: Any) -> tuple[str, str]:
 
 
 def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path: Path) -> None:
-    start = {"place": "/srv/branch", "digest": "0d" * 32, "step": 260, "run": "/srv/model/1"}
+    start = {
+        "start_from": {"place": "/srv/branch", "digest": "0d" * 32, "step": 260, "run": "/srv/model/1"},
+        "retrain": {
+            "begin": "plateau",
+            "steps": 40,
+            "new": {"documents": 13_163},
+            "earlier": {"documents": 90_412},
+        },
+    }
     page, short = page_of(
         tmp_path,
         recipe_of("tokenizer"),
         scores=compared(),
-        summary={"start_from": start},
+        summary=start,
         seconds={"model": 3_600.0},
     )
 
@@ -88,7 +99,8 @@ def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path
     assert "Its stages took 1 h" in short
     assert "| text | 2 | 18,400 | 13,856 | 4,182,331 |" in short
     assert "4,100,000" in short
-    assert "Tokens per word drift: 1.013." in short
+    assert "| 2.238, was 2.209 (+1.31 %) |" in short
+    assert "It trained on 13,163 new documents beside 90,412 earlier ones." in short
     assert "| held-out text | 1.823 | 1.802 | -0.02100 | -0.03400 to -0.008000 |" in short.replace(
         "\N{MINUS SIGN}", "-"
     )
@@ -104,14 +116,12 @@ def test_what_is_taken_from_the_champion_is_no_new_text_and_costs_nothing(tmp_pa
         seconds={"model": 60.0, "corpus": 7_200.0, "tokenizer": 7_200.0},
     )  # fmt: skip
 
-    assert "| text | no new file |" in short
+    assert "| text | none |" in short
     assert "It began with the base, on all text, and took 300 steps. Its stages took 1 min" in short
 
 
 def test_weights_alone_and_scores_without_a_champion_are_said(tmp_path: Path) -> None:
-    start = {"place": "/srv/model/1", "digest": "0d" * 32, "step": 0, "run": "/srv/model/1"}
-
-    _, short = page_of(tmp_path, recipe_of(), summary={"start_from": start})
+    _, short = page_of(tmp_path, recipe_of(), summary={"retrain": {"begin": "weights", "steps": 300}})
 
     assert (
         "It began with the champion's weights, with new moments, and took 300 steps. No stage recorded"

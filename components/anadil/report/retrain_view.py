@@ -14,22 +14,20 @@ from anadil.core.format import (
     integer_if_whole,
     number,
 )
-from anadil.recipe.retrain import Champion, Retrain
+from anadil.recipe.retrain import EARLIER, NEW, Champion, Retrain
 from anadil.report.charts import Estimate
 from anadil.report.cost_view import stage_costs
 from anadil.report.elements import Chart, TextTable, intervals
-from anadil.report.format import figure, words_of
+from anadil.report.format import figure, signed_percent
 from anadil.report.measures_view import interval_of, interval_words
 from anadil.report.read import CorpusFacts, Facts, Json, field, table_of
 from anadil.report.verdict import before, candidates_of, check_words, checks_of, outcome_words, subjects_of
-from anadil.runtime.job import by_source, word_of
+from anadil.runtime.job import word_of
 
 CHAMPION = "champion"
 """Name of the champion in the scores."""
 TO_CHAMPION = "_to_champion"
 """Ends of the names of checks that compare with it."""
-DRIFT = "drift"
-"""Word in the names of figures of `encode` that say how the tokenizer's cost has moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,19 +64,25 @@ def retrain_view(facts: Facts) -> RetrainView | None:
 
 
 def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
-    """Sentences about the start, the steps and the cost."""
+    """Sentences about the start, the text, the steps and the cost."""
     training = facts.training_summary
-    start, steps = table_of(training.get("start_from")), number(training.get("steps"))
-    # A branch counts on from its checkpoint, so its first steps are the champion's.
-    begun = int(number(start.get("step")) or 0)
-    if not start:
-        origin = "It began with the base, on all text"
-    elif begun:
-        origin = f"It began with the champion's checkpoint at step {begun:,}, with its moments"
-    else:
-        origin = "It began with the champion's weights, with new moments"
-    took = f", and took {counted(int(steps) - begun, 'step')}" if steps is not None else ""
-    return f"This run challenges version {champion.version}. {origin}{took}. {_cost(facts, keeps)}"
+    week = table_of(training.get("retrain"))
+    steps = number(week.get("steps") if week else training.get("steps"))
+    origin = "It began with the base, on all text"
+    if week:
+        step = figure(field(training, "start_from.step"))
+        begins = {"plateau": f"checkpoint at step {step}, with its moments"}
+        origin = (
+            f"It began with the champion's {begins.get(str(week.get('begin')), 'weights, with new moments')}"
+        )
+    took = f", and took {counted(int(steps), 'step')}" if steps is not None else ""
+    new, earlier = (number(field(week, f"{side}.documents")) for side in (NEW, EARLIER))
+    text = (
+        f" It trained on {human_figure(new)} new documents beside {human_figure(earlier)} earlier ones."
+        if new is not None and earlier is not None
+        else ""
+    )
+    return f"This run challenges version {champion.version}. {origin}{took}.{text} {_cost(facts, keeps)}"
 
 
 def _cost(facts: Facts, keeps: Sequence[str]) -> str:
@@ -99,12 +103,19 @@ def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
     for each in facts.corpora:
         tokens = facts.manifests.get(word_of("tokens", each.source))
         is_new = word_of("corpus", each.source) not in retrain.keeps
-        cells = _new_text(each, tokens) if is_new else ("no new file", *[DASH] * 5)
+        cells = _new_text(each, tokens) if is_new else ("none", *[DASH] * 6)
         rows.append((each.source or "text", *cells))
-    columns = ("source", "new files", "documents read", "documents kept", "words", "text", "tokens")
-    return TextTable(
-        "New text", columns, rows, note=" ".join(_drifts(facts)),
-    )  # fmt: skip
+    columns = (
+        "source",
+        "new files",
+        "documents read",
+        "documents kept",
+        "words",
+        "text",
+        "tokens",
+        "tokens per word",
+    )
+    return TextTable("New text", columns, rows)
 
 
 def _new_text(corpus: CorpusFacts, tokens: Manifest | None) -> tuple[str, ...]:
@@ -117,17 +128,19 @@ def _new_text(corpus: CorpusFacts, tokens: Manifest | None) -> tuple[str, ...]:
         *(human_figure(None if count is None else integer_if_whole(count)) for count in counts),
         human_bytes(number(corpus.stats.get("bytes_out"))),
         human_figure(number(known.get("new_tokens"))),
+        _cost_of_words(known),
     )
 
 
-def _drifts(facts: Facts) -> list[str]:
-    """Sentences about how far the tokenizer's cost has moved, as `encode` measured it."""
-    return [
-        f"{words_of(key).capitalize()}{f' of {source}' if source else ''}: {figure(value)}."
-        for source, manifest in by_source("tokens", facts.manifests).items()
-        for key, value in manifest.figures.items()
-        if DRIFT in key
-    ]
+def _cost_of_words(figures: Json) -> str:
+    """Tokens a word of the new text and of the earlier; bytes a token where the language counts no words."""
+    for key, unit in (("tokens_per_word", ""), ("bytes_per_token", " bytes a token")):
+        new, earlier = (number(figures.get(f"{key}_{side}")) for side in (NEW, EARLIER))
+        if new is not None and earlier is not None:
+            drift = number(figures.get("tokenizer_drift"))
+            change = f" ({signed_percent(100 * drift)})" if drift is not None else ""
+            return f"{figure(new)}{unit}, was {figure(earlier)}{change}"
+    return DASH
 
 
 def _compared(scores: Json, name: str) -> list[tuple[str, object, object, Json]]:

@@ -30,6 +30,7 @@ DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
 """Name in a manifest of a file of another recipe key."""
 START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_kinds[0]
+SINCE = STAGES["clean"].extends
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 
@@ -123,14 +124,18 @@ class Chain:
             if name == f"input {START_FROM}":
                 self._follow_start(uri, manifest, digest)
             elif name.startswith(INPUT) and digest not in self._seen:
-                self._find(name.removeprefix(INPUT).removeprefix(EARLIER), digest, manifest.kind)
+                self._find(name.removeprefix(INPUT).removeprefix(EARLIER), digest, manifest.kind, source)
 
     def _follow_start(self, uri: str, manifest: Manifest, digest: str) -> None:
-        """Add the checkpoint that a training began with, and the model that its run has made.
+        """Add the model that a training began with, or the checkpoint and the model that its run has made.
 
         A run removes its checkpoints, so one that is gone is no gap. What was trained on before it is one.
         """
         begin = table_of(read_table(uri, manifest, "training.json").get("start_from"))
+        if begin.get("step") == 0:  # the weights of a finished model, which is no checkpoint
+            if digest not in self._seen:
+                self._find(manifest.kind, digest, manifest.kind)
+            return
         place, run = str(begin.get("place", "")), str(begin.get("run", ""))
         why = (
             ""
@@ -158,16 +163,14 @@ class Chain:
         link = Link(word=manifest.kind, uri="", digest=digest, needed_by=CHECKPOINT, state="missing", why=why)
         self.links.append(link)
 
-    def _find(self, name: str, digest: str, needed_by: str) -> None:
+    def _find(self, name: str, digest: str, needed_by: str, source: str = "") -> None:
         # An input is named by its kind, with its source, and that of `clean.since` by the recipe key.
         stage = STAGES.get(kind_of(name))
         word = stage.writes if stage and kind_of(name) not in WORDS else kind_of(name)
+        # A corpus is of the source of the one that was added to it.
+        of_source = name.partition(".")[2] if word in PER_SOURCE and word == kind_of(name) else ""
         if place := find_artifact(self._roots, word, digest):
-            self.follow(
-                *place,
-                needed_by,
-                name.partition(".")[2] if word in PER_SOURCE and word == kind_of(name) else "",
-            )
+            self.follow(*place, needed_by, source if name == SINCE else of_source)
             return
         self._seen.add(digest)
         why = (

@@ -17,9 +17,10 @@ from anadil.release.trace.chain import Chain
 from anadil.release.trace.corpus_rows import find_documents, list_documents, questions_of, sum_rows
 from anadil.release.trace.page import answer, trace_page
 from anadil.release.trace.traced_model import Json, TracedModel, TrainedText
+from anadil.release.trace.weeks import corpus_digests, earlier_digests, weeks_of
 from anadil.release.verify_artifact import sha256_of
 from anadil.report.read import field, sum_stats
-from anadil.runtime.job import kind_of, source_of
+from anadil.runtime.job import source_of
 
 EXPECTED = (
     "give a model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
@@ -38,7 +39,7 @@ class Trace(TracedModel):
 
     def list_documents(self) -> Iterator[Json]:
         """Id, source and URL of every document that the model was trained on, one at a time."""
-        for corpus in trained_corpora(self.whole):
+        for corpus in _last(trained_corpora(self.whole)):
             yield from list_documents(*corpus)
 
 
@@ -65,34 +66,63 @@ def trace(
     corpora = [each for each in chain.whole if each[1].kind == "corpus"]
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
     trained = trained_corpora(chain.whole)
+    last = _last(trained)
+    learnt = [*last, *_earlier(last, corpora)]
+    sums = tuple(sum_rows(*each) for each in corpora)
     sources = {link.digest: source_of(link.word) for link in chain.links}
-    texts = tuple(
-        TrainedText(
-            source=sources[each.digest], recipe=each.recipe, stats=read_table(uri, each, "stats.json")
-        )
-        for uri, each in trained
+    texts = _texts(
+        [(sources[each.digest], each.recipe, read_table(uri, each, "stats.json")) for uri, each in learnt]
     )
     return Trace(
         uri=place, kind=manifest.kind, digest=manifest.digest, manifest=manifest, links=tuple(chain.links),
         files=tuple(chain.files), base=chain.base, added=tuple(chain.added),
-        corpora=tuple(sum_rows(*each) for each in corpora),
+        corpora=sums, weeks=weeks_of(chain.whole, sums),
         texts=texts, stats=sum_stats([each.stats for each in texts]),
         training=read_table(*model, "training.json") if model else {},
-        documents=find_documents(trained, corpora, asked), whole=tuple(chain.whole),
+        documents=find_documents(last, corpora, asked), whole=tuple(chain.whole),
     )  # fmt: skip
 
 
 def trained_corpora(whole: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]:
     """The corpora that the model of a chain was trained on; none if one of them or the model is not whole."""
-    origins = [manifest.origin for _, manifest in whole if manifest.kind == "model"]
     digests = {
-        digest
-        for origin in origins
-        for name, digest in origin.items()
-        if name.startswith("input ") and kind_of(name.removeprefix("input ")) == "corpus"
+        digest for _, manifest in whole if manifest.kind == "model" for digest in corpus_digests(manifest)
     }
     corpora = [each for each in whole if each[1].kind == "corpus" and each[1].digest in digests]
     return corpora if {manifest.digest for _, manifest in corpora} == digests else []
+
+
+def _texts(corpora: Sequence[tuple[str, Json, Json]]) -> tuple[TrainedText, ...]:
+    """Source, recipe and counts of some corpora, each before those that it was added to: one text for each source."""
+    named: dict[str, list[tuple[Json, Json]]] = {}
+    for source, recipe, stats in corpora:
+        named.setdefault(source, []).append((recipe, stats))
+    texts = []
+    for source, pairs in named.items():
+        recipe, last = pairs[0]
+        # Counts are those of the new files, and records those of all documents that a corpus holds.
+        held = {"records": last["records"]} if "records" in last else {}
+        texts.append(
+            TrainedText(source=source, recipe=recipe, stats=sum_stats([stats for _, stats in pairs]) | held)
+        )
+    return tuple(texts)
+
+
+def _earlier(
+    trained: Sequence[tuple[str, Manifest]], corpora: Sequence[tuple[str, Manifest]]
+) -> list[tuple[str, Manifest]]:
+    """Corpora that some were added to: each counts its new files alone."""
+    known = {manifest.digest: manifest for _, manifest in corpora}
+    named = {manifest.digest for _, manifest in trained}
+    earlier = {digest for each in named for digest in earlier_digests(each, known)} - named
+    return [each for each in corpora if each[1].digest in earlier]
+
+
+def _last(trained: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]:
+    """Corpora without those that another was added to, since that one holds their documents too."""
+    known = {manifest.digest: manifest for _, manifest in trained}
+    held = {digest for each in known for digest in earlier_digests(each, known)}
+    return [each for each in trained if each[1].digest not in held]
 
 
 def _find_start(uri: str, roots: Sequence[str], tracking: str | None) -> tuple[str, Manifest]:

@@ -11,6 +11,7 @@ from anadil.core.format import DASH, human_bytes, human_figure, human_percent, o
 from anadil.release.trace.chain import DIGITS, BaseFiles
 from anadil.release.trace.corpus_rows import DocumentTrace, FileSums, HostSums
 from anadil.release.trace.traced_model import TracedModel
+from anadil.release.trace.weeks import Week
 from anadil.report.corpora import NOT_STATED, stated_licence
 from anadil.report.data_card import recipe_language
 from anadil.report.elements import TextTable
@@ -22,6 +23,7 @@ from anadil.report.render import render_template
 
 MAX_ROWS = 200
 """Most rows of a table; `-o json` has all."""
+WEEKS = ("weeks", "Trainings")
 SECTIONS = (
     ("chain", "Chain"), ("files", "Source files"), ("licences", "Licences"), ("rules", "Rules"),
     ("domains", "Domains"), ("documents", "Documents"),
@@ -40,12 +42,13 @@ def trace_page(traced: TracedModel) -> str:
     domains = hosts_table("Hosts of documents with an address", "host", ranked[:MAX_ROWS], _rest(num_hosts))
     view: dict[str, object] = {
         "title": f"What {name} was made of",
-        "sections": SECTIONS,
+        "sections": ((WEEKS,) if len(traced.weeks) > 1 else ()) + SECTIONS,
         "eyebrow": f"{language.name} taught to {base_name(traced.base.model)}",
         "answer": answer(traced),
         "is_whole": not traced.breaks and not traced.gaps,
         "problems": [_public(traced, text) for text in (*traced.breaks, *traced.gaps)],
         "headlines": _headlines(traced),
+        "weeks": _weeks_table(traced) if len(traced.weeks) > 1 else None,
         "chain": _chain_table(traced),
         "base": " ".join(
             map(_model_sentence, (("Base", traced.base), *(("Merged", each) for each in traced.added)))
@@ -68,6 +71,8 @@ def trace_lines(traced: TracedModel) -> Iterator[str]:
         yield f"{SAID[link.state]:<13}  {link.word:<9}  {link.digest[:DIGITS]}  {link.uri or DASH}"
     for word, model in (("base", traced.base), *(("added", each) for each in traced.added)):
         yield f"{SAID[model.state]:<13}  {word:<9}  {model.digest[:DIGITS] or DASH:<16}  {one_line(model.model)}"
+    for place, week in enumerate(traced.weeks if len(traced.weeks) > 1 else (), start=1):
+        yield f"training {place:<4}  model/{week.key}: {_week_words(week)}"
     yield ""
     by_file = _sums(traced)
     for file in traced.files:
@@ -99,6 +104,25 @@ def _model_sentence(part: tuple[str, BaseFiles]) -> str:
     word, base = part
     licence = f"{base.licence.name} ({base.licence.told_by})" if base.licence.id != UNKNOWN else UNKNOWN
     return f"{word}: {base_name(base.model)}, files {SAID[base.state]}; licence: {licence}. Its own training data is unknown here."  # fmt: skip
+
+
+def _week_words(week: Week) -> str:
+    """Start and new text of one of several trainings, as a clause."""
+    begun = f"began with {week.champion}" if week.champion else "began with the base"
+    return f"{begun}; {week.files:,} new files, {week.documents:,} documents, {week.words:,} words"
+
+
+def _weeks_table(traced: TracedModel) -> TextTable:
+    """A row for each training, the first of all first."""
+    rows = [
+        (
+            str(place), f"model/{week.key}", week.champion or "the base", f"{week.files:,}", f"{week.documents:,}",
+            f"{week.words:,}", DASH if week.tokens is None else f"{week.tokens:,}", week.digest[:DIGITS],
+        )
+        for place, week in enumerate(traced.weeks, start=1)
+    ]  # fmt: skip
+    columns = ("training", "model", "began with", "new files", "documents", "words", "tokens trained", DIGEST)
+    return TextTable("Trainings, the first of all first", columns, rows, words=(1, 2, 7))
 
 
 def _chain_table(traced: TracedModel) -> TextTable:

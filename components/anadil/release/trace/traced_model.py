@@ -8,6 +8,7 @@ from anadil.core.candidates import answers
 from anadil.core.errors import DataError, IntegrityError
 from anadil.release.trace.chain import BaseFiles, Link, SourceFile
 from anadil.release.trace.corpus_rows import CorpusSums, DocumentTrace
+from anadil.release.trace.weeks import Week
 
 Json = dict[str, Any]
 
@@ -45,6 +46,8 @@ class TracedModel:
     """Counts of all of them together."""
     training: Json
     documents: tuple[DocumentTrace, ...] = ()
+    weeks: tuple[Week, ...] = ()
+    """Models that were trained one after another, the first of all first."""
     whole: tuple[tuple[str, Manifest], ...] = ()
     """Artifacts of the chain, every byte of which was compared."""
 
@@ -81,6 +84,6 @@ class TracedModel:
         shown = {name: getattr(self, name) for name in ("uri", "kind", "digest")}
         tables = {
             name: [asdict(each) for each in getattr(self, name)]
-            for name in ("links", "files", "corpora", "documents", "added")
+            for name in ("links", "files", "corpora", "documents", "added", "weeks")
         }
         return {**shown, "breaks": list(self.breaks), "gaps": list(self.gaps), "base": asdict(self.base), **tables}  # fmt: skip
