@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from anadil.core.stages import STAGES
+from anadil.overlap.heldout_runs import MAX_DOCUMENTS, SearchTask, find_runs
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import execute
@@ -137,6 +138,35 @@ def test_a_source_that_is_gone_gives_its_counterparts_back(tmp_path: Path) -> No
     third = weeks.add(web=OWN[32:34], news=OWN[34:36])
 
     assert third["web"] == []
+
+
+def test_runs_are_looked_for_in_new_files_alone_and_counted_in_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks: list[Path] = []
+
+    def noted(task: SearchTask) -> None:
+        tasks.append(task.file)
+        find_runs(task)
+
+    monkeypatch.setattr("anadil.overlap.run.find_runs", noted)
+    weeks = Weeks(tmp_path)
+    weeks.add(web=WEB, news=NEWS)
+    held = next(read_documents(Path(weeks.artifacts["corpus.news"]), "heldout")).text.split()
+    # Held-out text in more documents than a phrase of its own stands in, and only with those of last week.
+    holding = [f"{text} {' '.join(held[:14])}" for text in OWN[30 : 30 + MAX_DOCUMENTS + 1]]
+    weeks.add(web=holding[:-1], news=OWN[24:26])
+    tasks.clear()
+
+    third = weeks.add(web=[holding[-1], OWN[28]], news=OWN[26:28])
+
+    assert {path.name for path in tasks} == {"part-00002.jsonl.zst"}
+    ids = {row["id"] for row in third["web"] if row["reason"] == "heldout"}
+    assert weeks.id_of("web", holding[0]) in ids
+    assert weeks.id_of("web", holding[-1]) not in ids, "a common phrase by now"
+    assert len(ids) == MAX_DOCUMENTS
+    stats = json.loads((Path(weeks.artifacts["overlap.web"]) / "overlap.json").read_text("utf-8"))
+    assert stats["boilerplate"]["documents"] == 1
 
 
 def test_the_champions_list_is_part_of_the_key(tmp_path: Path) -> None:

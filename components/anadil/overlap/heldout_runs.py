@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from anadil.artifacts import sealed_dir
+from anadil.artifacts.artifact import file_entry
 from anadil.clean.dedup.sorted_documents import Numbers
 from anadil.clean.kernels.characters import characters_of, encode
 from anadil.clean.kernels.minhash import Hashes, hash_shingles, hash_units
@@ -41,6 +42,8 @@ class HeldoutRuns:
         self._runs, self.owners, self._filter = (
             np.load(folder / name, mmap_mode="r") for name in (RUNS, OWNERS, FILTER)
         )
+        self.digest = str(file_entry(folder / RUNS)["sha256"])
+        """Equal ones mean equal runs."""
 
     def __len__(self) -> int:
         """Count the runs."""
@@ -142,13 +145,16 @@ class Boilerplate:
     """Documents that hold such runs only."""
 
 
-def holders(
-    tasks: Sequence[SearchTask], runs: HeldoutRuns, boilerplate: Boilerplate
-) -> Iterator[tuple[Numbers, Numbers]]:
-    """Yield ids of documents that hold runs which few others hold, and the first owner of such a run, a file at a time."""
-    counts = np.zeros(len(runs), dtype=np.uint32)
+def add_counts(tasks: Sequence[SearchTask], counts: Numbers) -> None:
+    """Add the documents of some files to the counts of those that hold each run."""
     for task in tasks:
         np.add.at(counts, np.load(task.folder / PLACES), 1)
+
+
+def holders(
+    tasks: Sequence[SearchTask], runs: HeldoutRuns, counts: Numbers, boilerplate: Boilerplate
+) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield ids of documents that hold runs which few others hold, and the first owner of such a run, a file at a time."""
     boilerplate.runs = int((counts > MAX_DOCUMENTS).sum())
     nobody = np.iinfo(np.int32).max
     for task in tasks:

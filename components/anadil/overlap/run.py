@@ -24,11 +24,20 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
-from anadil.overlap.champion_lists import EXCLUDED, Row, champion_rows, merged
+from anadil.overlap.champion_lists import (
+    EXCLUDED,
+    RUN_COUNTS,
+    STATS,
+    ChampionList,
+    Row,
+    champion_list,
+    merged,
+)
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
     SearchTask,
+    add_counts,
     find_runs,
     holders,
     runs_of,
@@ -42,8 +51,7 @@ from anadil.text.overlap import CHARACTERS_OF_STRETCH
 
 log = logging.getLogger(__name__)
 
-STATS = "overlap.json"
-"""Counts of the documents that are left out; `EXCLUDED` has them, sorted by id, with reason and counterpart."""
+RUNS_FOLDER = "runs"
 LARGE_SHARE = 0.5
 """Share of a source from which on its loss is no side effect. Chosen by us."""
 
@@ -54,6 +62,8 @@ class Counts:
 
     documents: int
     """Documents to train on, before."""
+    runs: str
+    """Digest of the runs of held-out text that were looked for."""
     left_out: Counter[str] = field(default_factory=Counter)
     """By reason."""
     by_source: dict[str, Counter[str]] = field(default_factory=dict)
@@ -78,6 +88,7 @@ class Counts:
             "by_source": self.by_source,
             "heldout": {"documents": self.heldout, "alike": self.heldout_alike},
             "boilerplate": asdict(self.boilerplate),
+            "runs": self.runs,
         }
 
 
@@ -103,23 +114,30 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     sealed_dir.remove_drafts(folder)
     # Its kernels, and numba, before processes are copies of this one: each would load them for itself.
     runs_of("bir iki " * CHARACTERS_OF_STRETCH)
+    known = champion_list(job.recipe, corpora[current].source, [corpus.source for corpus in corpora])
     with executor or executor_of_this_program(job) as running:
         table = table_of(corpora, current, folder, running)
-        runs, tasks, owners = _search_runs(corpora, current, table, folder, running)
+        runs, owners = _heldout_runs(corpora, current, table, folder)
+        search = _search_of(corpora[current], runs, known, folder)
+        running.map(find_runs, search.tasks)
+    add_counts(search.tasks, search.counts)
+    np.save(job.out / RUN_COUNTS, np.minimum(search.counts, np.iinfo(np.uint8).max).astype(np.uint8))
     matches = Matches.create(folder / "matches.npy", table.numbers(current))
     find_alike(table, current, job.recipe.clean.minhash_bands, matches)
     # Both directions of a pair are left out together, and count once.
     directions = next(iter(job.recipe.sources.values())).directions
-    counts = Counts(documents=corpora[current].num_train // directions)
-    for ids, first_owner in holders(tasks, runs, counts.boilerplate):
+    counts = Counts(documents=corpora[current].num_train // directions, runs=runs.digest)
+    counts.boilerplate.documents = search.boilerplate_documents
+    for ids, first_owner in holders(search.tasks, runs, search.counts, counts.boilerplate):
         matches.note(HELDOUT, table.numbers_of(current, ids, corpora[current]), owners[first_owner])
-    stored = champion_rows(job.recipe, corpora[current].source, [corpus.source for corpus in corpora])
-    rows = _rows(corpora, current, table, matches, judges_earlier=stored is None)
-    job.contents[EXCLUDED] = _write_excluded(job.out / EXCLUDED, merged(rows, stored or ()), counts)
+    rows = _rows(corpora, current, table, matches, judges_earlier=known is None)
+    job.contents[EXCLUDED] = _write_excluded(
+        job.out / EXCLUDED, merged(rows, known.rows if known else ()), counts
+    )
     counts.heldout = len(corpora[current].heldout_ids)
     counts.heldout_alike = _num_heldout_alike(table, current, matches)
     write_json(job.out / STATS, counts.as_json())
-    job.varying.append(STATS)
+    job.varying.extend((STATS, RUN_COUNTS))
     job.records.update(excluded=counts.left_out.total())
     _judge(corpora[current], counts)
     return {
@@ -130,38 +148,60 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     }
 
 
-def _search_runs(
-    corpora: Sequence[SourceCorpus], current: int, table: SourceTable, folder: Path, executor: Executor
-) -> tuple[HeldoutRuns, list[SearchTask], Numbers]:
-    """Look for runs of the other sources' held-out documents; return these, the tasks, and the number of each owner."""
+def _heldout_runs(
+    corpora: Sequence[SourceCorpus], current: int, table: SourceTable, folder: Path
+) -> tuple[HeldoutRuns, Numbers]:
+    """Write the runs of the other sources' held-out documents; return them, and the number of each owner."""
     # Within a corpus `clean` has done it: its held-out documents share no run with its others.
     others = [(place, corpus) for place, corpus in enumerate(corpora) if place != current]
     digests = [corpus.manifest.digest for _, corpus in others]
     # The order of the sources is part of the key: of documents alike the earlier source's stays.
     key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
-    place_of_runs = folder / "runs"
+    place_of_runs = folder / RUNS_FOLDER
     documents = [(place, corpus, list(corpus.heldout())) for place, corpus in others]
     if not sealed_dir.verify(place_of_runs, {"key": key}):
         with sealed_dir.create(place_of_runs, {"key": key}) as draft:
             write_runs((each.text for _, _, heldout in documents for each in heldout), draft)
-    corpus = corpora[current]
-    tasks = [
-        SearchTask(
-            file=corpus.folder / name,
-            runs=place_of_runs,
-            folder=folder / f"found-{number:05}",
-            key=f"{key} {corpus.manifest.files[name]['sha256']}",
-        )
-        for number, name in enumerate(
-            sorted(name for name in corpus.manifest.files if name.startswith("train/"))
-        )
-    ]
-    executor.map(find_runs, tasks)
     numbers = [
         table.numbers_of(place, ids_of(each.id for each in heldout), corpus)
         for place, corpus, heldout in documents
     ]
-    return HeldoutRuns(place_of_runs), tasks, np.concatenate(numbers)
+    return HeldoutRuns(place_of_runs), np.concatenate(numbers)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """Files of a corpus in which runs are looked for, and counts of the others."""
+
+    tasks: list[SearchTask]
+    counts: Numbers
+    """Documents that hold each run."""
+    boilerplate_documents: int = 0
+
+
+def _search_of(corpus: SourceCorpus, runs: HeldoutRuns, known: ChampionList | None, folder: Path) -> Search:
+    """Return a task for each file, without those in which the champion's run has looked for the same."""
+    names = sorted(name for name in corpus.manifest.files if name.startswith("train/"))
+    # Its list has the documents of its files.
+    is_known = known is not None and known.runs == runs.digest and len(known.run_counts) == len(runs)
+    files = known.files if known and is_known and corpus.num_earlier_files else frozenset[str]()
+    tasks = [
+        SearchTask(
+            file=corpus.folder / name,
+            runs=folder / RUNS_FOLDER,
+            folder=folder / f"found-{number:05}",
+            key=f"{runs.digest} {corpus.manifest.files[name]['sha256']}",
+        )
+        for number, name in enumerate(names)
+        if name not in files
+    ]
+    if known and files:
+        return Search(
+            tasks=tasks,
+            counts=known.run_counts.astype(np.uint32),
+            boilerplate_documents=known.boilerplate_documents,
+        )
+    return Search(tasks=tasks, counts=np.zeros(len(runs), dtype=np.uint32))
 
 
 def _write_excluded(path: Path, rows: Iterator[Row], counts: Counts) -> str:
