@@ -7,7 +7,7 @@
 
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +16,41 @@ from kfp import compiler, dsl
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import Step, flow_of, recipe_of_step
-from anadil.runtime.kfp import VARIED, parameter_of
+from anadil.runtime.flow import RETRAIN, Step, flow_of, recipe_of_step
+from anadil.runtime.kfp import DERIVED, SCHEDULED, STATE, VARIED, parameter_of
 from anadil_pipelines import steps
-from anadil_pipelines.resources import configure_exit_handler, configure_task, is_launched, warn_about
+from anadil_pipelines.resources import (
+    configure_exit_handler,
+    configure_first_step,
+    configure_task,
+    is_launched,
+    warn_about,
+)
 
 NAME = "anadil-adapt"
+TAKEN = ("tokenizer", "trial")
+"""Stages whose artifact a retraining always takes from its champion. What the base writes may be of a new source."""
 PARALLEL_CANDIDATES = 4
 """Pods of the sweep at a time; Kubeflow's loops are meant to be limited."""
 
 
-def adapt(recipe: Recipe, until: str = "", *, here: bool = False) -> Any:
+def adapt(recipe: Recipe, until: str = "", *, here: bool = False, retrains: bool = False) -> Any:
     """Return the pipeline of a recipe, which is its parameter beside those of `VARIED`, as a function that kfp compiles or runs.
 
-    With `here` it is for this machine: every stage in its own step, and nothing that only a cluster has.
+    Args:
+        recipe: With the section `retrain`, where it retrains.
+        until: Last stage; left out, the whole flow.
+        here: For this machine: every stage in its own step, and nothing that only a cluster has.
+        retrains: A first step looks for what came since the champion, and the others follow the recipe that it writes.
     """
     resolved = recipe  # a step's own `recipe` is the parameter
     flow = flow_of(resolved, until)
 
     def pipeline(*values: Any) -> None:
         given = _Given(resolved, dict(zip(parameters, values, strict=True)))
+        if retrains:
+            _add_retraining(flow, given, here=here)
+            return
         first = len(FLOW) if here else _first_in_exit_handler(resolved)
         watched = [step for step in flow if FLOW.index(step.stage) >= first]
         for step in flow[: len(flow) - len(watched)]:
@@ -47,13 +62,49 @@ def adapt(recipe: Recipe, until: str = "", *, here: bool = False) -> Any:
                 for step in watched:
                     _add_step(step, given, here=False)
 
-    description = f"Adapt {recipe.base.model} to {recipe.language_code}"
-    parameters = {"recipe": recipe.model_dump_json()} | dict.fromkeys(VARIED, "")
+    description = describe(recipe, retrains=retrains)
+    about = {"recipe": "all keys, as JSON"}
+    about |= {name: f"{key} of the recipe; empty, as the recipe says" for name, key in VARIED.items()}
+    about |= (
+        {SCHEDULED: "time for which a schedule starts the run; empty for a run by hand"} if retrains else {}
+    )
+    parameters = dict.fromkeys(about, "") | {"recipe": recipe.model_dump_json()}
     steps.give_signature(pipeline, dict.fromkeys(parameters, str), parameters)
-    about = [f"    {name}: {key} of the recipe; empty, as the recipe says" for name, key in VARIED.items()]
     # kfp reads descriptions out of it, which the page of a new run shows.
-    pipeline.__doc__ = "\n".join([description, "", "Args:", "    recipe: all keys, as JSON", *about])
+    pipeline.__doc__ = "\n".join(
+        [description, "", "Args:", *(f"    {each}: {about[each]}" for each in about)]
+    )
     return dsl.pipeline(name=NAME, description=description)(pipeline)
+
+
+def describe(recipe: Recipe, *, retrains: bool) -> str:
+    """Return what the pipeline of a recipe does, in a few words."""
+    if retrains:
+        return f"Retrain the {recipe.language_code} champion on the text that came since"
+    return f"Adapt {recipe.base.model} to {recipe.language_code}"
+
+
+def _add_retraining(flow: Sequence[Step], given: "_Given", *, here: bool) -> None:
+    """Add the first step, and those that it lets begin where there is new text."""
+    recipe = {name: value for name, value in given.recipe.items() if name != SCHEDULED}
+    end = steps.finish_retraining(**recipe, run=steps.RUN, first=RETRAIN)
+    with dsl.ExitHandler(exit_task=end, name="watched"):
+        begin = steps.retrain(**given.recipe, run=steps.RUN)
+        if here:
+            for tool in (begin, end):
+                _configure_here(tool, given.resolved.image_of("launch"))
+        else:
+            configure_first_step(begin, given.resolved)
+            configure_exit_handler(end, given.resolved)
+        # The recipe that this step writes holds the values that a run varies.
+        of_run = replace(
+            given,
+            recipe={"recipe": begin.outputs[DERIVED]},
+            of_champion={word: begin.outputs[steps.card(word)] for word in steps.OF_CHAMPION},
+        )
+        with dsl.If(begin.outputs[STATE] == steps.NEW, name="new-text"):
+            for step in flow:
+                _add_step(step, of_run, here=here)
 
 
 def _first_in_exit_handler(recipe: Recipe) -> int:
@@ -95,6 +146,13 @@ class _Given:
     """Artifact word of the run, such as `corpus.web` -> its URI."""
     cards: dict[str, Any] = field(default_factory=dict)
     """The same word -> its card in Kubeflow's lineage."""
+    of_champion: dict[str, Any] = field(default_factory=dict)
+    """Word of `steps.OF_CHAMPION` -> its card; empty for a run that is no retraining."""
+
+    @property
+    def retrains(self) -> bool:
+        """True for the steps of a retraining."""
+        return bool(self.of_champion)
 
 
 def _add_step(step: Step, given: _Given, *, here: bool) -> None:
@@ -111,24 +169,33 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
         for word, of_run in step.reads_in_run(resolved).items()
         if of_run in given.cards
     }
+    of_champion = steps.read_of_champion(step) if given.retrains else []
+    cards |= {steps.card(word): given.of_champion[word] for word in of_champion}
     if step.source:
         inputs["source"] = step.source
+    # A retraining takes the champion's tokenizer, so no loop tries others.
+    alone = here or given.retrains
     if stage.name == "tokenizer":
-        inputs["candidates"] = [] if here else _candidates(given)
+        inputs["candidates"] = [] if alone else _candidates(given)
     if stage.name == "trial":
-        inputs |= {"strategy": "", "finalists": [] if here else _finalists(given, inputs)}
+        inputs |= {"strategy": "", "finalists": [] if alone else _finalists(given, inputs)}
     launched = not here and is_launched(stage.name, resolved)
-    task = steps.component(step, resolved, launched=launched)(
+    task = steps.component(step, resolved, of_champion, launched=launched)(
         **given.recipe, run=steps.RUN, **inputs, **cards
     )
     if here:
-        task.set_container_image(step_recipe.image_of(stage.name))
-        task.set_caching_options(enable_caching=False)
+        _configure_here(task, step_recipe.image_of(stage.name))
     else:
-        configure_task(task, stage.name, step_recipe)
+        configure_task(task, stage.name, step_recipe, takes=given.retrains and stage.name in TAKEN)
     task.set_display_name(step.name)
     given.uris[step.writes] = task.outputs[stage.writes]
     given.cards[step.writes] = task.outputs[steps.card(stage.writes)]
+
+
+def _configure_here(task: Any, image: str) -> None:
+    """Set what kfp's local runner knows of."""
+    task.set_container_image(image)
+    task.set_caching_options(enable_caching=False)
 
 
 def _candidates(given: _Given) -> Any:
@@ -162,8 +229,8 @@ def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
     return dsl.Collected(task.outputs["trial"])
 
 
-def write_pipeline(recipe: Recipe, path: Path) -> None:
-    """Compile the DAG of a recipe to a file: two YAML documents, the pipeline and what Kubernetes alone knows.
+def write_pipeline(recipe: Recipe, path: Path, *, retrains: bool = False) -> None:
+    """Compile the DAG of a recipe, or of its retrainings, to a file: the pipeline, and what Kubernetes alone knows.
 
     Raises:
         RecipeError: The file's name does not end as kfp wants it.
@@ -172,12 +239,12 @@ def write_pipeline(recipe: Recipe, path: Path) -> None:
         raise RecipeError(f"{path}: a pipeline is YAML; give a name that ends in .yaml")
     path.parent.mkdir(parents=True, exist_ok=True)
     warn_about(recipe)
-    compiler.Compiler().compile(adapt(recipe), str(path))
+    compiler.Compiler().compile(adapt(recipe, retrains=retrains), str(path))
 
 
-def pipeline_yaml(recipe: Recipe) -> str:
+def pipeline_yaml(recipe: Recipe, *, retrains: bool = False) -> str:
     """Return the text that `write_pipeline` writes."""
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder) / "pipeline.yaml"
-        write_pipeline(recipe, path)
+        write_pipeline(recipe, path, retrains=retrains)
         return path.read_text(encoding="utf-8")

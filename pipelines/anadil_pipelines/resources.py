@@ -25,6 +25,7 @@ from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
+from anadil.runtime.flow import RETRAIN
 from anadil.runtime.job import is_left_out, recipes_of
 from anadil.runtime.remake import VARIABLE, may_remake
 
@@ -69,11 +70,11 @@ LAUNCHER_RETRIES = 3
 """A new launcher adopts the running job."""
 
 
-def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
-    """Set all that the pod of a stage gets, the stage itself or its launcher."""
+def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False) -> None:
+    """Set all that the pod of a stage gets, the stage itself, its launcher, or one that takes the champion's artifact."""
     launched = is_launched(stage, recipe)
     image = recipe.image_of("launch" if launched else stage)
-    needs = LIGHT if launched else pod_requests(stage, recipe)
+    needs = LIGHT if launched or takes else pod_requests(stage, recipe)
     _configure_pod(task, stage, image, needs, recipe)
     if launched:
         _configure_watcher(task, recipe)
@@ -88,12 +89,26 @@ def configure_task(task: Any, stage: str, recipe: Recipe) -> None:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)
         if stage == "clean" and recipe.clean.engine != "processes":
             _prevent_eviction(task)  # its pods would go with it
+        if stage == "release":
+            _give_alerts(task, recipe)
     if STAGES[stage].costly and may_remake():
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
         _require_gpu_nodes(task, needs.gpus, recipe)
     backoff = "60s" if needs.gpus else "30s"
     task.set_retry(retries, backoff_duration=backoff, backoff_factor=2.0, backoff_max_duration=BACKOFF_CAP)
+
+
+def configure_first_step(task: Any, recipe: Recipe) -> None:
+    """Set all that the pod gets that begins a retraining: as much as the step that ends it."""
+    needs = pod_requests("release", recipe)
+    _configure_pod(task, RETRAIN, recipe.image_of("launch"), needs, recipe)
+    task.set_retry(
+        STAGES["release"].retries,
+        backoff_duration="30s",
+        backoff_factor=2.0,
+        backoff_max_duration=BACKOFF_CAP,
+    )
 
 
 def configure_exit_handler(task: Any, recipe: Recipe) -> None:
@@ -215,10 +230,15 @@ def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe
 
 def _configure_watcher(task: Any, recipe: Recipe) -> None:
     """Set what pods get that watch over others: alerts, and no eviction by autoscalers."""
+    _give_alerts(task, recipe)
+    _prevent_eviction(task)
+
+
+def _give_alerts(task: Any, recipe: Recipe) -> None:
+    """Set the addresses of those who are told."""
     if recipe.cluster.notifications:
         variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)
-    _prevent_eviction(task)
 
 
 def _prevent_eviction(task: Any) -> None:

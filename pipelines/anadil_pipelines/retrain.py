@@ -1,7 +1,7 @@
 """Training again on a schedule: a recurring run that is pinned to one pipeline version.
 
-Each run expands the globs of the recipe again. Where the data is the same, every artifact is
-found by its content and nothing is computed; where files came, clean and all that follows run.
+Each run expands the globs of the recipe again. A retraining teaches the champion the files that came since. Any other
+run finds every artifact by its content where the data is the same; where files came, clean and all that follows run.
 """
 
 import logging
@@ -12,6 +12,7 @@ import yaml
 
 from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import counted
+from anadil.runtime.kfp import SCHEDULED
 from anadil_pipelines.server import Kubeflow
 from anadil_pipelines.submit import (
     EXPERIMENT_ID,
@@ -90,7 +91,11 @@ def recurring_run_body(
     submission: Submission, cron: str, experiment: str, pipeline: str, version: str
 ) -> dict[str, Any]:
     """Return the body of a recurring run, for these ids."""
-    return submission.run(experiment, pipeline, version) | {
+    run = submission.run(experiment, pipeline, version)
+    if submission.options.retrains:
+        # Each run learns its time, from which the ledger tells what was missed.
+        run["runtime_config"]["parameters"][SCHEDULED] = "[[ScheduledTime]]"
+    return run | {
         "description": submission.description,
         "trigger": {"cron_schedule": {"cron": kubeflow_cron(cron)}},
         "mode": "ENABLE",

@@ -14,13 +14,15 @@ from kfp import dsl
 
 from anadil.core.stages import ENGINE_IMAGES, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import Step, recipe_of_step
-from anadil.runtime.kfp import VARIED, parameter_of
+from anadil.runtime.flow import RETRAIN, Step, recipe_of_step
+from anadil.runtime.kfp import DERIVED, SCHEDULED, STATE, VARIED, parameter_of
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
+NEW = "new"
+"""Output `state` of a retraining's first step where there is text to learn."""
 TYPES = {
     "written": dsl.Dataset,
     "corpus": dsl.Dataset,
@@ -30,6 +32,8 @@ TYPES = {
     "adapter": dsl.Model,
 }
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
+OF_CHAMPION = {"champion": dsl.Model, "earlier": dsl.Dataset}
+"""Cards of a retraining's first step: the champion, and the corpora that it has learnt."""
 METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
     # The step waits for the pods of a parallel sweep; what they made is found by its content.
@@ -44,7 +48,8 @@ MORE: dict[str, dict[str, Any]] = {
 
 def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
     """Return a component of kfp, which reads the name and the signature of a function and calls it once."""
-    cards = {card(word): dsl.Input[TYPES.get(word.partition("_")[0], dsl.Artifact)] for word in reads}
+    types = TYPES | OF_CHAMPION
+    cards = {card(word): dsl.Input[types.get(word.partition("_")[0], dsl.Artifact)] for word in reads}
     parameters = parameters | cards
     # A stage may have been left out, and a pipeline's caller may vary nothing.
     defaults = dict.fromkeys(VARIED, "") | dict.fromkeys(cards)
@@ -84,12 +89,20 @@ def _outputs(word: str) -> dict[str, Any]:
     return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 
-def component(step: Step, recipe: Recipe, *, launched: bool = False) -> Any:
-    """Return the component of a step of a run; launched, it starts the stage as a job of its own and follows it."""
+def component(step: Step, recipe: Recipe, of_champion: Sequence[str] = (), *, launched: bool = False) -> Any:
+    """Return the component of a step of a run.
+
+    Args:
+        step: The step.
+        recipe: The whole recipe.
+        of_champion: Those of `OF_CHAMPION` that it takes.
+        launched: It starts the stage as a job of its own and follows it.
+    """
     stage = step.stage
     words = [parameter_of(word) for word in step.reads_in_run(recipe)]
     parameters = RECIPE | {"run": str} | dict.fromkeys(words, str)
     parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
+    words += of_champion
     if launched:
         return _step(step.name, parameters, "tools", "anadil.launch", stage.name, reads=words)
     # The words are those of the whole recipe, the engine may be the source's own.
@@ -108,5 +121,24 @@ def candidate(recipe: Recipe) -> Any:
     return _step("candidate", parameters, "tokenizer", "anadil.tokenizer")
 
 
+def read_of_champion(step: Step) -> list[str]:
+    """Return those of `OF_CHAMPION` that a step of a retraining reads, so that the lineage leads to the champion."""
+    stage = step.stage
+    reads = {
+        "champion": stage.reads_champion or stage.name in ("pretrain", "release"),
+        "earlier": stage.extends == STAGES["clean"].extends or "corpus" in stage.of_champion,
+    }
+    return [word for word, is_read in reads.items() if is_read]
+
+
+retrain = _step(
+    RETRAIN,
+    RECIPE | {"run": str, SCHEDULED: str, DERIVED: dsl.OutputPath(str), STATE: dsl.OutputPath(str)}
+    | {card(word): dsl.Output[kind] for word, kind in OF_CHAMPION.items()} | METRICS,
+    "tools", "anadil.launch", RETRAIN,
+)  # fmt: skip
+"""First step of a retraining: it asks the registry for the champion, and writes the recipe of the others."""
 finish = _step("finish", RECIPE | {"run": str}, "tools", "anadil.launch", "finish")
 """Exit handler: stops what a run has left behind and tells how it ended."""
+finish_retraining = _step("finish", RECIPE | {"run": str, "first": str}, "tools", "anadil.launch", "finish")
+"""The same after a retraining."""

@@ -17,13 +17,16 @@ from typing import Any
 import yaml
 
 from anadil import __version__
+from anadil.core.errors import RecipeError
 from anadil.core.format import amount
+from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.preflight.checks import SUBMIT, PlannedRun, refuse
+from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values
-from anadil_pipelines.adapt import NAME, pipeline_yaml
+from anadil_pipelines.adapt import NAME, describe, pipeline_yaml
 from anadil_pipelines.resources import pod_requests, with_clean_workers
 from anadil_pipelines.server import Kubeflow
 
@@ -31,6 +34,9 @@ log = logging.getLogger(__name__)
 
 NUM_RECENT_RUNS = 100
 """Runs that are searched for one that is under way."""
+REGISTRY = "MLFLOW_TRACKING_URI"
+OF_ONE_MACHINE = "sqlite:"
+"""Begin of a registry's address that no other machine reaches."""
 ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
 
 
@@ -45,6 +51,8 @@ class SubmitOptions:
     """Namespace of the runs, where the server serves several users."""
     service_account: str | None = None
     """ServiceAccount of the steps; left out, the server's default."""
+    retrains: bool = False
+    """Each run teaches the registry's champion what came since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +74,7 @@ class Submission:
     @property
     def description(self) -> str:
         """One line beside the version."""
-        return f"Adapt {self.recipe.base.model} to {self.recipe.language_code}, anadil {__version__}"
+        return f"{describe(self.recipe, retrains=self.options.retrains)}, anadil {__version__}"
 
     def run(self, experiment: str, pipeline: str, version: str) -> dict[str, Any]:
         """Return the body of a run, for these ids."""
@@ -91,6 +99,9 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
         DataError: What a stage will read is missing, damaged or of no use.
         PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
     """
+    if options.retrains:
+        recipe = with_retrain(recipe)
+        check_registry(recipe, dry=dry)
     recipe = with_clean_workers(recipe)
     pod = pod_requests("clean", recipe)
     planned = PlannedRun(
@@ -98,7 +109,33 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
         memory_bytes=int(amount(pod.memory)), cpus=max(1, int(amount(pod.cpu))),
     )  # fmt: skip
     refuse(planned, dry=dry)
-    return Submission(recipe=recipe, options=options, pipeline=pipeline_yaml(recipe))
+    return Submission(
+        recipe=recipe, options=options, pipeline=pipeline_yaml(recipe, retrains=options.retrains)
+    )
+
+
+def with_retrain(recipe: Recipe) -> Recipe:
+    """Return the recipe with the section `retrain`, of defaults where it has none."""
+    return recipe.model_copy(update={"retrain": recipe.retrain or Retrain()})
+
+
+def check_registry(recipe: Recipe, *, dry: bool) -> None:
+    """Refuse a retraining whose pods would know no registry, or warn if `dry`.
+
+    Raises:
+        RecipeError: Neither the recipe nor a Secret names one that pods reach.
+    """
+    uri = recipe.tracking.uri
+    given = any(REGISTRY in keys for keys in recipe.cluster.secrets.values())
+    if (uri is None and given) or (uri not in (None, "off") and not str(uri).startswith(OF_ONE_MACHINE)):
+        return
+    fault = RecipeError(
+        f"tracking.uri: {masked(uri) if uri else 'not set'}: the steps of a retraining ask the registry for the champion; name "
+        f"a server that pods reach, such as http://mlflow:5000, or give {REGISTRY} by a Secret of cluster.secrets"
+    )
+    if not dry:
+        raise fault
+    log.warning("%s", fault)
 
 
 def new_name(stem: str) -> str:

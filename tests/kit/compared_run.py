@@ -8,7 +8,7 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.recipe.sections import Recipe
-from anadil.runtime.run_record import StepRecord, _write, _write_recipe, new_record, record_uri
+from anadil.runtime.run_record import StepRecord, _write, write_recipe, new_record, record_uri
 from tests.kit import report_run
 
 Json = dict[str, Any]
@@ -106,5 +106,5 @@ def make_run(root: Path, run: str, **given: Any) -> Path:
             new_record(used, run, name=given.get("name", "smoke"), until="evaluate"), steps=steps
         )
         _write(record_uri(str(root), run), record)
-        _write_recipe(str(root), run, used)
+        write_recipe(str(root), run, used)
     return root

@@ -1,13 +1,18 @@
 """Weeks of a model without a stage that computes: artifacts with the origins of real runs, and a registry of one name."""
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from anadil.artifacts import artifact, storage
+from anadil.core.errors import RecipeError
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import RegisteredModel
+from anadil.retrain import champion
 from anadil.retrain.champion import ReleasedModel
 from anadil.runtime.flow import flow_of, recipe_of_step
 from anadil.runtime.planned_artifact import PlannedArtifact, kept_artifact, planned_artifact
@@ -135,3 +140,18 @@ class Registry:
         kind = manifest.kind if manifest else "model"
         model = RegisteredModel(name=NAME, version=version, uri=uri, digest=digest, kind=kind)
         self.aliases[f"{NAME}@champion"] = model
+
+
+def use_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
+    """Return an empty registry, which every address leads to."""
+    made = Registry()
+
+    def open_made(tracking: str | None, *, makes: bool) -> Registry:
+        assert not makes
+        if not tracking:
+            raise RecipeError("no registry")
+        return made
+
+    monkeypatch.setattr(champion, "open_registry", open_made)
+    monkeypatch.setattr(champion, "registry_errors", lambda _: nullcontext())
+    return made

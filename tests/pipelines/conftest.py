@@ -31,19 +31,19 @@ def no_kubeflow_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.fixture(scope="session")
-def compiled_once() -> Callable[[Recipe], str]:
+def compiled_once() -> Callable[..., str]:
     """`pipeline_yaml` that compiles equal recipes once."""
     made: dict[str, str] = {}
 
-    def compiled(recipe: Recipe) -> str:
-        text = recipe.model_dump_json(exclude_unset=True)
-        return made.get(text) or made.setdefault(text, adapt.pipeline_yaml(recipe))
+    def compiled(recipe: Recipe, *, retrains: bool = False) -> str:
+        text = f"{retrains} {recipe.model_dump_json(exclude_unset=True)}"
+        return made.get(text) or made.setdefault(text, adapt.pipeline_yaml(recipe, retrains=retrains))
 
     return compiled
 
 
 @pytest.fixture(autouse=True)
-def no_second_compilation(monkeypatch: pytest.MonkeyPatch, compiled_once: Callable[[Recipe], str]) -> None:
+def no_second_compilation(monkeypatch: pytest.MonkeyPatch, compiled_once: Callable[..., str]) -> None:
     monkeypatch.setattr(submit, "pipeline_yaml", compiled_once)
 
 

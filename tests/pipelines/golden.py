@@ -46,17 +46,18 @@ POLICIES = {
     "parameterIterator": "over",
 }
 """Keys of a task, and the names that a summary gives them."""
-WHOLE: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "smoke": ("smoke", ()),
-    "everything": ("azerbaijani-1b", EVERYTHING),
+WHOLE: Mapping[str, tuple[str, ...]] = {
+    "smoke": ("smoke",),
+    "everything": ("azerbaijani-1b", *EVERYTHING),
+    "retrain": ("azerbaijani-1b", *EVERYTHING, "--retrain"),
 }
-"""Pipelines that the server's own schema reads: the smallest, and one with all that a cluster can be asked for."""
+"""Pipelines that the server's own schema reads: the smallest, and those with all that a cluster can be asked for."""
 
 
 @cache
-def compiled(recipe: str, settings: tuple[str, ...] = ()) -> str:
-    """What `anadil compile` writes."""
-    words = [word for setting in settings for word in ("--set", setting)]
+def compiled(recipe: str, *settings: str) -> str:
+    """What `anadil compile` writes, for values of keys and options."""
+    words = [word for each in settings for word in ([each] if each.startswith("--") else ["--set", each])]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "pipeline.yaml"
         assert main.main(["compile", recipe, "-f", str(path), *words]) == 0
@@ -141,8 +142,8 @@ def _tasks(spec: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from part.get("dag", {}).get("tasks", {}).items()
 
 
-def _in_short(recipe: str, settings: tuple[str, ...] = ()) -> str:
-    return summary(compiled(recipe, settings))
+def _in_short(recipe: str, *settings: str) -> str:
+    return summary(compiled(recipe, *settings))
 
 
 GOLDEN: Mapping[Path, Callable[[], str]] = {

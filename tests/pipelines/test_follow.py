@@ -74,3 +74,31 @@ def test_a_run_whose_steps_left_no_word_points_to_its_page(
 
     with pytest.raises(PreflightError, match=r"evicted, or its pod never started\); see http://.*#/runs"):
         follow(*followed, poll_s=0)
+
+
+@pytest.mark.parametrize(
+    ("first", "outcome", "code", "words"),
+    [
+        ("new", "champion", 0, "its model: champion"),
+        ("new", "refused", 6, "its model: refused"),
+        ("nothing", "", 0, "no new text since the champion"),
+    ],
+)
+def test_a_retraining_ends_as_the_command_does(
+    kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str], caplog: pytest.LogCaptureFixture, first: str,
+    outcome: str, code: int, words: str,
+) -> None:  # fmt: skip
+    caplog.set_level("INFO")
+    kubeflow.states = ["RUNNING", "SUCCEEDED"]
+    kubeflow.runs[0]["run_details"] = {"task_details": [{"display_name": "retrain", "state": "RUNNING"}]}
+    server, recipe, run = followed
+    recipe = submit.with_retrain(recipe)
+    for stage, figures in (("retrain", {"state": first}), ("release", {"outcome": outcome})):
+        if any(figures.values()):
+            with record_step(recipe, run, stage) as step:
+                step.uri, step.figures = "s3://bucket/1", {**figures}
+
+    assert follow(server, recipe, run, retrains=True, poll_s=0) == code
+
+    assert words in caplog.text
+    assert "retrain: running" in caplog.messages

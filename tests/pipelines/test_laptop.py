@@ -195,7 +195,8 @@ def test_a_step_that_went_well_names_its_artifact(tmp_path: Path, source: str, w
     output.write_text('{"parameterValues": {"corpus": "/w/corpus/1"}, "artifacts": {}}', encoding="utf-8")
     steps = StepResults()
 
-    given = {"inputs": {"parameterValues": {"source": source}}, "outputs": {"outputFile": str(output)}}
+    outputs = {"parameters": {"corpus": {}}, "outputFile": str(output)}
+    given = {"inputs": {"parameterValues": {"source": source}}, "outputs": outputs}
     laptop._record_result(steps, ["python", json.dumps(given)], 0)
 
     assert steps.uris == {word: "/w/corpus/1"}

@@ -145,7 +145,7 @@ def test_a_wrong_value_is_told_by_its_name(values: dict[str, str], told: str) ->
 
 def test_the_exit_handler_looks_where_the_run_was_told_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[tuple[str | None, str]] = []
-    monkeypatch.setattr(kfp_steps, "finish", lambda recipe, run: told.append((recipe.storage.root, run)))
+    monkeypatch.setattr(kfp_steps, "finish", lambda recipe, run, _: told.append((recipe.storage.root, run)))
     values = {"recipe": RECIPE.model_dump_json(), "run": "run-1", "root": "s3://bucket/other"}
 
     code = kfp_steps.main(["finish", "--executor-input", json.dumps({"inputs": {"parameterValues": values}})])

@@ -190,3 +190,36 @@ def test_a_later_run_reuses_what_is_there_until_a_file_comes(
     assert later.uri != first.uri
     new = later.manifest.origin.items() - first.manifest.origin.items()
     assert [name for name, _ in new] == [f"file {folder}/tuesday.jsonl"]
+
+
+def test_a_recurring_retraining_is_pinned_and_learns_its_time(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("schedule", recipe_file, "--retrain", "--cron", SUNDAYS)
+    registry = ("--set", "tracking.uri=http://mlflow:5000")
+
+    assert anadil(*words) == 2
+    assert "tracking.uri: not set: the steps of a retraining ask the registry" in capsys.readouterr().err
+    assert anadil(*words, "--set", "tracking.uri=sqlite:////data/mlflow.db") == 2
+    assert anadil(*words, *registry) == 0
+
+    [made], [version] = kubeflow.recurring_runs, kubeflow.pipeline_versions
+    assert made["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
+    assert made["runtime_config"]["parameters"]["scheduled"] == "[[ScheduledTime]]"
+    assert made["description"].startswith("Retrain the az champion on the text that came since, anadil")
+    tasks = version["pipeline_spec"]["pipeline_spec"]["components"]["comp-exit-handler-1"]["dag"]["tasks"]
+    assert "retrain" in tasks
+
+
+def test_a_registry_may_come_by_a_secret_and_a_dry_run_warns_where_none_is_named(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("submit", recipe_file, "--retrain")
+
+    assert anadil(*words, "--dry-run") == 0
+    assert "tracking.uri: not set: the steps of a retraining ask" in capsys.readouterr().err
+    assert anadil(*words, "--set", "cluster.secrets={mlflow: [MLFLOW_TRACKING_URI]}") == 0
+
+    [run] = kubeflow.runs
+    # A run by hand has no time of a schedule.
+    assert "scheduled" not in run["runtime_config"]["parameters"]

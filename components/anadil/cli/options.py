@@ -59,3 +59,9 @@ def add_until_option(command: argparse.ArgumentParser, text: str) -> None:
 def stages_until(name: str) -> tuple[Stage, ...]:
     """The stages of the flow up to one."""
     return FLOW[: FLOW.index(STAGES[name]) + 1]
+
+
+def add_retrain_option(parser: argparse.ArgumentParser) -> None:
+    """`--retrain`, of the commands of a pipeline."""
+    text = "teach the registry's champion the text that came since, as `anadil retrain` does"
+    parser.add_argument("--retrain", action="store_true", help=text)

@@ -1,24 +1,24 @@
 """The steps that the image `tools` runs in a pipeline: launch a job and follow it, and the exit handler."""
 
 import argparse
-import json
 import logging
 from collections.abc import Sequence
 
 from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import AnadilError, DataError, RecipeError
+from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.backend import ERROR_CLASSES, FINAL
 from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.jobs.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
+from anadil.launch.retrain_step import MISSED, begin_retraining, end_retraining
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
-from anadil.runtime.flow import flow_of
+from anadil.runtime.flow import RETRAIN, flow_of
 from anadil.runtime.planned_artifact import MadeArtifact, look_up
 from anadil.runtime.run_record import end_left_run, read_steps, record_step, step_uri
 from anadil.runtime.termination import exit_code_of, is_deterministic
@@ -35,12 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     steps = top.add_subparsers(dest="step", metavar="STEP", required=True)
     helps = {name: f"launch {name} as a job of its own and follow it" for name in LAUNCHABLE}
-    for name, text in {**helps, "finish": "exit handler: clean up and notify"}.items():
+    helps |= {RETRAIN: "find what came since the champion", "finish": "exit handler: clean up and notify"}
+    for name, text in helps.items():
         steps.add_parser(name, help=text).add_argument("--executor-input", required=True, metavar="JSON")
     options = top.parse_args(argv)
     logs.set_up(f"launch {options.step}", container=True)
-    if options.step == "finish":
-        return exit_code_of(lambda: _finish(options.executor_input))
+    tools = {RETRAIN: begin_retraining, "finish": _finish}
+    if options.step in tools:
+        return exit_code_of(lambda: tools[options.step](kfp.parse_tool_input(options.executor_input)))
     return exit_code_of(lambda: _launch(options.step, options.executor_input))
 
 
@@ -58,13 +60,8 @@ def _launch(name: str, text: str) -> int:
     return 0
 
 
-def _finish(text: str) -> int:
-    try:
-        values = json.loads(text)["inputs"]["parameterValues"]
-        recipe, run = kfp.varied_recipe(values), str(values["run"])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
-    finish(load_recipe(recipe), run)
+def _finish(call: kfp.ToolInput) -> int:
+    finish(call.recipe, call.run, str(call.values.get("first", "")))
     return 0
 
 
@@ -110,37 +107,51 @@ def _goes_on(request: LaunchRequest) -> bool:
     return status.state not in FINAL
 
 
-def finish(recipe: Recipe, run: str) -> None:
-    """Stop the jobs that a pipeline run has left behind, and tell how it ended."""
+def finish(recipe: Recipe, run: str, first: str = "") -> None:
+    """Stop the jobs that a pipeline run has left behind, and tell how it ended.
+
+    Args:
+        recipe: Of the pipeline.
+        run: Its id.
+        first: Step before those of the recipe's flow, if there is one.
+    """
     if recipe.cluster.backend in JOB_KINDS:
         try:
             for name in stop_run(run, kind=recipe.cluster.backend, namespace=recipe.cluster.namespace):
                 log.info("stopped %s, which the run had left", name)
         except AnadilError as error:  # the handler of a run never fails it
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
-    event = _run_event(recipe, run)
+    event = _run_event(recipe, run, first)
     log.info("%s: %s", event.kind, event.message)
     if event.kind != "completed":
         end_left_run(str(recipe.storage.root), run, event.message)
+    if first == RETRAIN:
+        end_retraining(recipe, run, event.message)
     notify(event)
 
 
-def _run_event(recipe: Recipe, run: str) -> Event:
-    stages = [step.name for step in flow_of(recipe)]
+def _run_event(recipe: Recipe, run: str, first: str) -> Event:
+    stages = [*([first] if first else []), *(step.name for step in flow_of(recipe))]
     try:
         steps = read_steps(str(recipe.storage.root), run, stages)
     except AnadilError as error:
         text = f"how the steps ended cannot be read: {error}"
         return Event(kind="failed", run=run, message=text, resume=RESUME)
+    # Missed times are said here, because nobody reads the log of the first step.
+    past = "".join(f"; {each.figures[MISSED]}" for each in steps if MISSED in each.figures)
     if bad := next((each for each in steps if each.status != "finished"), None):
         stopped = bad.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
-        message = bad.message or f"exit code {bad.exit_code}"
+        message = f"{bad.message or f'exit code {bad.exit_code}'}{past}"
         return Event(
             kind="stopped" if stopped else "failed", run=run, stage=bad.stage, message=message, resume=RESUME
         )
+    if first and steps and steps[0].figures.get("state") == "nothing":
+        return Event(kind="completed", run=run, message=f"no new text since the champion{past}")
     if len(steps) < len(stages):
         missing = next(name for name in stages if name not in {each.stage for each in steps})
-        message = "the step left no word: it was cancelled, evicted, or its pod never started"
+        message = f"the step left no word: it was cancelled, evicted, or its pod never started{past}"
         return Event(kind="failed", run=run, stage=missing, message=message, resume=RESUME)
-    message = f"all {len(steps)} steps finished, {human_seconds(sum(each.seconds for each in steps))} of work"
-    return Event(kind="completed", run=run, message=message, artifact=f"{steps[-1].uri}/report.html")
+    seconds = human_seconds(sum(each.seconds for each in steps))
+    message = f"all {len(steps)} steps finished, {seconds} of work{past}"
+    page = next(each.uri for each in steps if each.stage == "report")
+    return Event(kind="completed", run=run, message=message, artifact=f"{page}/report.html")

@@ -19,7 +19,13 @@ from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import refuse_missing
 from anadil.runtime.job import earlier_place
-from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, look_up, planned_artifact
+from anadil.runtime.planned_artifact import (
+    MadeArtifact,
+    PlannedArtifact,
+    kept_artifact,
+    look_up,
+    planned_artifact,
+)
 from anadil.runtime.remake import refuse_remake
 
 log = logging.getLogger(__name__)
@@ -72,6 +78,8 @@ def launch_job(
         AnadilError: The artifact cannot be made, or its job failed; the text names the remedy.
     """
     chosen = backend or request.recipe.cluster.backend
+    if made := kept_artifact(STAGES[request.stage], request.recipe, request.out):
+        return made
     if chosen in JOB_KINDS:
         _check_claims(request)
     planned = target_of(request)

@@ -17,6 +17,8 @@ from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, valu
 
 log = logging.getLogger(__name__)
 
+RETRAIN = "retrain"
+"""First step of a retraining on a cluster, which writes the recipe of the others."""
 NAMED = re.compile(r"([a-z][a-z0-9_]*)=(.+)", re.DOTALL)
 """A source and the URI of its artifact, on a command line."""
 

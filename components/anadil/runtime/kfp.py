@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
@@ -22,6 +23,11 @@ PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
 METRICS = "metrics"
 DATASET = "system.Dataset"
+SCHEDULED = "scheduled"
+"""Parameter of the pipeline of a retraining: the time for which a schedule starts a run."""
+DERIVED, STATE = "derived", "state"
+"""Outputs of a retraining's first step: the place of the other steps' recipe, and whether there is text to learn."""
+Scalar = float | int | str
 VARIED = {
     "base": "base.model",
     "steps": "pretrain.phases.steps",
@@ -90,6 +96,35 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
         raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolInput:
+    """One start of a step that makes no artifact, by Kubeflow Pipelines."""
+
+    recipe: Recipe
+    run: str
+    """Id of the pipeline run."""
+    values: Mapping[str, Any]
+    """All parameters."""
+    outputs: dict[str, Any]
+    """Where the launcher wants the results."""
+
+
+def parse_tool_input(text: str) -> ToolInput:
+    """The executor input of a step that is no stage.
+
+    Raises:
+        RecipeError: It is not what Kubeflow Pipelines passes.
+    """
+    try:
+        given = json.loads(text)
+        values = given["inputs"]["parameterValues"]
+        recipe, run = varied_recipe(values), str(values["run"])
+        outputs = dict(given.get("outputs", {}))
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise RecipeError(f"--executor-input: not what Kubeflow Pipelines passes ({error!r})") from None
+    return ToolInput(recipe=load_recipe(recipe), run=run, values=values, outputs=outputs)
+
+
 def parameter_of(word: str) -> str:
     """Return the name of the parameter that holds an artifact's URI: one of Python, so without the dot."""
     return word.replace(".", "_")
@@ -100,11 +135,16 @@ def varied_recipe(values: Mapping[str, Any]) -> str:
 
     Raises:
         RecipeError: A value is no YAML, or is not one for each phase.
+        DataError: The recipe is a place, and nothing is there.
     """
     given = {name: text for name in VARIED if (text := str(values.get(name) or "").strip())}
+    recipe = str(values["recipe"])
+    if not recipe.lstrip().startswith("{"):
+        # A list of new files may be longer than 128 KiB, the most for one argument of a process (Linux).
+        recipe = storage.store(recipe).read(recipe).decode()
     if not given:
-        return str(values["recipe"])
-    data = json.loads(values["recipe"])
+        return recipe
+    data = json.loads(recipe)
     for name, text in given.items():
         section, key, *of_phase = VARIED[name].split(".")
         table = data.setdefault(section, {})
@@ -163,13 +203,33 @@ def _of_one_part(recipe: str, size: str, strategy: str) -> str:
 
 def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Manifest) -> None:
     """Write the parameter, the artifacts' metadata and files, and the pages of a finished artifact."""
-    path = Path(outputs["parameters"][stage.writes]["outputFile"])
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(uri, encoding="utf-8")
+    listed = {name: each["artifacts"][0] for name, each in outputs.get("artifacts", {}).items()}
+    cards = {name: _metadata(name, described, uri, manifest) for name, described in listed.items()}
+    pages = {name: fetch(uri, stage.writes)[0] / PAGES[name] for name in listed if name in PAGES}
+    write_results(outputs, {stage.writes: uri}, cards, pages)
+
+
+def write_results(
+    outputs: dict[str, Any],
+    values: Mapping[str, str],
+    cards: Mapping[str, Mapping[str, Scalar]],
+    pages: Mapping[str, Path],
+) -> None:
+    """Write the parameters of a step, and the metadata and the file of each of its artifacts.
+
+    Args:
+        outputs: Where the launcher wants them.
+        values: Parameter -> value.
+        cards: Artifact -> metadata.
+        pages: Those of them whose file is a page -> the page.
+    """
+    for name, value in values.items():
+        path = Path(outputs["parameters"][name]["outputFile"])
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(value, encoding="utf-8")
     artifacts = {}
     for name, listed in outputs.get("artifacts", {}).items():
-        described = dict(listed["artifacts"][0])
-        described["metadata"] = _metadata(name, described, uri, manifest)
+        described = dict(listed["artifacts"][0]) | {"metadata": dict(cards[name])}
         if name != METRICS:
             # The card that stands for the artifact in Kubeflow's lineage keeps the launcher's URI, and its file says
             # where the artifact lies. With the artifact's own URI the step would fail: what the launcher registers on
@@ -178,8 +238,8 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
             # launchers fail a step that has written no file.
             file = _launcher_path(described["uri"])
             file.parent.mkdir(parents=True, exist_ok=True)
-            if name in PAGES:
-                shutil.copyfile(fetch(uri, stage.writes)[0] / PAGES[name], file)
+            if name in pages:
+                shutil.copyfile(pages[name], file)
             else:
                 text = json.dumps(described["metadata"], indent=2, ensure_ascii=False)
                 file.write_text(f"{text}\n", encoding="utf-8")
@@ -187,7 +247,7 @@ def write_outputs(stage: Stage, outputs: dict[str, Any], uri: str, manifest: Man
     target = Path(outputs["outputFile"])
     target.parent.mkdir(parents=True, exist_ok=True)
     # Local runs know an output only from this file; the cluster's launcher merges it.
-    written = {"parameterValues": {stage.writes: uri}, "artifacts": artifacts}
+    written = {"parameterValues": dict(values), "artifacts": artifacts}
     target.write_text(json.dumps(written), encoding="utf-8")
 
 
@@ -197,9 +257,7 @@ def _launcher_path(uri: str) -> Path:
     return Path(f"/{scheme.replace('gs', 'gcs')}/{rest}") if separator else Path(uri)
 
 
-def _metadata(
-    name: str, described: Mapping[str, Any], uri: str, manifest: Manifest
-) -> dict[str, float | int | str]:
+def _metadata(name: str, described: Mapping[str, Any], uri: str, manifest: Manifest) -> dict[str, Scalar]:
     """Numbers alone for a Metrics artifact; for another where it lies, its digest, counts and figures."""
     # NaN is no JSON: the launcher could not read the file, and the step would fail at its very end.
     figures = {
@@ -210,7 +268,7 @@ def _metadata(
     if name == METRICS:
         # Newer launchers fail a step for a metric that is no number, and true is none.
         return {key: value for key, value in figures.items() if not isinstance(value, str | bool)}
-    place: dict[str, float | int | str] = {"uri": uri, "sha256": manifest.digest}
+    place: dict[str, Scalar] = {"uri": uri, "sha256": manifest.digest}
     if name in PAGES:
         return place
     is_dataset = described.get("type", {}).get("schemaTitle") == DATASET

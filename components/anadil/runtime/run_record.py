@@ -28,7 +28,7 @@ from anadil.core.log import masked
 from anadil.core.processes import start_of
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.flow import flow_of
+from anadil.runtime.flow import RETRAIN, flow_of
 
 log = logging.getLogger(__name__)
 
@@ -148,14 +148,15 @@ def note_step(recipe: Recipe, run: str, stage: str, step: StepRecord) -> None:
     """Put a step into the record of its run; what cannot be written fails no step."""
     root = recipe.storage.root
     # A pod of a parallel loop is a part of a step.
-    if not root or stage not in {step.name for step in flow_of(recipe, FLOW[-1].name)} | {*STAGES}:
+    names = {step.name for step in flow_of(recipe, FLOW[-1].name)} | {*STAGES, RETRAIN}
+    if not root or stage not in names:
         return
     uri = record_uri(root, run)
     with no_failure(uri):
         known = _known(uri)
         record = known or new_record(recipe, run)
         if not known:
-            _write_recipe(root, run, recipe)
+            write_recipe(root, run, recipe)
         step = replace(step, message=masked(step.message)[:MAX_MESSAGE_CHARS])
         _write(uri, replace(record, steps=record.steps | {stage: step}))
 
@@ -267,7 +268,7 @@ def recorded_run(recipe: Recipe, work: Path, run: str, name: str, until: str) ->
     begun = new_record(recipe, run, name=name, until=until, process=this_process())
     for place in dict.fromkeys((root, str(work))):
         with no_failure(record_uri(place, run)):
-            _write_recipe(place, run, recipe)
+            write_recipe(place, run, recipe)
             _write(record_uri(place, run), begun)
     codes: list[int] = []
     ended = errors.BUG
@@ -309,9 +310,11 @@ def _write(uri: str, record: RunRecord) -> None:
     storage.store(uri).write(uri, json.dumps(content, ensure_ascii=False).encode(errors="replace"))
 
 
-def _write_recipe(root: str, run: str, recipe: Recipe) -> None:
+def write_recipe(root: str, run: str, recipe: Recipe) -> str:
+    """Write the resolved recipe of a run; return its place."""
     uri = join(root, "runs", run, RECIPE_FILE)
     storage.store(uri).write(uri, recipe.model_dump_json(indent=1).encode(errors="replace"))
+    return uri
 
 
 @contextmanager

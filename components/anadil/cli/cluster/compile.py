@@ -5,7 +5,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.options import add_recipe_argument, add_set_option
+from anadil.cli.options import add_recipe_argument, add_retrain_option, add_set_option
 from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
 
@@ -20,6 +20,7 @@ def add_compile(name: str, commands: Any, text: str) -> None:
         "-f", "--file", required=True, type=Path, metavar="FILE", help="file to write, such as pipeline.yaml"
     )
     add_set_option(compiled)
+    add_retrain_option(compiled)
     compiled.set_defaults(command=_compile)
 
 
@@ -28,8 +29,10 @@ def _compile(options: argparse.Namespace) -> int:
     require_packages("pipelines")
     from anadil_pipelines.adapt import write_pipeline
     from anadil_pipelines.resources import with_clean_workers
+    from anadil_pipelines.submit import with_retrain
 
-    write_pipeline(with_clean_workers(recipe), options.file)
+    recipe = with_retrain(recipe) if options.retrain else recipe
+    write_pipeline(with_clean_workers(recipe), options.file, retrains=options.retrain)
     if recipe.storage.root is None:
         log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
     print(options.file)

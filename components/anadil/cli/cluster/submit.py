@@ -6,7 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
+from anadil.cli.options import (
+    add_output_option,
+    add_recipe_argument,
+    add_retrain_option,
+    add_set_option,
+)
 from anadil.cli.output import print_table
 from anadil.preflight.packages import require_packages
 from anadil.recipe.load import load_recipe
@@ -80,7 +85,7 @@ def submit_command(options: argparse.Namespace) -> int:
     print_table({"run": run, "page": server.link(f"runs/details/{run}")}, options.output)
     if options.follow:
         sys.stdout.flush()
-        return follow(server, submission.recipe, run)
+        return follow(server, submission.recipe, run, retrains=options.retrain)
     return 0
 
 
@@ -132,6 +137,7 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--experiment", default=EXPERIMENT, metavar="NAME", help=text)
     text = "ServiceAccount of the steps, whose AWS role reads and writes storage.root (default: the server's)"
     parser.add_argument("--service-account", metavar="NAME", help=text)
+    add_retrain_option(parser)
     add_output_option(parser)
 
 
@@ -140,7 +146,7 @@ def _prepare(options: argparse.Namespace, name: str) -> "Submission":
 
     submit_options = SubmitOptions(
         name=name, experiment=options.experiment, namespace=options.namespace,
-        service_account=options.service_account,
+        service_account=options.service_account, retrains=options.retrain,
     )  # fmt: skip
     return prepare(load_recipe(options.recipe, options.set), submit_options, dry=options.dry_run)
 
