@@ -8,7 +8,7 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.recipe.sections import Recipe
-from anadil.runtime.run_record import StepRecord, _write, write_recipe, new_record, record_uri
+from anadil.runtime.run_record import StepRecord, _write, new_record, record_uri, write_recipe
 from tests.kit import report_run
 
 Json = dict[str, Any]

@@ -78,7 +78,7 @@ def _begin(recipe: Recipe, run: str, ledger: Ledger, scheduled: str) -> tuple[Re
     version, num_files = resolution.champion.version, resolution.num_files
     ledger.write(Retraining(id=run, started=started, champion=version, num_files=num_files))
     if resolution.lineage and recipe.retrain and recipe.retrain.max_usd is not None:
-        refuse_dear(recipe, week_cost(recipe, resolution.lineage, resolution.inputs).week)
+        refuse_dear(recipe, week_cost(recipe, resolution.recipe, resolution.lineage, resolution.inputs).week)
     return resolution, "".join(lines[1:])
 
 
