@@ -327,3 +327,25 @@ def test_text_and_artifacts_may_lie_in_s3(tmp_path: Path, registry: Registry, bu
 
     assert (derived.clean.inputs, derived.clean.since) == ((new,), uris["corpus"])
     assert uris["corpus"].startswith(f"{bucket}/store/corpus/")
+
+
+def test_a_week_of_which_nothing_was_kept_is_no_part_of_the_lineage(
+    tmp_path: Path, registry: Registry
+) -> None:
+    first = add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = first_week(registry, recipe)
+    second = add_text(tmp_path / "text", "2.jsonl")
+    corpus = artifact.read_manifest(uris["corpus"])
+    assert corpus is not None
+    # The same content by other files: the digest of the corpus that it was added to.
+    folder = tmp_path / "store/corpus/nothing"
+    shutil.copytree(uris["corpus"], folder)
+    origin = {"stage": "clean", "input clean.since": corpus.digest, f"file {second}": "0"}
+    artifact.seal(folder, kind="corpus", origin=origin)
+
+    lineage = lineage_of(released(uris["model"]))
+
+    assert (lineage.places["corpus"], list(lineage.files[""])) == (uris["corpus"], [first])
+    shutil.rmtree(uris["corpus"])
+    assert len(lineage_of(released(uris["model"])).earlier[""]) == 1

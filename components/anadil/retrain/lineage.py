@@ -111,7 +111,8 @@ class _Walk:
     def _chain(self, corpus: Made) -> list[Made]:
         """Return a corpus and those that it was added to, one after another."""
         chain = [corpus]
-        while SINCE in chain[-1][1].origin:
+        # Never round in a circle, whatever the clocks of the storage say of the order.
+        while chain[-1][1].origin.get(SINCE) not in {None, *(each.digest for _, each in chain)}:
             chain.append(self._input(chain[-1][1], STAGES["clean"].extends))
         return chain
 
@@ -119,7 +120,8 @@ class _Walk:
         digest = reader.origin[f"{INPUT}{name}"]
         word = kind_of(name) if kind_of(name) in WORDS and name != STAGES["clean"].extends else "corpus"
         if places := self._below(word).get(digest):
-            return places[0]
+            # A week of which nothing was kept has made a later corpus of the same digest, which was added to this one.
+            return places[-1]
         raise IntegrityError(
             f"{self.champion.uri}: its {reader.kind} was made from the {word} {digest[:DIGITS]}, and none with that digest "
             f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root, or train anew: --from-base"
