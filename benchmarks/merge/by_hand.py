@@ -19,6 +19,12 @@ def weights(folder: Path) -> Weights:
     return tensors
 
 
+def precisions(folder: Path) -> dict[str, torch.dtype]:
+    """Precision in which each tensor of a model's directory is stored."""
+    files = sorted(folder.glob("*.safetensors"))
+    return {name: tensor.dtype for file in files for name, tensor in load_file(file).items()}
+
+
 def sources(tokenizer: Path) -> list[list[int]] | None:
     """Base ids of each row of a tokenizer artifact's vocabulary; None where it is the base's."""
     rows: list[list[int] | None] | None = json.loads((tokenizer / "embedding_map.json").read_text())["rows"]

@@ -94,14 +94,17 @@ def one(models: Models, seed: int) -> Seed:
 
 
 def differing(models: Models, adapted: Path, merged: Path, share: float) -> int:
-    """Count the numbers of a merged model that are not those of plain torch, bit by bit."""
+    """Count the numbers of a merged model that are not those of plain torch, bit by bit, in the model's own precision."""
     rows = by_hand.sources(models.tokenizer)
     carried = by_hand.carried(by_hand.weights(models.base), rows)
     expected = by_hand.interpolated(by_hand.weights(adapted), carried, share)
-    actual = by_hand.weights(merged)
+    actual, precisions = by_hand.weights(merged), by_hand.precisions(merged)
     if actual.keys() != expected.keys():
         return sum(tensor.numel() for tensor in expected.values())
-    return sum(int((actual[name] != tensor).sum()) for name, tensor in expected.items())
+    # Products in FP32, rounded once where training in BF16 has stored BF16.
+    return sum(
+        int((actual[name] != tensor.to(precisions[name]).float()).sum()) for name, tensor in expected.items()
+    )
 
 
 def figures(seeds: Sequence[Seed]) -> Iterator[str]:

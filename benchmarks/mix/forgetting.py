@@ -36,8 +36,6 @@ HELD_OUT_EVERY = 16
 """One document of so many is scored and not trained on."""
 CODE_EVERY = 8
 """One file of so many of Python's standard library is scored."""
-LONGEST_SCORED = 20_000
-"""Characters of a scored document: a few long ones would be most of the figure."""
 ROWS: dict[str, dict[str, float]] = {
     "none": {"web": 1},
     "1 % real English": {"web": 0.99, "en": 0.01},
@@ -67,13 +65,18 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--length", type=int, default=1_024, help="tokens of a sequence")
     made.add_argument("--lr", type=float, default=5e-4)
     made.add_argument("--written", type=int, default=250_000, help="tokens that the base writes")
+    made.add_argument(
+        "--precision", default="auto", help="of trainings; `bf16` on a CPU that has its products"
+    )
+    # A few long documents would be most of the figure.
+    made.add_argument("--scored-chars", type=int, default=20_000, help="of a document, at most")
     made.add_argument("--documents", type=int, help="at most so many of a language or column")
     made.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     made.add_argument("--prepare", action="store_true", help="make tokens, and stop before training")
     return made
 
 
-def texts() -> dict[str, list[str]]:
+def texts(most_chars: int) -> dict[str, list[str]]:
     """Training text by source, and scored text by column behind `scored.`; all English news is scored and none trained on."""
     az, en = documents("az"), documents("en")
     is_news = [any(name in file for name in NEWS) for file, _ in en]
@@ -90,19 +93,17 @@ def texts() -> dict[str, list[str]]:
         "web": [text for at, text in enumerate(web) if at % HELD_OUT_EVERY],
         "en": [text for at, text in enumerate(pages) if at % HELD_OUT_EVERY],
     }
-    return trained | {
-        f"scored.{name}": [text[:LONGEST_SCORED] for text in each] for name, each in scored.items()
-    }
+    return trained | {f"scored.{name}": [text[:most_chars] for text in each] for name, each in scored.items()}
 
 
-def write_texts(folder: Path, most: int | None) -> None:
+def write_texts(folder: Path, most: int | None, most_chars: int) -> None:
     """Write each text as JSON lines, unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     if all(
         (folder / f"{name}.jsonl").exists() for name in ("web", "en", *(f"scored.{each}" for each in COLUMNS))
     ):
         return
-    for name, each in texts().items():
+    for name, each in texts(most_chars).items():
         write_lines(folder / f"{name}.jsonl", [{"text": text} for text in each[:most]])
 
 
@@ -148,6 +149,7 @@ class Benchmark:
             "tokenizer": {"strategies": ["base"]},
             "pretrain": {
                 "phases": [{"trains": "all", "steps": asked.steps, "lr": asked.lr, "mix": dict(mix)}],
+                "precision": asked.precision,
                 "batch_size": asked.batch,
                 "micro_batch_size": min(asked.micro, asked.batch),
                 "sequence_length": asked.length,
@@ -255,7 +257,7 @@ def main() -> None:
     """Train all rows, and print the tables."""
     asked = parser().parse_args()
     benchmark = Benchmark(asked=asked, turns=threading.Semaphore(asked.jobs), scoring=threading.Lock())
-    write_texts(benchmark.work / "texts", asked.documents)
+    write_texts(benchmark.work / "texts", asked.documents, asked.scored_chars)
     if asked.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     benchmark.recipe("all", dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1))

@@ -77,11 +77,14 @@ def main() -> None:
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
     parser.add_argument("--length", type=int, default=64, help="tokens of a sequence")
+    parser.add_argument("--bf16", action="store_true", help="products in BF16, on a CPU that has them")
     parser.add_argument("--base-text", nargs="+", type=Path, default=[], help="what the base learns before")
     parser.add_argument("--base-steps", type=int, default=300)
     parser.add_argument("--base-lr", type=float, default=2e-3)
     settings = parser.parse_args()
     began = time.process_time()
+    # All that is trained or scored below is in it.
+    torch.autocast("cpu", torch.bfloat16, enabled=settings.bf16).__enter__()
     base = learnt_base(settings)
     train, heldout = texts_of(settings.text)
     with tempfile.TemporaryDirectory() as name:
@@ -204,7 +207,7 @@ def distill(
             states = teacher.model(input_ids=read, use_cache=False).last_hidden_state
             expected = states.gather(1, ends[:, :, None].expand(-1, -1, states.shape[-1]))
         loss = functional.mse_loss(
-            model.model(input_ids=windows, use_cache=False).last_hidden_state, expected
+            model.model(input_ids=windows, use_cache=False).last_hidden_state.float(), expected.float()
         )
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
@@ -245,7 +248,7 @@ def training(
 def nats(model: Any, windows: torch.Tensor) -> torch.Tensor:
     """Loss of each token but the first of each row."""
     logits = model(input_ids=windows[:, :-1], use_cache=False).logits
-    return functional.cross_entropy(logits.flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
+    return functional.cross_entropy(logits.float().flatten(0, 1), windows[:, 1:].flatten(), reduction="none")
 
 
 @torch.no_grad()
