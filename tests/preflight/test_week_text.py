@@ -1,6 +1,7 @@
 """Text of a retraining before it runs: the champion's by its tokens, new text by its files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from anadil.core.errors import DataError
 from anadil.plan.instances import machine
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.plan.plan_file import plan_as_file
+from anadil.preflight.clean_cost import sizes_of_inputs
 from anadil.preflight.text_size import inspect_text, text_of
 from anadil.recipe.sections import Recipe
 
@@ -80,6 +82,10 @@ def test_new_text_has_as_many_bytes_a_token_as_the_champion_s_and_a_source_witho
     }
 
 
+def test_only_files_that_are_cleaned_cost_something(week: Recipe, tmp_path: Path) -> None:
+    assert sizes_of_inputs(week) == {str(tmp_path / "new.jsonl"): 1_000_000}
+
+
 def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -> None:
     plan = planned(week, text_of(week))
 
@@ -103,6 +109,14 @@ def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -
         "en": ((pytest.approx(0.1),), pytest.approx(0.04, abs=0.01)),
     }
     assert not any("trial" in each for each in plan.assumptions)
+
+
+def test_an_estimate_of_no_token_is_no_part(week: Recipe) -> None:
+    text = text_of(week)
+
+    assert (
+        planned(week, text | {"new_en": replace(text["new_web"], tokens=0)}).text == planned(week, text).text
+    )
 
 
 def test_the_doctor_says_how_often_each_part_is_read(week: Recipe) -> None:

@@ -121,6 +121,7 @@ def test_a_week_from_the_plateau_reads_its_text_once_and_the_next_begins_at_its_
     [point] = [each for each in done["branch_points"] if each["step"] > 10]
     flat = point["step"] - 10
     assert flat == counts["steps"] - math.ceil(counts["steps"] / 4)
+    assert [each["mix"] for each in done["phases"]] == [None, {"earlier": 0.5, "new": 0.5}]
     rates = [line["lr"] for line in lines(job) if line["step"] > 10]
     assert rates[:flat] == [0.005] * flat
     assert rates[flat] < 0.005

@@ -202,6 +202,7 @@ def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Reci
 def _plan_week(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Recipe, PlannedText]:
     """Phases and text of a retraining; where the text is not known, all steps of the last phase."""
     context, last = recipe.pretrain.sequence_length, recipe.pretrain.phases[-1]
+    text = {name: each for name, each in text.items() if each.tokens}
     parts = [
         part_of(name, recipe, each.sequences or ceil(each.tokens / context), each.tokens)
         for name, each in text.items()

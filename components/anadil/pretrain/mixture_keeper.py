@@ -101,8 +101,8 @@ class MixtureKeeper(Callback):
         new = new_names(run.job.recipe)
         self.begins = {name: 0 if name in new else stands.get(name, 0) for name in names}
         self._schedule = standing(names, self.begins, number)
-        sources = {name: each for name, each in state.sources.items() if name in names and name not in new}
-        run.state = replace(state, sources=sources)
+        # Tokens by part are those of this run, as its passes are.
+        run.state = replace(state, sources={})
 
     def _use(self, schedule: Schedule) -> None:
         self._schedule = schedule

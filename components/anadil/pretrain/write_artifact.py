@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,16 @@ def _storage(training: Training) -> CheckpointStorage:
 def _summary(training: Training) -> dict[str, Any]:
     settings, trainer, state = training.job.recipe.pretrain, training.trainer, training.state
     data, net, lines = trainer.data, trainer.net, training.lines
+    # Phases that are done before a week have the mixes of other parts, which their own run tells.
+    done = settings.steps - sum(each.steps for each in settings.phases_left) if _is_week(training) else 0
+    ends = accumulate(phase.steps for phase in settings.phases)
     phases = [
-        {**phase.model_dump(mode="json"), "trainable_parameters": trainer.num_trainable(number)}
-        for number, phase in enumerate(settings.phases)
+        {
+            **phase.model_dump(mode="json"),
+            **({"mix": None, "anneal": None} if end <= done else {}),
+            "trainable_parameters": trainer.num_trainable(number),
+        }
+        for number, (phase, end) in enumerate(zip(settings.phases, ends, strict=True))
     ]
     peaks = [line["peak_memory_bytes"] for line in lines if "peak_memory_bytes" in line]
     scores = [line[SCORE] for line in lines if SCORE in line]
@@ -112,7 +120,7 @@ def _summary(training: Training) -> dict[str, Any]:
         "epochs": round(state.step * settings.batch_size / data.num_sequences, 4),
         "packing_waste": round(data.waste, 6),
         **({"sources": _sources(training), "share_changes": _keeper(training).changes} if data.names else {}),
-        **({"retrain": _week(training)} if training.job.recipe.continues_champion else {}),
+        **({"retrain": _week(training)} if _is_week(training) else {}),
         **_begin_and_branches(training),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
@@ -156,6 +164,10 @@ def _sources(training: Training) -> dict[str, Any]:
 
 def _keeper(training: Training) -> MixtureKeeper:
     return next(each for each in training.callbacks if isinstance(each, MixtureKeeper))
+
+
+def _is_week(training: Training) -> bool:
+    return training.job.recipe.continues_champion
 
 
 def _week(training: Training) -> dict[str, Any]:
