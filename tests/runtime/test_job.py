@@ -372,3 +372,16 @@ def test_names_alone_are_no_files() -> None:
     recipe = Recipe.model_validate({"evaluate": {"tasks": ["belebele_azj_Latn"]}})
 
     assert named_side_files(STAGES["tasks"], recipe) == {}
+
+
+def test_a_run_from_the_base_has_one_key_with_the_section_retrain_and_without_it() -> None:
+    sections = STAGES["pretrain"].sections
+    section = Retrain.model_validate({"epochs": 2})
+    champion = Champion(name="n", version="1", uri="m", digest="d", artifacts={"model": "m"})
+    week = Recipe().model_copy(update={"retrain": section.model_copy(update={"champion": champion})})
+    week = week.model_copy(update={"pretrain": week.pretrain.model_copy(update={"start_from": "m"})})
+
+    plain = recipe_origin(Recipe(), sections)
+
+    assert recipe_origin(Recipe().model_copy(update={"retrain": section}), sections) == plain
+    assert recipe_origin(week, sections).items() >= {"recipe retrain.epochs": "2.0"}.items()

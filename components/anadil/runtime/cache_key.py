@@ -161,6 +161,9 @@ def recipe_keys(recipe: Recipe, sections: Sequence[str], *, exclude_defaults: bo
             node = getattr(node, part) if node is not None else None
         if node is None:  # an optional section that is left out
             continue
+        # A run from the base is the same with the section and without it.
+        if parent == "retrain" and not recipe.continues_champion:
+            continue
         if type(recipe).model_fields[section.partition(".")[0]].default is None and parent:
             # Its keys with their defaults are another recipe than none.
             keys[parent] = json.dumps(SET)
