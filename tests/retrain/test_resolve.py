@@ -61,6 +61,27 @@ def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
     assert parse_recipe(derived.model_dump_json(), "derived") == derived
 
 
+def test_tokens_are_those_that_the_model_was_trained_on(tmp_path: Path, registry: Registry) -> None:
+    for folder in ("az", "en"):
+        add_text(tmp_path / folder, "1.jsonl", folder)
+    recipe = two_sources(tmp_path)
+    uris = first_week(registry, recipe)
+    add_text(tmp_path / "az", "2.jsonl")
+    made = Path(uris["tokens.web"])
+    manifest = artifact.finished_manifest(str(made), "tokens")
+    # Later ones of the same corpus: without the list, and behind another champion's text.
+    without = {name: digest for name, digest in manifest.origin.items() if name != "input overlap"}
+    for name, origin in (("a", without), ("b", {**manifest.origin, "input earlier corpus": "d"})):
+        shutil.copytree(made, made.with_name(name))
+        artifact.seal(made.with_name(name), kind="tokens", origin=origin)
+
+    derived = resolve(recipe).recipe
+
+    assert derived.retrain is not None
+    assert derived.retrain.champion is not None
+    assert derived.retrain.champion.artifacts["tokens.web"] == str(made)
+
+
 def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)

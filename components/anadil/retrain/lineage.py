@@ -16,7 +16,7 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.report.read import list_of, table_of
 from anadil.retrain.champion import ReleasedModel
-from anadil.runtime.cache_key import INPUT
+from anadil.runtime.cache_key import EARLIER, INPUT
 from anadil.runtime.job import kind_of, source_of, word_of
 
 FILE = "file "
@@ -101,7 +101,7 @@ class _Walk:
             corpus = chain[0][1]
             if f"{INPUT}written" in corpus.origin:
                 made[word_of("written", source)] = self._input(corpus, "written")
-            if tokens := self._tokens(corpus, model):
+            if tokens := self._tokens(corpus, model, source):
                 made[word_of("tokens", source)] = tokens
         files = {source: _files_of(chain) for source, chain in chains.items()}
         return Lineage(
@@ -140,13 +140,18 @@ class _Walk:
                 return each
         return None
 
-    def _tokens(self, corpus: Manifest, model: Manifest) -> Made | None:
+    def _tokens(self, corpus: Manifest, model: Manifest, source: str) -> Made | None:
         """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest.
 
         Gone, they are made again.
         """
         inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in ("tokenizer", "trial")} | {
             f"{INPUT}corpus": corpus.digest
+        }
+        # Tokens of another list or of another champion have other blocks, in which a checkpoint's place means other text.
+        inputs |= {
+            f"{INPUT}{kind}": model.origin.get(f"{INPUT}{word_of(kind, source)}")
+            for kind in ("overlap", *(f"{EARLIER}{each}" for each in STAGES["encode"].of_champion))
         }
         length = model.origin.get("recipe pretrain.sequence_length")
         for each in (one for same in self._below("tokens").values() for one in same):
