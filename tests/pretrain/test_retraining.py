@@ -23,6 +23,7 @@ from tests.kit.marks import slow
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
+    generations,
     losses,
     make_job,
     make_recipe,
@@ -133,6 +134,9 @@ def test_a_week_from_the_plateau_reads_its_text_once_and_the_next_begins_at_its_
     assert after["retrain"]["earlier"]["documents"] == len(WEEKS[0]) + len(WEEKS[1])
     assert after["steps"] == point["step"] + after["retrain"]["steps"]
     # The text of this week begins, though the week before had one of this name.
+    begins = json.loads(generations(later)[0].joinpath("state.json").read_text())["mixture"]["begins"]
+    assert begins["new"] == 0
+    assert begins["earlier"] == pytest.approx(40 + 2 * flat, abs=2)
     assert after["sources"]["new"]["epochs"] == pytest.approx(1, abs=0.1)
     assert after["sources"]["new"]["tokens"] == pytest.approx(after["retrain"]["new"]["tokens"], rel=0.15)
 

@@ -27,7 +27,9 @@ LATER: dict[str, Any] = {"phases": [{"trains": "all", "steps": 4, "lr": 0.002}],
 
 @pytest.fixture
 def model(untied: Path) -> str:
-    """The finished model of a run."""
+    """The finished model of a run, whose tokenizer moves every row of the base."""
+    shutil.rmtree(untied.with_name("tokenizer"))
+    make_tokenizer_artifact(untied.with_name("tokenizer"), rows=[[(row + 1) % 300] for row in range(300)])
     recipe = make_recipe(untied).model_copy(update={"storage": Storage(root=str(untied.with_name("root")))})
     inputs = {name: str(untied.with_name(name)) for name in ("corpus", "tokenizer")}
     return execute(STAGES["pretrain"], recipe, inputs, (), None).uri
