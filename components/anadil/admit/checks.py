@@ -13,6 +13,8 @@ from anadil.recipe.retrain import RetrainLimits
 
 MIN_DOCUMENTS = 50
 """Fewer are not asked where they are from and how they are written: they are of few pages, and all pages differ. A choice."""
+MIN_GROWN = 20
+"""Fewer documents of a place are no growth. A choice."""
 MIN_SHARE = 0.1
 """Share of the new documents below which a place that grew is no matter. A choice."""
 NUM_BINS = 10
@@ -126,7 +128,7 @@ def _growth(source: str, weeks: Sequence[Week], limits: RetrainLimits) -> Iterat
         counts = [week.by_place(kind, only_kept=False) for week in weeks]
         usual = sum(counts[1:], Counter[str]())
         for place, count in counts[0].items():
-            least = max(MIN_DOCUMENTS, MIN_SHARE * weeks[0].rows)
+            least = max(MIN_GROWN, MIN_SHARE * weeks[0].rows)
             # A place that is new has no usual size: it is a matter of the mix.
             if place and usual[place] and count >= least:
                 ratios = [
