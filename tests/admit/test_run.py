@@ -1,11 +1,12 @@
 """New text is compared with the earlier weeks of its source."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from anadil.core.errors import DataError
-from tests.kit.admissions import admission, corpus_of_weeks, rows_of
+from tests.kit.admissions import add_week, admission, corpus_of_weeks, rows_of
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess
 from tests.kit.texts import TURKISH
@@ -42,3 +43,56 @@ def test_a_week_in_another_language_is_refused_with_figure_limit_key_and_place(t
     assert "the new text is refused for 1 reason: 50.0 % of 60 documents are in another language" in text
     assert "(usual 0, limit 0.1: retrain.limits.language)" in text
     assert f"Look at rejected/ and stats/ of {corpus}" in text
+
+
+def test_all_reasons_are_told_at_once(tmp_path: Path) -> None:
+    poisoned = [*ROWS[:25], *({"text": row["text"][:20], "url": row["url"]} for row in ROWS[60:95])]
+    corpus = corpus_of_weeks(tmp_path, [ROWS[:60], poisoned])
+
+    with pytest.raises(DataError, match=r"refused for 2 reasons.*duplicates.*unusable"):
+        admission(tmp_path, {"corpus": corpus})
+
+
+@pytest.mark.parametrize("pii", [True, False], ids=["counted by clean", "read by admit"])
+def test_personal_data_above_the_usual_share_is_refused_also_where_it_stays(
+    tmp_path: Path, pii: bool
+) -> None:
+    private = [
+        row | {"text": f"{row['text']} ali.veli{place}@example.com"} for place, row in enumerate(ROWS[60:120])
+    ]
+    corpus = corpus_of_weeks(tmp_path, [ROWS[:60], private], pii=pii)
+
+    with pytest.raises(DataError, match=r"100 % of .* hold personal data"):
+        admission(tmp_path, {"corpus": corpus}, clean={"pii": pii})
+
+
+def test_a_host_that_grew_tenfold_is_refused_and_the_limit_is_a_key(tmp_path: Path) -> None:
+    more = texts(320)[150:]
+    news, blog = rows_of(more[:100]), rows_of(more[100:], "blog.az")
+    corpus = corpus_of_weeks(tmp_path, [[*ROWS[:90], *news, *blog[:17]], [*ROWS[90:], *blog[17:]]])
+
+    with pytest.raises(DataError, match=r"host blog.az is .* times as large as usual.*retrain.limits.growth"):
+        admission(tmp_path, {"corpus": corpus})
+    lax = {"limits": {"growth": None, "mix": None}}
+    assert admission(tmp_path, {"corpus": corpus}, retrain=lax)["admitted"]
+
+
+def test_a_week_of_one_document_is_admitted_and_one_of_copies_leaves_nothing(tmp_path: Path) -> None:
+    one = corpus_of_weeks(tmp_path / "one", [ROWS[:60], ROWS[60:61]])
+    copy = corpus_of_weeks(tmp_path / "copy", [ROWS[:60], ROWS[:1]])
+
+    assert admission(tmp_path, {"corpus": one})["documents"] == 1
+    with pytest.raises(DataError, match=r"nothing is left to train on: of 1 document that came.*duplicate 1"):
+        admission(tmp_path, {"corpus": copy})
+
+
+def test_an_earlier_week_that_is_gone_is_said_and_no_fault(tmp_path: Path) -> None:
+    first = corpus_of_weeks(tmp_path, [ROWS[:60]])
+    second = add_week(tmp_path, "second", ROWS[60:120], first)
+    shutil.rmtree(first)
+
+    admitted = admission(tmp_path, {"corpus": second})
+
+    assert (admitted["earlier_weeks"], admitted["checks"]) == (0, [])
+    assert "no finished corpus there" in admitted["notes"][0]
+    assert "there is no earlier text to compare with" in admitted["notes"][1]

@@ -21,6 +21,17 @@ GAIN = {"value": -0.021, "low": -0.034, "high": -0.008, "num_documents": 120, "s
 LOSS = {"value": 0.012, "low": -0.004, "high": 0.029, "num_documents": 40, "significant": False}
 
 
+ADMISSION = {
+    "admitted": True, "documents": 800, "earlier_weeks": 3, "notes": ["corpus.en: no earlier text."],
+    "checks": [
+        {"name": "personal_data", "source": "", "value": 0.041, "usual": 0.012, "limit": 0.062, "passed": True,
+         "words": "4.10 % of 800 documents hold personal data"},
+        {"name": "growth", "source": "web", "value": 1.2, "usual": 1.0, "limit": 4.0, "passed": True,
+         "words": "host a.az is 1.2 times as large"},
+    ],
+}  # fmt: skip
+
+
 def recipe_of(*keeps: str) -> Recipe:
     """A derived recipe."""
     champion = {
@@ -57,6 +68,10 @@ def page_of(root: Path, recipe: Recipe, **changed: Any) -> tuple[str, str]:
     artifact.seal(
         corpus, kind="corpus", origin=files | {"file /srv/chats.jsonl of finetune.inputs": "0c" * 32}
     )
+    admission = root / "admission"
+    admission.mkdir()
+    (admission / "admission.json").write_text(json.dumps(ADMISSION), encoding="utf-8")
+    job.inputs["admission"] = admission
     tokens = root / "tokens"
     tokens.mkdir()
     (tokens / "tokens.json").write_text("{}", encoding="utf-8")
@@ -104,6 +119,12 @@ def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path
     assert "| held-out text | 1.823 | 1.802 | -0.02100 | -0.03400 to -0.008000 |" in short.replace(
         "\N{MINUS SIGN}", "-"
     )
+    assert (
+        "| personal data | text | 4.10 % | 1.20 % | 6.20 % | 4.10 % of 800 documents hold personal data |"
+        in short
+    )
+    assert "| growth | web | 1.200 | 1.000 | 4.000 | host a.az is 1.2 times as large |" in short
+    assert "Compared with 3 earlier weeks. corpus.en: no earlier text." in short
     assert "| kept text: en |" in short
     assert "| answers |" in short
     assert "Bits per byte of answers, less the champion's is" in short

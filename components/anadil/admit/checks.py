@@ -13,6 +13,8 @@ from anadil.recipe.retrain import RetrainLimits
 
 MIN_DOCUMENTS = 50
 """Fewer are not asked where they are from and how they are written: they are of few pages, and all pages differ. A choice."""
+MIN_GROWN = 20
+"""Fewer documents of a place are no growth. A choice."""
 MIN_SHARE = 0.1
 """Share of the new documents below which a place that grew is no matter. A choice."""
 NUM_BINS = 10
@@ -52,8 +54,7 @@ def checks_of(source: str, new: Week, earlier: Sequence[Week], limits: RetrainLi
     weeks = (new, *earlier)
     for kind in KINDS:
         yield from _share(kind, source, [week.share(kind) for week in weeks], limits)
-    personal = [(float(week.has_personal_data.sum()), float(week.rows)) for week in weeks]
-    yield from _share("personal_data", source, personal, limits)
+    yield from _share("personal_data", source, [week.personal_data for week in weeks], limits)
     yield from _heldout(source, new, limits)
     if new.rows >= MIN_DOCUMENTS:
         yield from _growth(source, weeks, limits)
@@ -126,7 +127,7 @@ def _growth(source: str, weeks: Sequence[Week], limits: RetrainLimits) -> Iterat
         counts = [week.by_place(kind, only_kept=False) for week in weeks]
         usual = sum(counts[1:], Counter[str]())
         for place, count in counts[0].items():
-            least = max(MIN_DOCUMENTS, MIN_SHARE * weeks[0].rows)
+            least = max(MIN_GROWN, MIN_SHARE * weeks[0].rows)
             # A place that is new has no usual size: it is a matter of the mix.
             if place and usual[place] and count >= least:
                 ratios = [

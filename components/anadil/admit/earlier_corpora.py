@@ -31,8 +31,12 @@ class EarlierCorpus:
     """Local, with some of its statistics."""
     row_files: tuple[str, ...]
     """Files of rows that lie there."""
-    files: frozenset[str]
-    """URIs of its own input files."""
+    manifest: Manifest
+
+    @property
+    def files(self) -> frozenset[str]:
+        """URIs of its own input files."""
+        return input_files(self.manifest)
 
 
 def earlier_corpora(
@@ -64,9 +68,7 @@ def earlier_corpora(
             return tuple(corpora), [
                 f"{word}: not compared with text before {len(corpora) + 1} weeks: {error}"
             ]
-        corpora.append(
-            EarlierCorpus(uri=place, folder=folder, row_files=row_files, files=input_files(earlier))
-        )
+        corpora.append(EarlierCorpus(uri=place, folder=folder, row_files=row_files, manifest=earlier))
         place, digest = _before(earlier)
     return tuple(corpora), []
 

@@ -7,13 +7,14 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from anadil.admit.checks import Check, checks_of, growth_of_sources
 from anadil.admit.earlier_corpora import all_rows, earlier_corpora, new_names
+from anadil.admit.personal_data import personal_data_of
 from anadil.admit.week import Week, read_week
 from anadil.artifacts.artifact import finished_manifest
 from anadil.core.errors import DataError
@@ -22,6 +23,7 @@ from anadil.core.json_text import write_json
 from anadil.overlap.champion_lists import EXCLUDED
 from anadil.recipe.retrain import Retrain
 from anadil.runtime.job import Figures, Job, by_source, word_of
+from anadil.text.language import load_language
 
 log = logging.getLogger(__name__)
 
@@ -99,10 +101,23 @@ def _week(job: Job, retrain: Retrain, source: str, folder: Path) -> SourceWeek:
     # Sources are compared as they are now, earlier text as well: both shares count the same thing.
     excluded = _excluded(by_source("overlap", job.inputs).get(source))
     new = read_week(folder, all_rows(manifest), new_names(manifest, corpora), excluded)
-    earlier = tuple(read_week(each.folder, each.row_files, excluded=excluded) for each in corpora)
-    return SourceWeek(
-        source=source, uri=job.uris.get(word, str(folder)), new=new, earlier=earlier, notes=notes
-    )
+    earlier = [read_week(each.folder, each.row_files, excluded=excluded) for each in corpora]
+    uri = job.uris.get(word, str(folder))
+    recipe = job.recipe.of_source(source) if source else job.recipe
+    if corpora and not recipe.clean.decontaminate:
+        notes.append(
+            f"{word}: text of tasks, questions and chats is not looked for (clean.decontaminate is false)"
+        )
+    if corpora and not recipe.clean.pii and retrain.limits.personal_data is not None:
+        code = load_language(recipe.language).code
+        texts = personal_data_of([(uri, manifest), *((each.uri, each.manifest) for each in corpora)], code)
+        weeks = [
+            replace(week, personal_data=count) for week, count in zip((new, *earlier), texts, strict=False)
+        ]
+        # Weeks whose text is not read say nothing of it.
+        rest = [replace(week, personal_data=(0.0, 0.0)) for week in earlier[len(texts) - 1 :]]
+        new, *earlier = (*weeks, *rest)
+    return SourceWeek(source=source, uri=uri, new=new, earlier=tuple(earlier), notes=notes)
 
 
 def _excluded(folder: Path | None) -> dict[str, str]:

@@ -11,6 +11,8 @@ Z = 3.09
 """Standard deviations at which one share of a thousand is refused by chance. A choice: a week has some ten of them."""
 Z_OF_MANY = 4.0
 """The same for one of 30,000, since fifty statistics are looked at together. A choice."""
+Z_OF_GROWTH = 2.33
+"""The same for one of a hundred: few places are large enough to be asked. A choice."""
 HALF = 0.5
 """Added to counts, so that none is zero. Source: Haldane (1956); Anscombe (1956)."""
 
@@ -36,7 +38,7 @@ def odds_ratio(count: float, total: float, usual: float, usual_total: float) -> 
     """
     cells = [count + HALF, total - count + HALF, usual + HALF, usual_total - usual + HALF]
     ratio = cells[0] * cells[3] / (cells[1] * cells[2])
-    return ratio, ratio * math.exp(-Z * math.sqrt(sum(1 / cell for cell in cells)))
+    return ratio, ratio * math.exp(-Z_OF_GROWTH * math.sqrt(sum(1 / cell for cell in cells)))
 
 
 def stability_index(counts: Counts, usual: Counts) -> float:

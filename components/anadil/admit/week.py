@@ -50,7 +50,8 @@ class Week:
     """Records that could not be read, for each document."""
     reasons: Texts
     """Reason why the document of each row was dropped; None for one that stays."""
-    has_personal_data: npt.NDArray[np.bool_]
+    personal_data: tuple[float, float]
+    """Documents with personal data, and those that were looked at."""
     places: dict[str, Texts]
     """Kind of place (`host`, `origin`, `files`) -> that of each row; empty where it has none."""
     statistics: dict[str, Floats]
@@ -113,7 +114,7 @@ def read_week(
         documents=num_rows if names else int(stats["in"]),
         bad=stats["bad"] / max(1, stats["in"]),
         reasons=_final_reasons(columns["reason"], columns["id"], excluded or {}),
-        has_personal_data=columns["personal_data"] > 0,
+        personal_data=(float((columns["personal_data"] > 0).sum()), float(table.num_rows)),
         places={
             "host": columns["host"],
             "origin": np.array([each.partition(" ")[2] for each in columns["source"]], dtype=object),

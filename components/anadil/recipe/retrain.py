@@ -29,11 +29,11 @@ class RetrainLimits(StrictModel):
 
     language: Fraction | None = 0.1
     """Share of documents in another language, above the usual share."""
-    duplicates: Fraction | None = 0.3
+    duplicates: Fraction | None = 0.1
     """Share of documents that are alike to held ones or to each other, above the usual share."""
     contaminated: Fraction | None = 0.02
     """Share of documents that hold text of held-out parts, tasks, questions or chats, above the usual share; and of held-out documents of which new text holds much."""
-    unusable: Fraction | None = 0.15
+    unusable: Fraction | None = 0.1
     """Share of records that are empty, too short or cannot be read, above the usual share."""
     personal_data: Fraction | None = 0.05
     """Share of documents with personal data, above the usual share."""

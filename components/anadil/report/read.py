@@ -74,6 +74,8 @@ class Facts:
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
     training_summary: Json
+    admission: Json
+    """`admission.json`: the checks of new text; empty for a run that retrains nothing."""
     merge: Json
     """`merge.json`: what was merged with which weights; empty without a merge."""
     mask_audit: Json
@@ -110,6 +112,7 @@ def read_facts(job: Job) -> Facts:
         trial=_table(trial / "trial.json") if trial else {},
         training=_lines(model / "training.jsonl"),
         training_summary=_table(model / "training.json"),
+        admission=_table(inputs["admission"] / "admission.json") if "admission" in inputs else {},
         merge=_table(merged / "merge.json") if merged else {},
         mask_audit=_table(adapter / "mask_audit.json") if adapter else {},
         finetuning=_lines(adapter / "training.jsonl", needed=False) if adapter else [],

@@ -13,6 +13,7 @@ from anadil import __version__
 from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
+from anadil.report.admission_view import admission_table
 from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
@@ -67,6 +68,7 @@ def run(job: Job) -> Figures:
         "facts": facts,
         "sections": ((RETRAIN_SECTION,) if retrain else ()) + REPORT_SECTIONS,
         "retrain": retrain,
+        "admission": admission_table(facts.admission),
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
