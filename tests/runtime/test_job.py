@@ -243,6 +243,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
 
     assert changed == {
         "overlap": [],
+        "admit": ["input corpus changed"],
         "tokenizer": [],
         "trial": ["input corpus changed"],
         "encode": [],
