@@ -72,7 +72,7 @@ def test_trainings_one_after_another_are_traced_to_the_first_and_count_no_text_t
     assert len(listed) == len(set(listed)), "a corpus that another adds to is listed with that one"
     assert {(each.state, each.others) for each in whole.documents} <= {("trained on", 0), ("held out", 0)}
     said = "\n".join(trace_lines(whole))
-    assert "began with anadil-az/2; 1 new files, 20 documents" in said
+    assert "began with anadil-az/2; 1 new file, 20 documents" in said
     page = trace_page(whole)
     assert "Trainings, the first of all first" in page
     assert Page(page).mistakes == []

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from anadil import __version__
-from anadil.core.format import DASH, human_bytes, human_figure, human_percent, one_line
+from anadil.core.format import DASH, counted, human_bytes, human_figure, human_percent, one_line
 from anadil.release.trace.chain import DIGITS, BaseFiles
 from anadil.release.trace.corpus_rows import DocumentTrace, FileSums, HostSums
 from anadil.release.trace.traced_model import TracedModel
@@ -109,7 +109,7 @@ def _model_sentence(part: tuple[str, BaseFiles]) -> str:
 def _week_words(week: Week) -> str:
     """Start and new text of one of several trainings, as a clause."""
     begun = f"began with {week.champion}" if week.champion else "began with the base"
-    return f"{begun}; {week.files:,} new files, {week.documents:,} documents, {week.words:,} words"
+    return f"{begun}; {counted(week.files, 'new file')}, {week.documents:,} documents, {week.words:,} words"
 
 
 def _weeks_table(traced: TracedModel) -> TextTable:
