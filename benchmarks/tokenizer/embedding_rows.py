@@ -83,8 +83,8 @@ def main() -> None:
     parser.add_argument("--base-lr", type=float, default=2e-3)
     settings = parser.parse_args()
     began = time.process_time()
-    # All that is trained or scored below is in it.
-    torch.autocast("cpu", torch.bfloat16, enabled=settings.bf16).__enter__()
+    # All that is trained or scored below is in it. Its cache is emptied at its end alone, and weights change before.
+    torch.autocast("cpu", torch.bfloat16, enabled=settings.bf16, cache_enabled=False).__enter__()
     base = learnt_base(settings)
     train, heldout = texts_of(settings.text)
     with tempfile.TemporaryDirectory() as name:

@@ -1,0 +1,157 @@
+"""A retraining that is killed at random moments and started again, against one that is not, as a Markdown table.
+
+ANADIL_DATA=DIR python benchmarks/retrain/kills.py [--kills 20] [--work DIR]
+
+A tiny champion is made once. Each time its directory is put back, `anadil retrain` gets SIGKILL with all its processes at
+a moment drawn evenly from the life of an uninterrupted one, and the same command runs to its end.
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parents[2])]
+
+from benchmarks.stage_runs import documents, write_lines  # noqa: E402  scripts are installed nowhere
+
+DOCUMENTS = 64
+"""Of the first run; a week has half as many."""
+LONGEST = 2_000
+"""Characters of a document."""
+NAME = "anadil-az"
+
+
+def recipe(work: Path) -> Path:
+    """Write the recipe, as JSON, which is YAML."""
+    settings: dict[str, Any] = {
+        "language": "az",
+        "base": {"model": "tiny"},
+        "clean": {"inputs": [str(work / "text/*.jsonl")], "workers": 1},
+        "tokenizer": {"strategies": ["base"]},
+        "pretrain": {
+            "phases": [{"trains": "all", "steps": 12, "lr": 1e-3}],
+            "schedule": "wsd", "batch_size": 4, "sequence_length": 128, "checkpoint_every": 4, "validate_every": 0,
+        },
+        "evaluate": {"max_new_tokens": 8, "gate": {"min_documents": 1, "max_loop_rate": 1, "max_retained_ratio": 9}},
+    }  # fmt: skip
+    path = work / "recipe.yaml"
+    path.write_text(json.dumps(settings), encoding="utf-8")
+    return path
+
+
+def add_text(work: Path, name: str, first: int, count: int) -> None:
+    """Write a file of documents where the recipe reads."""
+    texts = [text[:LONGEST] for _, text in documents("az")][first : first + count]
+    (work / "text").mkdir(parents=True, exist_ok=True)
+    write_lines(work / f"text/{name}.jsonl", [{"text": text} for text in texts])
+
+
+def started(work: Path, *command: str) -> subprocess.Popen[str]:
+    """Start a command of the product in a process group of its own."""
+    registry = {"MLFLOW_TRACKING_URI": f"sqlite:///{work}/mlflow.db", "CUDA_VISIBLE_DEVICES": ""}
+    return subprocess.Popen(
+        [sys.executable, "-m", "anadil", *command], env=os.environ | registry, start_new_session=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str], seconds: float | None = None) -> tuple[str, bool]:
+    """Return the output of a command, and True if it was killed after some seconds; another failure ends the benchmark."""
+    try:
+        out, log = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        return "", True
+    if process.returncode:
+        sys.exit(f"{process.args} ends with {process.returncode}: {log[-3_000:]}")
+    return out, False
+
+
+def state(work: Path) -> dict[str, Any]:
+    """Return what a retraining left: aliases, versions with digests, outcome, and digests of artifacts by kind."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{work}/mlflow.db", f"sqlite:///{work}/mlflow.db")
+    model = client.get_registered_model(NAME)
+    versions = {
+        each.version: each.tags["anadil.sha256"] for each in client.search_model_versions(f"name = '{NAME}'")
+    }
+    kinds = ("corpus", "tokens", "model", "scores", "release")
+    folders = {kind: sorted(path.parent for path in work.glob(f"{kind}/*/manifest.json")) for kind in kinds}
+    outcomes = [
+        json.loads((folder / "release.json").read_text(encoding="utf-8"))["outcome"]
+        for folder in folders["release"]
+    ]
+    return {
+        "aliases": dict(model.aliases),
+        "versions": versions,
+        "outcomes": sorted(outcomes),
+        "artifacts": {kind: [each.name for each in found] for kind, found in folders.items()},
+        "locks": [each.name for each in client.search_registered_models() if each.name != NAME],
+    }
+
+
+def champion(work: Path) -> None:
+    """Make and promote the first model, and write the text of a week."""
+    work.mkdir(parents=True)
+    add_text(work, "first", 0, DOCUMENTS)
+    out, _ = ended(started(work, "run", str(recipe(work)), "--work", str(work), "-o", "json"))
+    ended(started(work, "promote", json.loads(out)["model"], "--as", "champion"))
+    add_text(work, "week", DOCUMENTS, DOCUMENTS // 2)
+
+
+def main() -> None:
+    """Kill and repeat, and print the table."""
+    made = argparse.ArgumentParser(description="Kill a retraining at random moments, and compare its end.")
+    made.add_argument("--kills", type=int, default=20)
+    made.add_argument("--work", type=Path, default=Path("kills"), help="default: %(default)s")
+    asked = made.parse_args()
+    work, kept = asked.work.resolve() / "work", asked.work.resolve() / "kept"
+    if not kept.exists():
+        shutil.rmtree(work, ignore_errors=True)
+        champion(work)
+        shutil.copytree(work, kept, symlinks=True)
+    retrain = ("retrain", str(work / "recipe.yaml"), "--work", str(work), "-o", "json")
+
+    def put_back() -> None:
+        shutil.rmtree(work)
+        shutil.copytree(kept, work, symlinks=True)
+
+    put_back()
+    before = time.monotonic()
+    ended(started(work, *retrain))
+    whole = time.monotonic() - before
+    expected = state(work)
+    print(f"uninterrupted: {whole:.0f} s, {expected['aliases']}, {expected['outcomes']}\n")
+    print("| killed after, s | artifacts by then | same end |")
+    print("|---:|---|---|")
+    draw, equal = random.Random(0), 0
+    for _ in range(asked.kills):
+        put_back()
+        moment = draw.uniform(0, whole)
+        _, was_killed = ended(started(work, *retrain), moment)
+        there = [
+            path.parents[1].name for path in sorted(work.glob("*/*/manifest.json"), key=os.path.getmtime)
+        ]
+        ended(started(work, *retrain))
+        same = state(work) == expected
+        equal += same
+        last = there[-1] if there else "none"
+        print(
+            f"| {moment:.1f}{'' if was_killed else ' (it had ended)'} | {last} | {'yes' if same else state(work)} |",
+            flush=True,
+        )
+    print(f"\n{equal} of {asked.kills} with the same end")
+
+
+if __name__ == "__main__":
+    main()
