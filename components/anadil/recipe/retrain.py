@@ -21,7 +21,7 @@ class RetrainMix(StrictModel):
     """Shares of the training tokens."""
 
     new: Annotated[Fraction, Field(gt=0)] = 0.5
-    """Share of text that came since the champion. The rest repeats earlier text of all sources, by the phase's own mix. Assumption."""
+    """Share of text that came since the champion. The rest repeats earlier text: sources without new text keep their share of the phase's mix, and the others have what is left. Assumption."""
 
 
 class RetrainLimits(StrictModel):
