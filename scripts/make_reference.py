@@ -16,6 +16,7 @@ from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.merge import Merge, TaskVector
+from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import Source
 from anadil.runtime.metric_table import METRICS
@@ -50,6 +51,7 @@ WITHOUT_DEFAULT: Mapping[str, Mapping[str, type[BaseModel]]] = {
     # `clean` in a source has the keys of the section.
     "sources": {"sources.NAME": Source},
     "merge": {"merge": Merge, "merge.add.NUMBER": TaskVector},
+    "retrain": {"retrain": Retrain},
 }
 """Key -> path and table of the keys below it."""
 UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"

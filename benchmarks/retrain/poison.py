@@ -238,7 +238,8 @@ def poisons_of(
     foreign = [row for text in documents(OTHER[language], 1) for row in text]
     counts = Counter(row["source"] for row in held)
     usual = counts[extra[0]["source"]] / len(held) * len(last)
-    others = [row for row in rest if row["source"] != counts.most_common(1)[0][0]]
+    most, told = counts.most_common(1)[0][0], {row["text"] for row in asked}
+    others = [row for row in rest if row["source"] != most and row["text"] not in told]
 
     def mixed(poison: list[Row], count: int) -> list[Row]:
         return [*last[count:], *poison[:count]] if len(poison) >= count else []

@@ -217,6 +217,10 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     beside = [named_side_files(stage, recipe).values() for stage in FLOW]
     inputs += [pattern for patterns in itertools.chain(*beside) for pattern in patterns]
     inputs += [place for stage in FLOW for place in earlier_place(stage, recipe).values()]
+    # Another run's artifacts, which may lie in another root than this run's.
+    champion = recipe.retrain.champion if recipe.retrain else None
+    places = [champion.uri, *champion.artifacts.values()] if champion else []
+    inputs += [place for place in places if not Path(place).is_relative_to(work)]
     for pattern in (*inputs, recipe.base.model):
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():

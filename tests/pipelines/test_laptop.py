@@ -180,6 +180,31 @@ def test_containers_see_the_work_directory_and_the_recipes_local_files(
     assert Containers.network
 
 
+def test_containers_see_a_champion_of_another_work_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Containers, "mounts", {})
+    monkeypatch.setattr(Containers, "steps", StepResults())
+    monkeypatch.setattr(docker_task_handler, "DockerTaskHandler", Containers)
+    work, model, corpus = (tmp_path / name for name in ("work", "elsewhere/model/1", "work/corpus/1"))
+    for folder in (model, corpus):
+        folder.mkdir(parents=True)
+    champion = {
+        "name": "n",
+        "version": "1",
+        "uri": str(model),
+        "digest": "0",
+        "artifacts": {"corpus": str(corpus)},
+    }
+    recipe = load_recipe(
+        "smoke", ["clean.inputs=['s3://bucket/a.jsonl']", f"retrain={{champion: {json.dumps(champion)}}}"]
+    )
+
+    laptop._use_containers(recipe, work, StepResults())
+
+    assert Containers.mounts == {str(work): "rw", str(model): "ro"}
+
+
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-15, 143), (-9, 137), (138, 138)])
 def test_a_step_that_a_signal_ended_has_the_exit_code_of_a_shell(code: int, expected: int) -> None:
     steps = StepResults()

@@ -19,6 +19,7 @@ from anadil.launch import kfp_steps
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.release.runs import list_runs
 from anadil.retrain.exclusive import claim, free
 from anadil.retrain.ledger import Ledger, Retraining
 from anadil.runtime import kfp
@@ -116,6 +117,8 @@ def test_all_steps_follow_the_recipe_that_the_first_one_writes(
         # Once more they would set back what the first step has derived.
         assert not any(values[each] for each in kfp.VARIED)
         assert load_recipe(kfp.varied_recipe(values)) == derived
+    [listed] = list_runs(None, str(recipe.storage.root))
+    assert (listed.state, listed.stage, listed.progress) == ("finished", "release", "8 of 8")
     [entry] = ledger(recipe)
     assert (entry.id, entry.outcome, entry.num_files, entry.champion) == (RUN, "challenger", 1, "1")
     claim(str(recipe.storage.root), NAME, "run-2")

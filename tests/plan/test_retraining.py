@@ -53,7 +53,7 @@ def part(source: str, sequences: int, *, new: bool = False, targets: int | None 
     return TextPart(source=source, is_new=new, sequences=sequences, targets=targets or 100 * sequences)
 
 
-def test_new_text_has_its_share_among_the_sources_that_have_some_and_earlier_text_the_phase_s_mix() -> None:
+def test_new_text_has_its_share_and_a_source_without_some_keeps_its_share_of_the_whole() -> None:
     recipe = recipe_of(("web", "books", "en"), {"web": 0.6, "books": 0.2, "en": 0.2}, {"mix": {"new": 0.4}})
     parts = [
         part("web", 50),
@@ -65,7 +65,10 @@ def test_new_text_has_its_share_among_the_sources_that_have_some_and_earlier_tex
 
     shares = split_mix(recipe, recipe.pretrain.phases[-1].mix, parts)
 
-    assert shares == pytest.approx({"web": 0.36, "books": 0.12, "en": 0.12, "new_web": 0.3, "new_books": 0.1})
+    assert shares == pytest.approx({"web": 0.3, "books": 0.1, "en": 0.2, "new_web": 0.3, "new_books": 0.1})
+    # Where it would have all of the room, earlier text of the others has half of its part.
+    largely_english = split_mix(recipe, {"web": 0.2, "en": 0.8}, parts[:3])
+    assert largely_english == pytest.approx({"web": 0.06, "en": 0.54, "new_web": 0.4})
     # A source whose text is all new has no earlier part, and one side without text leaves all to the other.
     only_new = [part("web", 5, new=True), part("en", 2, new=True), part("books", 1, new=True)]
     assert split_mix(recipe, {"web": 3, "en": 1}, only_new) == pytest.approx(
@@ -152,7 +155,7 @@ def test_a_week_ends_with_its_new_text_where_earlier_text_runs_out_and_gives_its
 
     assert settings.steps < 20
     assert used["new_web"] == 100
-    assert used["en"] < 50
+    assert used["en"] < 60
 
 
 def test_text_that_is_too_little_for_the_steps_makes_fewer_and_never_ends_a_run() -> None:

@@ -153,3 +153,22 @@ def test_a_branch_names_its_checkpoint_and_the_texts_of_the_run_that_wrote_it(tm
     # A run removes its checkpoints: that is no fault of the chain.
     (place / "manifest.json").unlink()
     assert chain_of("five", begin).links[2].state == "unknown"
+
+
+def test_empty_lists_of_overlap_do_not_lead_to_the_text_of_another_week(tmp_path: Path) -> None:
+    corpora = [sealed(tmp_path, "corpus", name, {"name": name}, name) for name in ("early", "late")]
+    lists = [
+        sealed(tmp_path, "overlap", f"of-{number}", {"input corpus.web": each.digest}, "")
+        for number, each in enumerate(corpora)
+    ]
+    assert lists[0].digest == lists[1].digest
+    for number, corpus in enumerate(corpora):
+        inputs = {"input overlap.web": lists[0].digest, "input corpus.web": corpus.digest}
+        model = sealed(tmp_path, "model", str(number), inputs, str(number))
+        chain = Chain([str(tmp_path)])
+
+        chain.follow(str(tmp_path / "model" / str(number)), model)
+
+        places = {link.word: link.uri for link in chain.links}
+        assert [link.digest for link in chain.links if link.word == "corpus.web"] == [corpus.digest]
+        assert places["overlap.web"] == str(tmp_path / f"overlap/of-{number}")

@@ -110,22 +110,39 @@ def trajectory(settings: Pretrain, phase: Phase, steps: int, begin: tuple[Pretra
 def split_mix(
     recipe: Recipe, mix: Mapping[str, float] | None, parts: Collection[TextPart]
 ) -> dict[str, float]:
-    """Shares of the parts: `retrain.mix.new` is of new text, the rest of earlier text, each shared by the phase's mix.
+    """Shares of the parts: `retrain.mix.new` is of new text, shared by the phase's mix, and the rest is of earlier text.
 
-    Where one side has no text, the other has all.
+    A source without new text keeps its share of the whole, or it would be forgotten: with a half of it, English of a fifth
+    was 4 % worse after four weeks than after one run on all text. Earlier text of the other sources has what is left, and at
+    least half of its part in the phase's mix. Where one side has no text, the other has all.
     """
     assert recipe.retrain is not None
-    shares = mix or dict.fromkeys(recipe.sources or ("",), 1.0)
-    weights = {each.name: shares.get(each.source, 0.0) for each in parts}
-    totals = {
-        side: sum(weights[each.name] for each in parts if each.is_new is side) for side in (True, False)
-    }
-    of_side = {True: recipe.retrain.mix.new, False: 1 - recipe.retrain.mix.new}
-    if not all(totals.values()):
-        of_side = {True: 1.0, False: 1.0}
+    given = mix or dict.fromkeys(recipe.sources or ("",), 1.0)
+    total = sum(given.get(source, 0.0) for source in {each.source for each in parts}) or 1.0
+    shares = {each.name: given.get(each.source, 0.0) / total for each in parts}
+    new, earlier = (
+        {each.name: shares[each.name] for each in parts if each.is_new is side} for side in (True, False)
+    )
+    if not sum(new.values()) or not sum(earlier.values()):
+        return {**earlier, **new}
+    growing = {each.source for each in parts if each.is_new}
+    still = {each.name for each in parts if not each.is_new and each.source not in growing}
+    room = 1 - recipe.retrain.mix.new
+    rest = sum(share for name, share in earlier.items() if name not in still)
+    # All of the room is theirs where no other source has earlier text.
+    least = room * rest / 2 if rest else 0.0
+    standing = min(sum(earlier[name] for name in still), room - least) if rest else room
     return {
-        each.name: of_side[each.is_new] * weights[each.name] / (totals[each.is_new] or 1.0) for each in parts
+        **_scaled({name: earlier[name] for name in still}, standing),
+        **_scaled({name: share for name, share in earlier.items() if name not in still}, room - standing),
+        **_scaled(new, recipe.retrain.mix.new),
     }
+
+
+def _scaled(shares: Mapping[str, float], total: float) -> dict[str, float]:
+    """The same shares, of another total."""
+    before = sum(shares.values()) or 1.0
+    return {name: total * share / before for name, share in shares.items()}
 
 
 def part_sizes(

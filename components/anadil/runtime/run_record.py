@@ -158,7 +158,11 @@ def note_step(recipe: Recipe, run: str, stage: str, step: StepRecord) -> None:
         if not known:
             write_recipe(root, run, recipe)
         step = replace(step, message=masked(step.message)[:MAX_MESSAGE_CHARS])
-        _write(uri, replace(record, steps=record.steps | {stage: step}))
+        if stage == RETRAIN:
+            # It is no stage and makes no artifact; where it fails, the run has.
+            _write(uri, replace(record, exit_code=step.exit_code or None, message=step.message))
+        else:
+            _write(uri, replace(record, steps=record.steps | {stage: step}))
 
 
 def step_uri(root: str, run: str, stage: str) -> str:

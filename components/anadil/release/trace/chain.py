@@ -13,11 +13,11 @@ from typing import Literal
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
-from anadil.artifacts.find import find_artifact, read_table
+from anadil.artifacts.find import artifacts_below, find_artifact, read_table
 from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
 from anadil.core.errors import AnadilError, IntegrityError
-from anadil.core.stages import FLOW, PER_SOURCE, STAGES
+from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES
 from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.report.read import field, last_part, list_of, table_of
@@ -124,7 +124,7 @@ class Chain:
             if name == f"input {START_FROM}":
                 self._follow_start(uri, manifest, digest)
             elif name.startswith(INPUT) and digest not in self._seen:
-                self._find(name.removeprefix(INPUT).removeprefix(EARLIER), digest, manifest.kind, source)
+                self._find(name.removeprefix(INPUT).removeprefix(EARLIER), digest, manifest, source)
 
     def _follow_start(self, uri: str, manifest: Manifest, digest: str) -> None:
         """Add the model that a training began with, or the checkpoint and the model that its run has made.
@@ -134,7 +134,7 @@ class Chain:
         begin = table_of(read_table(uri, manifest, "training.json").get("start_from"))
         if begin.get("step") == 0:  # the weights of a finished model, which is no checkpoint
             if digest not in self._seen:
-                self._find(manifest.kind, digest, manifest.kind)
+                self._find(manifest.kind, digest, manifest)
             return
         place, run = str(begin.get("place", "")), str(begin.get("run", ""))
         why = (
@@ -163,13 +163,14 @@ class Chain:
         link = Link(word=manifest.kind, uri="", digest=digest, needed_by=CHECKPOINT, state="missing", why=why)
         self.links.append(link)
 
-    def _find(self, name: str, digest: str, needed_by: str, source: str = "") -> None:
+    def _find(self, name: str, digest: str, reader: Manifest, source: str = "") -> None:
+        needed_by = reader.kind
         # An input is named by its kind, with its source, and that of `clean.since` by the recipe key.
         stage = STAGES.get(kind_of(name))
         word = stage.writes if stage and kind_of(name) not in WORDS else kind_of(name)
         # A corpus is of the source of the one that was added to it.
         of_source = name.partition(".")[2] if word in PER_SOURCE and word == kind_of(name) else ""
-        if place := find_artifact(self._roots, word, digest):
+        if place := self._place(word, digest, reader):
             self.follow(*place, needed_by, source if name == SINCE else of_source)
             return
         self._seen.add(digest)
@@ -179,6 +180,20 @@ class Chain:
         )
         link = Link(word=word, uri="", digest=digest, needed_by=needed_by, state="missing", why=why)
         self.links.append(link)
+
+    def _place(self, word: str, digest: str, reader: Manifest) -> tuple[str, Manifest] | None:
+        """Return an input of an artifact; of lists of overlap with one digest, that of the reader's own corpora."""
+        if word not in COMPARED:
+            return find_artifact(self._roots, word, digest)
+        # Empty lists are alike, whatever was compared. Another week's would lead to text that the reader never saw.
+        alike = [each for each in artifacts_below(self._roots, word) if each[1].digest == digest]
+        return next(
+            (each for each in alike if _corpora(each[1]) <= _corpora(reader)), next(iter(alike), None)
+        )
+
+
+def _corpora(manifest: Manifest) -> set[str]:
+    return {digest for name, digest in manifest.origin.items() if name.startswith(f"{INPUT}corpus")}
 
 
 def _readable_manifest(uri: str) -> Manifest | None:
