@@ -30,12 +30,12 @@ SCORED = 48
 LANGUAGES = ("az", "en")
 MINUS_STEPS = 1
 MINUS_LR = 1e-4
-CHATS = 512
+CHATS = 96
 """Chats that a model is taught to answer by, a quarter of each kind."""
 FINETUNE: Mapping[str, Any] = {
     "trains": "all",
     "lr": 1e-4,
-    "epochs": 2,
+    "epochs": 1,
     "batch_size": 8,
     "heldout_fraction": 0.05,
 }
