@@ -66,6 +66,7 @@ def test_a_dry_run_prints_a_recipe_that_loads(
 def test_the_exit_code_follows_the_release(
     tmp_path: Path,
     recipe: Recipe,
+    registry: Registry,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     outcome: str,
@@ -76,6 +77,8 @@ def test_the_exit_code_follows_the_release(
 
     def run(derived: Recipe, options: object) -> StepResults:
         runs.append(derived)
+        if outcome == "champion":
+            registry.set_champion(make_week(recipe)["model"], "2")
         return StepResults(uris={"release": release})
 
     monkeypatch.setattr(retrain, "run_recipe", run)
@@ -87,6 +90,20 @@ def test_the_exit_code_follows_the_release(
     assert (entry.outcome, entry.exit_code, entry.champion, entry.num_files) == (outcome, code, "1", 1)
     assert entry.ended is not None
     assert [each.clean.inputs for each in runs] == [(str(tmp_path / "text/2.jsonl"),)]
+
+
+def test_a_release_that_was_rolled_back_since_is_not_called_champion(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release = make_release(tmp_path / "release", "champion", "Version 2 is champion.")
+    # The registry says 1, and the step's artifact is reused.
+    monkeypatch.setattr(retrain, "run_recipe", lambda *_: StepResults(uris={"release": release}))
+
+    assert call(tmp_path) == 0
+
+    assert "was rolled back since; version 1 stays champion" in capsys.readouterr().err
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert entry.outcome == "challenger"
 
 
 def test_a_week_that_is_refused_ends_as_its_step(

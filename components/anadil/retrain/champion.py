@@ -79,16 +79,29 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
     if manifest is None:
         raise IntegrityError(
             f"{where}: the artifact was deleted, or is not visible on this host; restore it, or go back to the version "
-            "before by `anadil promote --rollback`"
+            "before by `anadil rollback`"
         )
     if manifest.digest != version.digest:
         raise IntegrityError(
             f"{where}: its bytes differ from those that were promoted; restore them, or go back to the version before by "
-            "`anadil promote --rollback`"
+            "`anadil rollback`"
         )
     # Evaluation skips a champion that it cannot read. A retraining must not come so far.
     verify(version.uri, manifest)
     return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
+
+
+def champion_version(recipe: Recipe, default_tracking: str | None = None) -> str:
+    """Return the version that is champion now; empty where none is.
+
+    Raises:
+        AnadilError: As `find_released`, without a look at the artifact.
+    """
+    name, alias = champion_name(recipe)
+    registry = open_registry(tracking_uri(recipe, default=default_tracking), makes=False)
+    with registry_errors(registry.uri):
+        version = registry.by_alias(name, alias)
+    return version.version if version else ""
 
 
 def _lack(registry: Registry, name: str) -> str:

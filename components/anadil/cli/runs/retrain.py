@@ -4,7 +4,7 @@ import argparse
 import logging
 import os
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
@@ -22,7 +22,7 @@ from anadil.recipe.sections import Recipe
 
 if TYPE_CHECKING:
     from anadil.preflight.week_cost import WeekCost
-    from anadil.retrain.ledger import Ledger
+    from anadil.retrain.ledger import Ledger, Retraining
     from anadil.retrain.resolve import Resolution
 
 log = logging.getLogger(__name__)
@@ -106,11 +106,32 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
         recipe,
         argument=options.recipe,
         from_base=options.from_base,
-        default_tracking=f"sqlite:///{work_of(options)}/mlflow.db",
+        default_tracking=_default_tracking(options),
     )
     for line in resolution.lines:
         log.info("%s", line)
     return resolution
+
+
+def _as_registered(end: "Retraining", recipe: Recipe, options: argparse.Namespace) -> "Retraining":
+    """Return an ending as the registry has it now."""
+    from anadil.retrain.champion import champion_version
+
+    if end.outcome != "champion":
+        return end
+    now = champion_version(recipe, _default_tracking(options))
+    if now == end.version:
+        return end
+    # The same week gives the same artifact `release`, which is reused and knows of no rollback.
+    reason = (
+        f"Version {end.version} became champion in an earlier run of the same text, and was rolled back since; version "
+        f"{now or 'none'} stays champion. Only anadil promote --as champion makes it champion again."
+    )
+    return replace(end, outcome="challenger", reason=reason)
+
+
+def _default_tracking(options: argparse.Namespace) -> str:
+    return f"sqlite:///{work_of(options)}/mlflow.db"
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") -> int:
@@ -131,6 +152,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         steps = run_recipe(resolution.recipe, options)
         reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
         end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
+        end = _as_registered(end, recipe, options)
         endings.append(end)
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
