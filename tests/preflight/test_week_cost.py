@@ -118,3 +118,12 @@ def test_without_new_text_there_is_nothing_to_train(tmp_path: Path) -> None:
     cost = cost_of(recipe, make_week(recipe)["model"])
 
     assert cost.week == RunCost(documents=0, tokens=0, steps=0, hours=0.0, usd=0.0)
+
+
+def test_a_plan_without_the_champions_tokens_counts_none_as_none() -> None:
+    uncounted = RunCost(documents=35, tokens=0, steps=30, hours=1.0, usd=1.0)
+    lines = list(WeekCost(week=uncounted, from_base=uncounted).lines())
+    assert lines[2].split() == ["tokens", "—", "—"]
+    assert (
+        lines[-1] == "tokens —: the champion's token shards are gone, so steps are those of pretrain.phases"
+    )

@@ -46,10 +46,16 @@ class RunCost:
     usd: float | None
     """On-demand price of the stages whose machine has one; None without any."""
 
+    @property
+    def is_uncounted(self) -> bool:
+        """True where there is text, and none of the champion's tokens to count it by."""
+        return self.documents > 0 and not self.tokens
+
     def cells(self) -> tuple[str, ...]:
         """The figures as people read them."""
         return (
-            f"{self.documents:,}", short_count(self.tokens), f"{self.steps:,}", human_hours(self.hours),
+            f"{self.documents:,}", DASH if self.is_uncounted else short_count(self.tokens), f"{self.steps:,}",
+            human_hours(self.hours),
             human_dollars(self.usd),
         )  # fmt: skip
 
@@ -74,6 +80,8 @@ class WeekCost:
         for name, *cells in rows:
             right = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
             yield f"{name:<{widths[0]}}  {right}"
+        if self.from_base.is_uncounted:
+            yield f"tokens {DASH}: the champion's token shards are gone, so steps are those of pretrain.phases"
         if self.from_base.usd is None:
             yield f"cost {DASH}: cluster.instance of the champion's run is not a machine type of the price table"
 
