@@ -8,17 +8,15 @@ from typing import Any
 
 import pytest
 
+from tests.kit.marks import matrix, slow
 from tests.kit.mlflow_server import MlflowServer
 
-pytestmark = [
-    pytest.mark.slow,  # twenty steps, twice
-    pytest.mark.filterwarnings("ignore"),  # MLflow's own
-]
-KILLS = 20
+pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 
 
+@pytest.mark.parametrize("kills", [slow(4), matrix(20)])
 def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
-    mlflow_server: MlflowServer, tmp_path: Path
+    mlflow_server: MlflowServer, tmp_path: Path, kills: int
 ) -> None:
     worker = [
         sys.executable,
@@ -27,7 +25,7 @@ def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
         mlflow_server.uri,
         str(tmp_path),
         "7",
-        str(KILLS),
+        str(kills),
     ]
 
     done = subprocess.run(
@@ -35,10 +33,10 @@ def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
     )
 
     trials: list[dict[str, Any]] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(trials) == KILLS + 2
+    assert len(trials) == kills + 2
     wholes = {trial["record"][0]: trial for trial in trials[:2]}  # those that were left alone
     assert set(wholes) == {"champion", "challenger"}
-    assert sum(trial["killed"] for trial in trials) >= KILLS * 3 // 4, "the others had ended before"
+    assert sum(trial["killed"] for trial in trials) >= kills * 3 // 4, "the others had ended before"
     for trial in trials[2:]:
         whole = wholes[trial["record"][0]]
         same = ("record", "aliases", "versions", "lock", "runs", "artifacts", "leftovers", "again")
