@@ -386,3 +386,7 @@ def test_a_run_from_the_base_has_one_key_with_the_section_retrain_and_without_it
 
     assert recipe_origin(Recipe().model_copy(update={"retrain": section}), sections) == plain
     assert recipe_origin(week, sections).items() >= {"recipe retrain.epochs": "2.0"}.items()
+    # A checkpoint holds the origin alone, and a killed week goes on from it.
+    origin = recipe_origin(week, sections)
+    assert origin_changes(origin, origin, sections) == []
+    assert origin_changes(plain, origin, sections)

@@ -201,8 +201,9 @@ def current_origin(
     others = {
         name: text
         for name, text in origin.items()
-        # The file of a pack may be another one by now.
-        if not name.startswith(RECIPE) or text.startswith(f'"{PACK}')
+        # The file of a pack may be another one by now. Keys of `retrain` stand in origins of retrainings alone, and without
+        # the champion, which is no key, they would be taken for those of a run from the base.
+        if not name.startswith(RECIPE) or text.startswith(f'"{PACK}') or name.startswith(f"{RECIPE}retrain")
     }
     data = recipe or nested_keys(origin)
     tops = {section.partition(".")[0] for section in sections}
