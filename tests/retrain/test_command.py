@@ -140,7 +140,7 @@ def test_without_new_text_it_ends_at_once(
     assert call(tmp_path) == 0
 
     said = capsys.readouterr().err
-    assert "no new text: every file of the inputs was there for the champion; nothing to do" in said
+    assert "no new text: no file of the inputs is new to the champion; nothing to do" in said
     assert [each.outcome for each in Ledger(str(recipe.storage.root), NAME).read()] == ["nothing"]
 
 

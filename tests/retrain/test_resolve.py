@@ -90,7 +90,7 @@ def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Regist
     result = resolve(recipe)
 
     assert (result.state, result.recipe) == ("nothing", recipe)
-    assert "no new text: every file of the inputs was there for the champion; nothing to do" in result.lines
+    assert "no new text: no file of the inputs is new to the champion; nothing to do" in result.lines
 
 
 def test_files_of_all_earlier_weeks_are_known(tmp_path: Path, registry: Registry) -> None:

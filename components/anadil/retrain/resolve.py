@@ -68,7 +68,7 @@ def resolve(
         derived = derived_recipe(recipe, lineage, inputs)
         lines += _lines_of_run(derived, lineage, inputs)
     else:
-        lines.append("no new text: every file of the inputs was there for the champion; nothing to do")
+        lines.append("no new text: no file of the inputs is new to the champion; nothing to do")
     return Resolution(
         recipe=derived, state=state, champion=champion, lines=tuple(lines), lineage=lineage, inputs=inputs
     )
