@@ -29,6 +29,7 @@ MODEL_TESTS = (
     "pretrain",
     "release",
     "replay",
+    "retrain",
     "tasks",
     "trial",
 )
