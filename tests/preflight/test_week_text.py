@@ -104,9 +104,9 @@ def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -
     assert plan.encode.text_bytes == 1_000_000
     shares = {each.source: (each.shares, round(each.epochs, 2)) for each in plan.text}
     assert shares == {
-        "web": ((pytest.approx(0.4),), pytest.approx(0.12, abs=0.01)),
+        "web": ((pytest.approx(0.3),), pytest.approx(0.09, abs=0.01)),
         "new_web": ((pytest.approx(0.5),), pytest.approx(1.0, abs=0.02)),
-        "en": ((pytest.approx(0.1),), pytest.approx(0.04, abs=0.01)),
+        "en": ((pytest.approx(0.2),), pytest.approx(0.08, abs=0.01)),
     }
     assert not any("trial" in each for each in plan.assumptions)
 
