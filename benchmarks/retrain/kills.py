@@ -85,11 +85,12 @@ def state(work: Path) -> dict[str, Any]:
     versions = {
         each.version: each.tags["anadil.sha256"] for each in client.search_model_versions(f"name = '{NAME}'")
     }
-    kinds = ("corpus", "tokens", "model", "scores", "release")
+    kinds = ("corpus", "tokens", "model", "scores")
     folders = {kind: sorted(path.parent for path in work.glob(f"{kind}/*/manifest.json")) for kind in kinds}
+    # Its name follows from the report, which has times; there is one for each retraining.
     outcomes = [
-        json.loads((folder / "release.json").read_text(encoding="utf-8"))["outcome"]
-        for folder in folders["release"]
+        json.loads(file.read_text(encoding="utf-8"))["outcome"]
+        for file in work.glob("release/*/release.json")
     ]
     return {
         "aliases": dict(model.aliases),
