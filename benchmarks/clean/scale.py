@@ -37,7 +37,7 @@ def clean(
     named = {"workers": 1} | {
         key: value if isinstance(value, int) else str(value) for key, value in settings.items()
     }
-    # Of its own: the built-in recipe has sources, and they go with no `clean.since`.
+    # The built-in recipe has sources, which `clean.since` refuses, so this one stands alone.
     recipe = out.with_name(f"{out.name}.yaml")
     recipe.write_text(
         json.dumps({"language": "az", "tracking": {"uri": "off"}, "clean": named}), encoding="utf-8"

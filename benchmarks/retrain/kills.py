@@ -23,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 from benchmarks.stage_runs import documents, write_lines  # noqa: E402  scripts are installed nowhere
 
 DOCUMENTS = 64
-"""Of the first run; a week has half as many."""
+"""Documents of the first run. A week has half as many."""
 LONGEST = 2_000
 """Characters of a document."""
 NAME = "anadil-az"

@@ -19,7 +19,7 @@ from anadil.runtime.planned_artifact import PlannedArtifact, kept_artifact, plan
 
 NAME = "anadil-az"
 DOCUMENTS = 40
-"""Of each file of text."""
+"""Documents that each file of text counts as."""
 SECTIONS: dict[str, Any] = {
     "base": {"model": "tiny"},
     "tracking": {"uri": "sqlite:////nowhere/mlflow.db"},

@@ -96,7 +96,7 @@ def test_new_text_gives_way_to_earlier_text_of_any_source_and_stays_so(tmp_path:
     first_of_web = weeks.id_of("web", of_news)
     expected = (first_of_web, "duplicate", "news", weeks.id_of("news", of_news))
     assert [tuple(row.values()) for row in second["web"]] == [expected]
-    # Of two new ones that of the source that the recipe names first stays.
+    # Two new documents are alike: the source that the recipe names first keeps its own.
     assert {row["id"] for row in second["news"]} == {
         weeks.id_of("news", of_web), weeks.id_of("news", OWN[40]),
     }  # fmt: skip

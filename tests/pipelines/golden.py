@@ -56,7 +56,7 @@ WHOLE: Mapping[str, tuple[str, ...]] = {
 
 @cache
 def compiled(recipe: str, *settings: str) -> str:
-    """What `anadil compile` writes, for values of keys and options."""
+    """Return the text that `anadil compile` writes, for values of keys and options."""
     words = [word for each in settings for word in ([each] if each.startswith("--") else ["--set", each])]
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()):
         path = Path(folder) / "pipeline.yaml"

@@ -1,4 +1,4 @@
-"""What a retraining costs by the champion's own rates."""
+"""The cost of a retraining, by the champion's own rates."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a ledger tells the next retraining."""
+"""Past retrainings, as the ledger tells the next one of them."""
 
 from pathlib import Path
 

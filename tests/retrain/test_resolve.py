@@ -1,4 +1,4 @@
-"""What a retraining takes of the champion, and what came since."""
+"""The recipe that a retraining derives from its champion and from new files."""
 
 import shutil
 from pathlib import Path

@@ -63,7 +63,7 @@ class Retraining:
     version: str = ""
     """Version that its result got."""
     reason: str = ""
-    """Why it ended, in words."""
+    """Reason of its end, as a sentence for people."""
 
 
 class Ledger:
