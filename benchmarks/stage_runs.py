@@ -95,13 +95,13 @@ def score(model: Path, columns: Mapping[str, Sequence[str]], length: int) -> Sco
 
 def score_loaded(model: Any, tokenizer: Path, columns: Mapping[str, Sequence[str]], length: int) -> Scores:
     """Score a model in memory, with the tokenizer of a directory."""
-    from anadil.evaluate.models import BATCH_TOKENS, LoadedModel, encode_for_all, open_model
+    from anadil.evaluate.models import BATCH_TOKENS, CandidateModel, encode_for_all, open_model
     from anadil.text.corpus import Document
     from anadil.text.metrics import bits_per_byte
 
     candidate = open_model("base", tokenizer)
-    ready = LoadedModel(
-        candidate=candidate, model=model, context=length, stride=length,
+    ready = CandidateModel(
+        candidate=candidate, load=lambda: model, context=length, stride=length,
         batch_tokens=BATCH_TOKENS[model.device.type],
     )  # fmt: skip
     scores = {}

@@ -20,6 +20,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.evaluate.generate import DECODING_MODES, GeneratedText, GenerationPrompt, Mode, generate_texts
+from anadil.model.decoding import open_decoder
 from anadil.model.load import encode_text, load_model, load_tokenizer
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Base
@@ -86,7 +87,14 @@ def compare(
     ) -> list[GeneratedText]:
         length = options.tokens
         return generate_texts(
-            model, tokenizer, some, max_new_tokens=length, seed=0, name=name, modes=modes, **more
+            open_decoder(model, tokenizer),
+            tokenizer,
+            some,
+            max_new_tokens=length,
+            seed=0,
+            name=name,
+            modes=modes,
+            **more,
         )
 
     def one_by_one() -> list[GeneratedText]:

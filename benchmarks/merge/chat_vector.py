@@ -38,20 +38,20 @@ def measured(models: Models, name: str, folder: Path) -> Figures:
 def ask(folder: Path) -> Figures:
     """Return shares of answers that ended and are right, and bits per byte of the right answers."""
     from anadil.evaluate.generate import GenerationPrompt, generate_texts
-    from anadil.evaluate.models import BATCH_TOKENS, LoadedModel, load_for_scoring, open_model
+    from anadil.evaluate.models import BATCH_TOKENS, CandidateModel, load_for_scoring, open_model
     from anadil.model.chat_ids import chat_ids
     from anadil.model.load import encode_texts
 
     questions = chats("az", QUESTIONS, held_out=True)
     candidate, model = open_model("finetuned", folder), load_for_scoring(folder, "finetuned")
     prompts = [GenerationPrompt(text=each["prompt"], kind="answer", chat=True) for each in questions]
+    loaded = CandidateModel(
+        candidate=candidate, load=lambda: model, context=512, stride=256, batch_tokens=BATCH_TOKENS["cpu"]
+    )
     texts = generate_texts(
-        model, candidate.tokenizer, prompts,
+        loaded.decoder(), candidate.tokenizer, prompts,
         max_new_tokens=ANSWER_TOKENS, seed=0, name=folder.name, modes=("greedy",),
     )  # fmt: skip
-    loaded = LoadedModel(
-        candidate=candidate, model=model, context=512, stride=256, batch_tokens=BATCH_TOKENS["cpu"]
-    )
     answers = [each["response"] for each in questions]
     turns = [[{"role": "user", "content": each["prompt"]}] for each in questions]
     ids = [tuple(chat_ids(candidate.tokenizer, one, add_generation_prompt=True)) for one in turns]

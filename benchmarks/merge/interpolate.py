@@ -142,6 +142,7 @@ def points(seed: Seed) -> Iterator[str]:
 def continuations(models: Models, folders: dict[str, Path], tokens: int = 16) -> Iterator[str]:
     """Yield the first words with which each model continues ten beginnings of both languages."""
     from anadil.evaluate.generate import GenerationPrompt, generate_texts
+    from anadil.model.decoding import open_decoder
     from anadil.model.load import load_model, load_tokenizer
 
     listed = [text for language in LANGUAGES for text in PROMPTS[language]]
@@ -150,8 +151,9 @@ def continuations(models: Models, folders: dict[str, Path], tokens: int = 16) ->
 
         def made(folder: Path = folder, name: str = name) -> dict[str, Any]:
             prompts = [GenerationPrompt(text=text, kind="continuation") for text in listed]
+            tokenizer = load_tokenizer(folder)
             texts = generate_texts(
-                load_model(folder), load_tokenizer(folder), prompts,
+                open_decoder(load_model(folder), tokenizer), tokenizer, prompts,
                 max_new_tokens=tokens, seed=0, name=name, modes=("greedy",),
             )  # fmt: skip
             return {"texts": [" ".join(each.text.split()).replace("|", "/") for each in texts]}

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from anadil.evaluate.generate import GeneratedText, GenerationPrompt, generate_texts, repetition_of
+from anadil.model.decoding import open_decoder
 from anadil.model.load import encode_text
 
 from .conftest import TEMPLATE, tiny_model, train_tokenizer
@@ -14,7 +15,9 @@ BEGINNINGS = ("Bakı şəhəri", "Dünən səhər")
 def write(
     model: Any, tokenizer: Any, *prompts: GenerationPrompt, new: int = 16, seed: int = 0
 ) -> list[GeneratedText]:
-    return generate_texts(model, tokenizer, prompts, max_new_tokens=new, seed=seed, name="base")
+    return generate_texts(
+        open_decoder(model, tokenizer), tokenizer, prompts, max_new_tokens=new, seed=seed, name="base"
+    )
 
 
 def continuation(text: str) -> GenerationPrompt:

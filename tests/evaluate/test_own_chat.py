@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from anadil.evaluate.models import LoadedModel, ScoredModel, open_model
+from anadil.evaluate.models import CandidateModel, ScoredModel, open_model
 from anadil.evaluate.own_chat import OwnChat, compare_own_chats, measure_own_chat, open_own_chat, outcome_of
 
 from .conftest import TEMPLATE, save_model
@@ -68,7 +68,7 @@ def answers_of(base: ScoredModel, asked: OwnChat, text: str, end: str = "<|eot_i
     ids = [*tokenizer.encode(text, add_special_tokens=False), *tokenizer.convert_tokens_to_ids([end])]
     model = Parrot(ids, len(tokenizer))
     return measure_own_chat(
-        LoadedModel(candidate=base, model=model, context=64, stride=64, batch_tokens=4096), asked
+        CandidateModel(candidate=base, load=lambda: model, context=64, stride=64, batch_tokens=4096), asked
     )
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from anadil.core.errors import DataError
 from anadil.evaluate.answers import choice_figures, is_word_for_word
 from anadil.evaluate.bits_per_byte import score
-from anadil.evaluate.models import LoadedModel, open_model
+from anadil.evaluate.models import CandidateModel, open_model
 from anadil.evaluate.questions import Question, Questions, read_questions, render, renderings_of
 from anadil.evaluate.run import run
 from anadil.model.load import encode_texts
@@ -233,7 +233,7 @@ def test_a_long_choice_is_not_held_against_a_model(tmp_path: Path) -> None:
     model = tiny_model(len(candidate.tokenizer))
     with torch.no_grad():
         model.get_output_embeddings().weight.zero_()
-    loaded = LoadedModel(candidate=candidate, model=model, context=64, stride=64, batch_tokens=256)
+    loaded = CandidateModel(candidate=candidate, load=lambda: model, context=64, stride=64, batch_tokens=256)
     question = Question(chat=chat("Hansı?", "yerləşir", "Q", "yerləşir"), seen=False)
     questions = Questions(listed=(question,))
     # Every token costs the same here, so that without the division the fewest tokens win.

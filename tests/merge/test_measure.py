@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from anadil.core.errors import DataError
-from anadil.evaluate.models import load_candidate, open_model
+from anadil.evaluate.models import open_candidate, open_model
 from anadil.evaluate.tuning import tuning_part
 from anadil.merge import measure
 from anadil.merge.measure import TARGET, choose_values, read_tuning_texts, score_of
@@ -65,7 +65,7 @@ def two_sources(english: Sequence[str], **of_english: Any) -> tuple[dict[str, Se
 
 def load_half(models: Path) -> Any:
     """Copy the mean by share of two models of one shape, in plain torch."""
-    ends = [load_candidate(open_model(name, models / name), Recipe()).model for name in ("model", "base")]
+    ends = [open_candidate(open_model(name, models / name), Recipe()).model for name in ("model", "base")]
     tables = [dict(each.named_parameters()) for each in ends]
 
     def load(model: Any, base_share: float, _: Sequence[float]) -> None:
@@ -157,7 +157,7 @@ def test_a_point_has_the_figures_of_its_weights(tmp_path: Path, models: Path) ->
 
     # By hand: each model alone on the same documents.
     for figures, name in zip(ends, ("model", "base"), strict=True):
-        loaded = load_candidate(open_model(name, models / name), job.recipe)
+        loaded = open_candidate(open_model(name, models / name), job.recipe)
         ids = [
             np.array(loaded.candidate.tokenizer(each.text)["input_ids"], dtype=np.int32)
             for each in texts.target

@@ -7,12 +7,14 @@ import pytest
 
 from anadil.artifacts import artifact, storage
 from anadil.core.errors import DataError, IntegrityError, RecipeError
+from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
 from anadil.retrain.new_files import compare_inputs
 from anadil.retrain.resolve import Resolution, resolve
+from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import (
     Registry,
     add_text,
@@ -329,6 +331,30 @@ def test_a_champion_that_was_finetuned_leads_to_its_model(tmp_path: Path, regist
 
     assert derived.pretrain.start_from == uris["model"]
     assert derived.evaluate.champion == str(folder)
+
+
+def test_the_champions_scores_are_those_of_its_own_run(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    uris = first_week(registry, recipe)
+    model = artifact.finished_manifest(uris["model"], "model")
+    for name, digest in (("own", model.digest), ("other", "0" * 64)):
+        folder = tmp_path / "store/scores" / name
+        folder.mkdir(parents=True)
+        (folder / "scores.json").write_text(name)
+        artifact.seal(folder, kind="scores", origin={"stage": "evaluate", "input model": digest})
+    add_text(tmp_path / "text", "2.jsonl")
+
+    derived = resolve(recipe).recipe
+    assert derived.retrain is not None
+    assert derived.retrain.champion is not None
+    scores = str(tmp_path / "store/scores/own")
+    planned = planned_artifact(
+        STAGES["evaluate"], derived, {word: uris[word] for word in ("model", "corpus")}, (), None
+    )
+
+    assert derived.retrain.champion.artifacts["scores"] == scores
+    assert planned.origin["input earlier scores"] == artifact.finished_manifest(scores, "scores").digest
 
 
 def test_text_and_artifacts_may_lie_in_s3(tmp_path: Path, registry: Registry, bucket: str) -> None:

@@ -261,7 +261,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=8,
+        result_version=9,
         image="evaluate",
         # The stage that shares the image.
         rooms=("model", "plan", "replay"),
@@ -284,6 +284,8 @@ FLOW = (
             SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
         ),
         reads_champion=True,
+        # What its run measured of the base and of itself.
+        of_champion=("scores",),
         without_files="runs",
         uses_model=True,
         cpu="4",

@@ -15,7 +15,7 @@ from sacrebleu.metrics.chrf import CHRF
 from anadil.evaluate.bits_per_byte import Ids
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.generate import GeneratedText, GenerationPrompt, generate_texts
-from anadil.evaluate.models import LoadedModel
+from anadil.evaluate.models import CandidateModel
 from anadil.evaluate.questions import Questions, Rendering, render, renderings_of
 from anadil.model.load import encode_texts
 from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte, share_interval
@@ -51,7 +51,7 @@ class _Asked:
 
 
 def measure_answers(
-    loaded: LoadedModel, questions: Questions, references: Sequence[Ids], seed: int
+    loaded: CandidateModel, questions: Questions, references: Sequence[Ids], seed: int
 ) -> AnswerScores:
     """Score the right answers, let the model answer, and let it choose."""
     if not questions.listed:
@@ -78,7 +78,7 @@ def measure_answers(
 
 
 def _written(
-    loaded: LoadedModel, questions: Questions, asked: _Asked, references: Sequence[Ids], seed: int
+    loaded: CandidateModel, questions: Questions, asked: _Asked, references: Sequence[Ids], seed: int
 ) -> dict[int, GeneratedText]:
     """Return the greedy answer to each question that is asked, by place; those of one length are written together."""
     by_room: dict[int, list[int]] = defaultdict(list)
@@ -96,7 +96,7 @@ def _written(
             for place in places
         ]  # fmt: skip
         texts = generate_texts(
-            loaded.model, loaded.candidate.tokenizer, prompts,
+            loaded.decoder(), loaded.candidate.tokenizer, prompts,
             max_new_tokens=room, seed=seed, name=f"{loaded.candidate.name}, answers", modes=("greedy",),
         )  # fmt: skip
         for place, text in zip(places, texts, strict=True):
@@ -112,7 +112,7 @@ def _written(
 
 
 def choice_figures(
-    loaded: LoadedModel, questions: Questions, prompts: Sequence[Ids]
+    loaded: CandidateModel, questions: Questions, prompts: Sequence[Ids]
 ) -> dict[str, dict[str, Any]]:
     """Return by source the share of held-out questions for which the right choice is the likeliest.
 

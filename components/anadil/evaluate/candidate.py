@@ -2,7 +2,7 @@
 
 import itertools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ from anadil.evaluate.generate import (
     is_of_use,
     repetition_of,
 )
-from anadil.evaluate.models import EncodedDocuments, ScoredModel, load_candidate
+from anadil.evaluate.measurements import Measurements
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, open_candidate
 from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
-from anadil.model.placement import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.language_data import Language
@@ -65,19 +65,26 @@ class ModelScores:
     """By document of `evaluate.retained`."""
     answers: NDArray[np.float64]
     """Nats of the right answer, by question."""
+    measurements: Measurements
+    """All that was measured of it, for a later run."""
 
 
-def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language: Language) -> ModelScores:
-    """Load one candidate, score it, let it write, and free its memory."""
-    loaded = load_candidate(candidate, recipe)
-    model = loaded.model
+def measure(
+    candidate: ScoredModel,
+    material: Material,
+    recipe: Recipe,
+    language: Language,
+    known: Iterable[Measurements] = (),
+) -> ModelScores:
+    """Score one candidate, let it write, and free its memory; what is `known` of it is not measured again."""
+    loaded = open_candidate(candidate, recipe, known)
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
     # The added beginnings serve the loop rate, which counts greedy texts only.
     modes: tuple[tuple[Mode, ...], ...] = (DECODING_MODES, ("greedy",))
     written = [
         generate_texts(
-            model, candidate.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
+            loaded.decoder(), candidate.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
             name=candidate.name, modes=each,
         )
         for each, prompts in zip(modes, _prompts(candidate, recipe, language, material.heldout.documents), strict=True)
@@ -92,12 +99,12 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
         | domain_figures(material.heldout.documents, nats, recipe.seed)
         | answers.table
         | {
-            "parameters": int(model.num_parameters()),
+            "parameters": loaded.parameters,
             "context": loaded.context,
             "stride": loaded.stride,
             "window_bos": None if candidate.bos is None else candidate.tokenizer.decode([candidate.bos]),
-            "dtype": str(model.dtype).removeprefix("torch."),
-            "device": model.device.type,
+            "dtype": loaded.dtype,
+            "device": loaded.device,
             "retained": bits_by_group(
                 material.retained.documents, retained, [each.lang for each in material.retained.documents]
             ),
@@ -113,9 +120,18 @@ def measure(candidate: ScoredModel, material: Material, recipe: Recipe, language
     log.info(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
     )  # fmt: skip
-    del model, loaded
-    free_memory()
-    return ModelScores(table=table, nats=nats, retained=retained, answers=answers.nats)
+    if not loaded.is_loaded:
+        log.info("%s: the champion's run measured all of it, so its weights were not loaded", candidate.name)
+    elif loaded.memory.taken:
+        log.info(
+            "%s: %d texts and prompts were measured in the champion's run",
+            candidate.name,
+            loaded.memory.taken,
+        )
+    loaded.free()
+    return ModelScores(
+        table=table, nats=nats, retained=retained, answers=answers.nats, measurements=loaded.memory.now
+    )
 
 
 def _text_figures(

@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
+from anadil.evaluate.measurements import Decodes
 from anadil.model.chat_ids import chat_ids
-from anadil.model.decoding import Continuation, open_decoder, sample_seed, text_of
+from anadil.model.decoding import Continuation, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text
 from anadil.text.metrics import distinct, is_loop
 
@@ -63,7 +64,7 @@ class GeneratedText:
 
 
 def generate_texts(
-    model: PreTrainedModel,
+    decoder: Decodes,
     tokenizer: PreTrainedTokenizerFast,
     prompts: Sequence[GenerationPrompt],
     *,
@@ -74,7 +75,7 @@ def generate_texts(
     batch_tokens: int | None = None,
 ) -> list[GeneratedText]:
     """Continue each prompt in each mode, in order."""
-    batches = open_decoder(model, tokenizer).batches(
+    batches = decoder.batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
         max_new_tokens=max_new_tokens,

@@ -1,8 +1,8 @@
 """Models that are compared, the held-out text in the tokens of each, and how each is loaded and fed."""
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,12 @@ from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score
+from anadil.evaluate.measurements import Decodes, Measurements, Memory, identity, prompt_key
+from anadil.model.architecture import read_config
+from anadil.model.decoding import Continuation, open_decoder
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import document_ids, encode_texts, load_tokenizer, window_bos
-from anadil.model.placement import load_placed
+from anadil.model.load import document_ids, encode_texts, load_tokenizer, pick_device, pick_dtype, window_bos
+from anadil.model.placement import free_memory, load_placed
 from anadil.plan.evaluating import evaluate_parts
 from anadil.plan.memory_limit import FITS
 from anadil.plan.model_shape import shape_from
@@ -46,9 +49,11 @@ class ScoredModel:
     """Token before each later window of a document; None for none."""
     answers: bool = False
     """It learnt to answer, and is asked through its chat template."""
+    digest: str = ""
+    """Of its files; empty where that is unknown."""
 
 
-def open_model(name: str, path: Path, *, answers: bool = False) -> ScoredModel:
+def open_model(name: str, path: Path, *, answers: bool = False, digest: str = "") -> ScoredModel:
     """Load a candidate's tokenizer.
 
     Raises:
@@ -57,8 +62,8 @@ def open_model(name: str, path: Path, *, answers: bool = False) -> ScoredModel:
     tokenizer = load_tokenizer(path)
     prefix, _ = document_ids(tokenizer, f"{path}, {name}")
     return ScoredModel(
-        name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer), answers=answers
-    )
+        name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer), answers=answers, digest=digest
+    )  # fmt: skip
 
 
 def open_artifact(name: str, folder: Path) -> ScoredModel:
@@ -71,7 +76,10 @@ def open_artifact(name: str, folder: Path) -> ScoredModel:
     inside = folder / BY_KIND["adapter"].folder
     kind = "adapter" if inside.is_dir() else manifest.kind if manifest else "model"
     figures = manifest.figures if manifest else {}
-    return open_model(name, inside if kind == "adapter" else folder, answers=answers(kind, figures))
+    return open_model(
+        name, inside if kind == "adapter" else folder, answers=answers(kind, figures),
+        digest=manifest.digest if manifest else "",
+    )  # fmt: skip
 
 
 def load_for_scoring(path: Path, name: str) -> Any:
@@ -160,17 +168,47 @@ def encode_with_champion(
     return list(candidates), encode_for_all(candidates, documents)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModel:
-    """A candidate in memory, and how it is fed."""
+@dataclass(slots=True, kw_only=True)
+class CandidateModel:
+    """A candidate, how it is fed, and what is known of it; its weights are loaded when something is not known."""
 
     candidate: ScoredModel
-    model: Any
+    load: Callable[[], Any]
     context: int
     """Tokens that it sees at a time."""
     stride: int
     """Tokens that each window scores."""
     batch_tokens: int
+    device: str = "cpu"
+    """Type of the device that it runs on."""
+    dtype: str = "float32"
+    """Precision of its weights in memory."""
+    memory: Memory = field(default_factory=Memory)
+    _model: Any = None
+
+    @property
+    def model(self) -> Any:
+        """The model in memory."""
+        if self._model is None:
+            self._model = self.load()
+        return self._model
+
+    @property
+    def is_loaded(self) -> bool:
+        """Return whether something was not known."""
+        return self._model is not None
+
+    @property
+    def parameters(self) -> int:
+        """Number of its parameters."""
+        now = self.memory.now
+        now.parameters = now.parameters or int(self.model.num_parameters())
+        return now.parameters
+
+    def free(self) -> None:
+        """Give back its memory."""
+        self._model = None
+        free_memory()
 
     def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
         """Nats of each document; see `score`."""
@@ -180,27 +218,83 @@ class LoadedModel:
         """Nats of each answer, given its question; see `score`."""
         return self._score(list(zip(questions, answers, strict=True)), f"{self.candidate.name}, answers")
 
+    def decoder(
+        self, tokenizer: PreTrainedTokenizerFast | None = None, ends: Sequence[int] | None = None
+    ) -> Decodes:
+        """Return its decoder, which knows what the candidate wrote in an earlier run; see `open_decoder`."""
+        return _Decoder(self, tokenizer or self.candidate.tokenizer, ends)
+
     def _score(self, pairs: Sequence[tuple[Ids, Ids]], name: str) -> NDArray[np.float64]:
-        return score(
-            self.model, pairs, bos=self.candidate.bos, context=self.context, stride=self.stride,
-            batch_tokens=self.batch_tokens, name=name,
-        )  # fmt: skip
+        keys, nats = self.memory.known_nats(pairs)
+        unknown = np.flatnonzero(np.isnan(nats))
+        if len(unknown):
+            nats[unknown] = score(
+                self.model, [pairs[place] for place in unknown.tolist()], bos=self.candidate.bos, context=self.context,
+                stride=self.stride, batch_tokens=self.batch_tokens, name=name,
+            )  # fmt: skip
+        self.memory.keep_nats(keys, nats)
+        return nats
 
 
-def load_candidate(candidate: ScoredModel, recipe: Recipe) -> LoadedModel:
-    """Load a candidate, to be fed as the recipe says.
+@dataclass(frozen=True, slots=True)
+class _Decoder:
+    """Decoder of a candidate that writes only what is not known."""
 
-    Raises:
-        PreflightError: The GPUs of this machine together do not hold it.
+    candidate: CandidateModel
+    tokenizer: PreTrainedTokenizerFast
+    ends: Sequence[int] | None
+
+    def batches(
+        self,
+        prompts: Sequence[Sequence[int]],
+        seeds: Sequence[Sequence[int | None]],
+        *,
+        max_new_tokens: int,
+        batch_tokens: int | None = None,
+    ) -> Iterator[tuple[int, list[Continuation]]]:
+        """Yield each prompt's place and its continuations; see `Decoder.batches`."""
+        memory = self.candidate.memory
+        keys = [
+            prompt_key(prompt, each, max_new_tokens, self.ends)
+            for prompt, each in zip(prompts, seeds, strict=True)
+        ]
+        unknown = []
+        for place, key in enumerate(keys):
+            if rows := memory.known_rows(key):
+                yield place, rows
+            else:
+                unknown.append(place)
+        if not unknown:
+            return
+        decoder = open_decoder(self.candidate.model, self.tokenizer, self.ends)
+        for number, rows in decoder.batches(
+            [prompts[place] for place in unknown],
+            [seeds[place] for place in unknown],
+            max_new_tokens=max_new_tokens,
+            batch_tokens=batch_tokens,
+        ):
+            memory.keep_rows(keys[unknown[number]], rows)
+            yield unknown[number], rows
+
+
+def open_candidate(
+    candidate: ScoredModel, recipe: Recipe, known: Iterable[Measurements] = ()
+) -> CandidateModel:
+    """Open a candidate, to be fed as the recipe says; `known` was measured in an earlier run.
+
+    Its weights are loaded at the first use, where PreflightError says that the GPUs of this machine together do not hold it.
     """
-    model = load_for_scoring(candidate.path, candidate.name)
-    longest = getattr(model.config, "max_position_embeddings", None) or recipe.context
+    longest = getattr(read_config(candidate.path), "max_position_embeddings", None) or recipe.context
     context = min(recipe.context, longest)
     if context < recipe.context:
         log.warning(
             "%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context
         )
-    return LoadedModel(
-        candidate=candidate, model=model, context=context, stride=min(recipe.evaluate.stride or context, context),
-        batch_tokens=BATCH_TOKENS[model.device.type],
+    stride = min(recipe.evaluate.stride or context, context)
+    device = pick_device()
+    dtype = str(pick_dtype(device)).removeprefix("torch.")
+    of = identity(candidate.digest, device=device.type, dtype=dtype, context=context, stride=stride)
+    return CandidateModel(
+        candidate=candidate, load=lambda: load_for_scoring(candidate.path, candidate.name), context=context, stride=stride,
+        batch_tokens=BATCH_TOKENS[device.type], device=device.type, dtype=dtype, memory=Memory.of(known, of),
     )  # fmt: skip

@@ -16,10 +16,10 @@ from typing import Any, Literal
 from anadil.artifacts.base_kind import BaseKind, base_kind
 from anadil.artifacts.card_fields import card_fields, words_of_field
 from anadil.core.errors import AnadilError, DataError
-from anadil.evaluate.models import LoadedModel, ScoredModel
+from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.evaluate.output_language import language_of
 from anadil.model.chat_ids import ControlWords, chat_ids, rendered
-from anadil.model.decoding import open_decoder, text_of
+from anadil.model.decoding import text_of
 from anadil.model.load import end_ids
 from anadil.model.template_limits import RAISED
 from anadil.text.language import find_language, language_codes, load_language
@@ -102,7 +102,7 @@ def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
     return asked
 
 
-def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
+def measure_own_chat(loaded: CandidateModel, asked: OwnChat) -> dict[str, Any]:
     """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
     candidate = loaded.candidate
     vocabulary = candidate.tokenizer.get_vocab()
@@ -119,7 +119,7 @@ def measure_own_chat(loaded: LoadedModel, asked: OwnChat) -> dict[str, Any]:
         for question in asked.questions
     ]
     ends = [vocabulary[asked.end]] if asked.end else None
-    batches = open_decoder(loaded.model, tokenizer, ends).batches(
+    batches = loaded.decoder(tokenizer, ends).batches(
         prompts, [[None]] * len(prompts), max_new_tokens=MAX_NEW_TOKENS
     )
     rows = {place: row for place, [row] in batches}

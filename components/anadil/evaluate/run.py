@@ -12,12 +12,14 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from anadil.artifacts.base_model import model_config
+from anadil.artifacts.prefetch import fetch
 from anadil.core.candidates import CANDIDATES
-from anadil.core.errors import IntegrityError
+from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
 from anadil.evaluate.heldout import RETAINED_KEY, by_target, read_heldout, read_retained
+from anadil.evaluate.measurements import FILE, Measurements, read_measurements, write_measurements
 from anadil.evaluate.models import (
     ScoredModel,
     encode_for_all,
@@ -31,6 +33,7 @@ from anadil.evaluate.scores_table import differences_of, log_scores, scores_tabl
 from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
+from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_corpora
 from anadil.text.language import load_language
@@ -69,9 +72,9 @@ def run(job: Job) -> Figures:
     contamination = find_contamination(encoded.documents, train, language)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
-    results = {}
+    results, known = {}, _measured_before(job)
     for candidate in candidates:
-        results[candidate.name] = measure(candidate, material, recipe, language)
+        results[candidate.name] = measure(candidate, material, recipe, language, known)
         figures = results[candidate.name].table.items()
         job.tracker.metrics(
             {f"{candidate.name}_{name}": value for name, value in figures if isinstance(value, int | float)}
@@ -91,6 +94,7 @@ def run(job: Job) -> Figures:
         scores["tuning"] = tuning
     text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
     (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
+    write_measurements(job.out, [each.measurements for each in results.values()])
     job.tracker.run_metrics(deciding_scores(scores))
     job.records.update(
         documents=len(encoded.documents), contaminated=len(contamination.contaminated), altered=len(encoded.altered)
@@ -110,12 +114,30 @@ def _candidates(job: Job) -> list[ScoredModel]:
     if "adapter" in job.inputs:
         refuse_other_rank(job.inputs["adapter"])
     candidates = [
-        open_model("base", base_model(job.recipe.base, job.base_cache)),
+        _base(job),
         *(open_artifact(each.name, job.inputs[each.kind]) for each in CANDIDATES if each.kind in job.inputs),
     ]
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates
+
+
+def _base(job: Job) -> ScoredModel:
+    path = base_model(job.recipe.base, job.base_cache)
+    return open_model("base", path, digest=base_files(str(path))[BASE_FILES])
+
+
+def _measured_before(job: Job) -> list[Measurements]:
+    """Return what the champion's run measured of base and champion; empty where its scores are gone, with the reason logged."""
+    champion = job.recipe.retrain.champion if job.recipe.retrain else None
+    uri = champion.artifacts.get("scores") if champion else None
+    if not uri:
+        return []
+    try:
+        return read_measurements(fetch(uri, "scores", (FILE,))[0])
+    except (DataError, IntegrityError, PreflightError) as error:
+        log.warning("%s; base and champion are measured again", error)
+        return []
 
 
 def refuse_other_rank(adapter: Path) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anadil.core.errors import DataError
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.heldout import RETAINED_KEY, by_target
-from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, load_candidate, open_model
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_candidate, open_model
 from anadil.evaluate.tuning import NUMBERS, ONE_IN, retained_tuning, target_tuning
 from anadil.merge.auto import Choice, Figures, Limits, Point, RetainedFigures, Score, choose
 from anadil.model.placement import free_memory
@@ -113,7 +113,7 @@ def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts
     retained = encode_for_all([before, candidate], texts.retained)
     members = _members(retained, texts)
     base_nats = _nats_of(before, retained, recipe)
-    loaded = load_candidate(candidate, recipe)
+    loaded = open_candidate(candidate, recipe)
 
     def score(base_share: float, weights: tuple[float, ...]) -> Figures:
         load_into(loaded.model, base_share, weights)
@@ -152,10 +152,9 @@ def _members(retained: EncodedDocuments, texts: TuningTexts) -> dict[str, NDArra
 
 def _nats_of(candidate: ScoredModel, encoded: EncodedDocuments, recipe: Recipe) -> NDArray[np.float64]:
     """Load a model, measure it, and free its memory."""
-    loaded = load_candidate(candidate, recipe)
+    loaded = open_candidate(candidate, recipe)
     nats = loaded.nats(encoded.ids[candidate.name])
-    del loaded
-    free_memory()
+    loaded.free()
     return nats
 
 

@@ -94,6 +94,8 @@ class _Walk:
             # Two sources without a document in common have lists of one digest.
             elif kind_of(name) == "overlap" and (overlap := self._overlap(name, model)):
                 made[name] = overlap
+        if scores := self._scores():
+            made["scores"] = scores
         chains = {
             source_of(word): self._chain(each) for word, each in made.items() if kind_of(word) == "corpus"
         }
@@ -137,6 +139,14 @@ class _Walk:
                 origin.get("source", "").startswith(f"{source} of ")
                 and origin.get(f"{INPUT}{word_of('corpus', source)}") == corpus
             ):
+                return each
+        return None
+
+    def _scores(self) -> Made | None:
+        """Return the newest scores of the champion; None where they are gone, and both models are measured again."""
+        kind, digest = self.champion.manifest.kind, self.champion.manifest.digest
+        for each in (one for same in self._below("scores").values() for one in same):
+            if each[1].origin.get(f"{INPUT}{kind}") == digest:
                 return each
         return None
 

@@ -104,16 +104,16 @@ def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
 
 
 def _of_champion(stage: Stage, recipe: Recipe, inputs: Mapping[str, Manifest]) -> dict[str, str]:
-    """Digests of the champion's artifacts that the stage goes on from, of the sources whose corpora it reads."""
+    """Digests of the champion's artifacts that the stage goes on from; those of sources whose corpora it reads."""
     champion = recipe.retrain.champion if recipe.retrain else None
     if champion is None or not stage.of_champion:
         return {}
     # The step of a source knows its own corpus without the name.
     alone = next(iter(recipe.sources), "")
     words = {
-        word_of(kind, source): word_of(kind, source or alone)
+        word_of(kind, source): word_of(kind, source or alone) if kind in PER_SOURCE else kind
         for kind in stage.of_champion
-        for source in by_source("corpus", inputs)
+        for source in (by_source("corpus", inputs) if kind in PER_SOURCE else ("",))
     }
     manifests = {
         word: artifact.read_manifest(champion.artifacts[of_run])
