@@ -1,5 +1,6 @@
 """Templates of this folder, filled; text from outside stays text in HTML, Markdown and YAML."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from markupsafe import Markup, escape
 
 from anadil.core.format import one_line
 
+FOLDER = Path(__file__).parent
 MARKDOWN_SIGNS = "\\`*_[]|#!~"
 MAX_VALUE = 500
 """Characters of a text in front matter."""
@@ -16,16 +18,25 @@ MAX_VALUE = 500
 
 def render_template(template: str, view: dict[str, object]) -> str:
     """Fill a template of this folder; text from outside is escaped whatever it is."""
-    folder = Path(__file__).parent
+    return environment().get_template(template).render(view, style=Markup(style()))  # noqa: S704  our own file
+
+
+@functools.cache
+def environment(*folders: Path) -> jinja2.Environment:
+    """Templates of some folders and of this one."""
     # A missing field is a mistake of ours and must fail; text from outside is never markup.
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folder), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
-        lstrip_blocks=True, keep_trailing_newline=True,
+        loader=jinja2.FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.filters["cell"] = markdown_cell
     environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
-    style = Markup((folder / "style.css").read_text(encoding="utf-8"))  # noqa: S704  our own file
-    return environment.get_template(template).render(view, style=style)
+    return environment
+
+
+def style() -> str:
+    """The style sheet of all pages."""
+    return (FOLDER / "style.css").read_text(encoding="utf-8")
 
 
 def markdown_cell(text: str) -> Markup:

@@ -1,0 +1,112 @@
+"""The server of the pages: `anadil watch`.
+
+It reads what runs leave in a work directory or a store. It writes nothing there but what a person asks for on a page.
+"""
+
+import logging
+import secrets
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
+
+from anadil.core.errors import AnadilError, DataError, PreflightError
+from anadil.watch.access import TOKEN, Access
+from anadil.watch.page import page, style_sheet
+from anadil.watch.pages import run, runs
+from anadil.watch.watched import Watched
+
+log = logging.getLogger(__name__)
+
+HOST = "127.0.0.1"
+PORT = 8765
+PORTS = 20
+"""Ports that are tried from `PORT` on, where the user names none."""
+STATIC = Path(__file__).parent / "static"
+PAGES: tuple[Callable[[Watched], list[Route]], ...] = (runs.routes, run.routes)
+"""Each module of pages gives its routes."""
+
+
+def app(watched: Watched) -> Starlette:
+    """The pages as an ASGI application."""
+    assets = [Route("/style.css", style_sheet), Route("/watch.js", _script)]
+    return Starlette(
+        routes=[*assets, *(route for routes in PAGES for route in routes(watched))],
+        middleware=[Middleware(Access, token=watched.token, port=watched.port)],
+        exception_handlers={AnadilError: _say_error, HTTPException: _say_error},
+    )
+
+
+def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], object]) -> None:
+    """Serve the pages until a signal ends the process.
+
+    Args:
+        roots: Work directories and `storage.root` addresses.
+        port: 0: a free one; None: the first free one from `PORT` on.
+        say: Gets the address, with its token, once the server listens.
+
+    Raises:
+        PreflightError: The port is taken.
+    """
+    with listener(port) as place:
+        number = place.getsockname()[1]
+        watched = Watched(roots=roots, token=secrets.token_urlsafe(24), port=number)
+        # uvicorn's log of requests would hold the token.
+        settings = uvicorn.Config(
+            app(watched), log_config=None, access_log=False, server_header=False, lifespan="off"
+        )
+        say(f"http://{HOST}:{number}/?{TOKEN}={watched.token}")
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(settings).run(sockets=[place])
+
+
+def listener(port: int | None) -> socket.socket:
+    """A socket that listens on a port of this machine alone.
+
+    Raises:
+        PreflightError: The port is taken, or may not be used.
+    """
+    for number in _ports(port):
+        place = socket.socket()
+        place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            place.bind((HOST, number))
+            place.listen(64)
+        except OSError as error:
+            place.close()
+            reason = error.strerror
+        else:
+            return place
+    asked = f"port {port}" if port is not None else f"ports {PORT} to {PORT + PORTS - 1}"
+    raise PreflightError(
+        f"{asked}: cannot be used ({reason}); choose another with --port, or --port 0 for a free one"
+    )
+
+
+def _ports(port: int | None) -> Iterator[int]:
+    yield from range(PORT, PORT + PORTS) if port is None else (port,)
+
+
+def _script(request: Request) -> Response:  # noqa: ARG001  an endpoint
+    return FileResponse(STATIC / "watch.js", media_type="text/javascript")
+
+
+def _say_error(request: Request, error: Exception) -> Response:
+    """Say on a page what went wrong."""
+    status = (
+        error.status_code
+        if isinstance(error, HTTPException)
+        else 404
+        if isinstance(error, DataError)
+        else 503
+    )
+    text = error.detail if isinstance(error, HTTPException) else str(error)
+    return page(request, "error.html.j2", {"title": "Nothing to show", "message": text}, status=status)

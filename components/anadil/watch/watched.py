@@ -1,0 +1,39 @@
+"""The places that a server shows, and the runs in them."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from anadil.core.errors import DataError
+from anadil.release.runs import Run, RunList, find_run, list_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Watched:
+    """The settings of a server; every page gets them."""
+
+    roots: tuple[str, ...]
+    """Work directories and `storage.root` addresses."""
+    token: str
+    port: int
+
+    def runs(self, limit: int | None = None) -> RunList:
+        """The runs of all places, the latest first. Raises as `list_runs`."""
+        lists = [list_runs(None, root, limit=limit) for root in self.roots]
+        known = {run.id: run for runs in lists for run in sorted(runs, key=lambda each: each.updated)}
+        result = RunList(sorted(known.values(), key=lambda each: (each.started, each.id), reverse=True))
+        result.hidden = sum(runs.hidden for runs in lists)
+        return result
+
+    def run(self, name: str) -> Run:
+        """A run by its id.
+
+        Raises:
+            DataError: There is none, or no more.
+        """
+        matches = []
+        for root in self.roots:
+            with suppress(DataError):
+                matches.append(find_run(name, None, root))
+        if not matches:
+            raise DataError(f"{name}: no such run in {' and '.join(self.roots)}; it may have been removed")
+        return max(matches, key=lambda each: each.updated)
