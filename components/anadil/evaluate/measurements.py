@@ -1,4 +1,4 @@
-"""What models scored and wrote in one run, kept beside the scores for the next.
+"""Measurements of models, kept beside the scores of one run for the next.
 
 A retraining meets the same base and the same champion on text that is mostly the same. What the champion's run measured
 of them counts again, and a model is loaded only for what is new to it. Entries are by content: a text's tokens stand for
@@ -28,7 +28,7 @@ Rows = list[Continuation]
 
 
 class Decodes(Protocol):
-    """What continues prompts: a `Decoder`, or one that remembers."""
+    """Protocol of a `Decoder`, and of one that remembers."""
 
     def batches(
         self,
@@ -44,12 +44,12 @@ class Decodes(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Measurements:
-    """Of one model on one kind of device, by this version of the libraries."""
+    """Numbers and texts of one model on one kind of device, by one version of the libraries."""
 
     of: Mapping[str, str | int] = field(default_factory=dict)
-    """What the numbers depend on beside texts; see `identity`. Empty: unknown, and neither kept nor used again."""
+    """All that the numbers depend on beside texts; see `identity`. Empty: unknown, and neither kept nor used again."""
     parameters: int = 0
-    """Of the model; 0 until it was loaded."""
+    """Number of the model's parameters; 0 until it was loaded."""
     texts: dict[str, float] = field(default_factory=dict)
     """Digest of a text's tokens -> its nats."""
     written: dict[str, list[tuple[list[int], bool]]] = field(default_factory=dict)

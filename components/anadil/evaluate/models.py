@@ -50,7 +50,7 @@ class ScoredModel:
     answers: bool = False
     """It learnt to answer, and is asked through its chat template."""
     digest: str = ""
-    """Of its files; empty where that is unknown."""
+    """Digest of its files; empty where that is unknown."""
 
 
 def open_model(name: str, path: Path, *, answers: bool = False, digest: str = "") -> ScoredModel:
