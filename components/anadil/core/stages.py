@@ -284,7 +284,7 @@ FLOW = (
             SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
         ),
         reads_champion=True,
-        # What its run measured of the base and of itself.
+        # Measurements of the base and of the champion count again.
         of_champion=("scores",),
         without_files="runs",
         uses_model=True,
