@@ -30,15 +30,7 @@ SCORED = 48
 LANGUAGES = ("az", "en")
 MINUS_STEPS = 1
 MINUS_LR = 1e-4
-CHATS = 96
-"""Chats that a model is taught to answer by, a quarter of each kind."""
-FINETUNE: Mapping[str, Any] = {
-    "trains": "all",
-    "lr": 1e-4,
-    "epochs": 1,
-    "batch_size": 8,
-    "heldout_fraction": 0.05,
-}
+FINETUNE: Mapping[str, Any] = {"trains": "all", "lr": 1e-4, "batch_size": 8, "heldout_fraction": 0.05}
 Strategy = Literal["extend", "base"]
 
 
@@ -58,6 +50,10 @@ def parser(purpose: str) -> argparse.ArgumentParser:
     arguments.add_argument(
         "--precision", default="auto", help="of trainings; CPUs with AVX-512 BF16 are twice as fast with bf16"
     )
+    arguments.add_argument(
+        "--chats", type=int, default=96, help="chats that teach a model to answer, a quarter of each kind"
+    )
+    arguments.add_argument("--chat-epochs", type=int, default=1, help="passes over them")
     return arguments
 
 
@@ -205,8 +201,9 @@ class Models:
     def finetuned(self, name: str, model: Path, language: str) -> Path:
         """Teach a model to answer in a line, all weights, by chats of a language."""
         file = self.runs.work / f"texts/chats.{language}.jsonl"
-        write_lines(file, chats(language, CHATS, held_out=False))
-        settings = self.settings("base", 0, finetune=FINETUNE | {"inputs": [str(file)]})
+        write_lines(file, chats(language, self.options.chats, held_out=False))
+        finetune = {**FINETUNE, "epochs": self.options.chat_epochs, "inputs": [str(file)]}
+        settings = self.settings("base", 0, finetune=finetune)
         recipe, out = self.runs.recipe(name, settings), self.runs.work / name
         return Path(self.runs.stage("finetune", recipe, out, "--model", str(model))) / "merged"
 
