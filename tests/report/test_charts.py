@@ -62,6 +62,13 @@ def test_one_step_is_a_dot() -> None:
     assert "<circle" in svg
 
 
+def test_two_points_are_no_line() -> None:
+    svg = line_chart([Line(label="loss", points=((1, 3.0), (9, 2.0)))], title="Loss", unit="nats")
+
+    assert svg.count("<circle") == 2
+    assert "<polyline" not in svg
+
+
 def test_no_data_is_no_chart() -> None:
     assert line_chart([Line(label="loss", points=())], title="Loss", unit="nats") == ""
     assert bar_chart([], title="Rules", unit="documents") == ""

@@ -126,7 +126,8 @@ def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
     assert first.title == "Training and validation"
     assert first.table.columns == ("step", "training", "validation")
     assert answers.table.columns == ("step", "training", "validation")
-    assert answers.svg.count("<polyline") == 4  # two lines, and their keys
+    assert answers.svg.count("<polyline") == 3  # one line, and two keys
+    assert answers.svg.count("<circle") == 2  # the two points of validation
     assert "dashed" in answers.svg
 
 

@@ -101,7 +101,7 @@ def line_chart(
     ys = [y for line in drawn for _, y in line.points]
     low = min(0.0, *ys) if from_zero else min(ys)
     scale = _Scale(min(xs + [band.start for band in bands]), max(xs), nice_ticks(low, max(ys)))
-    parts = [*_bands(scale, bands), *_grid(scale, "step", unit), *(_path(scale, line) for line in drawn)]
+    parts = [*_bands(scale, bands), *_grid(scale, "step", unit), *(_curve(scale, line) for line in drawn)]
     parts += _legend(drawn)
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
@@ -232,11 +232,9 @@ def scatter_chart(
     x = scale.x(limit.value)
     parts = [*_grid(scale, *units), _rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark")]
     parts.append(_beside(x, TOP - 5, limit.label, 6))
-    if line.points:
-        parts.append(_path(scale, line))
+    parts += [_path(scale, line)] if line.points else []
     parts += [_dot(scale, point, 3.5) for point in points]
-    if named:
-        parts += _names(scale, points)
+    parts += _names(scale, points) if named else []
     said = ""
     if chosen:
         x, y = scale.x(chosen.x), scale.y(chosen.y)
@@ -331,12 +329,14 @@ def _polyline(places: str, line: Line) -> Markup:
     return Markup('<polyline class="line c{}{}" points="{}"/>').format(line.colour, dashed, places)
 
 
+def _curve(scale: _Scale, line: Line) -> Markup:
+    """A line; through two points it would be straight, which nobody has measured, so they stay points."""
+    if len(line.points) > 2:
+        return _path(scale, line)
+    return Markup().join(_dot(scale, Point(line.label, x, y, line.colour), 3.5) for x, y in line.points)
+
+
 def _path(scale: _Scale, line: Line) -> Markup:
-    if len(line.points) == 1:
-        x, y = line.points[0]
-        return Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="3.5"/>').format(
-            line.colour, scale.x(x), scale.y(y)
-        )
     return _polyline(" ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points), line)
 
 

@@ -250,14 +250,15 @@ def _checks(scores: Json) -> TextTable:
         rows.append(
             (
                 check_words(check, before=before(scores)),
-                f"{plain_value(check.get('value'))}{UNSURE if check.get('unsure') is True else ''}",
-                *([interval_words(check.get("interval"))] if with_intervals else []),
-                limit_words(check),
                 "undecided" if check.get("undecided") is True else outcome,
+                f"{plain_value(check.get('value'))}{UNSURE if check.get('unsure') is True else ''}",
+                limit_words(check),
+                *([interval_words(check.get("interval"))] if with_intervals else []),
                 "decides" if check.get("enforced", True) else "shown only",
             )
         )
-    columns = ("check", "value", *(["95 % interval"] if with_intervals else []), "limit", "outcome", "weight")
+    # A phone shows the first columns of a table: those that say how it ended.
+    columns = ("check", "outcome", "value", "limit", *(["95 % interval"] if with_intervals else []), "weight")
     note = UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else ""
-    words = (len(columns) - 2, len(columns) - 1)
+    words = (1, len(columns) - 1)
     return TextTable("Checks of the quality gate", columns, rows, words=words, note=note)
