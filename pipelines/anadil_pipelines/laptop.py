@@ -27,13 +27,14 @@ from kfp.local.status import Status
 
 from anadil.artifacts.base_model import TINY
 from anadil.core.errors import PreflightError
+from anadil.core.log import RUN_LOG, run_log
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
-from anadil.runtime.run_record import recorded_run
+from anadil.runtime.run_record import LOG, recorded_run
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
@@ -167,13 +168,15 @@ def run_here(
 ) -> StepResults:
     """Run the DAG up to a stage on this machine; return its URIs, and the exit code of a step that failed.
 
-    The recipe's `storage.root` is set. `work` holds the runs' small files, tracking and (unless the recipe says otherwise)
-    artifacts. The `files` are texts by name that MLflow stores with the run.
+    The recipe's `storage.root` is set. `work` holds the runs' small files, log, tracking and (unless the recipe says otherwise)
+    artifacts. The `files` are texts by name that lie beside them, and that MLflow stores with the run.
     """
     started = datetime.now(UTC)
     run_id = f"{started:%Y%m%d-%H%M%S}-{os.getpid()}"
     runs = work / "runs" / run_id
     runs.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        (runs / file).write_text(text, encoding="utf-8")
     steps = StepResults(run=run_id)
     if runner != "docker":
         ProcessHandler.steps = steps
@@ -193,9 +196,11 @@ def run_here(
     if runner == "docker":
         _use_containers(recipe, work, steps)
         variables = {SPOOL_VARIABLE: os.environ[SPOOL_VARIABLE], VARIABLE: str(int(may_remake()))}
+        variables[RUN_LOG] = str(runs / LOG)
         local.init(local.DockerRunner(environment=variables), pipeline_root=str(runs))
     with (
         recorded_run(recipe, work, run_id, name, until) as codes,
+        run_log(str(runs / LOG)),
         tracking,
         (runs / "kfp.log").open("w", encoding="utf-8") as kfp_log,
         contextlib.redirect_stdout(kfp_log),

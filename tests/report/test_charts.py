@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anadil.report.axes import nice_ticks, thinned
 from anadil.report.charts import (
     Band,
     Bar,
@@ -15,8 +16,6 @@ from anadil.report.charts import (
     bar_chart,
     interval_chart,
     line_chart,
-    nice_ticks,
-    thinned,
 )
 from anadil.report.format import (
     cell,

@@ -11,7 +11,7 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from anadil.core.format import JSON_CONTROLS, visible_lines
@@ -28,6 +28,8 @@ URL_TOKEN = re.compile(
     re.IGNORECASE,
 )
 """A query's value that signs in whoever has it, such as that of a presigned URL of S3."""
+RUN_LOG = "ANADIL_RUN_LOG"
+"""Names the file that a run's processes write their messages to, beside stderr."""
 MAX_LINE_BYTES = 16_000
 """A container runtime splits log lines at 16 KiB; a split line is no JSON."""
 
@@ -43,6 +45,8 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     is_json = wish == "json" if wish in ("json", "text") else container and not sys.stderr.isatty()
     handler.setFormatter(JsonFormatter(stage, rank) if is_json else TextFormatter(stage))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    if place := os.environ.get(RUN_LOG):
+        logging.getLogger().addHandler(RunLog(place, stage, rank))
     level = logging.WARNING if rank else logging.DEBUG if verbose else logging.INFO
     logging.getLogger("anadil").setLevel(level)
     logging.getLogger("anadil_pipelines").setLevel(level)
@@ -50,6 +54,20 @@ def set_up(stage: str = "", *, container: bool = False, verbose: bool = False) -
     # Its line for each retry says nothing to a user; what becomes of the call is said by us.
     for name in ("py.warnings", "urllib3.connectionpool"):
         logging.getLogger(name).setLevel(logging.DEBUG if verbose else logging.ERROR)
+
+
+@contextlib.contextmanager
+def run_log(path: str) -> Iterator[None]:
+    """Let this process, and those that the block starts, write their messages to a file as well."""
+    os.environ[RUN_LOG] = path
+    handler = RunLog(path, "", 0)
+    logging.getLogger().addHandler(handler)
+    try:
+        yield
+    finally:
+        logging.getLogger().removeHandler(handler)
+        handler.close()
+        del os.environ[RUN_LOG]
 
 
 def name_speaker(step: str) -> None:
@@ -64,9 +82,27 @@ class Stderr(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one record; a stderr that is gone is nobody's error."""
+        if getattr(record, "is_on_bar", False):
+            return
         with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(self.format(record) + "\n")
             sys.stderr.flush()
+
+
+class RunLog(logging.FileHandler):
+    """Appends JSON lines to the file of a run, which is read while the run goes on."""
+
+    def __init__(self, path: str, stage: str, rank: int) -> None:
+        super().__init__(path, encoding="utf-8", errors="replace", delay=True)
+        self.setFormatter(JsonFormatter(stage, rank))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one record; a disk that is full ends no run for its log."""
+        with contextlib.suppress(OSError, ValueError):
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  logging's name
+        """Say nothing; see `emit`."""
 
 
 class TextFormatter(logging.Formatter):
@@ -103,8 +139,9 @@ class JsonFormatter(logging.Formatter):
             "rank": self.rank,
             "msg": "",
         }
-        if figures := getattr(record, "figures", None):
-            line["figures"] = figures
+        for name in ("figures", "progress"):
+            if values := getattr(record, name, None):
+                line[name] = values
         message = masked(record.getMessage())
         stack = masked(self.formatException(record.exc_info)) if record.exc_info else ""
         kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""

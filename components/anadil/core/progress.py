@@ -48,18 +48,20 @@ class Progress:
         self.done += num
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self.done, note=note)
-            return
         now = time.monotonic()
         if now < self._next_line:
             return
         self._next_line = now + SECONDS_BETWEEN_LINES
-        text, done = f"{self.done:,}", self.done - self._first
+        text, done, seconds = f"{self.done:,}", self.done - self._first, None
         if self.total is not None:
             text += f" of {self.total:,}"
             if done:  # else there is nothing to reckon the time left from
                 seconds = (now - self._started) / done * (self.total - self.done)
                 text += f", {human_seconds(seconds)} left"
-        log.info("%s: %s%s", self.what, text, f", {note}" if note else "")
+        state = {"what": self.what, "done": self.done, "total": self.total, "seconds_left": seconds}
+        # The log of the run has the line also where a terminal shows the bar instead.
+        more = {"progress": state, "is_on_bar": self._bar is not None}
+        log.info("%s: %s%s", self.what, text, f", {note}" if note else "", extra=more)
 
 
 @contextmanager

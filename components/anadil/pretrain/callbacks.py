@@ -12,6 +12,7 @@ from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.resilience.budget import BudgetGuard
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.resilience.replica_check import ReplicaCheck
+from anadil.pretrain.text_samples import text_samples_of
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import validator_of
 from anadil.runtime.job import Job
@@ -26,12 +27,14 @@ def callbacks_of(
         IntegrityError: The held-out part is damaged.
     """
     validator = validator_of(tokens, job.recipe, rows=trainer.micro_batch_size)
+    texts = text_samples_of(trainer.net, job.recipe)
     return [
         FirstPositionProbe(),
         SpikeDetector(job.recipe.pretrain.faults, storage.restore_snapshot),
         # After the callback that skips batches, whose numbers the order of the sources follows.
         *([MixtureKeeper()] if trainer.data.names else []),
         *([] if validator is None else [validator]),
+        *([] if validator is None or texts is None else [texts]),
         # After the callbacks that record metrics of a step.
         MetricsLogger(),
         BudgetGuard(),

@@ -55,6 +55,12 @@ class Training:
         return bool(self.signal or self.spent)
 
     @property
+    def is_validation_due(self) -> bool:
+        """True after a step that ends a phase, and each `validate_every` steps."""
+        every = self.job.recipe.pretrain.validate_every
+        return self.is_phase_end or (bool(every) and self.state.step % every == 0)
+
+    @property
     def is_branching(self) -> bool:
         """True before the first step that follows the checkpoint of another run."""
         return self.state.branch is not None and self.state.branch.step == self.state.step

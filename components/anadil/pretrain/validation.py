@@ -121,7 +121,7 @@ class Validator(Callback):
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Score the model at the end of a phase and each `validate_every` steps."""
         run = self.training
-        if not run.is_phase_end and run.state.step % run.job.recipe.pretrain.validate_every:
+        if not run.is_validation_due:
             return
         if self._score() is None:
             # The signal has come to some process, perhaps not to this one.

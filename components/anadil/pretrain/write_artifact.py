@@ -29,6 +29,7 @@ from anadil.pretrain.metrics.logger import FILE
 from anadil.pretrain.metrics.profiler import PROFILE
 from anadil.pretrain.metrics.tensorboard import FOLDER
 from anadil.pretrain.mixture_keeper import MixtureKeeper
+from anadil.pretrain.text_samples import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
 from anadil.runtime.job import Figures
@@ -49,13 +50,15 @@ def write_artifact(training: Training) -> Figures:
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
         clean_generation_settings(job.out, tokenizer)
-    shutil.copyfile(job.work / FILE, job.out / FILE)
+    beside = [name for name in (FILE, TEXTS) if (job.work / name).is_file()]
+    for name in beside:
+        shutil.copyfile(job.work / name, job.out / name)
     for name in (FOLDER, PROFILE):
         if (job.work / name).is_dir():
             shutil.copytree(job.work / name, job.out / name, ignore=shutil.ignore_patterns("*.partial"))
     # Traces and events hold times, which no key may depend on.
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
-    job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), FILE, SUMMARY])
+    job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), *beside, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))
     if steps := job.recipe.averaged_steps:
         _write_mean(training, steps)

@@ -4,18 +4,15 @@ Colours are classes (`c0`, `c1`, ...) that the style sheet of the page defines f
 paper. The unit of every length is one of the view box, which the page scales to the column.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from markupsafe import Markup
 
 from anadil.core.format import integer_if_whole
+from anadil.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, line_scale, nice_ticks, thinned
 from anadil.report.format import figure, short_figure
 
-WIDTH = 480
-HEIGHT = 262
-LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 BAR_ROW = 30
 MAX_LABEL = 22
 # Width of a letter; system fonts differ, so it is a generous one.
@@ -23,8 +20,6 @@ LETTER = 7.4
 BAR_VALUE = 78
 STACK_ROW = 62
 MARK_ROW = 18
-# Most points of a drawn line; more than the pixels it gets would only make the page larger.
-MAX_POINTS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +85,17 @@ class Point:
 
 
 def line_chart(
-    lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False
-) -> Markup:
+    lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False,
+    legend: bool = True,
+) -> Markup:  # fmt: skip
     """A line chart of points in ascending x, with ticks, unit and labelled bands; empty without points."""
     # A long run has more steps than a screen has pixels, and the page has to stay small.
     drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
     if not drawn:
         return Markup()
-    xs = [x for line in drawn for x, _ in line.points]
-    ys = [y for line in drawn for _, y in line.points]
-    low = min(0.0, *ys) if from_zero else min(ys)
-    scale = _Scale(min(xs + [band.start for band in bands]), max(xs), nice_ticks(low, max(ys)))
+    scale = line_scale([line.points for line in drawn], [band.start for band in bands], from_zero=from_zero)
     parts = [*_bands(scale, bands), *_grid(scale, "step", unit), *(_curve(scale, line) for line in drawn)]
-    parts += _legend(drawn)
+    parts += _legend(drawn) if legend else []
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
         f"lowest {figure(min(y for _, y in line.points))}, highest {figure(max(y for _, y in line.points))}"
@@ -228,7 +221,7 @@ def scatter_chart(
     low, high = min([*xs, limit.value]) if named else 0.0, max([*xs, limit.value])
     # A margin, or the frame would cut the outermost dots.
     pad = (high - low) * (0.06 if named else 0.02)
-    scale = _Scale(low - pad * named, high + pad, nice_ticks(min(ys) if named else 0.0, max(ys)))
+    scale = Scale(low - pad * named, high + pad, nice_ticks(min(ys) if named else 0.0, max(ys)))
     x = scale.x(limit.value)
     parts = [*_grid(scale, *units), _rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark")]
     parts.append(_beside(x, TOP - 5, limit.label, 6))
@@ -252,7 +245,7 @@ def _beside(x: float, y: float, text: str, gap: float, kind: str = "tick") -> Ma
     return _text(x - gap, y, text, "end", kind) if x > WIDTH / 2 else _text(x + gap, y, text, "start", kind)
 
 
-def _names(scale: "_Scale", dots: Sequence[Point]) -> list[Markup]:
+def _names(scale: Scale, dots: Sequence[Point]) -> list[Markup]:
     """Labels over dots; one that would run into another is only under the pointer."""
     labels: dict[tuple[float, float], Markup] = {}
     for dot in dots:
@@ -262,21 +255,7 @@ def _names(scale: "_Scale", dots: Sequence[Point]) -> list[Markup]:
     return list(labels.values())
 
 
-class _Scale:
-    """Map from values to places in the view box."""
-
-    def __init__(self, low: float, high: float, ticks: list[float]) -> None:
-        self.low, self.high, self.ticks = low, high, ticks
-
-    def x(self, value: float) -> float:
-        return LEFT + (value - self.low) / ((self.high - self.low) or 1.0) * (WIDTH - LEFT - RIGHT)
-
-    def y(self, value: float) -> float:
-        bottom, top = self.ticks[0], self.ticks[-1]
-        return HEIGHT - BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
-
-
-def _grid(scale: _Scale, x_label: str, unit: str) -> list[Markup]:
+def _grid(scale: Scale, x_label: str, unit: str) -> list[Markup]:
     parts = []
     for tick in scale.ticks:
         y = scale.y(tick)
@@ -296,7 +275,7 @@ def _grid(scale: _Scale, x_label: str, unit: str) -> list[Markup]:
     ]
 
 
-def _bands(scale: _Scale, bands: Sequence[Band]) -> list[Markup]:
+def _bands(scale: Scale, bands: Sequence[Band]) -> list[Markup]:
     parts = []
     for place, band in enumerate(bands):
         start, end = scale.x(max(band.start, scale.low)), scale.x(min(band.end, scale.high))
@@ -329,18 +308,18 @@ def _polyline(places: str, line: Line) -> Markup:
     return Markup('<polyline class="line c{}{}" points="{}"/>').format(line.colour, dashed, places)
 
 
-def _curve(scale: _Scale, line: Line) -> Markup:
+def _curve(scale: Scale, line: Line) -> Markup:
     """A line; through two points it would be straight, which nobody has measured, so they stay points."""
     if len(line.points) > 2:
         return _path(scale, line)
     return Markup().join(_dot(scale, Point(line.label, x, y, line.colour), 3.5) for x, y in line.points)
 
 
-def _path(scale: _Scale, line: Line) -> Markup:
+def _path(scale: Scale, line: Line) -> Markup:
     return _polyline(" ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points), line)
 
 
-def _dot(scale: _Scale, point: Point, radius: float) -> Markup:
+def _dot(scale: Scale, point: Point, radius: float) -> Markup:
     return Markup('<circle class="dot c{}" cx="{:.1f}" cy="{:.1f}" r="{}"><title>{}</title></circle>').format(
         point.colour, scale.x(point.x), scale.y(point.y), radius, point.label
     )
@@ -370,31 +349,3 @@ def _svg(title: str, said: str, height: float, parts: Sequence[Markup]) -> Marku
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
     ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(parts))
-
-
-def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that enclose `low` and `high`.
-
-    Source: Heckbert 1990, "Nice numbers for graph labels", Graphics Gems.
-    """
-    if not high > low:
-        pad = abs(low) / 2 or 1.0
-        low, high = low - pad, high + pad
-    rough = (high - low) / max(1, count - 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    # The slack takes a step that rounding has made a little too small, or an end that lies on a tick.
-    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
-    begin, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(place * step, 12) for place in range(begin, end + 1)]
-
-
-def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """At most `MAX_POINTS` points that keep the lowest and the highest of every part, so no spike is lost."""
-    if len(points) <= MAX_POINTS:
-        return tuple(points)
-    size = math.ceil(len(points) / (MAX_POINTS // 2))
-    extremes: list[tuple[float, float]] = []
-    for start in range(0, len(points), size):
-        part = points[start : start + size]
-        extremes += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
-    return tuple(extremes)

@@ -48,10 +48,11 @@ class Chart:
 
 
 def lines(
-    title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False
-) -> Chart | None:
-    """A line chart and, under it, some of its points; None without points."""
-    svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero)
+    title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False,
+    legend: bool = True,
+) -> Chart | None:  # fmt: skip
+    """A line chart and, under it, some of its points; None without points. Without `legend` the page names the lines."""
+    svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero, legend=legend)
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)

@@ -36,6 +36,8 @@ State = Literal["running", "finished", "failed", "stopped", "budget reached"]
 STOPPED = (errors.INTERRUPTED, errors.Stopped.exit_code)
 MAX_MESSAGE_CHARS = 2_000
 RECIPE_FILE = "recipe.json"
+LOG = "log.jsonl"
+"""Messages of a run on this machine, in `runs/<run>/` of its work directory."""
 UNWRITTEN = "ANADIL_UNWRITTEN_RECORD"
 """Names the record of which was said that it cannot be written."""
 

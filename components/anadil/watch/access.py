@@ -6,7 +6,9 @@ also an origin that is this server.
 """
 
 import hmac
+import os
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
@@ -35,6 +37,8 @@ HEADERS: Mapping[str, str] = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
+SHARE = 0.004
+"""Most of the machine's CPU time that a page may take by asking again, so that a training step is not held up."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -58,9 +62,12 @@ class Access:
                 await self._app(scope, receive, send)
             return
 
+        begin = time.process_time()
+
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
+                headers["X-Wait-S"] = f"{(time.process_time() - begin) / (SHARE * (os.cpu_count() or 1)):.1f}"
                 headers.setdefault("Content-Security-Policy", POLICY)
                 for name, value in HEADERS.items():
                     headers[name] = value

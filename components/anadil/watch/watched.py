@@ -1,10 +1,11 @@
 """The places that a server shows, and the runs in them."""
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from anadil.core.errors import DataError
 from anadil.release.runs import Run, RunList, find_run, list_runs
+from anadil.watch.curves import CurveFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,6 +16,8 @@ class Watched:
     """Work directories and `storage.root` addresses."""
     token: str
     port: int
+    files: CurveFiles = field(default_factory=CurveFiles)
+    """Curves that were read."""
 
     def runs(self, limit: int | None = None) -> RunList:
         """The runs of all places, the latest first. Raises as `list_runs`."""

@@ -18,6 +18,7 @@ from anadil.cli.options import (
     stages_until,
 )
 from anadil.cli.output import print_table
+from anadil.cli.runs.watch import watching
 from anadil.core.errors import INTERRUPTED, Stopped
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
@@ -41,6 +42,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
     add_runner_option(run)
     add_until_option(run, "last stage to run (default: %(default)s)")
     add_remake_option(run)
+    run.add_argument("--watch", action="store_true", help="show the run as a page in a browser meanwhile")
     add_output_option(run)
     run.set_defaults(command=_run)
 
@@ -50,8 +52,11 @@ def _run(options: argparse.Namespace) -> int:
         from anadil.runtime.remake import allow_remake
 
         allow_remake()
-    recipe = load_recipe(options.recipe, options.set)
-    return run_recipe(with_root(recipe, work_of(options)), options).exit_code
+    recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
+    if not options.watch:
+        return run_recipe(recipe, options).exit_code
+    with watching(work_of(options)):
+        return run_recipe(recipe, options).exit_code
 
 
 def work_of(options: argparse.Namespace) -> Path:

@@ -3,14 +3,21 @@
 import argparse
 import logging
 import os
+import shlex
+import subprocess
 import sys
+import threading
 import webbrowser
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from anadil.cli.options import WORK, place
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
+from anadil.runtime.environment import PARENT_VARIABLE
+from anadil.runtime.signals import die_with_parent
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +43,47 @@ def add_watch(name: str, commands: Any, text: str) -> None:
     watch.set_defaults(command=_watch)
 
 
+@contextmanager
+def watching(work: Path) -> Iterator[None]:
+    """Serve the pages of a work directory while the block runs, in a process of its own.
+
+    Raises:
+        PreflightError: Packages are missing, or no port is free.
+    """
+    command = [sys.executable, "-m", "anadil", "watch", "--work", str(work), "--no-open"]
+    # Ctrl-C is for the run, which then saves; the pages show it.
+    with subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | {PARENT_VARIABLE: str(os.getpid())},
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        address = process.stdout.readline().strip()
+        if not address:
+            raise PreflightError(
+                process.stderr.read().strip().removeprefix("error: ") or "watch: its server did not start"
+            )
+        # Nobody reads it; a full pipe would hold the server up.
+        threading.Thread(target=process.stderr.read, daemon=True).start()
+        # The log masks tokens, and goes to places that others read.
+        print(f"watch this run: {address}", file=sys.stderr, flush=True)
+        _open(address)
+        try:
+            yield
+        finally:
+            process.terminate()
+            log.info(
+                "the pages of this run have ended; open them again: anadil watch --work %s",
+                shlex.quote(str(work)),
+            )
+
+
 def _watch(options: argparse.Namespace) -> int:
     try:
         from anadil.watch.server import serve
     except ModuleNotFoundError as error:
         raise PreflightError(f"watch: {error.name} is missing; {install('watch')}") from None
+    die_with_parent()
     # Training must not wait for a page.
     os.nice(10)
     roots = tuple(dict.fromkeys(map(_absolute, (*options.work, *options.roots)))) or (_absolute(WORK),)
@@ -49,11 +92,20 @@ def _watch(options: argparse.Namespace) -> int:
         print(address)
         sys.stdout.flush()
         log.info("watching %s; Ctrl-C ends it", " and ".join(roots))
-        if not options.no_open and sys.stdout.isatty():
-            webbrowser.open(address)
+        if not options.no_open:
+            _open(address)
 
     serve(roots, options.port, say=say)
     return 0
+
+
+def _open(address: str) -> None:
+    """Open a browser for a person at a terminal."""
+    if sys.stderr.isatty():
+        # A browser of the terminal would take it over.
+        with suppress(webbrowser.Error):
+            if not isinstance(browser := webbrowser.get(), webbrowser.GenericBrowser):
+                browser.open(address)
 
 
 def _absolute(root: str) -> str:

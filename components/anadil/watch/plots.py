@@ -1,0 +1,154 @@
+"""Curves of a run as charts: drawn by the report's functions, with the numbers that hovering and zooming need."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from anadil.artifacts.uri import join
+from anadil.report.axes import LEFT, RIGHT, WIDTH, line_scale, thinned
+from anadil.report.charts import Line
+from anadil.report.elements import Chart, lines
+from anadil.runtime.run_record import RunRecord
+from anadil.watch.curves import Curves
+from anadil.watch.run_state import work_of
+from anadil.watch.watched import Watched
+
+FILE = "training.jsonl"
+COLOURS = (1, 4, 0, 3, 2)
+"""Colours of the lines of a chart, those that differ most first; the sixth has the first one's, and dashes."""
+MOST_LINES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One chart of a step: title, unit, and the curves that it shows."""
+
+    title: str
+    unit: str
+    names: tuple[str, ...]
+    """A name that ends in a slash stands for the curves of all sources."""
+    from_zero: bool = False
+
+
+KINDS: Mapping[str, tuple[Kind, ...]] = {
+    "pretrain": (
+        Kind("Loss", "nats per token", ("loss", "loss/")),
+        Kind("Held-out text", "bits per byte", ("validation_bits_per_byte", "validation_bits_per_byte/")),
+        Kind("Learning rate", "step size", ("lr",), from_zero=True),
+        Kind("Throughput", "tokens per second", ("tokens_per_s",), from_zero=True),
+        Kind("Memory", "GiB of a GPU, peak of the phase", ("peak_memory_bytes",), from_zero=True),
+        Kind("Gradient norm", "before clipping", ("grad_norm",), from_zero=True),
+        Kind("Cost", "USD on demand", ("cost_usd",), from_zero=True),
+    ),
+    "finetune": (
+        Kind("Loss on answers", "nats per token", ("loss", "validation_loss")),
+        Kind("Learning rate", "step size", ("lr",), from_zero=True),
+        Kind("Accuracy", "share of target tokens", ("accuracy",)),
+    ),
+}
+"""Stage -> its charts; one without numbers is left out."""
+SCALES = {"peak_memory_bytes": 1 / 1024**3}
+WHOLE = {"loss": "all", "validation_bits_per_byte": "taught language", "validation_loss": "validation"}
+"""Label of a curve beside those of sources."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Stretch of steps that charts show; None is an open end."""
+
+    first: float | None = None
+    last: float | None = None
+
+    def cut(self, points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+        """Points of the stretch."""
+        return tuple(
+            (x, y)
+            for x, y in points
+            if (self.first is None or x >= self.first) and (self.last is None or x <= self.last)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """A chart, and what a script needs to point at it."""
+
+    chart: Chart
+    data: Mapping[str, object]
+    legend: Sequence[Line] = ()
+    """Lines to name; one alone needs no name."""
+    note: str = ""
+
+
+def curves_of(watched: Watched, record: RunRecord, place: str, step: str) -> Curves | None:
+    """Curves of a step, as far as it is; None where it leaves none.
+
+    A finished one has them in its artifact. One in progress writes them in its work directory, whose place the spool
+    tells, and one on a cluster copies them beside the record of the run.
+    """
+    folder = folder_of(watched, record, place, step)
+    if folder and (curves := watched.files.read(join(folder, FILE))):
+        return curves
+    spool = _spool(watched, record, place, step)
+    return spool or watched.files.read(join(record.root or place, "runs", record.id, f"{step}.jsonl"))
+
+
+def folder_of(watched: Watched, record: RunRecord, place: str, step: str) -> str:
+    """Directory in which a step leaves what it writes: its artifact, or while it is made a local work directory.
+
+    Empty where nobody knows one.
+    """
+    if step in record.steps and (uri := record.steps[step].uri):
+        return uri
+    spool = _spool(watched, record, place, step)
+    work = work_of(spool.artifact) if spool else None
+    return str(work) if work else ""
+
+
+def _spool(watched: Watched, record: RunRecord, place: str, step: str) -> Curves | None:
+    return watched.files.read(join(place, "tracking", record.id, f"{step}.jsonl"))
+
+
+def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
+    """The charts of a step."""
+    plots = []
+    for kind in KINDS.get(stage, ()):
+        drawn = [
+            Line(_label(name, kind), window.cut((x, y * SCALES.get(name, 1)) for x, y in curves.points(name)))
+            for given in kind.names
+            for name in (curves.names(given) if given.endswith("/") else [given])
+        ]
+        plots += plot(kind.title, kind.unit, drawn, from_zero=kind.from_zero)
+    return plots
+
+
+def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False) -> list[Plot]:
+    """One chart in a list; none without points."""
+    # Of one source in the taught language the whole is the source.
+    known = list({line.points: line for line in drawn if line.points}.values())
+    shown = [
+        replace(line, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
+        for place, line in enumerate(known[:MOST_LINES])
+    ]
+    chart = lines(title, unit, shown, from_zero=from_zero, legend=False)
+    if chart is None:
+        return []
+    points = [thinned(line.points) for line in shown]
+    scale = line_scale(points, from_zero=from_zero)
+    data = {
+        "low": scale.low, "high": scale.high, "left": LEFT, "right": WIDTH - RIGHT, "unit": unit,
+        "lines": [{"label": line.label, "colour": line.colour, "points": each, "y": [round(scale.y(y), 1) for _, y in each]}
+                  for line, each in zip(shown, points, strict=True)],
+    }  # fmt: skip
+    hidden = len(known) - len(shown)
+    return [
+        Plot(
+            chart=chart,
+            data=data,
+            legend=shown if len(shown) > 1 else (),
+            note=f"{hidden} more lines are not drawn." if hidden else "",
+        )
+    ]
+
+
+def _label(name: str, kind: Kind) -> str:
+    head, _, source = name.partition("/")
+    return source or (WHOLE.get(head, kind.title.lower()) if len(kind.names) > 1 else kind.title.lower())

@@ -1,0 +1,235 @@
+"""The page of a run, while it runs and after."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from anadil.runtime.mlflow_spool import Tracker
+from anadil.runtime.run_record import StepRecord, this_process
+from tests.kit.watching import Pages, put_record, watching
+
+STAGES = ("clean", "tokenizer", "pretrain", "report")
+HOSTILE = "</p><script>alert(1)</script>\"'<img src=x onerror=alert(1)>{{ 7*7 }}"
+
+
+def put_training(root: Path, run: str, steps: int = 30, key: str = "0123456789abcdef") -> Path:
+    """What a run leaves that is at its pre-training; return the work directory of the model."""
+    work = root / "model" / f"{key}.work"
+    work.mkdir(parents=True, exist_ok=True)
+    lines = [
+        {"step": step, "phase": 1, "loss": 5 - step / 10, "loss/az": 5.0, "lr": 0.001, "tokens_per_s": 900.0}
+        | ({"validation_bits_per_byte": 3.0, "validation_bits_per_byte/az": 2.5} if step % 10 == 0 else {})
+        for step in range(1, steps + 1)
+    ]
+    (work / "training.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    texts = [
+        {"step": step, "texts": [{"prompt": "Bakı", "text": f"mətn {step} {HOSTILE}"}]} for step in (0, 10)
+    ]
+    (work / "texts.jsonl").write_text(
+        "".join(f"{json.dumps(line)}\n" for line in texts) + '{"step": 20, "te', encoding="utf-8"
+    )
+    spool = root / "tracking" / run
+    spool.mkdir(parents=True)
+    Tracker(spool / "pretrain.jsonl", "pretrain").texts("tags", {"anadil.artifact": root / "model" / key})
+    log: list[dict[str, Any]] = [
+        {"level": "warning", "stage": "clean", "msg": f"a remedy {HOSTILE}", "ts": "2026-01-01T12:00:00Z"},
+        {"level": "info", "stage": "pretrain", "msg": "no news"},
+        {"level": "info", "stage": "pretrain", "msg": "m", "progress": {"what": "pre-training", "done": 30, "total": 120, "seconds_left": 90.0}},
+    ]  # fmt: skip
+    (root / "runs" / run).mkdir(parents=True, exist_ok=True)
+    text = "".join(f"{json.dumps(line)}\n" for line in log)
+    (root / "runs" / run / "log.jsonl").write_text(f'{text}{{"level": "warn', encoding="utf-8")
+    plan = {"expected": {"hours": 0.5, "cost": 12.0}}
+    (root / "runs" / run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    return work
+
+
+def put_live(root: Path, **fields: Any) -> str:
+    """The record of a run that this process drives, at its pre-training."""
+    steps = {
+        "clean": StepRecord(
+            stage="clean", status="finished", seconds=3, figures={"kept": 12, "seconds": 3.0}
+        ),
+        "tokenizer": StepRecord(stage="tokenizer", status="finished", seconds=0, figures={"seconds": 9.0}),
+        "pretrain": StepRecord(stage="pretrain"),
+    }
+    return put_record(root, **{"stages": STAGES, "steps": steps, "process": this_process(), **fields})
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+@pytest.fixture
+def pages(root: Path) -> Iterator[Pages]:
+    with watching(root) as pages:
+        yield pages
+
+
+def test_a_run_in_progress_shows_flow_curves_texts_and_warnings(root: Path, pages: Pages) -> None:
+    run = put_live(root)
+    put_training(root, run)
+
+    text = pages.ask(f"/run/{run}").text
+
+    assert [
+        text.count(f'<li class="{word}"><h2>') for word in ("finished", "reused", "running", "waiting")
+    ] == [1] * 4
+    assert "30 of 120" in text
+    assert "1 min 30 s" in text, "time left"
+    assert '<dd class="big">30 min</dd><dd class="before">of training; cost USD 12.00</dd>' in text
+    for title in ("Loss", "Held-out text", "Learning rate", "Throughput"):
+        assert f"<figcaption>{title}</figcaption>" in text
+    assert "mətn 10" in text
+    assert "a remedy" in text
+    assert "Stop this run" in text
+    assert f"anadil run {root}/runs/{run}/recipe.json --work {root}" in text
+
+
+def test_text_of_documents_and_logs_stays_text(root: Path, pages: Pages) -> None:
+    run = put_live(root, recipe=HOSTILE, message=HOSTILE)
+    put_training(root, run)
+
+    for path in ("/", f"/run/{run}"):
+        text = pages.ask(path).text
+        assert "alert(1)" in text
+        assert text.count("<script") == 1, "our own"
+        assert "<img" not in text
+
+
+def test_what_has_not_changed_is_not_sent_again(root: Path, pages: Pages) -> None:
+    run = put_record(
+        root,
+        exit_code=0,
+        steps={"clean": StepRecord(stage="clean", status="finished")},
+        started=0,
+        updated=60,
+    )
+    first = pages.ask(f"/run/{run}")
+
+    again = pages.ask(f"/run/{run}", If_None_Match=first.headers["ETag"])
+    put_record(root, exit_code=3, started=0, updated=61)
+    changed = pages.ask(f"/run/{run}", If_None_Match=first.headers["ETag"])
+
+    assert (again.status, again.text) == (304, "")
+    assert changed.status == 200
+    assert float(first.headers["X-Wait-S"]) >= 0
+
+
+def test_a_curve_grows_and_goes_back(root: Path, pages: Pages) -> None:
+    run = put_live(root)
+    work = put_training(root, run)
+    before = pages.ask(f"/run/{run}").text
+
+    with (work / "training.jsonl").open("a", encoding="utf-8") as file:
+        file.write('{"step": 31, "loss": 1.25}\nnothing\n{"step": 32, "lo')
+    grown = pages.ask(f"/run/{run}").text
+    put_training_again = json.dumps({"step": 1, "loss": 7.5}) + "\n"
+    (work / "new").write_text(put_training_again, encoding="utf-8")
+    (work / "new").replace(work / "training.jsonl")
+    back = pages.ask(f"/run/{run}").text
+
+    assert "[31.0, 1.25]" not in before
+    assert "[31.0, 1.25]" in grown.replace("&#34;", '"')
+    assert "1 lines of its log are damaged and not drawn." in grown
+    assert "[31.0, 1.25]" not in back
+    assert "[1.0, 7.5]" in back
+
+
+def test_steps_are_chosen_by_the_address(root: Path, pages: Pages) -> None:
+    run = put_live(root)
+    put_training(root, run)
+
+    text = pages.ask(f"/run/{run}?from=10&to=12").text
+
+    assert "[9.0, " not in text
+    assert "[10.0, " in text
+    assert "[13.0, " not in text
+    assert pages.ask(f"/run/{run}?from=nan&to=%00").status == 200
+
+
+def test_a_run_without_tracking_or_of_an_earlier_release_has_a_page_too(root: Path, pages: Pages) -> None:
+    run = put_record(root, stages=(), process="")
+    (root / "runs" / "20250101-000000-1.json").write_text('{"id": 1', encoding="utf-8")
+
+    assert pages.ask(f"/run/{run}").status == 200
+    assert pages.ask("/").status == 200
+    damaged = pages.ask("/run/20250101-000000-1")
+    assert damaged.status == 404
+    assert "not the record of a run" in damaged.text
+
+
+def test_a_run_that_is_removed_while_it_is_watched_is_said(root: Path, pages: Pages) -> None:
+    run = put_live(root)
+    put_training(root, run)
+    assert pages.ask(f"/run/{run}").status == 200
+
+    shutil.rmtree(root / "model")
+    without_model = pages.ask(f"/run/{run}")
+    shutil.rmtree(root / "runs")
+    gone = pages.ask(f"/run/{run}")
+
+    assert without_model.status == 200
+    assert gone.status == 404
+    assert f"{run}: no such run in {root}; it may have been removed" in gone.text
+
+
+def test_the_page_stops_a_run(root: Path, pages: Pages) -> None:
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        host, _, _ = this_process().split(" ")
+        from anadil.core.processes import start_of
+
+        run = put_live(root, process=f"{host} {child.pid} {start_of(child.pid)}")
+
+        answer = pages.ask(f"/run/{run}/stop", "")
+
+        assert (answer.status, answer.headers["Location"]) == (303, f"/run/{run}")
+        assert child.wait(10) == -signal.SIGTERM
+    finally:
+        child.kill()
+        child.wait()
+    ended = pages.ask(f"/run/{run}/stop", "")
+    assert ended.status == 404
+    assert "has ended already (stopped)" in ended.text
+
+
+def test_a_run_of_another_machine_is_not_stopped_here(root: Path, pages: Pages) -> None:
+    run = put_live(root, process=f"elsewhere {os.getpid()} 1")
+
+    answer = pages.ask(f"/run/{run}/stop", "")
+
+    assert answer.status == 503
+    assert "runs on another machine; stop it there" in answer.text
+    assert "Stop this run" not in pages.ask(f"/run/{run}").text
+
+
+def test_earlier_runs_are_drawn_on_one_axis(root: Path, pages: Pages) -> None:
+    now = time.time()
+    for number in (1, 2, 3):
+        folder = root / "model" / f"key{number}"
+        folder.mkdir(parents=True)
+        (folder / "training.jsonl").write_text(
+            f'{{"step": 1, "loss": {number}}}\n{{"step": 2, "loss": {number}.5}}\n'
+        )
+        step = StepRecord(stage="pretrain", status="finished", uri=str(folder))
+        put_record(
+            root, f"2026010{number}-000000-1", started=now + number, stages=STAGES, steps={"pretrain": step}
+        )
+
+    text = pages.ask("/run/20260102-000000-1").text
+
+    assert "Loss, this run and earlier ones" in text
+    assert "this run" in text
+    assert "20260101-000000-1" in text
+    assert "20260103-000000-1" not in text, "a later one"
