@@ -1,6 +1,6 @@
 """A retraining that is killed at random moments and started again, against one that is not, as a Markdown table.
 
-ANADIL_DATA=DIR python benchmarks/retrain/kills.py [--kills 20] [--work DIR]
+ANADIL_DATA=DIR python benchmarks/retrain/kills.py [--kills 20] [--in-a-row] [--work DIR]
 
 A tiny champion is made once. Each time its directory is put back, `anadil retrain` gets SIGKILL with all its processes at
 a moment drawn evenly from the life of an uninterrupted one, and the same command runs to its end.
@@ -98,7 +98,14 @@ def state(work: Path) -> dict[str, Any]:
         "outcomes": sorted(outcomes),
         "artifacts": {kind: [each.name for each in found] for kind, found in folders.items()},
         "locks": [each.name for each in client.search_registered_models() if each.name != NAME],
+        "partial": sorted(str(path.relative_to(work)) for path in work.rglob("*.partial")),
     }
+
+
+def last_made(work: Path) -> str:
+    """Return the kind of the newest artifact."""
+    made = sorted(work.glob("*/*/manifest.json"), key=os.path.getmtime)
+    return made[-1].parents[1].name if made else "none"
 
 
 def champion(work: Path) -> None:
@@ -114,6 +121,8 @@ def main() -> None:
     """Kill and repeat, and print the table."""
     made = argparse.ArgumentParser(description="Kill a retraining at random moments, and compare its end.")
     made.add_argument("--kills", type=int, default=20)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--in-a-row", action="store_true", help="kill the repetitions as well, until one ends")
     made.add_argument("--work", type=Path, default=Path("kills"), help="default: %(default)s")
     asked = made.parse_args()
     work, kept = asked.work.resolve() / "work", asked.work.resolve() / "kept"
@@ -121,37 +130,46 @@ def main() -> None:
         shutil.rmtree(work, ignore_errors=True)
         champion(work)
         shutil.copytree(work, kept, symlinks=True)
-    retrain = ("retrain", str(work / "recipe.yaml"), "--work", str(work), "-o", "json")
-
-    def put_back() -> None:
-        shutil.rmtree(work)
-        shutil.copytree(kept, work, symlinks=True)
-
-    put_back()
+    put_back(work, kept)
     before = time.monotonic()
-    ended(started(work, *retrain))
+    ended(retraining(work))
     whole = time.monotonic() - before
     expected = state(work)
     print(f"uninterrupted: {whole:.0f} s, {expected['aliases']}, {expected['outcomes']}\n")
-    print("| killed after, s | artifacts by then | same end |")
-    print("|---:|---|---|")
-    draw, equal = random.Random(0), 0  # noqa: S311  no secret
-    for _ in range(asked.kills):
-        put_back()
-        moment = draw.uniform(0, whole)
-        _, was_killed = ended(started(work, *retrain), moment)
-        there = [
-            path.parents[1].name for path in sorted(work.glob("*/*/manifest.json"), key=os.path.getmtime)
-        ]
-        ended(started(work, *retrain))
+    print("| killed after, s (last artifact by then) | same end |")
+    print("|---|---|")
+    draw, kills, equal, runs = random.Random(asked.seed), 0, 0, 0  # noqa: S311  no secret
+    while kills < asked.kills:
+        put_back(work, kept)
+        moments = kill(work, draw, whole, asked.kills - kills if asked.in_a_row else 1)
+        ended(retraining(work))
+        kills, runs = kills + len(moments), runs + 1
         same = state(work) == expected
         equal += same
-        last = there[-1] if there else "none"
-        print(
-            f"| {moment:.1f}{'' if was_killed else ' (it had ended)'} | {last} | {'yes' if same else state(work)} |",
-            flush=True,
-        )
-    print(f"\n{equal} of {asked.kills} with the same end")
+        print(f"| {', '.join(moments) or 'it had ended'} | {'yes' if same else state(work)} |", flush=True)
+    print(f"\n{kills} kills, {equal} of {runs} retrainings with the same end")
+
+
+def put_back(work: Path, kept: Path) -> None:
+    """Set the directory back to the champion and the text of a week."""
+    shutil.rmtree(work)
+    shutil.copytree(kept, work, symlinks=True)
+
+
+def retraining(work: Path) -> subprocess.Popen[str]:
+    """Start the retraining."""
+    return started(work, "retrain", str(work / "recipe.yaml"), "--work", str(work), "-o", "json")
+
+
+def kill(work: Path, draw: random.Random, whole: float, most: int) -> list[str]:
+    """Kill a retraining and its repetitions until one ends, so often at most; return the moments with what was there."""
+    moments: list[str] = []
+    while len(moments) < most:
+        moment = draw.uniform(0, whole)
+        if not ended(retraining(work), moment)[1]:
+            break
+        moments.append(f"{moment:.1f} ({last_made(work)})")
+    return moments
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
+from anadil.runtime.mlflow_database import SCHEME
 from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import LOG, recorded_run
@@ -138,12 +139,14 @@ def run_container(
 ) -> int:  # fmt: skip
     """Run `command` in a container, its log passed on to stderr; return the exit code.
 
-    The first argument replaces the image's entrypoint. With `network` it gets the AWS and Hugging Face variables too.
+    The first argument replaces the image's entrypoint. It gets MLflow's variables, for a registry may be a file of this
+    machine; with `network` those of AWS and Hugging Face too.
     """
-    credentials = {key: value for key, value in os.environ.items() if key.startswith(("AWS_", "HF_"))}
+    passed = ("MLFLOW_", "AWS_", "HF_") if network else ("MLFLOW_",)
+    given = {key: value for key, value in os.environ.items() if key.startswith(passed)}
     container = client.containers.run(
         image, command[1:], entrypoint=command[:1], detach=True,
-        environment={"HOME": SCRATCH} | ASLEEP | (credentials if network else {}) | environment,
+        environment={"HOME": SCRATCH} | ASLEEP | given | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
         user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
         network_mode="bridge" if network else "none",
@@ -218,6 +221,13 @@ def run_here(
 def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     Containers.steps = steps
     Containers.mounts = {str(work): "rw"}
+    # Artifacts may lie beside the work directory, and the registry that the last step of a retraining writes to.
+    registry = tracking_uri(recipe) or ""
+    database = registry.removeprefix(SCHEME) if registry.startswith(SCHEME) else ""
+    for folder in (Path(recipe.storage.root or work), Path(database).parent):
+        if folder.is_absolute() and not folder.is_relative_to(work):
+            folder.mkdir(parents=True, exist_ok=True)
+            Containers.mounts[str(folder)] = "rw"
     inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
     beside = [named_side_files(stage, recipe).values() for stage in FLOW]
     inputs += [pattern for patterns in itertools.chain(*beside) for pattern in patterns]
@@ -231,6 +241,6 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
         if folder.is_absolute() and folder.is_dir():
             Containers.mounts.setdefault(str(folder), "ro")
     on_the_hub = recipe.base.model != TINY and not Path(recipe.base.model).is_dir()
-    remote = any("://" in uri for uri in (*inputs, recipe.storage.root or ""))
-    Containers.network = remote or on_the_hub
+    remote = any("://" in uri for uri in (*inputs, recipe.storage.root or "")) or (registry and not database)
+    Containers.network = bool(remote or on_the_hub)
     docker_task_handler.DockerTaskHandler = Containers

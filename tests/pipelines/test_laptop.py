@@ -127,12 +127,17 @@ def test_a_container_that_needs_the_network_gets_it_with_the_credentials(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:////registry/mlflow.db")
     docker = Docker(0)
 
     run_container(docker, "anadil/clean:1", ["python"], {}, {}, network=True)
 
     assert docker.options["network_mode"] == "bridge"
     assert docker.options["environment"]["AWS_REGION"] == "eu-central-1"
+    # A registry in a file needs no network.
+    run_container(docker, "anadil/clean:1", ["python"], {}, {})
+    assert docker.options["environment"]["MLFLOW_TRACKING_URI"] == "sqlite:////registry/mlflow.db"
+    assert "AWS_REGION" not in docker.options["environment"]
 
 
 def test_a_container_is_removed_when_its_log_breaks_off() -> None:
@@ -203,6 +208,26 @@ def test_containers_see_a_champion_of_another_work_directory(
     laptop._use_containers(recipe, work, StepResults())
 
     assert Containers.mounts == {str(work): "rw", str(model): "ro"}
+
+
+@pytest.mark.parametrize("registry", ["http://mlflow:5000", "sqlite:///{}/registry/mlflow.db"])
+def test_containers_reach_the_registry_and_the_artifacts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, registry: str
+) -> None:
+    monkeypatch.setattr(Containers, "mounts", {})
+    monkeypatch.setattr(Containers, "steps", StepResults())
+    monkeypatch.setattr(docker_task_handler, "DockerTaskHandler", Containers)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", registry.format(tmp_path))
+    recipe = load_recipe("smoke", [f"storage.root={tmp_path}/store"])
+
+    laptop._use_containers(recipe, tmp_path / "work", StepResults())
+
+    is_server = registry.startswith("http")
+    folders = ("work", "store") if is_server else ("work", "store", "registry")
+    assert {place for place, mode in Containers.mounts.items() if mode == "rw"} == {
+        str(tmp_path / name) for name in folders
+    }
+    assert Containers.network is is_server
 
 
 @pytest.mark.parametrize(("code", "expected"), [(3, 3), (-15, 143), (-9, 137), (138, 138)])

@@ -92,6 +92,26 @@ def test_the_exit_code_follows_the_release(
     assert [each.clean.inputs for each in runs] == [(str(tmp_path / "text/2.jsonl"),)]
 
 
+@pytest.mark.parametrize("named", [None, "http://mlflow"])
+def test_the_last_step_moves_the_alias_where_the_champion_was_found(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, named: str | None
+) -> None:
+    # The artifacts lie elsewhere, where the last step would find no database beside them.
+    if named:
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", named)
+    runs: list[Recipe] = []
+
+    def run(derived: Recipe, _: object) -> StepResults:
+        runs.append(derived)
+        return StepResults(exit_code=1)
+
+    monkeypatch.setattr(retrain, "run_recipe", run)
+
+    assert call(tmp_path, "--set", "tracking.uri=null") == 1
+
+    assert [each.tracking.uri for each in runs] == [None if named else f"sqlite:///{tmp_path}/work/mlflow.db"]
+
+
 def test_a_release_that_was_rolled_back_since_is_not_called_champion(
     tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
