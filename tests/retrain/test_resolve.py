@@ -12,7 +12,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
-from anadil.retrain.new_files import compare_inputs
+from anadil.retrain.new_files import compare_chats, compare_inputs
 from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import (
@@ -156,7 +156,8 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
     def start(**retrain: object) -> str | None:
         given = parse_recipe(recipe.model_dump_json(), "recipe", [f"retrain={retrain}"])
         lineage = lineage_of(released(uris["model"]))
-        return derived_recipe(given, lineage, compare_inputs(given, lineage.files)).pretrain.start_from
+        inputs, chats = compare_inputs(given, lineage.files), compare_chats(given, lineage.chats)
+        return derived_recipe(given, lineage, inputs, chats).pretrain.start_from
 
     assert start() == second
     assert start(start="weights") == uris["model"]
@@ -256,8 +257,11 @@ def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registr
         ["sources.web.clean.pii=true", "pretrain.weight_decay=0.2", "language=azj_Latn"],
     )
 
+    unread = text(resolve(changed))
+    add_text(tmp_path / "az", "2.jsonl")
     said = text(resolve(changed))
 
+    assert "clean.pii false -> true (source web): the next new text follows it" in unread
     assert (
         "clean.pii false -> true (source web): new text is cleaned by it, and earlier text stays as it is"
         in said

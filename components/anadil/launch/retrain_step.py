@@ -77,8 +77,10 @@ def _begin(recipe: Recipe, run: str, ledger: Ledger, scheduled: str) -> tuple[Re
         log.info("%s", line)
     version, num_files = resolution.champion.version, resolution.num_files
     ledger.write(Retraining(id=run, started=started, champion=version, num_files=num_files))
-    if resolution.lineage and recipe.retrain and recipe.retrain.max_usd is not None:
-        refuse_dear(recipe, week_cost(recipe, resolution.recipe, resolution.lineage, resolution.inputs).week)
+    has_budget = recipe.retrain and recipe.retrain.max_usd is not None
+    if resolution.lineage and resolution.state == "new" and has_budget:
+        inputs, chats = resolution.inputs, resolution.chats
+        refuse_dear(recipe, week_cost(recipe, resolution.recipe, resolution.lineage, inputs, chats).week)
     return resolution, "".join(lines[1:])
 
 

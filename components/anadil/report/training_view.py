@@ -98,6 +98,8 @@ def training_view(facts: Facts) -> TrainingView:
 
 def _begin_words(facts: Facts) -> str:
     """Say with which checkpoint training began; nothing where that was the base."""
+    if facts.recipe.retrain and facts.recipe.retrain.keeps_model:
+        return "No text was new, so this is the champion's training."
     begin = table_of(facts.training_summary.get("start_from"))
     if not begin:
         return ""

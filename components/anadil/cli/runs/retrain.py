@@ -102,11 +102,12 @@ def _refuse_dear(recipe: Recipe, resolution: "Resolution", options: argparse.Nam
 def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
     from anadil.preflight.week_cost import week_cost
     from anadil.retrain.lineage import lineage_of
-    from anadil.retrain.new_files import compare_inputs
+    from anadil.retrain.new_files import compare_chats, compare_inputs
 
     lineage = resolution.lineage or lineage_of(resolution.champion, [str(recipe.storage.root)])
     inputs = resolution.inputs or compare_inputs(recipe, lineage.files)
-    return week_cost(recipe, resolution.recipe, lineage, inputs)
+    chats = resolution.chats if resolution.lineage else compare_chats(recipe, lineage.chats)
+    return week_cost(recipe, resolution.recipe, lineage, inputs, chats)
 
 
 def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":

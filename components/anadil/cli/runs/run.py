@@ -25,6 +25,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.job import is_kept
 from anadil.runtime.run_record import recipe_name
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
-    trains = STAGES["pretrain"] in stages
+    trains = STAGES["pretrain"] in stages and not is_kept(STAGES["pretrain"], recipe)
     files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
@@ -116,6 +117,8 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
 
     runs = []
     for stage in stages:
+        if is_kept(stage, recipe):
+            continue
         if is_skipped(stage, recipe, options.until):
             if stage.reads_all or stage.source_key:
                 # One body of text has nothing to be compared with, and nobody asked the base to write: no news.
