@@ -162,6 +162,25 @@ def test_new_chats_are_told_also_where_no_text_is_new(tmp_path: Path) -> None:
     assert "Without new text" not in told[1]
 
 
+def test_new_and_earlier_text_have_curves_of_their_own(tmp_path: Path) -> None:
+    recipe = recipe_of("tokenizer")
+    started = recipe.pretrain.model_copy(update={"start_from": "/srv/model/1"})
+    training = [
+        {"step": step, "phase": 1, "loss": 3.0, "loss/new": 3.5 - step, "loss/earlier": 2.5}
+        for step in (1, 2, 3)
+    ]
+    summary = {"steps": 3, "tokens": 900, "sources": {name: {"tokens": 450} for name in ("new", "earlier")}}
+
+    page, short = page_of(
+        tmp_path, recipe.model_copy(update={"pretrain": started}), training=training, summary=summary
+    )
+
+    assert Page(page).mistakes == []
+    assert "Loss by source" in page
+    assert "| new | 450 | 50.0 % |" in short
+    assert "| earlier | 450 | 50.0 % |" in short
+
+
 def test_weights_alone_and_scores_without_a_champion_are_said(tmp_path: Path) -> None:
     _, short = page_of(tmp_path, recipe_of(), summary={"retrain": {"begin": "weights", "steps": 300}})
 

@@ -52,7 +52,7 @@ def resolve(
 
     Args:
         recipe: The user's.
-        argument: The recipe as the user named it, for remedies.
+        argument: The recipe and options as the user gave them, for remedies.
         from_base: Keep nothing of the champion, and only compare with it.
         default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
 

@@ -94,7 +94,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("a step failed; correct the cause and run the same command again to resume from there")
+        log.error("%s", _after_failure(str(recipe.storage.root), steps.run))
         return steps
     # Steps that wait for nothing, such as those of sources, run in no order of their own.
     words = [step.writes for step in flow_of(recipe, options.until)]
@@ -108,6 +108,16 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
         log.info("%s", line)
     return steps
+
+
+def _after_failure(root: str, run: str) -> str:
+    """Return what to do after a step that failed."""
+    from anadil.retrain.ledger import ADMIT, failure_of
+
+    if failure_of(root, run)[0] == ADMIT:
+        # The same command would end as this one did.
+        return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
+    return "a step failed; correct the cause and run the same command again to resume from there"
 
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
