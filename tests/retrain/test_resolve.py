@@ -199,10 +199,10 @@ def test_the_first_champion_is_asked_for(tmp_path: Path, registry: Registry) -> 
 
     with pytest.raises(
         DataError,
-        match=r"anadil-az@champion: no champion in the registry at sqlite.*make the first one: anadil run 'my recipe.yaml', "
+        match=r"anadil-az@champion: no champion in the registry at sqlite.*make the first one: anadil run 'my recipe.yaml' --set seed=1, "
         "then anadil promote MODEL",
     ):
-        resolve(recipe, argument="my recipe.yaml")
+        resolve(recipe, argument="'my recipe.yaml' --set seed=1")
 
 
 def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry: Registry) -> None:
@@ -212,7 +212,10 @@ def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry:
 
     content = Path(uris["model"], "content")
     content.write_text(content.read_text().replace("pretrain", "pretrait"))
-    with pytest.raises(IntegrityError, match="content: differs from its manifest"):
+    with pytest.raises(
+        IntegrityError,
+        match=r"content: differs from its manifest; restore it, or go back .* by `anadil rollback`$",
+    ):
         resolve(recipe)
     registry.set_champion(uris["model"], digest="1" * 64)
     with pytest.raises(

@@ -94,7 +94,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("%s", _after_failure(str(recipe.storage.root), steps.run))
+        log.error("%s", after_failure(str(recipe.storage.root), steps.run))
         return steps
     # Steps that wait for nothing, such as those of sources, run in no order of their own.
     words = [step.writes for step in flow_of(recipe, options.until)]
@@ -110,7 +110,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     return steps
 
 
-def _after_failure(root: str, run: str) -> str:
+def after_failure(root: str, run: str) -> str:
     """Return what to do after a step that failed."""
     from anadil.retrain.ledger import ADMIT, failure_of
 
