@@ -77,6 +77,24 @@ def test_a_host_that_grew_tenfold_is_refused_and_the_limit_is_a_key(tmp_path: Pa
     assert admission(tmp_path, {"corpus": corpus}, retrain=lax)["admitted"]
 
 
+def test_the_only_source_is_compared_with_its_own_weeks(tmp_path: Path) -> None:
+    first = corpus_of_weeks(tmp_path, [ROWS[:60]])
+    second = add_week(tmp_path, "second", ROWS[60:72], first)
+    large = add_week(tmp_path, "large", ROWS[72:132], second)
+
+    words = r"it is 5\.0 times as large as usual \(60 documents, usually 12\), and its files are 5\.0 times as large"
+    with pytest.raises(DataError, match=words):
+        admission(tmp_path, {"corpus": large})
+
+    # Weeks that a schedule missed come in files of the usual size.
+    lines = (tmp_path / "large.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    files = [tmp_path / f"missed-{number}.jsonl" for number in range(5)]
+    for number, file in enumerate(files):
+        file.write_text("".join(lines[12 * number : 12 * number + 12]), encoding="utf-8")
+    missed = add_week(tmp_path, "missed", [], second, inputs=list(map(str, files)))
+    assert admission(tmp_path, {"corpus": missed})["admitted"]
+
+
 def test_a_week_of_one_document_is_admitted_and_one_of_copies_leaves_nothing(tmp_path: Path) -> None:
     one = corpus_of_weeks(tmp_path / "one", [ROWS[:60], ROWS[60:61]])
     copy = corpus_of_weeks(tmp_path / "copy", [ROWS[:60], ROWS[:1]])

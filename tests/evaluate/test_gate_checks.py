@@ -1,5 +1,6 @@
 """Each check of the gate by itself, on figures that are made up."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -40,10 +41,12 @@ def differences(**changed: Difference) -> dict[str, Difference]:
 
 def judged(
     gate: Gate | None = None, *, contamination: Contamination = CLEAN, audit: Any = None,
-    pairs: dict[str, Difference] | None = None, **candidates: dict[str, Any],
+    pairs: dict[str, Difference] | None = None, answering: Sequence[str] = ("finetuned",), **candidates: dict[str, Any],
 ) -> GateVerdict:  # fmt: skip
     tables = dict.fromkeys(("base", "adapted", "finetuned"), table()) | candidates
-    return apply_gate(gate or Gate(), tables, pairs or differences(), contamination, audit or AUDIT)
+    return apply_gate(
+        gate or Gate(), tables, pairs or differences(), contamination, audit or AUDIT, answering
+    )
 
 
 def failed(verdict: GateVerdict) -> set[str]:
@@ -239,6 +242,24 @@ def test_a_candidate_worse_than_the_champion_is_not_released() -> None:
     assert check.value == pytest.approx(1 / 0.95)
     assert check.interval == pytest.approx((1 + 0.02 / 0.95, 1 + 0.08 / 0.95))
     assert judged(Gate(max_champion_ratio=1.1), champion=table(bits_per_byte=0.95), pairs=pairs).passed
+
+
+@pytest.mark.parametrize("answering", [("finetuned", "champion"), ("finetuned",)])
+def test_a_kept_language_may_not_lose_much_against_the_champion(answering: tuple[str, ...]) -> None:
+    # Within the limit against the base, where a champion had gained.
+    champion = table(retained={"en": 1.8})
+    lost = Difference(value=0.2, low=0.16, high=0.24, num_documents=200)
+    names = ("adapted", "finetuned")
+    pairs = differences(**{f"{name} - champion, retained en": lost for name in names})
+
+    verdict = judged(champion=champion, pairs=pairs, answering=answering)
+
+    # The first model that answers is not compared with one that does not.
+    refused = names if "champion" in answering else names[:1]
+    assert failed(verdict) == {f"{name}.retained_to_champion.en" for name in refused}
+    shown = [each.name for each in verdict.checks if "retained_to_champion" in each.name]
+    assert len(shown) == 2
+    assert not failed(judged(Gate(max_champion_retained_ratio=1.2), champion=champion, pairs=pairs))
 
 
 def test_the_recipe_says_which_checks_decide() -> None:

@@ -54,12 +54,14 @@ def add_text(folder: Path, name: str, text: str = "") -> str:
     return str(path)
 
 
-def make_week(recipe: Recipe, *, points: list[dict[str, object]] | None = None) -> dict[str, str]:
-    """Make the artifacts of a run up to its model, as its stages would name them; return their URIs by word."""
+def make_week(
+    recipe: Recipe, *, points: list[dict[str, object]] | None = None, until: str = "pretrain"
+) -> dict[str, str]:
+    """Make the artifacts of a run up to a stage, as its stages would name them; return their URIs by word."""
     uris: dict[str, str] = {}
     phases = [each.model_dump(mode="json") for each in recipe.pretrain.phases]
     training = {"phases": phases, "branch_points": points or [], "tokens_per_s": 1_000.0}
-    for step in flow_of(recipe, "pretrain"):
+    for step in flow_of(recipe, until):
         if step.stage.name == "admit":
             continue
         # Training from weights or from the base gives models of equal use here.

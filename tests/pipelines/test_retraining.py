@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,40 @@ def test_without_new_text_no_other_step_begins(
     record = read_record(record_uri(str(recipe.storage.root), RUN))
     assert (record.state, record.message) == ("finished", "no new text")
     claim(str(recipe.storage.root), NAME, "run-2")
+
+
+def test_new_chats_alone_let_the_other_steps_begin_on_the_champions_model(
+    steps: dict[str, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("text", "chats"):
+        add_text(tmp_path / name, "1.jsonl", name)
+    recipe = with_retrain(recipe_of(tmp_path, finetune={"inputs": [f"{tmp_path}/chats/*.jsonl"]}))
+    uris = make_week(recipe, until="finetune")
+    use_registry(monkeypatch).set_champion(uris["adapter"])
+    new = add_text(tmp_path / "chats", "2.jsonl", "another")
+
+    adapt(recipe, here=True, retrains=True)()
+
+    assert list(steps) == [RETRAIN, *(step.stage.name for step in flow_of(recipe)), "finish"]
+    derived = parse_recipe(Path(f"{recipe.storage.root}/runs/{RUN}/recipe.json").read_text(), "derived")
+    assert derived.retrain is not None
+    assert (derived.retrain.new_chats, derived.retrain.kept("model")) == ((new,), uris["model"])
+    [entry] = ledger(recipe)
+    assert (entry.outcome, entry.num_files) == ("challenger", 1)
+
+
+def test_a_release_that_was_rolled_back_since_is_not_called_champion(
+    recipe: Recipe, steps: dict[str, Inputs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The step's artifact is reused, and the registry says 1.
+    challenger = released()
+    monkeypatch.setitem(globals(), "released", lambda: replace(challenger, outcome="champion"))
+
+    adapt(recipe, here=True, retrains=True)()
+
+    [entry] = ledger(recipe)
+    assert entry.outcome == "challenger"
+    assert "was rolled back since; version 1 stays champion" in entry.reason
 
 
 def test_a_run_beside_another_ends_before_it_asks_for_anything(

@@ -11,7 +11,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
-from anadil.retrain.new_files import compare_inputs
+from anadil.retrain.new_files import compare_chats, compare_inputs
 from tests.kit.retraining import add_text, make_week, recipe_of, released, two_sources
 
 TEXT = "x" * 1_000
@@ -19,9 +19,10 @@ TEXT = "x" * 1_000
 
 def cost_of(recipe: Recipe, model: str) -> WeekCost:
     lineage = lineage_of(released(model))
-    inputs = compare_inputs(recipe, lineage.files)
-    derived = derived_recipe(recipe, lineage, inputs) if any(each.new for each in inputs.values()) else recipe
-    return week_cost(recipe, derived, lineage, inputs)
+    inputs, chats = compare_inputs(recipe, lineage.files), compare_chats(recipe, lineage.chats)
+    is_new = chats.unlearnt or any(each.new for each in inputs.values())
+    derived = derived_recipe(recipe, lineage, inputs, chats) if is_new else recipe
+    return week_cost(recipe, derived, lineage, inputs, chats)
 
 
 def test_text_and_time_follow_from_the_bytes_of_new_files(tmp_path: Path) -> None:
@@ -117,7 +118,8 @@ def test_without_new_text_there_is_nothing_to_train(tmp_path: Path) -> None:
 
     cost = cost_of(recipe, make_week(recipe)["model"])
 
-    assert cost.week == RunCost(documents=0, tokens=0, steps=0, hours=0.0, usd=0.0)
+    # No price is known, so that none is shown beside a dash.
+    assert cost.week == RunCost(documents=0, tokens=0, steps=0, hours=0.0, usd=None)
 
 
 def test_a_plan_without_the_champions_tokens_counts_none_as_none() -> None:

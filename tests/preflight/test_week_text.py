@@ -9,12 +9,16 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
+from anadil.core.stages import STAGES
 from anadil.plan.instances import machine
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.plan.plan_file import plan_as_file
+from anadil.preflight.checks import CHECKS, RUN, PlannedRun
 from anadil.preflight.clean_cost import sizes_of_inputs
 from anadil.preflight.text_size import inspect_text, text_of
 from anadil.recipe.sections import Recipe
+from anadil.retrain.resolve import resolve
+from tests.kit.retraining import add_text, make_week, two_sources, use_registry
 
 
 def tokens(folder: Path, targets: int, num_bytes: int) -> str:
@@ -141,3 +145,20 @@ def test_without_new_text_there_is_no_week_and_where_it_is_not_known_no_plan_is_
     assert plan_as_file(week, "week", here=True) == {}
     # Memory is that of the last phase, whatever its steps.
     assert [each.steps for each in planned(week, None).phases] == [9_000]
+
+
+def test_files_of_a_source_without_new_text_may_have_been_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder in ("az", "en"):
+        add_text(tmp_path / folder, "1.jsonl", folder)
+    recipe = two_sources(tmp_path)
+    use_registry(monkeypatch).set_champion(make_week(recipe)["model"])
+    add_text(tmp_path / "az", "2.jsonl")
+    (tmp_path / "en/1.jsonl").unlink()
+    derived = resolve(recipe).recipe
+    planned = PlannedRun(by=RUN, recipe=derived, stages=(STAGES["clean"],))
+
+    for check in CHECKS:
+        if check.name in ("clean.inputs", "cost of clean"):
+            assert [each.status for each in check.results(planned)] == ["passed"]

@@ -141,6 +141,46 @@ def test_what_is_taken_from_the_champion_is_no_new_text_and_costs_nothing(tmp_pa
     assert "It began with the base, on all text, and took 300 steps. Its stages took 1 min" in short
 
 
+def test_new_chats_are_told_also_where_no_text_is_new(tmp_path: Path) -> None:
+    chats = [f"/srv/chats/{number}.xlsx" for number in range(6)]
+    told = []
+    for folder, keeps in (("chats", ("tokenizer", "corpus", "model")), ("both", ("tokenizer",))):
+        recipe = recipe_of(*keeps)
+        assert recipe.retrain is not None
+        recipe = recipe.model_copy(
+            update={"retrain": recipe.retrain.model_copy(update={"new_chats": tuple(chats)})}
+        )
+        page, short = page_of(tmp_path / folder, recipe, scores=compared())
+        assert Page(page).mistakes == []
+        told.append(short)
+
+    sentence = "Chats came in 6 files (0.xlsx, 1.xlsx, 2.xlsx, 3.xlsx, 4.xlsx, ...)."
+    assert all(sentence in each for each in told)
+    assert "Without new text it took the champion's model as it is." in told[0]
+    assert "No text was new, so this is the champion's training." in told[0]
+    assert "on all text" not in told[0]
+    assert "Without new text" not in told[1]
+
+
+def test_new_and_earlier_text_have_curves_of_their_own(tmp_path: Path) -> None:
+    recipe = recipe_of("tokenizer")
+    started = recipe.pretrain.model_copy(update={"start_from": "/srv/model/1"})
+    training = [
+        {"step": step, "phase": 1, "loss": 3.0, "loss/new": 3.5 - step, "loss/earlier": 2.5}
+        for step in (1, 2, 3)
+    ]
+    summary = {"steps": 3, "tokens": 900, "sources": {name: {"tokens": 450} for name in ("new", "earlier")}}
+
+    page, short = page_of(
+        tmp_path, recipe.model_copy(update={"pretrain": started}), training=training, summary=summary
+    )
+
+    assert Page(page).mistakes == []
+    assert "Loss by source" in page
+    assert "| new | 450 | 50.0 % |" in short
+    assert "| earlier | 450 | 50.0 % |" in short
+
+
 def test_weights_alone_and_scores_without_a_champion_are_said(tmp_path: Path) -> None:
     _, short = page_of(tmp_path, recipe_of(), summary={"retrain": {"begin": "weights", "steps": 300}})
 

@@ -1,6 +1,7 @@
 """`anadil retrain`: its exit codes, and what it writes and says."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,15 @@ import yaml
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.cli.runs import retrain
-from anadil.core.errors import PreflightError
+from anadil.cli.runs.run import after_failure
+from anadil.core.errors import DataError, PreflightError
 from anadil.preflight.week_cost import RunCost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.release_record import FILE, ReleaseRecord
 from anadil.retrain.exclusive import exclusive
 from anadil.retrain.ledger import Ledger
+from anadil.runtime.run_record import record_step
 from anadil_pipelines.laptop import StepResults
 from tests.kit.retraining import NAME, Registry, add_text, make_week, recipe_of
 
@@ -135,6 +138,36 @@ def test_a_week_that_is_refused_ends_as_its_step(
 
     [entry] = Ledger(str(recipe.storage.root), NAME).read()
     assert (entry.outcome, entry.exit_code) == ("failed", 3)
+
+
+def test_text_that_is_refused_is_no_failure_and_no_command_to_repeat(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(derived: Recipe, _: object) -> StepResults:
+        with suppress(DataError), record_step(derived, "run-1", "admit"):
+            raise DataError("the new text is refused for 1 reason: growth")
+        return StepResults(exit_code=3, run="run-1")
+
+    monkeypatch.setattr(retrain, "run_recipe", run)
+
+    assert call(tmp_path) == 3
+
+    [entry] = Ledger(str(recipe.storage.root), NAME).read()
+    assert (entry.outcome, entry.exit_code) == ("text refused", 3)
+    assert entry.reason == "admit: the new text is refused for 1 reason: growth"
+    assert "the champion stays as it is" in after_failure(str(recipe.storage.root), "run-1")
+    assert "run the same command again" in after_failure(str(recipe.storage.root), "run-2")
+
+
+def test_how_the_first_champion_is_made_repeats_the_options(
+    tmp_path: Path, recipe: Recipe, registry: Registry, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry.aliases.clear()
+
+    assert call(tmp_path, "--set", "seed=1") == 3
+
+    first = f"make the first one: anadil run {tmp_path}/recipe.json --set seed=1 --work {tmp_path}/work, then"
+    assert first in capsys.readouterr().err
 
 
 def test_an_error_before_the_run_stands_in_the_ledger(

@@ -12,7 +12,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
-from anadil.retrain.new_files import compare_inputs
+from anadil.retrain.new_files import compare_chats, compare_inputs
 from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import (
@@ -156,7 +156,8 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
     def start(**retrain: object) -> str | None:
         given = parse_recipe(recipe.model_dump_json(), "recipe", [f"retrain={retrain}"])
         lineage = lineage_of(released(uris["model"]))
-        return derived_recipe(given, lineage, compare_inputs(given, lineage.files)).pretrain.start_from
+        inputs, chats = compare_inputs(given, lineage.files), compare_chats(given, lineage.chats)
+        return derived_recipe(given, lineage, inputs, chats).pretrain.start_from
 
     assert start() == second
     assert start(start="weights") == uris["model"]
@@ -198,10 +199,10 @@ def test_the_first_champion_is_asked_for(tmp_path: Path, registry: Registry) -> 
 
     with pytest.raises(
         DataError,
-        match=r"anadil-az@champion: no champion in the registry at sqlite.*make the first one: anadil run 'my recipe.yaml', "
+        match=r"anadil-az@champion: no champion in the registry at sqlite.*make the first one: anadil run 'my recipe.yaml' --set seed=1, "
         "then anadil promote MODEL",
     ):
-        resolve(recipe, argument="my recipe.yaml")
+        resolve(recipe, argument="'my recipe.yaml' --set seed=1")
 
 
 def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry: Registry) -> None:
@@ -211,7 +212,10 @@ def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry:
 
     content = Path(uris["model"], "content")
     content.write_text(content.read_text().replace("pretrain", "pretrait"))
-    with pytest.raises(IntegrityError, match="content: differs from its manifest"):
+    with pytest.raises(
+        IntegrityError,
+        match=r"content: differs from its manifest; restore it, or go back .* by `anadil rollback`$",
+    ):
         resolve(recipe)
     registry.set_champion(uris["model"], digest="1" * 64)
     with pytest.raises(
@@ -256,8 +260,11 @@ def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registr
         ["sources.web.clean.pii=true", "pretrain.weight_decay=0.2", "language=azj_Latn"],
     )
 
+    unread = text(resolve(changed))
+    add_text(tmp_path / "az", "2.jsonl")
     said = text(resolve(changed))
 
+    assert "clean.pii false -> true (source web): the next new text follows it" in unread
     assert (
         "clean.pii false -> true (source web): new text is cleaned by it, and earlier text stays as it is"
         in said

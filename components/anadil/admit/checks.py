@@ -67,7 +67,7 @@ def growth_of_sources(
 ) -> Iterator[Check]:
     """Yield a check of each source that is larger than usual, against the other sources that have new text.
 
-    A week in which all grow alike is a large week, and one source alone may be of any size.
+    A week in which all grow alike is a large week; see `growth_of_one` for one source alone.
 
     Args:
         documents: Source -> documents that came.
@@ -87,6 +87,30 @@ def growth_of_sources(
             name="growth", source=source, value=value, usual=1.0, limit=limits.growth, passed=passed,
             words=f"it is {value:.1f} times as large as usual: {counted(documents[source], 'document')}, usually {usual[source]:,.0f}",
         )  # fmt: skip
+
+
+def growth_of_one(
+    source: str, documents: int, usual: float, per_file: float, limits: RetrainLimits
+) -> Iterator[Check]:
+    """Yield a check of the only source that has new text, against its own usual weeks.
+
+    Args:
+        source: Its name; empty without sources.
+        documents: Documents that came.
+        usual: Documents of a usual week.
+        per_file: Documents of a new file, over those of a usual week's file.
+        limits: Section of the recipe.
+    """
+    if limits.growth is None:
+        return
+    # Weeks that a schedule missed come in files of the usual size.
+    value = min(documents / usual, per_file)
+    yield Check(
+        name="growth", source=source, value=value, usual=1.0, limit=limits.growth,
+        passed=value <= limits.growth or documents < MIN_DOCUMENTS,
+        words=f"it is {documents / usual:.1f} times as large as usual ({counted(documents, 'document')}, usually {usual:,.0f}), and "
+        f"its files are {per_file:.1f} times as large",
+    )  # fmt: skip
 
 
 def _share(

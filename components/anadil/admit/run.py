@@ -6,13 +6,13 @@ python -m anadil.admit --recipe derived.yaml --corpus web=DIR --corpus en=DIR --
 import json
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-from anadil.admit.checks import Check, checks_of, growth_of_sources
+from anadil.admit.checks import Check, checks_of, growth_of_one, growth_of_sources
 from anadil.admit.earlier_corpora import all_rows, earlier_corpora, new_names
 from anadil.admit.personal_data import personal_data_of
 from anadil.admit.week import Week, read_week
@@ -21,7 +21,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.champion_lists import EXCLUDED
-from anadil.recipe.retrain import Retrain
+from anadil.recipe.retrain import Retrain, RetrainLimits
 from anadil.runtime.job import Figures, Job, by_source, word_of
 from anadil.text.language import load_language
 
@@ -60,15 +60,7 @@ def run(job: Job) -> Figures:
         if week.earlier
         for check in checks_of(week.source, week.new, week.earlier, retrain.limits)
     ]
-    # The first corpus holds years of text, where there are later ones.
-    usual = {
-        week.source: float(np.median([each.documents for each in week.earlier[:-1] or week.earlier]))
-        for week in weeks
-        if week.earlier
-    }
-    checks += growth_of_sources(
-        {week.source: week.new.documents for week in weeks if week.earlier}, usual, retrain.limits
-    )
+    checks += _growth_checks([week for week in weeks if week.earlier], retrain.limits)
     notes = [note for week in weeks for note in week.notes]
     for note in notes:
         log.warning("%s", note)
@@ -90,6 +82,20 @@ def run(job: Job) -> Figures:
         },
     )
     return {"documents": documents, "earlier_weeks": earlier_weeks, "checks": len(checks)}
+
+
+def _growth_checks(weeks: Sequence[SourceWeek], limits: RetrainLimits) -> Iterator[Check]:
+    """Yield the checks of the size of each source that has earlier text."""
+    # The first corpus holds years of text, where there are later ones.
+    earlier = {week.source: week.earlier[:-1] or week.earlier for week in weeks}
+    usual = {source: float(np.median([each.documents for each in them])) for source, them in earlier.items()}
+    documents = {week.source: week.new.documents for week in weeks}
+    if len(weeks) > 1:
+        yield from growth_of_sources(documents, usual, limits)
+    elif weeks and len(weeks[0].earlier) > 1:
+        source, new, them = weeks[0].source, weeks[0].new, earlier[weeks[0].source]
+        per_file = new.per_file / max(1.0, float(np.median([each.per_file for each in them])))
+        yield from growth_of_one(source, documents[source], usual[source], per_file, limits)
 
 
 def _week(job: Job, retrain: Retrain, source: str, folder: Path) -> SourceWeek:

@@ -46,6 +46,8 @@ class Week:
 
     documents: int
     """All that came."""
+    per_file: float
+    """Documents of an input file, of those whose rows are read."""
     bad: float
     """Records that could not be read, for each document."""
     reasons: Texts
@@ -108,10 +110,12 @@ def read_week(
     table = pa.concat_tables([_rows(folder / name, names) for name in row_files], promote_options="default")
     # Rows stand in the order of the files, and a part from the front would be of some files only.
     num_rows = table.num_rows
+    per_file = num_rows / max(1, pc.count_distinct(table["file"]).as_py())
     table = table.take(np.arange(0, num_rows, max(1, -(-num_rows // MAX_ROWS))))
     columns = {name: table[name].to_numpy(zero_copy_only=False) for name in table.column_names}
     return Week(
         documents=num_rows if names else int(stats["in"]),
+        per_file=per_file,
         bad=stats["bad"] / max(1, stats["in"]),
         reasons=_final_reasons(columns["reason"], columns["id"], excluded or {}),
         personal_data=(float((columns["personal_data"] > 0).sum()), float(table.num_rows)),

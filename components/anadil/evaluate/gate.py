@@ -178,6 +178,12 @@ class _Judge:
             self._below(f"{name}.bits_per_byte_significant", self.differences.get(f"{name} - base"), 0.0)
         self._retained(f"{name}.retained{to_base}", name, "base", gate.max_retained_ratio)
         self._ratio(f"{name}.bits_per_byte_to_champion", name, "champion", gate.max_champion_ratio)
+        # Chats cost kept languages a little, also those of the first model that answers.
+        is_fair = name != "finetuned" or "champion" in self.answering
+        self._retained(
+            f"{name}.retained_to_champion", name, "champion", gate.max_champion_retained_ratio,
+            default=None if is_fair else "report",
+        )  # fmt: skip
 
     def texts(self, name: str) -> None:
         """Check what a candidate writes."""
@@ -232,10 +238,11 @@ class _Judge:
         self._ratio_to(check, bits, before, self.differences.get(f"{name} - {other}"), limit)
 
     def _ratio_to(
-        self, check: str, bits: float, before: float, difference: Difference | None, limit: float
-    ) -> None:
+        self, check: str, bits: float, before: float, difference: Difference | None, limit: float,
+        default: GateMode | None = None,
+    ) -> None:  # fmt: skip
         ends = (1 + difference.low / before, 1 + difference.high / before) if difference else None
-        self._add(check, bits / before, limit, interval=ends, **_counted(difference))
+        self._add(check, bits / before, limit, interval=ends, default=default, **_counted(difference))
 
     def _below(
         self, check: str, difference: Difference | None, limit: float, *, or_equal: bool = False
@@ -249,8 +256,10 @@ class _Judge:
         ends = (difference.low, difference.high)
         self._add(check, difference.value, limit, passed=sure, interval=ends, **_counted(difference))
 
-    def _retained(self, check: str, name: str, other: str, limit: float) -> None:
-        before = self.tables[other].get("retained") or {}
+    def _retained(
+        self, check: str, name: str, other: str, limit: float, default: GateMode | None = None
+    ) -> None:
+        before = self.tables.get(other, {}).get("retained") or {}
         bits = {text: each for text, each in self.tables[name].get("retained", {}).items() if text in before}
         if not bits:
             self._add(check, None, limit)
@@ -259,7 +268,7 @@ class _Judge:
             if difference and difference.num_documents < MIN_RETAINED:
                 self._add(f"{check}.{text}", None, limit)
                 continue
-            self._ratio_to(f"{check}.{text}", each, before[text], difference, limit)
+            self._ratio_to(f"{check}.{text}", each, before[text], difference, limit, default)
 
     def _share(self, check: str, marks: Sequence[bool], limit: float, *, at_least: bool = False) -> None:
         share = sum(marks) / len(marks) if marks else None

@@ -13,9 +13,9 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import human_seconds
 from anadil.preflight.week_cost import refuse_dear, week_cost
 from anadil.recipe.sections import Recipe
-from anadil.retrain.champion import champion_name
+from anadil.retrain.champion import champion_name, champion_version
 from anadil.retrain.exclusive import claim, free
-from anadil.retrain.ledger import Ledger, Retraining, ended, lines_of_past
+from anadil.retrain.ledger import Ledger, Retraining, as_registered, ended, lines_of_past
 from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime.flow import RETRAIN
 from anadil.runtime.job import kind_of
@@ -77,8 +77,10 @@ def _begin(recipe: Recipe, run: str, ledger: Ledger, scheduled: str) -> tuple[Re
         log.info("%s", line)
     version, num_files = resolution.champion.version, resolution.num_files
     ledger.write(Retraining(id=run, started=started, champion=version, num_files=num_files))
-    if resolution.lineage and recipe.retrain and recipe.retrain.max_usd is not None:
-        refuse_dear(recipe, week_cost(recipe, resolution.recipe, resolution.lineage, resolution.inputs).week)
+    has_budget = recipe.retrain and recipe.retrain.max_usd is not None
+    if resolution.lineage and resolution.state == "new" and has_budget:
+        inputs, chats = resolution.inputs, resolution.chats
+        refuse_dear(recipe, week_cost(recipe, resolution.recipe, resolution.lineage, inputs, chats).week)
     return resolution, "".join(lines[1:])
 
 
@@ -97,10 +99,14 @@ def end_retraining(recipe: Recipe, run: str, message: str) -> None:
         known = ledger.last_of(run)
         if known and known.outcome == "running":
             record = read_record(record_uri(root, run))
-            codes = [step.exit_code for step in record.steps.values() if step.exit_code]
-            code = record.exit_code or next(iter(codes), 0)
+            failed = [(name, step.exit_code) for name, step in record.steps.items() if step.exit_code]
+            step, code = next(iter(failed), ("", 0))
             released = record.steps.get("release")
-            end = ended(known, code, release=released.uri if released else "", reason=message)
+            end = ended(
+                known, record.exit_code or code, release=released.uri if released else "", step=step, reason=message
+            )  # fmt: skip
+            if end.outcome == "champion":
+                end = as_registered(end, champion_version(recipe))
             ledger.write(replace(end, ended=time.time()))
     with no_failure(record_uri(root, run)):
         free(root, champion_name(recipe)[0], run)

@@ -31,7 +31,7 @@ from anadil.preflight.start_point import inspect_start_point
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out, is_place, recipes_of
+from anadil.runtime.job import is_kept, is_left_out, is_place, recipes_of
 from anadil.runtime.threads import num_cores
 
 DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
@@ -111,7 +111,8 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
         if planned.by in (DOCTOR, CLUSTER_DOCTOR) and is_left_out(stage, planned.recipe):
             yield skipped(stage.files, f"none named, so {stage.name} is left out")
         else:
-            recipes = recipes_of(stage, planned.recipe)
+            # A retraining takes the corpus of a source without new files as it is, wherever its files are now.
+            recipes = [each for each in recipes_of(stage, planned.recipe) if not is_kept(stage, each)]
             if len(recipes) > 1:
                 refuse_shared_files(stage, recipes, here=planned.here)
             for recipe in recipes:
@@ -175,6 +176,8 @@ def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:
 
 
 def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
+    if STAGES["clean"] not in planned.stages:
+        return
     memory_bytes, cpus = planned.memory_bytes or ram_bytes(), planned.cpus or num_cores()
     yield inspect_clean_cost(planned.recipe, memory_bytes, cpus, here=planned.here)
 

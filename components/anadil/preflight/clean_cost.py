@@ -16,7 +16,7 @@ from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import files_key, named_files, recipes_of, sources_of, word_of
+from anadil.runtime.job import files_key, is_kept, named_files, recipes_of
 
 # Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
 # 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
@@ -103,11 +103,9 @@ def sizes_of_inputs(recipe: Recipe) -> dict[str, int]:
     """
     stage = STAGES["clean"]
     sizes: dict[str, int] = {}
-    for name, part in zip(sources_of(stage, recipe), recipes_of(stage, recipe), strict=True):
-        # A retraining takes the corpus of a source without new files as it is.
-        if recipe.retrain and recipe.retrain.kept(word_of(stage.writes, name)):
-            continue
-        sizes |= storage.sizes(named_files(stage, part), files_key(stage, part))
+    for part in recipes_of(stage, recipe):
+        if not is_kept(stage, part):
+            sizes |= storage.sizes(named_files(stage, part), files_key(stage, part))
     return sizes
 
 

@@ -18,7 +18,7 @@ from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import stage_costs
 from anadil.report.read import table_of
-from anadil.retrain.derive import KEPT
+from anadil.retrain.derive import KEPT, OF_TEXT
 from anadil.retrain.lineage import Lineage, Made
 from anadil.retrain.new_files import Inputs
 from anadil.runtime.cache_key import INPUT
@@ -45,6 +45,8 @@ class RunCost:
     """Time of all stages, one after another."""
     usd: float | None
     """On-demand price of the stages whose machine has one; None without any."""
+    chat_files: int = 0
+    """Files of chats and pairs that finetuning learns."""
 
     @property
     def is_uncounted(self) -> bool:
@@ -55,13 +57,8 @@ class RunCost:
         """The figures as people read them."""
         return (
             f"{self.documents:,}", DASH if self.is_uncounted else short_count(self.tokens), f"{self.steps:,}",
-            human_hours(self.hours),
-            human_dollars(self.usd),
+            f"{self.chat_files:,}", human_hours(self.hours), human_dollars(self.usd),
         )  # fmt: skip
-
-
-NOTHING = RunCost(documents=0, tokens=0, steps=0, hours=0.0, usd=0.0)
-"""Without new text no run begins."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +70,11 @@ class WeekCost:
 
     def lines(self) -> Iterator[str]:
         """A table of both."""
-        names = ("documents", "tokens", "steps", "time", "cost")
+        names = ("documents", "tokens", "steps", "chat files", "time", "cost")
         rows = [("", "this retraining", "from the base")]
         rows += zip(names, self.week.cells(), self.from_base.cells(), strict=True)
+        if not self.from_base.chat_files:
+            rows = [row for row in rows if row[0] != "chat files"]
         widths = [max(len(row[place]) for row in rows) for place in range(3)]
         for name, *cells in rows:
             right = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
@@ -111,14 +110,17 @@ def refuse_dear(recipe: Recipe, cost: RunCost) -> None:
         )
 
 
-def week_cost(recipe: Recipe, derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> WeekCost:
+def week_cost(
+    recipe: Recipe, derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs
+) -> WeekCost:
     """Estimate a retraining by its new files, and a run from the base on all text.
 
     Args:
         recipe: The user's.
-        derived: That of the retraining; the user's where no text is new.
+        derived: That of the retraining; the user's where nothing is new.
         lineage: Of the champion.
         inputs: Source -> its files.
+        chats: Files of chats.
 
     Raises:
         DataError: The mix has no share of the new text.
@@ -131,13 +133,19 @@ def week_cost(recipe: Recipe, derived: Recipe, lineage: Lineage, inputs: Mapping
     # A new source is taken to be like the others together.
     new = {source: earlier.get(source, usual).of_bytes(_new_bytes(each)) for source, each in inputs.items()}
     both = {source: new.get(source, NO_TEXT) + earlier.get(source, NO_TEXT) for source in {**earlier, **new}}
-    run, week = _ChampionRun(lineage), NOTHING
+    run = _ChampionRun(lineage, chats)
+    plain = recipe.model_copy(update={"retrain": None})
+    from_base = run.cost(recipe, both, _steps(plain, both), is_week=False)
+    # Where nothing is new no run begins.
+    usd = None if from_base.usd is None else 0.0
+    week = RunCost(documents=0, tokens=0, steps=0, hours=0.0, usd=usd)
     if derived.continues_champion:
         parts = {part_name(source, is_new=False): each for source, each in earlier.items()}
         parts |= {part_name(source, is_new=True): each for source, each in new.items()}
         week = run.cost(recipe, new, _steps(derived, parts), is_week=True)
-    plain = recipe.model_copy(update={"retrain": None})
-    return WeekCost(week=week, from_base=run.cost(recipe, both, _steps(plain, both), is_week=False))
+    elif derived.retrain and derived.retrain.keeps_model:
+        week = run.cost(recipe, {}, 0, is_week=True)
+    return WeekCost(week=week, from_base=from_base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,7 +178,8 @@ NO_TEXT = _Text()
 class _ChampionRun:
     """Times of the champion's run, and what they were for."""
 
-    def __init__(self, lineage: Lineage) -> None:
+    def __init__(self, lineage: Lineage, chats: Inputs) -> None:
+        self._chats = chats
         self._manifests = {word: manifest for word, (_, manifest) in _whole_run(lineage).items()}
         self._training = read_table(*lineage.made["model"], "training.json")
         self._run_text = {source: _text_of_run(lineage, source) for source in lineage.earlier}
@@ -188,18 +197,27 @@ class _ChampionRun:
                 usd = (usd or 0.0) + part * stage.per_hour
         total = sum(text.values(), NO_TEXT)
         return RunCost(
-            documents=round(total.documents), tokens=round(total.tokens), steps=steps, hours=hours, usd=usd
-        )
+            documents=round(total.documents), tokens=round(total.tokens), steps=steps, hours=hours, usd=usd,
+            chat_files=len(self._chats.sizes),
+        )  # fmt: skip
 
     def _factor(self, step: Step, text: Mapping[str, _Text], *, is_week: bool) -> float:
         """Time of a stage over what it was for the champion."""
-        if step.stage.writes in KEPT:
+        # Without new text a week takes all that is made of text.
+        if step.stage.writes in (KEPT if text else OF_TEXT):
             return 0.0 if is_week else 1.0
+        if step.stage.name == "finetune":
+            return self._chats_factor()
         measure = {"clean": "bytes_in", "encode": "tokens"}.get(step.stage.name)
         if measure is None:
             return 1.0
         known = getattr(self._run_text.get(step.source, NO_TEXT), measure)
         return getattr(text.get(step.source, NO_TEXT), measure) / known if known else 0.0
+
+    def _chats_factor(self) -> float:
+        """Bytes of all chats over those that were learnt and are there as they were; 1 where none are."""
+        held = self._chats.num_bytes_held
+        return sum(self._chats.sizes.values()) / held if held else 1.0
 
     def _training_hours(self, recipe: Recipe, steps: int) -> float:
         rate = number(self._training.get("tokens_per_s"))

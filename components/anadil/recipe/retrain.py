@@ -78,6 +78,8 @@ class Retrain(StrictModel):
     """The model to begin with; `anadil retrain` asks the registry and writes it here."""
     keeps: Annotated[tuple[Text, ...], NEUTRAL] = ()
     """Words of `champion.artifacts` that this run takes as they are, such as `tokenizer`; `anadil retrain` writes them."""
+    new_chats: Annotated[tuple[Text, ...], NEUTRAL] = ()
+    """Files of chats that came or changed since the champion; `anadil retrain` writes them, for people."""
 
     @model_validator(mode="after")
     def _keeps_what_is_there(self) -> "Retrain":
@@ -87,6 +89,11 @@ class Retrain(StrictModel):
                 f"keeps {', '.join(strange)}, and champion.artifacts has none; leave both to `anadil retrain`"
             )
         return self
+
+    @property
+    def keeps_model(self) -> bool:
+        """True where no text is new: the run takes the trained model as it is, and begins with finetuning."""
+        return "model" in self.keeps
 
     def kept(self, word: str) -> str:
         """Return the URI of an artifact that this run takes as it is; empty for one that it makes."""

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from anadil import __version__
-from anadil.core.candidates import BY_NAME
+from anadil.core.candidates import ANSWERS, BY_NAME
 from anadil.core.errors import PreflightError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 TOLD = "told"
 """File in the work directory: people were told of this outcome by a run that was killed."""
 TO_CHAMPION = "_to_champion"
-"""Ends of the names of checks that compare with the champion."""
+"""Part of the names of checks that compare with the champion."""
 
 
 def run(job: Job) -> Figures:
@@ -43,8 +43,10 @@ def run(job: Job) -> Figures:
     scores = table_of(json.loads((job.inputs["scores"] / "scores.json").read_text(encoding="utf-8")))
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     candidate = released_name(scores)
+    # On new chats alone the adapter is all that a retraining makes. The model before it is the champion's own.
+    is_old = bool(candidate) and keeps_model(job) and BY_NAME[candidate].use != ANSWERS
     # A plain run of such a recipe has nothing to stand against, and must not move the model that people serve.
-    if champion is None or not candidate:
+    if champion is None or not candidate or is_old:
         record = _refused(job, scores, champion)
     else:
         record = _released(job, scores, candidate, champion)
@@ -59,6 +61,11 @@ def run(job: Job) -> Figures:
     tags = {"anadil.outcome": record.outcome, "anadil.released_version": record.version}
     job.tracker.texts("run tags", {name: text for name, text in tags.items() if text})
     return {"outcome": record.outcome, **({"version": record.version} if record.version else {})}
+
+
+def keeps_model(job: Job) -> bool:
+    """Return True for a retraining on new chats alone."""
+    return job.recipe.retrain is not None and job.recipe.retrain.keeps_model
 
 
 def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord:
@@ -119,6 +126,8 @@ def _reasons(
     version: str, alias: str, rolled_back: str, model: Promotable, champion: Champion
 ) -> Iterator[str]:
     """Yield why a version got its alias, and its comparisons with the champion."""
+    from anadil.release.registry.promotion import loses_answers
+
     what, other = (
         f"Version {version} of {champion.name}, the {model.candidate} model",
         f"version {champion.version}",
@@ -132,12 +141,14 @@ def _reasons(
             f"{what}, is challenger: it was rolled back at {rolled_back}. Only anadil promote --as champion makes it "
             "champion again."
         )
+    elif loses_answers(champion.uri, model):
+        yield f"{what}, is challenger: {other} answers, and this one only continues text."
     elif not model.was_compared_with(champion.digest):
         yield f"{what}, is challenger: the scores do not compare it with {other}, which stays champion."
     else:
         yield f"{what}, is challenger: nothing shows with 95 % confidence that it beats {other}, which stays champion."
     for check in model.checks:
-        if str(check.get("name")).partition(".")[2].endswith(TO_CHAMPION):
+        if TO_CHAMPION in str(check.get("name")):
             yield f"{check_words(check, model.candidate, before(model.table))} {outcome_words(check)}"
 
 

@@ -20,7 +20,7 @@ from anadil.report.cost_view import stage_costs
 from anadil.report.elements import Chart, TextTable, intervals
 from anadil.report.format import figure, signed_percent
 from anadil.report.measures_view import interval_of, interval_words
-from anadil.report.read import CorpusFacts, Facts, Json, field, table_of
+from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, table_of
 from anadil.report.verdict import before, candidates_of, check_words, checks_of, outcome_words, subjects_of
 from anadil.runtime.job import word_of
 
@@ -28,6 +28,8 @@ CHAMPION = "champion"
 """Name of the champion in the scores."""
 TO_CHAMPION = "_to_champion"
 """Ends of the names of checks that compare with it."""
+SHOWN = 5
+"""Files of chats that are named."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +57,7 @@ def retrain_view(facts: Facts) -> RetrainView | None:
     rows = _compared(facts.scores, name) if name else []
     return RetrainView(
         title=f"Since version {retrain.champion.version} of {retrain.champion.name}",
-        lead=_lead(facts, retrain.champion, retrain.keeps),
+        lead=_lead(facts, retrain, retrain.champion),
         reasons=tuple(_reasons(facts.scores, name)),
         text=_text_table(facts, retrain),
         scores=_scores_table(rows, name),
@@ -63,8 +65,14 @@ def retrain_view(facts: Facts) -> RetrainView | None:
     )
 
 
-def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
-    """Sentences about the start, the text, the steps and the cost."""
+def _lead(facts: Facts, retrain: Retrain, champion: Champion) -> str:
+    """Sentences about the start, the text, the chats, the steps and the cost."""
+    chats, cost = _chats_words(facts, retrain.new_chats), _cost(facts, retrain.keeps)
+    if retrain.keeps_model:
+        return (
+            f"This run challenges version {champion.version}. Without new text it took the champion's model as it is."
+            f"{chats} {cost}"
+        )
     training = facts.training_summary
     week = table_of(training.get("retrain"))
     steps = number(week.get("steps") if week else training.get("steps"))
@@ -82,7 +90,18 @@ def _lead(facts: Facts, champion: Champion, keeps: Sequence[str]) -> str:
         if new is not None and earlier is not None
         else ""
     )
-    return f"This run challenges version {champion.version}. {origin}{took}.{text} {_cost(facts, keeps)}"
+    return f"This run challenges version {champion.version}. {origin}{took}.{text}{chats} {cost}"
+
+
+def _chats_words(facts: Facts, new: Sequence[str]) -> str:
+    """Sentence about the files of chats that came or changed; empty where there are none."""
+    if not new:
+        return ""
+    names = ", ".join(last_part(name) for name in new[:SHOWN])
+    more = ", ..." if len(new) > SHOWN else ""
+    learnt = number(facts.finetuning_summary.get("examples"))
+    of_all = f" It learnt {counted(int(learnt), 'chat')} of all files." if learnt is not None else ""
+    return f" Chats came in {counted(len(new), 'file')} ({names}{more}).{of_all}"
 
 
 def _cost(facts: Facts, keeps: Sequence[str]) -> str:

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, integer_if_whole, number
+from anadil.recipe.retrain import part_name
 from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio
@@ -47,7 +48,7 @@ class TrainingView:
     more_charts: list[Chart]
     """Charts for a reader who looks for a fault, in a fold."""
     source_charts: list[Chart]
-    """Curves with a line for each source; none where the recipe names no sources."""
+    """Curves with a line for each source, or part of one in a retraining; none of one body of text."""
     sources: TextTable
     phase_table: TextTable
     summary: TextTable
@@ -98,6 +99,8 @@ def training_view(facts: Facts) -> TrainingView:
 
 def _begin_words(facts: Facts) -> str:
     """Say with which checkpoint training began; nothing where that was the base."""
+    if facts.recipe.retrain and facts.recipe.retrain.keeps_model:
+        return "No text was new, so this is the champion's training."
     begin = table_of(facts.training_summary.get("start_from"))
     if not begin:
         return ""
@@ -117,18 +120,28 @@ def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
         drawn = [
             # The sixth has the first one's colour, and dashes.
             Line(name, points, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
-            for place, name in enumerate(facts.recipe.sources)
+            for place, name in enumerate(_parts(facts))
             if (points := series(facts.training, f"{key}/{name}"))
         ]
         charts.append(lines(title, unit, drawn, bands))
     return [chart for chart in charts if chart]
 
 
+def _parts(facts: Facts) -> tuple[str, ...]:
+    """Names of the bodies of text that were mixed: sources, and in a retraining their new parts."""
+    if not facts.recipe.continues_champion:
+        return tuple(facts.recipe.sources)
+    sources = facts.recipe.sources or ("",)
+    parts = (part_name(source, is_new=is_new) for source in sources for is_new in (False, True))
+    # A source without new text has no such part.
+    return tuple(part for part in parts if field(facts.training_summary, f"sources.{part}"))
+
+
 def _sources(facts: Facts) -> TextTable:
     """A row for each source: what was trained on, and how loss and held-out text moved."""
     summary = facts.training_summary
     rows = []
-    for name in facts.recipe.sources:
+    for name in _parts(facts):
         counts = table_of(field(summary, f"sources.{name}"))
         losses, bits = (_ends(series(facts.training, f"{key}/{name}")) for key, _, _ in SOURCE_CURVES)
         share = percent(ratio(summary.get("tokens"), counts.get("tokens")))

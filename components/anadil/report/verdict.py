@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import number
+from anadil.recipe.gate import BY_TEXT
 from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.own_chat import own_chat_warnings
@@ -125,7 +126,8 @@ def check_words(check: Json, candidate: str = "", before: str = "adapted") -> st
         words = f"bits per byte of answers, less the {other}'s"
     elif name == "bits_per_byte":
         words = f"bits per byte over the {other}'s"
-    elif name in ("retained", "retained_to_base"):
+    elif name in BY_TEXT:
+        other = "champion" if name.endswith("_to_champion") else other
         words = f"bits per byte on {clip(text, 40)} over the {other}'s"
     else:
         words = CHECKS.get(name, words_of(clip(f"{name} {text}".strip(), 80)))

@@ -1,6 +1,5 @@
 """The registry's champion, with which a retraining begins."""
 
-import shlex
 from dataclasses import dataclass
 
 from anadil.artifacts import artifact
@@ -12,6 +11,8 @@ from anadil.release.registry.client import SCHEME, Registry, check_name, open_re
 from anadil.release.verify_artifact import verify
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.mlflow_spool import tracking_uri
+
+RESTORE = "restore it, or go back to the version before by `anadil rollback`"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
 
     Args:
         recipe: Its `evaluate.champion` and `tracking.uri` are used.
-        recipe_argument: The recipe as the user named it, for the remedy.
+        recipe_argument: The recipe and options as the user gave them, for the remedy.
         default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
 
     Raises:
@@ -61,7 +62,7 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
     """
     name, alias = champion_name(recipe)
     tracking = tracking_uri(recipe, default=default_tracking)
-    first = _first_remedy(recipe_argument)
+    first = f"make the first one: anadil run {recipe_argument}, then anadil promote MODEL"
     try:
         registry = open_registry(tracking, makes=False)
     except DataError as error:
@@ -77,17 +78,16 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
         )
     manifest = artifact.read_manifest(version.uri)
     if manifest is None:
-        raise IntegrityError(
-            f"{where}: the artifact was deleted, or is not visible on this host; restore it, or go back to the version "
-            "before by `anadil rollback`"
-        )
+        raise IntegrityError(f"{where}: the artifact was deleted, or is not visible on this host; {RESTORE}")
     if manifest.digest != version.digest:
-        raise IntegrityError(
-            f"{where}: its bytes differ from those that were promoted; restore them, or go back to the version before by "
-            "`anadil rollback`"
-        )
+        raise IntegrityError(f"{where}: its bytes differ from those that were promoted; {RESTORE}")
     # Evaluation skips a champion that it cannot read. A retraining must not come so far.
-    verify(version.uri, manifest)
+    try:
+        verify(version.uri, manifest)
+    except IntegrityError as error:
+        # It was promoted, so that what follows for an artifact of a run would be the wrong advice.
+        fault = str(error).partition(";")[0]
+        raise IntegrityError(f"{where}: {fault}; {RESTORE}") from None
     return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
 
 
@@ -107,8 +107,3 @@ def champion_version(recipe: Recipe, default_tracking: str | None = None) -> str
 def _lack(registry: Registry, name: str) -> str:
     known = registry.known(name)
     return f"no champion in the registry at {masked(registry.uri)} ({known.partition(';')[0]})"
-
-
-def _first_remedy(recipe_argument: str) -> str:
-    """Return how the first champion is made."""
-    return f"make the first one: anadil run {shlex.quote(recipe_argument)}, then anadil promote MODEL"

@@ -1,7 +1,7 @@
 """Changes of a recipe since its champion: what follows for a retraining, or why only a run from the base can obey them."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import RecipeError
@@ -18,18 +18,20 @@ CONSEQUENCES = {
     "clean.": "new text is cleaned by it, and earlier text stays as it is",
     "pretrain.": "training on the new text follows it",
     "sources.": "training on the new text follows it",
-    "seed": "training on the new text follows it",
+    "seed": "training follows it",
     "finetune.": "finetuning follows it",
     "evaluate.": "the scores follow it",
 }
 """Begin of a key -> what follows of its change."""
+OF_TEXT = ("clean.", "pretrain.", "sources.")
+"""Begins of keys that only new text follows."""
 IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
 """Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
 FROM_BASE = "train anew with --from-base, or set it back"
 
 
-def refuse_or_tell(recipe: Recipe, lineage: Lineage) -> list[str]:
-    """Return what follows of each change of the recipe since the champion.
+def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:
+    """Return the changes of the recipe since the champion, `key before -> now` each.
 
     Raises:
         RecipeError: A change leaves nothing of the champion that can be kept.
@@ -40,11 +42,45 @@ def refuse_or_tell(recipe: Recipe, lineage: Lineage) -> list[str]:
             f"the recipe is not the champion's ({lineage.champion.name} version {lineage.champion.version}): "
             f"{'; '.join(binding)}. Nothing of the champion can be kept then; {FROM_BASE}"
         )
-    lines = [f"{each}: {_consequence(each)}" for each in changes if not each.startswith(IGNORED)]
-    return lines + list(_of_sources(recipe, lineage))
+    before, now = _sources(recipe, lineage)
+    if ("" in before) != ("" in now):
+        words = ("without sources", "with sources")
+        raise RecipeError(
+            f"sources: the champion was trained {words['' not in before]}, and the recipe is one {words['' not in now]}, so its "
+            f"corpora are none of the recipe's; {FROM_BASE}"
+        )
+    return changes
 
 
-def _consequence(change: str) -> str:
+def lines_of_changes(
+    recipe: Recipe, lineage: Lineage, changes: Iterable[str], *, has_text: bool
+) -> Iterator[str]:
+    """Say what follows of each change.
+
+    Args:
+        recipe: The user's.
+        lineage: Of the champion.
+        changes: As `changes_of` returns them.
+        has_text: There is new text; else finetuning and what is behind it run alone.
+    """
+    for each in changes:
+        if not each.startswith(IGNORED):
+            yield f"{each}: {_consequence(each, has_text=has_text)}"
+    before, now = _sources(recipe, lineage)
+    for name in sorted(now - before):
+        yield f"sources.{name}: is new; all of its text is"
+    for name in sorted(before - now):
+        yield f"sources.{name}: is left out; its text is not repeated, and the champion goes on knowing it"
+
+
+def _sources(recipe: Recipe, lineage: Lineage) -> tuple[set[str], set[str]]:
+    """Return the sources of the champion and of the recipe; an empty name without sources."""
+    return set(lineage.earlier), set(recipe.sources) or {""}
+
+
+def _consequence(change: str, *, has_text: bool) -> str:
+    if not has_text and change.startswith(OF_TEXT):
+        return "the next new text follows it"
     return next(
         (text for begin, text in CONSEQUENCES.items() if change.startswith(begin)), "the run follows it"
     )
@@ -64,9 +100,8 @@ def _changes(recipe: Recipe, lineage: Lineage) -> Iterator[str]:
         elif source in recipe.sources:
             for change in _of_stage("clean", recipe.of_source(source), corpus):
                 yield change if change.startswith(BINDING) else f"{change} (source {source})"
-    for kind, stage in (("adapter", "finetune"),):
-        if kind in lineage.made:
-            yield from _of_stage(stage, recipe, lineage.made[kind][1])
+    if "adapter" in lineage.made:
+        yield from _of_stage("finetune", recipe, lineage.made["adapter"][1])
 
 
 def _of_stage(name: str, recipe: Recipe, manifest: Manifest) -> Iterator[str]:
@@ -89,17 +124,3 @@ def _is_same_language(recipe: Recipe, manifest: Manifest) -> bool:
     with contextlib.suppress(UnknownLanguageError):
         return load_language(theirs).code == load_language(recipe.language).code
     return False
-
-
-def _of_sources(recipe: Recipe, lineage: Lineage) -> Iterator[str]:
-    before, now = set(lineage.earlier), set(recipe.sources) or {""}
-    if ("" in before) != ("" in now):
-        words = ("without sources", "with sources")
-        raise RecipeError(
-            f"sources: the champion was trained {words['' not in before]}, and the recipe is one {words['' not in now]}, so its "
-            f"corpora are none of the recipe's; {FROM_BASE}"
-        )
-    for name in sorted(now - before):
-        yield f"sources.{name}: is new; all of its text is"
-    for name in sorted(before - now):
-        yield f"sources.{name}: is left out; its text is not repeated, and the champion goes on knowing it"

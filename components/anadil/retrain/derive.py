@@ -19,24 +19,29 @@ from anadil.runtime.job import is_left_out, kind_of, word_of
 
 KEPT = ("tokenizer", "trial", "written")
 """Artifacts that every retraining takes as they are."""
+OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
+"""Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
 
 
-def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> Recipe:
+def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
     """Return the recipe whose run teaches the champion the new files.
 
     Args:
         recipe: The user's.
         lineage: Of the champion.
         inputs: Source -> its files, of which those that are new are read.
+        chats: Files of chats. Where no text is new, the run begins with finetuning.
 
     Raises:
         DataError: `retrain.start` asks for a checkpoint, and none can be seen.
         RecipeError: The recipe and the champion do not fit together.
     """
     places = lineage.places
-    keeps = [word for word in places if kind_of(word) in KEPT and not _is_unmade(word, recipe)]
+    has_text = any(each.new for each in inputs.values())
+    kinds = KEPT if has_text else OF_TEXT
+    keeps = [word for word in places if kind_of(word) in kinds and not _is_unmade(word, recipe)]
     clean = {}
-    for source in recipe.sources or ("",):
+    for source in recipe.sources or ("",) if has_text else ():
         corpus = word_of("corpus", source)
         if corpus not in places:
             continue
@@ -52,8 +57,10 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
     data = json.loads(recipe.model_dump_json())
     for source, (files, since) in clean.items():
         _set_inputs(data, source, files, since)
-    data["pretrain"]["start_from"] = start_of(recipe, lineage)
+    data["pretrain"]["start_from"] = start_of(recipe, lineage) if has_text else None
     _set_champion(data, recipe, lineage.champion, places, keeps)
+    learnt_again = chats.sizes.keys() - set(chats.unlearnt)
+    data["retrain"]["new_chats"] = short_inputs(chats.unlearnt, learnt_again, "finetune.inputs")
     return checked(data)
 
 

@@ -18,13 +18,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.core.errors import BUG, INTERRUPTED, AnadilError, GateError
+from anadil.core.errors import BUG, INTERRUPTED, AnadilError, DataError, GateError
 from anadil.core.format import counted, human_seconds
 from anadil.core.log import masked
 from anadil.release.release_record import read_release
 from anadil.runtime.run_record import STOPPED, read_record, record_uri
 
-Outcome = Literal["running", "nothing", "champion", "challenger", "refused", "failed", "stopped"]
+Outcome = Literal[
+    "running", "nothing", "champion", "challenger", "refused", "text refused", "failed", "stopped"
+]
+ADMIT = "admit"
+"""Step that refuses text; any other that fails has another cause."""
 MAX_REASON_CHARS = 2_000
 SHOWN = 30
 """Retrainings that are read: enough for an interval. Chosen by us."""
@@ -40,6 +44,7 @@ WORDS: dict[Outcome, str] = {
     "champion": "the result became the champion",
     "challenger": "the result became the challenger",
     "refused": "the gate refused the result, and the champion stayed",
+    "text refused": "its new text was refused, and the champion stayed",
     "failed": "it failed",
     "stopped": "it was stopped",
 }
@@ -123,13 +128,16 @@ class Ledger:
             return None
 
 
-def ended(retraining: Retraining, exit_code: int, *, release: str = "", reason: str = "") -> Retraining:
+def ended(
+    retraining: Retraining, exit_code: int, *, release: str = "", step: str = "", reason: str = ""
+) -> Retraining:
     """Return a retraining with its outcome.
 
     Args:
         retraining: As it began.
         exit_code: Of its run.
         release: URI of the artifact `release`, where the run has made one.
+        step: Step that failed.
         reason: Why it failed.
 
     Raises:
@@ -139,6 +147,8 @@ def ended(retraining: Retraining, exit_code: int, *, release: str = "", reason: 
     reason = masked(reason)[:MAX_REASON_CHARS]
     if exit_code or not release:
         outcome: Outcome = "stopped" if exit_code in STOPPED else "failed" if exit_code else "nothing"
+        if step == ADMIT and exit_code == DataError.exit_code:
+            outcome = "text refused"
         return replace(retraining, outcome=outcome, exit_code=exit_code, reason=reason)
     record = read_release(release)
     # The stage has finished whatever the gate said; its verdict is the end of the command.
@@ -147,13 +157,29 @@ def ended(retraining: Retraining, exit_code: int, *, release: str = "", reason: 
     return replace(retraining, outcome=record.outcome, exit_code=code, version=record.version, reason=reason)
 
 
-def failure_of(root: str, run: str) -> str:
+def failure_of(root: str, run: str) -> tuple[str, str]:
     """Return the step of a run that failed, and why; empty where its record does not say."""
     with suppress(AnadilError, OSError):
         steps = read_record(record_uri(root, run)).steps
         failed = [(name, step.message) for name, step in steps.items() if step.exit_code]
-        return ": ".join(failed[-1]) if failed else ""
-    return ""
+        return failed[-1] if failed else ("", "")
+    return "", ""
+
+
+def as_registered(end: Retraining, version: str) -> Retraining:
+    """Return an ending as the registry has it.
+
+    Args:
+        end: By the artifact `release`, which the same text reuses, and which knows of no rollback.
+        version: Champion now; empty for none.
+    """
+    if end.outcome != "champion" or version == end.version:
+        return end
+    reason = (
+        f"Version {end.version} became champion in an earlier run of the same text, and was rolled back since; version "
+        f"{version or 'none'} stays champion. Only anadil promote --as champion makes it champion again."
+    )
+    return replace(end, outcome="challenger", reason=reason)
 
 
 def lines_of_past(past: Sequence[Retraining], now: float) -> Iterator[str]:

@@ -22,6 +22,8 @@ from anadil.runtime.job import kind_of, source_of, word_of
 FILE = "file "
 OF_KEY = " of "
 SINCE = f"{INPUT}{STAGES['clean'].extends}"
+PREFERENCE = "finetune.preference.inputs"
+"""Recipe key of the pairs, which finetuning learns beside the chats."""
 WORDS = frozenset(stage.writes for stage in FLOW)
 DIGITS = 16
 Made = tuple[str, Manifest]
@@ -39,6 +41,8 @@ class Lineage:
     """Source, empty without sources -> URI -> digest of each file of text that its corpora were made of."""
     earlier: Mapping[str, Sequence[Made]]
     """Source -> its corpora, the last first, each of which was added to the next."""
+    adapter: Made | None = None
+    """The adapter that the champion is, or else the first that was made of it; None without finetuning."""
     plateau: str = ""
     """Checkpoint before the decay of the last training, with moments; empty where none can be seen from here."""
 
@@ -46,6 +50,18 @@ class Lineage:
     def model(self) -> Manifest:
         """Manifest of the model before merging and finetuning."""
         return self.made["model"][1]
+
+    @property
+    def chats(self) -> dict[str, str]:
+        """URI -> digest of each file of chats or pairs that was learnt."""
+        origin = self.adapter[1].origin if self.adapter else {}
+        keys = {each.key for each in STAGES["finetune"].side_files}
+        files = {}
+        for name in origin:
+            uri, _, key = name.removeprefix(FILE).rpartition(OF_KEY)
+            if name.startswith(FILE) and (key not in keys or key == PREFERENCE):
+                files[uri if key in keys else name.removeprefix(FILE)] = origin[name]
+        return files
 
     @property
     def corpora(self) -> dict[str, Made]:
@@ -107,7 +123,17 @@ class _Walk:
                 made[word_of("tokens", source)] = tokens
         files = {source: _files_of(chain) for source, chain in chains.items()}
         return Lineage(
-            champion=self.champion, made=made, files=files, earlier=chains, plateau=_plateau(*made["model"])
+            champion=self.champion, made=made, files=files, earlier=chains,
+            adapter=made.get("adapter") or self._first_adapter(made), plateau=_plateau(*made["model"]),
+        )  # fmt: skip
+
+    def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
+        """Return the first adapter of a champion that is none: its own run's, which the gate did not release."""
+        word = "merged" if "merged" in made else "model"
+        adapters = [each for same in self._below("adapter").values() for each in same]
+        digest = made[word][1].digest
+        return next(
+            (each for each in reversed(adapters) if each[1].origin.get(f"{INPUT}{word}") == digest), None
         )
 
     def _chain(self, corpus: Made) -> list[Made]:

@@ -1,16 +1,20 @@
-"""Files that came since a champion, by source."""
+"""Files that came since a champion: text by source, and chats."""
 
 import logging
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import files_key, is_written, named_files, recipes_of
+from anadil.retrain.lineage import PREFERENCE
+from anadil.runtime.job import files_key, is_written, named_files, named_side_files, recipes_of
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +31,7 @@ class Inputs:
     """Bytes of each file that is there."""
     new: tuple[str, ...] = ()
     changed: tuple[str, ...] = ()
-    """Learnt as other bytes; they are not read again."""
+    """Learnt as other bytes. Text is not read again; chats are."""
     moved: tuple[str, ...] = ()
     """New names of bytes that were learnt."""
     gone: tuple[str, ...] = ()
@@ -40,6 +44,19 @@ class Inputs:
         """Bytes of the new files."""
         return sum(self.sizes[uri] for uri in self.new)
 
+    @property
+    def num_bytes_held(self) -> int:
+        """Bytes of the files that were learnt, and are there as they were or under another name."""
+        return sum(self.sizes.values()) - sum(self.sizes[uri] for uri in self.unlearnt)
+
+    @property
+    def unlearnt(self) -> tuple[str, ...]:
+        """Files with bytes that were not learnt: new and changed ones."""
+        return (*self.new, *self.changed)
+
+
+NO_FILES = Inputs(sizes={})
+
 
 def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> dict[str, Inputs]:
     """Return the inputs of each source that is read from files, '' for those of a recipe without sources.
@@ -51,13 +68,42 @@ def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> di
     Raises:
         DataError: A pattern names no file, and nothing was learnt of its source before.
     """
-    parts = recipes_of(STAGES["clean"], recipe)
-    return {
-        source: _compare(_sizes(part, files.get(source, {})), files.get(source, {}))
-        for part in parts
-        if not is_written(part)
-        for source in (next(iter(part.sources), ""),)
-    }
+    stage, inputs = STAGES["clean"], {}
+    for part in recipes_of(stage, recipe):
+        source = next(iter(part.sources), "")
+        if not is_written(part):
+            held = files.get(source, {})
+            inputs[source] = _compare(_sizes(named_files(stage, part), files_key(stage, part), held), held)
+    return inputs
+
+
+def compare_chats(recipe: Recipe, files: Mapping[str, str]) -> Inputs:
+    """Return the files of chats and pairs; none where the recipe names no chats.
+
+    Args:
+        recipe: Its patterns are expanded.
+        files: URI -> digest of each file that was learnt.
+
+    Raises:
+        DataError: A pattern names no file. Chats are learnt anew, so that those that are gone would be forgotten.
+    """
+    stage = STAGES["finetune"]
+    if not (patterns := named_files(stage, recipe)):
+        return NO_FILES
+    pairs = named_side_files(stage, recipe).get(PREFERENCE, ())
+    return _compare(storage.sizes(patterns, stage.files) | storage.sizes(pairs, PREFERENCE), files)
+
+
+def lines_of_chats(chats: Inputs) -> list[str]:
+    """Say what is new of the chats, and what is not learnt again."""
+    if not chats.sizes and not chats.gone:
+        return []
+    lines = [f"chats: {counted(len(chats.new), 'new file')}, {counted(chats.num_held, 'file')} as before"]
+    if chats.changed:
+        lines.append(f"chats: changed since they were learnt, and learnt again: {_listed(chats.changed)}")
+    if chats.gone:
+        lines.append(f"chats: not among the inputs any more, and not learnt again: {_listed(chats.gone)}")
+    return lines
 
 
 def lines_of(source: str, inputs: Inputs) -> list[str]:
@@ -81,18 +127,24 @@ def lines_of(source: str, inputs: Inputs) -> list[str]:
     return lines
 
 
-def _sizes(recipe: Recipe, held: Mapping[str, str]) -> dict[str, int]:
+def _sizes(patterns: Iterable[str], key: str, held: Mapping[str, str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
-    key = files_key(STAGES["clean"], recipe)
-    for pattern in named_files(STAGES["clean"], recipe):
+    for pattern in patterns:
         try:
             sizes |= storage.sizes((pattern,), key)
         except DataError as error:
             # Files that were read may have been put away since. A pattern that never named one is a mistake.
-            if not held:
+            if not any(_is_named(uri, pattern) for uri in held):
                 raise
             log.warning("%s", error)
     return sizes
+
+
+def _is_named(uri: str, pattern: str) -> bool:
+    """Return True if a pattern, path or directory would name a file if that were there."""
+    place = pattern if "://" in pattern else str(Path(pattern).expanduser())
+    # `*` of fnmatch passes over folders, so it stands for `**/` too.
+    return uri.startswith(f"{place.rstrip('/')}/") or fnmatchcase(uri, re.sub(r"\*\*/?", "*", place))
 
 
 def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:

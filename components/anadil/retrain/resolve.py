@@ -7,10 +7,17 @@ from typing import Literal
 from anadil.core.format import counted, human_bytes
 from anadil.recipe.sections import Recipe
 from anadil.retrain.champion import ReleasedModel, find_released
-from anadil.retrain.changes import refuse_or_tell
+from anadil.retrain.changes import changes_of, lines_of_changes
 from anadil.retrain.derive import derived_recipe, recipe_from_base
 from anadil.retrain.lineage import Lineage, lineage_of
-from anadil.retrain.new_files import Inputs, compare_inputs, lines_of
+from anadil.retrain.new_files import (
+    NO_FILES,
+    Inputs,
+    compare_chats,
+    compare_inputs,
+    lines_of,
+    lines_of_chats,
+)
 
 State = Literal["new", "nothing"]
 
@@ -29,11 +36,13 @@ class Resolution:
     """None with `from_base`, which needs none of it."""
     inputs: Mapping[str, Inputs] = field(default_factory=dict)
     """Source -> its files; empty with `from_base`."""
+    chats: Inputs = NO_FILES
+    """Files of chats and pairs; none with `from_base`."""
 
     @property
     def num_files(self) -> int:
-        """New files of all sources."""
-        return sum(len(each.new) for each in self.inputs.values())
+        """New files of all sources, and new or changed ones of chats."""
+        return sum(len(each.new) for each in self.inputs.values()) + len(self.chats.unlearnt)
 
 
 def resolve(
@@ -43,12 +52,12 @@ def resolve(
 
     Args:
         recipe: The user's.
-        argument: The recipe as the user named it, for remedies.
+        argument: The recipe and options as the user gave them, for remedies.
         from_base: Keep nothing of the champion, and only compare with it.
         default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
 
     Raises:
-        AnadilError: As `find_released`, `lineage_of`, `refuse_or_tell` and `derived_recipe`.
+        AnadilError: As `find_released`, `lineage_of`, `changes_of` and `derived_recipe`.
     """
     champion = find_released(recipe, argument, default_tracking)
     lines = [f"champion: {champion.name} version {champion.version}, {champion.uri}"]
@@ -58,30 +67,40 @@ def resolve(
         return Resolution(recipe=derived, state="new", champion=champion, lines=tuple(lines))
     # The champion's own root and that of its recipe are looked in first.
     lineage = lineage_of(champion, [recipe.storage.root] if recipe.storage.root else [])
-    lines += refuse_or_tell(recipe, lineage)
-    inputs = compare_inputs(recipe, lineage.files)
+    changes = changes_of(recipe, lineage)
+    inputs, chats = compare_inputs(recipe, lineage.files), compare_chats(recipe, lineage.chats)
+    has_text = any(each.new for each in inputs.values())
+    lines += lines_of_changes(recipe, lineage, changes, has_text=has_text)
     for source, each in inputs.items():
         lines += lines_of(source, each)
-    state: State = "new" if any(each.new for each in inputs.values()) else "nothing"
+    lines += lines_of_chats(chats)
+    state: State = "new" if has_text or chats.unlearnt else "nothing"
     derived = recipe
     if state == "new":
-        derived = derived_recipe(recipe, lineage, inputs)
-        lines += _lines_of_run(derived, lineage, inputs)
+        derived = derived_recipe(recipe, lineage, inputs, chats)
+        lines += _lines_of_run(derived, lineage, inputs, chats)
     else:
-        lines.append("no new text: no file of the inputs is new to the champion; nothing to do")
+        and_chats = " and no new chats" if chats.sizes else ""
+        lines.append(f"no new text{and_chats}: no file of the inputs is new to the champion; nothing to do")
     return Resolution(
-        recipe=derived, state=state, champion=champion, lines=tuple(lines), lineage=lineage, inputs=inputs
-    )
+        recipe=derived, state=state, champion=champion, lines=tuple(lines), lineage=lineage, inputs=inputs, chats=chats
+    )  # fmt: skip
 
 
-def _lines_of_run(derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs]) -> Iterator[str]:
+def _lines_of_run(
+    derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs
+) -> Iterator[str]:
     """Say what the retraining reads, keeps and begins with."""
     assert derived.retrain is not None
-    size = human_bytes(sum(each.num_bytes for each in inputs.values()))
+    files = [(each.sizes, each.new) for each in inputs.values()] + [(chats.sizes, chats.unlearnt)]
+    size = human_bytes(sum(sizes[uri] for sizes, uris in files for uri in uris))
     yield (
-        f"new: {counted(sum(len(each.new) for each in inputs.values()), 'file')}, {size}; taken as they are: "
+        f"new: {counted(sum(len(uris) for _, uris in files), 'file')}, {size}; taken as they are: "
         f"{', '.join(sorted(derived.retrain.keeps))}"
     )
+    if derived.retrain.keeps_model:
+        yield f"no new text, so the retraining begins with finetuning, on the model {lineage.places['model']}"
+        return
     start = derived.pretrain.start_from
     begin = (
         "weights of the champion" if start == lineage.places["model"] else "plateau checkpoint, with moments"

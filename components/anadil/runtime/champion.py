@@ -60,7 +60,9 @@ def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | 
     if named == "none":
         return None
     champion = _at(named) if named and "@" not in named else _registered(recipe, named)
-    if champion and champion.digest in {manifest.digest for manifest in inputs.values()}:
+    # A retraining on new chats alone takes the champion's model, and what it makes of that is compared with it.
+    words = ("adapter",) if recipe.retrain and recipe.retrain.keeps_model else inputs.keys()
+    if champion and champion.digest in {inputs[word].digest for word in words if word in inputs}:
         log.info("champion: %s is what is evaluated", champion.uri)
         return None
     return champion

@@ -58,7 +58,10 @@ def parent_tags(recipe: Mapping[str, object]) -> dict[str, str]:
     # With `--from-base` a recipe names the champion that the run competes with, and begins with none.
     pretrain, retrain = recipe.get("pretrain"), recipe.get("retrain")
     champion = retrain.get("champion") if isinstance(retrain, dict) else None
-    if not (isinstance(champion, dict) and isinstance(pretrain, dict) and pretrain.get("start_from")):
+    if not (isinstance(champion, dict) and isinstance(pretrain, dict)):
+        return {}
+    # On new chats alone, training begins with nothing, and finetuning with an artifact of the champion.
+    if not (pretrain.get("start_from") or champion.get("artifacts")):
         return {}
     return {
         "anadil.parent": f"{champion['name']}/{champion['version']}",

@@ -136,6 +136,12 @@ def sources_of(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.sources) if stage.per_source and recipe.sources else ("",)
 
 
+def is_kept(stage: Stage, recipe: Recipe) -> bool:
+    """Return whether a retraining takes all that a stage makes from its champion."""
+    words = [word_of(stage.writes, source) for source in sources_of(stage, recipe)]
+    return bool(words and recipe.retrain) and all(map(recipe.retrain.kept, words))
+
+
 def most_processes(stage: Stage, recipe: Recipe) -> int:
     """Processes that a stage can use."""
     return int(value_of(recipe, stage.most_processes)) if stage.most_processes else sys.maxsize

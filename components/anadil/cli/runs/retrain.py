@@ -3,11 +3,13 @@
 import argparse
 import logging
 import os
+import shlex
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
+    WORK,
     add_output_option,
     add_recipe_argument,
     add_runner_option,
@@ -22,7 +24,7 @@ from anadil.recipe.sections import Recipe
 
 if TYPE_CHECKING:
     from anadil.preflight.week_cost import WeekCost
-    from anadil.retrain.ledger import Ledger, Retraining
+    from anadil.retrain.ledger import Ledger
     from anadil.retrain.resolve import Resolution
 
 log = logging.getLogger(__name__)
@@ -102,19 +104,23 @@ def _refuse_dear(recipe: Recipe, resolution: "Resolution", options: argparse.Nam
 def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
     from anadil.preflight.week_cost import week_cost
     from anadil.retrain.lineage import lineage_of
-    from anadil.retrain.new_files import compare_inputs
+    from anadil.retrain.new_files import compare_chats, compare_inputs
 
     lineage = resolution.lineage or lineage_of(resolution.champion, [str(recipe.storage.root)])
     inputs = resolution.inputs or compare_inputs(recipe, lineage.files)
-    return week_cost(recipe, resolution.recipe, lineage, inputs)
+    chats = resolution.chats if resolution.lineage else compare_chats(recipe, lineage.chats)
+    return week_cost(recipe, resolution.recipe, lineage, inputs, chats)
 
 
 def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
     from anadil.retrain.resolve import resolve
 
+    # Without the same values and place the first model would be another one, or lie elsewhere.
+    given = [word for each in options.set for word in ("--set", each)]
+    given += ["--work", options.work] if options.work != WORK else []
     resolution = resolve(
         recipe,
-        argument=options.recipe,
+        argument=shlex.join([options.recipe, *given]),
         from_base=options.from_base,
         default_tracking=_default_tracking(options),
     )
@@ -123,30 +129,14 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
     return resolution
 
 
-def _as_registered(end: "Retraining", recipe: Recipe, options: argparse.Namespace) -> "Retraining":
-    """Return an ending as the registry has it now."""
-    from anadil.retrain.champion import champion_version
-
-    if end.outcome != "champion":
-        return end
-    now = champion_version(recipe, _default_tracking(options))
-    if now == end.version:
-        return end
-    # The same week gives the same artifact `release`, which is reused and knows of no rollback.
-    reason = (
-        f"Version {end.version} became champion in an earlier run of the same text, and was rolled back since; version "
-        f"{now or 'none'} stays champion. Only anadil promote --as champion makes it champion again."
-    )
-    return replace(end, outcome="challenger", reason=reason)
-
-
 def _default_tracking(options: argparse.Namespace) -> str:
     return f"sqlite:///{work_of(options)}/mlflow.db"
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") -> int:
     """Retrain as the only one, and record it in the ledger; return the exit code."""
-    from anadil.retrain.ledger import Retraining, ended, failure_of, lines_of_past
+    from anadil.retrain.champion import champion_version
+    from anadil.retrain.ledger import Retraining, as_registered, ended, failure_of, lines_of_past
 
     now = time.time()
     for line in lines_of_past(ledger.read(), now):
@@ -160,9 +150,12 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
             return 0
         _refuse_dear(recipe, resolution, options)
         steps = run_recipe(resolution.recipe, options)
-        reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
-        end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
-        end = _as_registered(end, recipe, options)
+        step, why = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ("", "")
+        reason = f"{step}: {why}" if step else ""
+        release = steps.uris.get("release", "")
+        end = ended(retraining, steps.exit_code, release=release, step=step, reason=reason)
+        if end.outcome == "champion":
+            end = as_registered(end, champion_version(recipe, _default_tracking(options)))
         endings.append(end)
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)

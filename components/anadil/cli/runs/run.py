@@ -25,6 +25,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.job import is_kept
 from anadil.runtime.run_record import recipe_name
 
 if TYPE_CHECKING:
@@ -87,13 +88,13 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     from anadil_pipelines.laptop import run_here
 
     name = recipe_name(options.recipe)
-    trains = STAGES["pretrain"] in stages
+    trains = STAGES["pretrain"] in stages and not is_kept(STAGES["pretrain"], recipe)
     files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
     if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
         return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
-        log.error("a step failed; correct the cause and run the same command again to resume from there")
+        log.error("%s", after_failure(str(recipe.storage.root), steps.run))
         return steps
     # Steps that wait for nothing, such as those of sources, run in no order of their own.
     words = [step.writes for step in flow_of(recipe, options.until)]
@@ -109,6 +110,16 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     return steps
 
 
+def after_failure(root: str, run: str) -> str:
+    """Return what to do after a step that failed."""
+    from anadil.retrain.ledger import ADMIT, failure_of
+
+    if failure_of(root, run)[0] == ADMIT:
+        # The same command would end as this one did.
+        return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
+    return "a step failed; correct the cause and run the same command again to resume from there"
+
+
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
     """Refuse in the first second what would fail after hours of training."""
     from anadil.preflight.checks import RUN, PlannedRun, refuse
@@ -116,6 +127,8 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
 
     runs = []
     for stage in stages:
+        if is_kept(stage, recipe):
+            continue
         if is_skipped(stage, recipe, options.until):
             if stage.reads_all or stage.source_key:
                 # One body of text has nothing to be compared with, and nobody asked the base to write: no news.

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from anadil.artifacts import artifact
+from anadil.core.candidates import answers
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel, Registry, registry_errors
@@ -102,10 +103,24 @@ def promote(
 
 
 def target_alias(champion: RegisteredModel | None, model: Promotable) -> str:
-    """`champion` if there is none, if it is this one, or if the scores show that it is beaten."""
-    if champion is None or champion.digest == model.manifest.digest or model.has_beaten(champion.digest):
+    """`champion` if there is none, if it is this one, or if the scores show that it is beaten.
+
+    A model that only continues text never takes the place of one that answers, whatever it gains on text.
+    """
+    if champion is None or champion.digest == model.manifest.digest:
         return ALIAS
-    return CHALLENGER
+    is_better = model.has_beaten(champion.digest) and not loses_answers(champion.uri, model)
+    return ALIAS if is_better else CHALLENGER
+
+
+def loses_answers(champion: str, model: Promotable) -> bool:
+    """Return True if the champion of a URI answers, and the model only continues text."""
+    if answers(model.manifest.kind, model.manifest.figures):
+        return False
+    with suppress(AnadilError, OSError):  # a champion that is gone answers nobody
+        if manifest := artifact.read_manifest(champion):
+            return answers(manifest.kind, manifest.figures)
+    return False
 
 
 def roll_back(registry: Registry, name: str) -> Promotion:
