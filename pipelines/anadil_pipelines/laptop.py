@@ -142,11 +142,11 @@ def run_container(
     The first argument replaces the image's entrypoint. It gets MLflow's variables, for a registry may be a file of this
     machine; with `network` those of AWS and Hugging Face too.
     """
-    passed = ("MLFLOW_", "AWS_", "HF_") if network else ("MLFLOW_",)
-    given = {key: value for key, value in os.environ.items() if key.startswith(passed)}
+    prefixes = ("MLFLOW_", "AWS_", "HF_") if network else ("MLFLOW_",)
+    variables = {key: value for key, value in os.environ.items() if key.startswith(prefixes)}
     container = client.containers.run(
         image, command[1:], entrypoint=command[:1], detach=True,
-        environment={"HOME": SCRATCH} | ASLEEP | given | environment,
+        environment={"HOME": SCRATCH} | ASLEEP | variables | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
         user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
         network_mode="bridge" if network else "none",

@@ -56,9 +56,8 @@ def _retrain(options: argparse.Namespace) -> int:
     from anadil.retrain.exclusive import exclusive
     from anadil.retrain.ledger import Ledger
 
-    recipe = _with_registry(
-        with_root(load_recipe(options.recipe, options.set), work_of(options)), work_of(options)
-    )
+    recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
+    recipe = _with_registry(recipe, work_of(options))
     if options.dry_run:
         derived = _resolve(recipe, options).recipe.model_dump(mode="json")
         print_data(derived, "json" if options.output == "json" else "yaml")
@@ -114,19 +113,24 @@ def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
 def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
     from anadil.retrain.resolve import resolve
 
-    resolution = resolve(recipe, argument=options.recipe, from_base=options.from_base)
+    resolution = resolve(
+        recipe,
+        argument=options.recipe,
+        from_base=options.from_base,
+        default_tracking=_default_tracking(options),
+    )
     for line in resolution.lines:
         log.info("%s", line)
     return resolution
 
 
-def _as_registered(end: "Retraining", recipe: Recipe) -> "Retraining":
+def _as_registered(end: "Retraining", recipe: Recipe, options: argparse.Namespace) -> "Retraining":
     """Return an ending as the registry has it now."""
     from anadil.retrain.champion import champion_version
 
     if end.outcome != "champion":
         return end
-    now = champion_version(recipe)
+    now = champion_version(recipe, _default_tracking(options))
     if now == end.version:
         return end
     # The same week gives the same artifact `release`, which is reused and knows of no rollback.
@@ -135,6 +139,10 @@ def _as_registered(end: "Retraining", recipe: Recipe) -> "Retraining":
         f"{now or 'none'} stays champion. Only anadil promote --as champion makes it champion again."
     )
     return replace(end, outcome="challenger", reason=reason)
+
+
+def _default_tracking(options: argparse.Namespace) -> str:
+    return f"sqlite:///{work_of(options)}/mlflow.db"
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") -> int:
@@ -155,7 +163,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         steps = run_recipe(resolution.recipe, options)
         reason = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ""
         end = ended(retraining, steps.exit_code, release=steps.uris.get("release", ""), reason=reason)
-        end = _as_registered(end, recipe)
+        end = _as_registered(end, recipe, options)
         endings.append(end)
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
