@@ -5,7 +5,6 @@ import logging
 import os
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
@@ -57,7 +56,7 @@ def _retrain(options: argparse.Namespace) -> int:
     from anadil.retrain.ledger import Ledger
 
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
-    recipe = _with_registry(recipe, work_of(options))
+    recipe = _with_registry(recipe, options)
     if options.dry_run:
         derived = _resolve(recipe, options).recipe.model_dump(mode="json")
         print_data(derived, "json" if options.output == "json" else "yaml")
@@ -71,12 +70,12 @@ def _retrain(options: argparse.Namespace) -> int:
         return _run_alone(recipe, options, Ledger(root, name))
 
 
-def _with_registry(recipe: Recipe, work: Path) -> Recipe:
+def _with_registry(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     """Return the recipe with the registry that the champion is asked of."""
     # The last step moves the alias there. It would look for a database beside the artifacts, which may lie in a bucket.
     if recipe.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"):
         return recipe
-    tracking = recipe.tracking.model_copy(update={"uri": f"sqlite:///{work}/mlflow.db"})
+    tracking = recipe.tracking.model_copy(update={"uri": _default_tracking(options)})
     return recipe.model_copy(update={"tracking": tracking})
 
 
