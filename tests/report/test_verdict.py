@@ -10,7 +10,7 @@ from anadil.report.learning import learnings
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, read_facts
 from anadil.report.scores_view import scores_view
-from anadil.report.verdict import released_name, verdict
+from anadil.report.verdict import outcome_words, released_name, verdict
 from tests.kit import report_run
 
 
@@ -52,6 +52,19 @@ def test_a_finetuned_model_that_fails_leaves_the_adapted_one(tmp_path: Path) -> 
     assert found.text.endswith(
         "The finetuned model did not pass for answering: bits per byte over the adapted model's is 1.208, the limit 1.05."
     )
+
+
+def test_one_text_below_its_limit_is_said_to_show_nothing() -> None:
+    check = {
+        "name": "finetuned.answers",
+        "value": -0.01,
+        "limit": 0.0,
+        "interval": [-0.01, -0.01],
+        "passed": False,
+    }
+
+    assert outcome_words(check | {"num": 1}) == "is −0.01 (one text, which shows nothing), the limit 0"
+    assert "one text" not in outcome_words(check | {"num": 40})
 
 
 def test_where_none_is_released_it_says_why_of_each(tmp_path: Path) -> None:

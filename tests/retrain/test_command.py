@@ -1,7 +1,10 @@
 """`anadil retrain`: its exit codes, and what it writes and says."""
 
 import json
+import os
+import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,7 @@ from anadil.recipe.sections import Recipe
 from anadil.release.release_record import FILE, ReleaseRecord
 from anadil.retrain.exclusive import exclusive
 from anadil.retrain.ledger import Ledger
-from anadil.runtime.run_record import record_step
+from anadil.runtime.run_record import record_step, write_recipe
 from anadil_pipelines.laptop import StepResults
 from tests.kit.retraining import NAME, Registry, add_text, make_week, recipe_of
 
@@ -235,3 +238,53 @@ def test_a_retraining_above_its_budget_begins_no_run(
     [entry] = Ledger(str(recipe.storage.root), NAME).read()
     assert (entry.outcome, entry.exit_code) == ("failed", 7)
     assert call(tmp_path, "--from-base", "--set", "retrain={max_usd: 5}") == 7
+
+
+@pytest.mark.parametrize("end", ["killed", "promoted by hand"])
+def test_a_retraining_that_was_killed_behind_the_alias_is_finished_by_the_next(
+    tmp_path: Path,
+    recipe: Recipe,
+    registry: Registry,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: str,
+) -> None:
+    release = make_release(tmp_path / "release", "champion", "Version 2 is champion.")
+    root, runs = str(recipe.storage.root), []
+
+    def killed(derived: Recipe, _: object) -> StepResults:
+        model = make_week(derived)["model"]
+        run = f"20261127-000000-{os.getpid()}"
+        steps = {"pretrain": model if end == "killed" else "another"}
+        note_steps(derived, run, steps)
+        registry.set_champion(model, "2")
+        raise SystemExit(137)
+
+    def finished(derived: Recipe, _: object) -> StepResults:
+        runs.append(derived)
+        return StepResults(uris={"release": release})
+
+    monkeypatch.setattr(retrain, "run_recipe", killed)
+    with pytest.raises(SystemExit):
+        call(tmp_path)
+    [entry] = Ledger(root, NAME).read()
+    shutil.rmtree(Ledger(root, NAME).folder)
+    Ledger(root, NAME).write(replace(entry, outcome="running", ended=None, started=entry.started - 60))
+    monkeypatch.setattr(retrain, "run_recipe", finished)
+
+    # Its files are the champion's by now.
+    assert call(tmp_path) == 0
+
+    assert [each.clean.inputs for each in runs] == [(str(tmp_path / "text/2.jsonl"),)] * (end == "killed")
+    outcomes = [each.outcome for each in Ledger(root, NAME).read()]
+    assert outcomes == (["champion", "nothing"] if end == "killed" else ["running", "nothing"])
+    assert ("Version 2 is champion." in capsys.readouterr().err) == (end == "killed")
+
+
+def note_steps(recipe: Recipe, run: str, steps: dict[str, str]) -> None:
+    """Record finished steps of a run that has not ended."""
+    root = str(recipe.storage.root)
+    write_recipe(root, run, recipe)
+    for name, uri in steps.items():
+        with record_step(recipe, run, name) as step:
+            step.uri = uri

@@ -146,6 +146,9 @@ def outcome_words(check: Json) -> str:
         around, count = " to ".join(ends[:2]), figure(check.get("num"))
         return f"undecided: {count} texts, interval {around}, limit {limit_words(check)}; more texts needed"
     around = f" ({' to '.join(ends)})" if len(ends) == 2 else ""
+    if len(ends) == 2 and ends[0] == ends[1] and check.get("num") == 1:
+        # Without this a value below its limit would be refused for no reason that anybody can see.
+        around = " (one text, which shows nothing)"
     value = check.get("value")
     measured = "was not measured" if number(value) is None else f"is {plain_value(value)}{around}"
     return f"{measured}, the limit {limit_words(check)}"

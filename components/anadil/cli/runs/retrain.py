@@ -138,10 +138,12 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
     from anadil.retrain.champion import champion_version
     from anadil.retrain.ledger import Retraining, as_registered, ended, failure_of, lines_of_past
 
-    now = time.time()
-    for line in lines_of_past(ledger.read(), now):
+    now, past = time.time(), ledger.read()
+    for line in lines_of_past(past, now):
         log.info("%s", line)
     resolution = _resolve(recipe, options)
+    if past and (code := _finish(past[-1], resolution, options, ledger)):
+        return code
     champion, num_files = resolution.champion.version, resolution.num_files
     retraining = Retraining(id=str(os.getpid()), started=now, champion=champion, num_files=num_files)
     with ledger.recorded(retraining) as endings:
@@ -159,4 +161,26 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         endings.append(end)
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
+    return end.exit_code or 0
+
+
+def _finish(
+    last: "Retraining", resolution: "Resolution", options: argparse.Namespace, ledger: "Ledger"
+) -> int:
+    """Record the last retraining where it was killed after its result had become the champion; return the exit code."""
+    from anadil.retrain.ledger import ended
+    from anadil.retrain.unfinished import unfinished_recipe
+
+    root = str(resolution.recipe.storage.root)
+    left = unfinished_recipe(root, last, resolution.champion)
+    if left is None:
+        return 0
+    log.info(
+        "the last retraining was stopped after its result had become the champion; finishing its last step"
+    )
+    with ledger.recorded(last) as endings:
+        steps = run_recipe(left, options)
+        end = ended(last, steps.exit_code, release=steps.uris.get("release", ""))
+        endings.append(end)
+    log.info("%s", end.reason)
     return end.exit_code or 0
