@@ -133,17 +133,6 @@ def test_a_file_that_changed_moved_or_went_is_told_and_not_read(tmp_path: Path, 
     assert "not among the inputs any more: 2 files (gone.jsonl, moved.jsonl)" in text(result)
 
 
-def test_files_that_were_put_away_after_they_were_read_are_no_mistake(
-    tmp_path: Path, registry: Registry
-) -> None:
-    path = add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    first_week(registry, recipe)
-    Path(path).unlink()
-
-    assert resolve(recipe).state == "nothing"
-
-
 def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp_path: Path) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     phases = [{"trains": "embeddings", "steps": 5, "lr": 0.001}, {"trains": "all", "steps": 8, "lr": 0.001}]

@@ -138,8 +138,10 @@ def sources_of(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
 
 def is_kept(stage: Stage, recipe: Recipe) -> bool:
     """Return whether a retraining takes all that a stage makes from its champion."""
-    words = [word_of(stage.writes, source) for source in sources_of(stage, recipe)]
-    return bool(words and recipe.retrain) and all(map(recipe.retrain.kept, words))
+    retrain, sources = recipe.retrain, sources_of(stage, recipe)
+    if retrain is None or not sources:
+        return False
+    return all(retrain.kept(word_of(stage.writes, source)) for source in sources)
 
 
 def most_processes(stage: Stage, recipe: Recipe) -> int:
