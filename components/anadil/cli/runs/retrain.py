@@ -24,7 +24,7 @@ from anadil.recipe.sections import Recipe
 
 if TYPE_CHECKING:
     from anadil.preflight.week_cost import WeekCost
-    from anadil.retrain.ledger import Ledger
+    from anadil.retrain.ledger import Ledger, Retraining
     from anadil.retrain.resolve import Resolution
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
 def _retrain(options: argparse.Namespace) -> int:
     from anadil.retrain.champion import champion_name
     from anadil.retrain.exclusive import exclusive
-    from anadil.retrain.ledger import Ledger
+    from anadil.retrain.ledger import Ledger, Retraining
 
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
     recipe = _with_registry(recipe, options)
