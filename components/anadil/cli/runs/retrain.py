@@ -55,7 +55,7 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
 def _retrain(options: argparse.Namespace) -> int:
     from anadil.retrain.champion import champion_name
     from anadil.retrain.exclusive import exclusive
-    from anadil.retrain.ledger import Ledger, Retraining
+    from anadil.retrain.ledger import Ledger
 
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
     recipe = _with_registry(recipe, options)
