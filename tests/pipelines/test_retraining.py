@@ -125,6 +125,26 @@ def test_all_steps_follow_the_recipe_that_the_first_one_writes(
     claim(str(recipe.storage.root), NAME, "run-2")
 
 
+def test_artifacts_records_and_ledger_of_a_retraining_may_lie_in_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, steps: dict[str, Inputs]
+) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    recipe = with_retrain(recipe_of(tmp_path, storage={"root": f"{bucket}/store"}))
+    made = make_week(recipe)
+    use_registry(monkeypatch).set_champion(made["model"])
+    add_text(tmp_path / "text", "2.jsonl")
+
+    adapt(recipe, here=True, retrains=True)()
+
+    assert list(steps) == [RETRAIN, *(step.stage.name for step in flow_of(recipe)), "finish"]
+    derived = load_recipe(kfp.varied_recipe(steps["release"]["parameterValues"]))
+    assert (derived.clean.since, derived.pretrain.start_from) == (made["corpus"], made["model"])
+    [entry] = ledger(recipe)
+    assert (entry.id, entry.outcome, entry.num_files, entry.champion) == (RUN, "challenger", 1, "1")
+    # The exit handler has freed the champion.
+    claim(f"{bucket}/store", NAME, "run-2")
+
+
 def test_the_lineage_leads_from_the_champion_to_what_is_made(
     recipe: Recipe, steps: dict[str, Inputs]
 ) -> None:

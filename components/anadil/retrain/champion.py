@@ -45,13 +45,12 @@ def champion_name(recipe: Recipe) -> tuple[str, str]:
     return name, alias
 
 
-def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | None = None) -> ReleasedModel:
+def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
     """Ask the registry for the champion, and verify its artifact: every byte of a local one, sizes on S3.
 
     Args:
         recipe: Its `evaluate.champion` and `tracking.uri` are used.
         recipe_argument: The recipe and options as the user gave them, for the remedy.
-        default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
 
     Raises:
         RecipeError: No registry is named, or `evaluate.champion` names no registered model.
@@ -61,7 +60,7 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
         RetryableError: The registry does not answer.
     """
     name, alias = champion_name(recipe)
-    tracking = tracking_uri(recipe, default=default_tracking)
+    tracking = tracking_uri(recipe)
     first = f"make the first one: anadil run {recipe_argument}, then anadil promote MODEL"
     try:
         registry = open_registry(tracking, makes=False)
@@ -91,14 +90,14 @@ def find_released(recipe: Recipe, recipe_argument: str, default_tracking: str | 
     return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
 
 
-def champion_version(recipe: Recipe, default_tracking: str | None = None) -> str:
+def champion_version(recipe: Recipe) -> str:
     """Return the version that is champion now; empty where none is.
 
     Raises:
         AnadilError: As `find_released`, without a look at the artifact.
     """
     name, alias = champion_name(recipe)
-    registry = open_registry(tracking_uri(recipe, default=default_tracking), makes=False)
+    registry = open_registry(tracking_uri(recipe), makes=False)
     with registry_errors(registry.uri):
         version = registry.by_alias(name, alias)
     return version.version if version else ""

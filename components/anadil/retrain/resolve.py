@@ -45,21 +45,18 @@ class Resolution:
         return sum(len(each.new) for each in self.inputs.values()) + len(self.chats.unlearnt)
 
 
-def resolve(
-    recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False, default_tracking: str | None = None
-) -> Resolution:
+def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False) -> Resolution:
     """Find the champion and the files that came since, and derive the recipe of the retraining.
 
     Args:
         recipe: The user's.
         argument: The recipe and options as the user gave them, for remedies.
         from_base: Keep nothing of the champion, and only compare with it.
-        default_tracking: Registry where neither the recipe nor MLFLOW_TRACKING_URI names one.
 
     Raises:
         AnadilError: As `find_released`, `lineage_of`, `changes_of` and `derived_recipe`.
     """
-    champion = find_released(recipe, argument, default_tracking)
+    champion = find_released(recipe, argument)
     lines = [f"champion: {champion.name} version {champion.version}, {champion.uri}"]
     if from_base:
         lines.append("from the base: all files are read, and the result is compared with the champion")

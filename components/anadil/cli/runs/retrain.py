@@ -77,7 +77,7 @@ def _with_registry(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     # The last step moves the alias there. It would look for a database beside the artifacts, which may lie in a bucket.
     if recipe.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI"):
         return recipe
-    tracking = recipe.tracking.model_copy(update={"uri": _default_tracking(options)})
+    tracking = recipe.tracking.model_copy(update={"uri": f"sqlite:///{work_of(options)}/mlflow.db"})
     return recipe.model_copy(update={"tracking": tracking})
 
 
@@ -122,15 +122,10 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
         recipe,
         argument=shlex.join([options.recipe, *given]),
         from_base=options.from_base,
-        default_tracking=_default_tracking(options),
     )
     for line in resolution.lines:
         log.info("%s", line)
     return resolution
-
-
-def _default_tracking(options: argparse.Namespace) -> str:
-    return f"sqlite:///{work_of(options)}/mlflow.db"
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") -> int:
@@ -157,7 +152,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         release = steps.uris.get("release", "")
         end = ended(retraining, steps.exit_code, release=release, step=step, reason=reason)
         if end.outcome == "champion":
-            end = as_registered(end, champion_version(recipe, _default_tracking(options)))
+            end = as_registered(end, champion_version(recipe))
         endings.append(end)
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
