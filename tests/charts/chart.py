@@ -48,6 +48,10 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "login of one's own": {"mlflow": {"auth": {"existingSecret": "mlflow-login"}}},
     "no login": {"mlflow": {"auth": {"enabled": False}}},
+    "watch a claim and a bucket": {
+        "storage": {"enabled": True},
+        "watch": {"enabled": True, "places": ["/data/az", "s3://bucket/ja"], "extraEnv": [{"name": "A", "value": "b"}]},
+    },
     "kubeflow with schedule": {
         "recipe": {"language": "az", "clean": {"inputs": ["s3://bucket/raw/*.jsonl"]}},
         "launchers": [{"name": "default-editor", "namespace": "leyla"}],

@@ -104,6 +104,9 @@ def test_the_schema_knows_every_default_and_no_key_without_one() -> None:
         ({"serving": {"gpus": 0}}, "'/serving/gpus'"),
         ({"mlflow": {"artifacts": {"uri": "s3://key:secret@bucket"}}}, "'/mlflow/artifacts/uri'"),
         ({"trackingUri": "https://user:password@mlflow"}, "'/trackingUri'"),
+        ({"watch": {"places": ["models:/az"]}}, "'/watch/places/0'"),
+        ({"watch": {"enabled": True}}, "watch.places: not set; give the storage.root of your runs"),
+        ({"watch": {"enabled": True, "places": ["/data/az"]}}, "watch.places: /data/az is on no claim"),
         ({"monitoring": {"rules": {"throughputDrop": 70}}}, "'/monitoring/rules/throughputDrop'"),
     ],
 )  # fmt: skip

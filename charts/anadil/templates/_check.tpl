@@ -48,6 +48,14 @@
 {{- if and $serving.enabled (hasPrefix "/" $serving.model) (not (and $storage.enabled (hasPrefix (printf "%s/" (trimSuffix "/" $storage.mountPath)) $serving.model))) -}}
 {{- fail (printf "serving.model: %s is on no claim; give s3://, or storage.enabled: true and a path below storage.mountPath" $serving.model) -}}
 {{- end -}}
+{{- if and .Values.watch.enabled (not .Values.watch.places) -}}
+{{- fail "watch.places: not set; give the storage.root of your runs, s3:// or a path below storage.mountPath" -}}
+{{- end -}}
+{{- range .Values.watch.enabled | ternary .Values.watch.places list -}}
+{{- if and (hasPrefix "/" .) (not (and $storage.enabled (hasPrefix (printf "%s/" (trimSuffix "/" $storage.mountPath)) (printf "%s/" .)))) -}}
+{{- fail (printf "watch.places: %s is on no claim; give s3://, or storage.enabled: true and a path below storage.mountPath" .) -}}
+{{- end -}}
+{{- end -}}
 {{- if $storage.enabled -}}
 {{- $fsx := $storage.fsx -}}
 {{- if and $fsx.fileSystemId (not (and $fsx.dnsName $fsx.mountName)) -}}

@@ -24,6 +24,7 @@ from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime import prometheus
+from anadil.runtime.live_copy import copied
 from anadil.runtime.metric_table import curve_key
 from anadil.runtime.reachable import answers
 
@@ -206,19 +207,19 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     if int(os.environ.get("RANK", "0")) > 0:
         yield Tracker(None, stage)
         return
-    spool = os.environ.get(SPOOL_VARIABLE)
-    if spool:
-        yield _open(Path(spool), stage)
-        return
-    uri = tracking_uri(recipe)
-    if uri is None:
-        yield Tracker(None, stage)
-        return
-    folder = work / SPOOL
-    shared = os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, "")
-    name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
-    with run_sender(folder, uri, recipe.tracking.experiment, name, shared):
-        yield _open(folder, stage)
+    shared, root = os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, ""), recipe.storage.root or ""
+    # `anadil run` has its work directory at hand, where the step's own files lie.
+    followed = "" if SPOOL_VARIABLE in os.environ and "://" not in root else shared
+    folder = Path(os.environ.get(SPOOL_VARIABLE) or work / SPOOL)
+    with copied(root, followed, stage, work, folder / f"{stage}.jsonl"):
+        if os.environ.get(SPOOL_VARIABLE):
+            yield _open(folder, stage)
+        elif (uri := tracking_uri(recipe)) is None:
+            yield Tracker(None, stage)
+        else:
+            name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
+            with run_sender(folder, uri, recipe.tracking.experiment, name, shared):
+                yield _open(folder, stage)
 
 
 def run_name(recipe_name: str, moment: datetime | None = None) -> str:

@@ -122,7 +122,7 @@ def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
 
 def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False) -> list[Plot]:
     """One chart in a list; none without points."""
-    # Of one source in the taught language the whole is the source.
+    # The whole of one source in the taught language is that source.
     known = list({line.points: line for line in drawn if line.points}.values())
     shown = [
         replace(line, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))

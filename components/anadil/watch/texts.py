@@ -35,7 +35,9 @@ class PromptTexts:
 def texts_of(watched: Watched, state: RunState) -> list[PromptTexts]:
     """Texts by prompt, in the order of the first validation; none where pre-training has written none."""
     by_prompt: dict[str, dict[int, str]] = {}
-    for step, prompt, text in _texts(folder_of(watched, state.record, state.place, "pretrain")):
+    folder = folder_of(watched, state.record, state.place, "pretrain")
+    live = join(state.root, "runs", state.record.id, f"pretrain.{FILE}")
+    for step, prompt, text in _texts(join(folder, FILE) if folder else live):
         by_prompt.setdefault(prompt, {})[step] = clip(text, MAX_CHARS)
     return [
         PromptTexts(prompt=prompt, shown=evenly(list(texts.items()), SHOWN), every=list(texts.items()))
@@ -43,13 +45,10 @@ def texts_of(watched: Watched, state: RunState) -> list[PromptTexts]:
     ]
 
 
-def _texts(folder: str) -> Iterator[tuple[int, str, str]]:
+def _texts(uri: str) -> Iterator[tuple[int, str, str]]:
     """Yield step, prompt and text; a line that is being written, or is none of ours, is passed over."""
-    if not folder:
-        return
     content = b""
     with suppress(AnadilError):
-        uri = join(folder, FILE)
         there = storage.store(uri)
         content = there.part(uri, -MAX_BYTES, MAX_BYTES)[0] if there.exists(uri) else b""
     for line in content.split(b"\n")[:-1]:
