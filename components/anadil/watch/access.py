@@ -104,7 +104,7 @@ class Access:
         """
         path = "/" + re.sub(r"[^\w./~-]", "", request.url.path).lstrip("/")
         page = HTMLResponse(
-            f'<!doctype html><meta http-equiv="refresh" content="0;url={path}"><title>anadil</title>'
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={path}"><link rel="icon" href="data:,"><title>anadil</title>'
         )
         page.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
         return page
