@@ -184,3 +184,19 @@ def test_earlier_runs_are_drawn_on_one_axis(root: Path, pages: Pages) -> None:
     assert "this run" in text
     assert "20260101-000000-1" in text
     assert "20260103-000000-1" not in text, "a later one"
+
+
+def test_a_page_whose_packages_or_files_are_missing_says_so(
+    root: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = root / "model" / "key"
+    folder.mkdir(parents=True)
+    run = put_record(
+        root, stages=("pretrain",), steps={"pretrain": StepRecord(stage="pretrain", uri=str(folder))}
+    )
+    monkeypatch.setitem(sys.modules, "anadil.release.trace.lineage", None)
+
+    trace = pages.ask(f"/run/{run}/trace")
+
+    assert trace.status == 503
+    assert "pip install &#39;anadil[laptop]&#39;" in trace.text
