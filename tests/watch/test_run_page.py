@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import anadil.release.trace
 from anadil.runtime.run_record import StepRecord, this_process
 from tests.kit.watching import HOSTILE, STAGES, Pages, put_live, put_record, put_training, watching
 
@@ -194,6 +195,7 @@ def test_a_page_whose_packages_or_files_are_missing_says_so(
     run = put_record(
         root, stages=("pretrain",), steps={"pretrain": StepRecord(stage="pretrain", uri=str(folder))}
     )
+    monkeypatch.delattr(anadil.release.trace, "lineage", raising=False)
     monkeypatch.setitem(sys.modules, "anadil.release.trace.lineage", None)
 
     trace = pages.ask(f"/run/{run}/trace")
