@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import anadil.release.trace
-from anadil.runtime.run_record import StepRecord, this_process
+from anadil.runtime.run_record import StepRecord, recipe_name, this_process
 from tests.kit.watching import HOSTILE, STAGES, Pages, put_live, put_record, put_training, watching
 
 
@@ -202,3 +202,10 @@ def test_a_page_whose_packages_or_files_are_missing_says_so(
 
     assert trace.status == 503
     assert "pip install &#39;anadil[laptop]&#39;" in trace.text
+
+
+def test_a_run_that_goes_on_has_the_name_of_the_one_before(root: Path) -> None:
+    run = put_record(root, recipe="smoke")
+
+    assert recipe_name(str(root / "runs" / run / "recipe.json")) == "smoke"
+    assert recipe_name(str(root / "runs" / "another" / "recipe.json")) == "recipe"
