@@ -259,7 +259,11 @@ def end_left_run(root: str, run: str, message: str) -> None:
 
 
 def recipe_name(name_or_path: str) -> str:
-    """Name in a list of a recipe that was given by name, by path or as JSON text."""
+    """Name in a list of a recipe that was given by name, by path, as JSON text, or as the recipe of an earlier run."""
+    path = Path(name_or_path)
+    if path.name == RECIPE_FILE and path.parent.parent.name == "runs":
+        with suppress(AnadilError):
+            return read_record(f"{path.parent}.json").recipe
     return "" if name_or_path.lstrip().startswith("{") else Path(name_or_path).stem
 
 

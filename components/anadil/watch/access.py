@@ -39,6 +39,8 @@ HEADERS: Mapping[str, str] = {
 }
 SHARE = 0.004
 """Most of the machine's CPU time that a page may take by asking again, so that a training step is not held up."""
+LONGEST_WAIT_S = 20.0
+"""The first page of a long run reads its whole log; the next ones read what is new."""
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -67,7 +69,8 @@ class Access:
         async def send_safely(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["X-Wait-S"] = f"{(time.process_time() - begin) / (SHARE * (os.cpu_count() or 1)):.1f}"
+                wait = (time.process_time() - begin) / (SHARE * (os.cpu_count() or 1))
+                headers["X-Wait-S"] = f"{min(wait, LONGEST_WAIT_S):.1f}"
                 headers.setdefault("Content-Security-Policy", POLICY)
                 for name, value in HEADERS.items():
                     headers[name] = value

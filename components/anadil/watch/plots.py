@@ -122,16 +122,21 @@ def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
 
 def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False) -> list[Plot]:
     """One chart in a list; none without points."""
-    # The whole of one source in the taught language is that source.
-    known = list({line.points: line for line in drawn if line.points}.values())
-    shown = [
+    coloured = [
         replace(line, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
-        for place, line in enumerate(known[:MOST_LINES])
+        for place, line in enumerate(line for line in drawn if line.points)
     ]
+    # The whole of one source in the taught language is that source, in the colour that it has in other charts.
+    known = list({line.points: line for line in coloured}.values())
+    steps = max((len(line.points) for line in known), default=0)
+    shown = [replace(line, points=thinned(line.points)) for line in known[:MOST_LINES]]
     chart = lines(title, unit, shown, from_zero=from_zero, legend=False)
     if chart is None:
         return []
-    points = [thinned(line.points) for line in shown]
+    if steps > len(chart.table.rows):
+        note = f"{len(chart.table.rows)} of {steps:,} logged steps."
+        chart = replace(chart, table=replace(chart.table, note=note))
+    points = [line.points for line in shown]
     scale = line_scale(points, from_zero=from_zero)
     data = {
         "low": scale.low, "high": scale.high, "left": LEFT, "right": WIDTH - RIGHT, "unit": unit,

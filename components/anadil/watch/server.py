@@ -19,6 +19,7 @@ from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
 from anadil.core.errors import AnadilError, DataError, PreflightError
+from anadil.core.install import install
 from anadil.watch.access import TOKEN, Access
 from anadil.watch.page import page, style_sheet
 from anadil.watch.pages import files, run, runs
@@ -41,7 +42,9 @@ def app(watched: Watched) -> Starlette:
     return Starlette(
         routes=[*assets, *(route for routes in PAGES for route in routes(watched))],
         middleware=[Middleware(Access, token=watched.token, port=watched.port)],
-        exception_handlers={AnadilError: _say_error, HTTPException: _say_error},
+        exception_handlers=dict.fromkeys(
+            (AnadilError, HTTPException, OSError, ModuleNotFoundError), _say_error
+        ),
     )
 
 
@@ -109,4 +112,6 @@ def _say_error(request: Request, error: Exception) -> Response:
         else 503
     )
     text = error.detail if isinstance(error, HTTPException) else str(error)
+    if isinstance(error, ModuleNotFoundError):
+        text = f"this page needs {error.name}, which is not installed; {install('laptop')}"
     return page(request, "error.html.j2", {"title": "Nothing to show", "message": text}, status=status)

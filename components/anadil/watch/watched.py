@@ -3,7 +3,7 @@
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from anadil.core.errors import DataError
+from anadil.core.errors import AnadilError, DataError
 from anadil.release.runs import Run, RunList, find_run, list_runs
 from anadil.watch.curves import CurveFiles
 
@@ -20,12 +20,27 @@ class Watched:
     """Curves that were read."""
 
     def runs(self, limit: int | None = None) -> RunList:
-        """The runs of all places, the latest first. Raises as `list_runs`."""
-        lists = [list_runs(None, root, limit=limit) for root in self.roots]
+        """The runs of all places, the latest first. Raises as `places`."""
+        return self.places(limit)[0]
+
+    def places(self, limit: int | None = None) -> tuple[RunList, list[str]]:
+        """The runs of all places, the latest first, and what is wrong with places that cannot be read.
+
+        Raises:
+            AnadilError: None can be read. See `list_runs`.
+        """
+        lists, faults = [], []
+        for root in self.roots:
+            try:
+                lists.append(list_runs(None, root, limit=limit))
+            except AnadilError as error:
+                faults.append(error)
+        if not lists and faults:
+            raise faults[0]
         known = {run.id: run for runs in lists for run in sorted(runs, key=lambda each: each.updated)}
         result = RunList(sorted(known.values(), key=lambda each: (each.started, each.id), reverse=True))
         result.hidden = sum(runs.hidden for runs in lists)
-        return result
+        return result, [str(fault) for fault in faults]
 
     def run(self, name: str) -> Run:
         """A run by its id.
@@ -35,7 +50,7 @@ class Watched:
         """
         matches = []
         for root in self.roots:
-            with suppress(DataError):
+            with suppress(AnadilError):
                 matches.append(find_run(name, None, root))
         if not matches:
             raise DataError(f"{name}: no such run in {' and '.join(self.roots)}; it may have been removed")

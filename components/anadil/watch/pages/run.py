@@ -108,7 +108,13 @@ def _facts(run: Run, state: RunState) -> list[tuple[str, str, str]]:
         ),
     ]
     if hours:
-        facts.append(("Plan", human_seconds(hours * 3600), f"of training; cost {human_dollars(dollars)}"))
+        facts.append(
+            (
+                "Plan",
+                human_seconds(hours * 3600),
+                f"of training{f'; cost {human_dollars(dollars)}' if dollars else ''}",
+            )
+        )
     if progress and left is not None:
         facts.append(("Time left", human_seconds(left), f"of {state.running}: {progress.what}"))
     if run.dollars is not None:

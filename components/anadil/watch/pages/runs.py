@@ -19,11 +19,12 @@ def routes(watched: Watched) -> list[Route]:
 
 
 def _show(watched: Watched, request: Request) -> Response:
-    runs = watched.runs(SHOWN)
+    runs, faults = watched.places(SHOWN)
     view = {
         "title": "Runs",
         "runs": list(zip(runs, runs.rows(), strict=True)),
         "hidden": runs.hidden,
+        "faults": faults,
         "roots": watched.roots,
     }
     return page(request, "runs.html.j2", view)
