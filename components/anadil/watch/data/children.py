@@ -1,0 +1,124 @@
+"""Work that a process of its own does: libraries of half a gigabyte, and documents that may crash one.
+
+The pages stay below 200 MB of memory, and a page that kills the extractor kills no server.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from anadil.core.errors import DataError, RetryableError
+
+TIMEOUT_S = 120
+"""Seconds for one document: a record at the end of a large file is reached by reading all before it."""
+MAX_TEXT = 200_000
+"""Most characters of a text that is shown."""
+MAX_REMOVED = 200
+"""Most pieces that a step removed which are listed."""
+STEPS = {
+    "read": "as it came",
+    "extract": "text of the page, or of the escapes in it",
+    "normalize": "after normalization",
+    "line_language": "without lines in another language",
+    "written": "as it is kept, with placeholders for personal data",
+}
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """A text after one step of clean."""
+
+    name: str
+    meaning: str
+    text: str
+    num_chars: int
+    removed: tuple[str, ...]
+    """Lines of the text before that the text has no more, in order."""
+    num_removed: int
+    """Lines that are no more there, those that are not listed among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExplainedDocument:
+    """Everything that clean does with one record, done again."""
+
+    steps: tuple[Step, ...]
+    facts: Json
+    """Output of `anadil clean explain`, without texts."""
+
+
+def explain_document(source: str, recipe: Mapping[str, Any]) -> ExplainedDocument:
+    """Read a record from the inputs again, and return its text after each step.
+
+    Args:
+        source: File and place, as the rows have it.
+        recipe: The resolved recipe of the corpus.
+
+    Raises:
+        DataError: The inputs are gone or were changed, or the record cannot be read.
+        RetryableError: It took too long.
+    """
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        path = Path(folder, "recipe.json")
+        path.write_text(json.dumps(recipe), encoding="utf-8")
+        facts = _answer(["clean", "explain", "--recipe", str(path), "--texts", "-o", "json", "--", source])
+    texts: dict[str, str] = facts.pop("texts", {})
+    return ExplainedDocument(steps=tuple(_steps(texts)), facts=facts)
+
+
+def cut_text(tokenizer: str, text: str) -> list[Json]:
+    """Return how every candidate of a tokenizer artifact cuts a text: `name`, `tokens`, `pieces` and more.
+
+    Raises:
+        DataError: The artifact is gone, or the text is empty.
+        RetryableError: It took too long.
+    """
+    return list(
+        _answer(["tokenizer", "inspect", "-o", "json", "--tokenizer", tokenizer, "--", "-"], text)[
+            "tokenizers"
+        ]
+    )
+
+
+def _answer(arguments: Sequence[str], stdin: str = "") -> Json:
+    """Run a command of anadil, and return what it prints."""
+    command = [sys.executable, "-m", "anadil", *arguments]
+    try:
+        done = subprocess.run(
+            command, input=stdin.encode(errors="replace"), capture_output=True, timeout=TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RetryableError(
+            f"{' '.join(arguments[:2])}: took longer than {TIMEOUT_S} s; run the same command in a terminal"
+        ) from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().split("\n")[-1]
+        raise DataError(said or f"{' '.join(arguments[:2])}: ended with {done.returncode}")
+    return dict(json.loads(done.stdout))
+
+
+def _steps(texts: Mapping[str, str]) -> list[Step]:
+    steps: list[Step] = []
+    before = ""
+    for name, text in texts.items():
+        # Tags of a page are no lines that a step removed: its text is compared with what the eye sees of it.
+        removed = [] if name in ("read", "extract") else removed_lines(before, text)
+        steps.append(Step(
+            name=name, meaning=STEPS.get(name, ""), text=text[:MAX_TEXT], num_chars=len(text),
+            removed=tuple(removed[:MAX_REMOVED]), num_removed=len(removed),
+        ))  # fmt: skip
+        before = text
+    return steps
+
+
+def removed_lines(before: str, after: str) -> list[str]:
+    """Return the lines of a text that another has no more, in order; blank ones are none."""
+    # A set and not a difference of sequences, which takes minutes for a long text.
+    left = {line.strip() for line in after.split("\n")}
+    return [line.strip() for line in before.split("\n") if line.strip() and line.strip() not in left]
