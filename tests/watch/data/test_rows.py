@@ -104,8 +104,8 @@ def test_extremes_are_those_of_the_whole_column(rows: StatsRows, table: Any, *, 
 def test_a_histogram_counts_every_document_once(rows: StatsRows, stats: dict[str, Any]) -> None:
     result = distribution(rows, "words", ALL, MILLION, budget_s=60)
 
-    assert (sum(result.kept), sum(result.dropped)) == (stats["kept"], MILLION - stats["kept"])
-    assert len(result.edges) == len(result.kept) + 1
+    assert (sum(result.num_kept), sum(result.num_dropped)) == (stats["kept"], MILLION - stats["kept"])
+    assert len(result.edges) == len(result.num_kept) + 1
     # Few documents are far longer than most: the bins grow by a factor.
     assert result.edges[2] / result.edges[1] == pytest.approx(result.edges[-1] / result.edges[-2])
 
@@ -116,10 +116,10 @@ def test_groups_are_those_of_the_rows(rows: StatsRows, table: Any) -> None:
 
     result = group_counts(rows, "host", where(rows, reason="dropped"), MILLION, budget_s=60)
 
-    assert dict(zip(result.names, result.dropped, strict=True)) == {
+    assert dict(zip(result.names, result.num_dropped, strict=True)) == {
         name: expected[name] for name in result.names
     }
-    assert set(result.kept) == {0}
+    assert set(result.num_kept) == {0}
     assert result.num_groups == len(expected)
 
 
@@ -156,7 +156,7 @@ def test_a_tried_limit_keeps_what_clean_would(
     assert result.gained.documents == int((columns[f"fails_{own}"] & ~others & ~breaks).sum())
     assert result.lost.documents == int((kept & breaks).sum())
     assert result.lost.words == int(columns["words"][kept & breaks].sum())
-    assert result.kept == stats["kept"]
+    assert result.num_kept == stats["kept"]
     assert result.num_rows == MILLION
     assert (result.gained.documents > 0) != (result.lost.documents > 0)
     for side, name in ((result.gained, own), (result.lost, None)):
@@ -167,7 +167,7 @@ def test_a_rule_that_only_counts_drops_when_it_is_tried(rows: StatsRows, stats: 
     result = tried_limit(rows, stats, {}, "max_short_lines", 0.25, budget_s=60)
 
     assert result.in_force is None
-    assert result.lost.documents == pytest.approx(result.kept / 2, rel=0.02)
+    assert result.lost.documents == pytest.approx(result.num_kept / 2, rel=0.02)
     assert result.gained.documents == 0
 
 

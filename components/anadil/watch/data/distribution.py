@@ -31,8 +31,8 @@ class Distribution:
     statistic: str
     edges: tuple[float, ...]
     """Edges of the bins, one more than there are."""
-    kept: tuple[int, ...]
-    dropped: tuple[int, ...]
+    num_kept: tuple[int, ...]
+    num_dropped: tuple[int, ...]
     quantiles: tuple[tuple[str, float, float], ...]
     """(name, of kept, of dropped documents); nan where there are none."""
     num_values: int
@@ -53,14 +53,14 @@ def distribution(
         chosen = where.mask(table)
         parts.append((floats(table[statistic])[chosen], is_kept(table["reason"])[chosen]))
         looked_at += group.num_rows
-    values, kept = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    values, stays = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
     measured = np.isfinite(values)
-    known, of_known = values[measured], kept[measured]
+    known, of_known = values[measured], stays[measured]
     edges = _edges(known)
     halves = known[of_known], known[~of_known]
     counts = [np.histogram(np.clip(each, edges[0], edges[-1]), edges)[0].tolist() for each in halves]
     return Distribution(
-        statistic=statistic, edges=tuple(edges.tolist()), kept=tuple(counts[0]), dropped=tuple(counts[1]),
+        statistic=statistic, edges=tuple(edges.tolist()), num_kept=tuple(counts[0]), num_dropped=tuple(counts[1]),
         quantiles=tuple(
             (name, _quantile(halves[0], share), _quantile(halves[1], share)) for name, share in QUANTILES
         ),
@@ -101,8 +101,8 @@ class GroupCounts:
 
     names: tuple[str, ...]
     """Most documents first."""
-    kept: tuple[int, ...]
-    dropped: tuple[int, ...]
+    num_kept: tuple[int, ...]
+    num_dropped: tuple[int, ...]
     num_rows: int
     num_groups: int
 
@@ -117,10 +117,10 @@ def group_counts(
     looked_at = 0
     for group in rows.sample(num_rows, budget_s):
         table = group.read(columns)
-        chosen, kept = where.mask(table), is_kept(table["reason"])
+        chosen, stays = where.mask(table), is_kept(table["reason"])
         looked_at += group.num_rows
         for verdict, counter in counts.items():
-            tally = pc.value_counts(table[by].filter(chosen & (kept == verdict)))
+            tally = pc.value_counts(table[by].filter(chosen & (stays == verdict)))
             names, numbers = (tally.field(side).to_pylist() for side in (0, 1))
             counter.update({name or NO_HOST: number for name, number in zip(names, numbers, strict=True)})
             if len(counter) > 2 * MAX_GROUPS:
@@ -129,7 +129,7 @@ def group_counts(
     named = [name for name, _ in sorted(total.items(), key=lambda item: (-item[1], item[0]))[:most]]
     return GroupCounts(
         names=tuple(named), num_rows=looked_at, num_groups=len(total),
-        kept=_of(counts[True], named), dropped=_of(counts[False], named),
+        num_kept=_of(counts[True], named), num_dropped=_of(counts[False], named),
     )  # fmt: skip
 
 

@@ -182,14 +182,14 @@ class StatsRows:
         by_group: dict[tuple[int, int], list[Place]] = {}
         for place in places:
             by_group.setdefault(place[:2], []).append(place)
-        found: dict[Place, dict[str, Any]] = {}
+        by_place: dict[Place, dict[str, Any]] = {}
         for (file, number), chosen in by_group.items():
             group = next(self.groups(Place(file, number)), None) if file < len(self._files) else None
             if group is None or group.place[:2] != (file, number) or chosen[-1].row >= group.num_rows:
                 raise DataError(f"{chosen[-1]}: no such document in this corpus; go back to the list")
             table = group.read(columns).take(np.array([place.row for place in chosen]))
-            found |= dict(zip(chosen, table.to_pylist(), strict=True))
-        return [found[place] for place in places]
+            by_place |= dict(zip(chosen, table.to_pylist(), strict=True))
+        return [by_place[place] for place in places]
 
     def _file(self, number: int) -> pq.ParquetFile:
         uri, written = self._files[number]

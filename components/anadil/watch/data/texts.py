@@ -59,7 +59,7 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, Json] | None:
     Raises:
         IntegrityError: A file is damaged.
     """
-    wanted = number.encode()
+    key = number.encode()
     for part in PARTS:
         # Files of one run hold one range of ids each; a corpus that went on from another has several such series.
         for uri in reversed(_files(corpus, part)):
@@ -67,9 +67,9 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, Json] | None:
                 continue
             for line in _lines(uri):
                 known = line[ID_START : ID_START + ID_CHARS]
-                if known == wanted:
+                if known == key:
                     return part, _document(line, uri)
-                if known > wanted:
+                if known > key:
                     break
     return None
 

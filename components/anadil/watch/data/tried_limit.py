@@ -55,9 +55,9 @@ class TriedLimit:
     limit: float
     is_enforced: bool
     """False: the rule is only counted, so that the corpus has what it would drop."""
-    kept: int
+    num_kept: int
     """Documents that are kept now."""
-    passing: int
+    num_passing: int
     """Documents that pass all rules now, duplicates among them."""
     gained: Side
     """Documents that pass with this limit and do not now, before duplicates are dropped."""
@@ -90,7 +90,7 @@ def tried_limit(
     others = [
         name for name in rows.rules if name != KEYS[key].name and modes.get(name, MODES.get(name)) != "report"
     ]
-    kept = passing = looked_at = 0
+    num_kept = num_passing = looked_at = 0
     gained, lost = Side(), Side()
     columns = [
         "reason",
@@ -109,11 +109,11 @@ def tried_limit(
         if candidates.any():
             # Verdicts of the other rules are read where a document may come in.
             gained.add(group, table, candidates & ~_fails(group, others))
-        kept += int(now.sum())
-        passing += int(now.sum()) + table.num_rows - table["duplicate_of"].null_count
+        num_kept += int(now.sum())
+        num_passing += int(now.sum()) + table.num_rows - table["duplicate_of"].null_count
         looked_at += group.num_rows
     return TriedLimit(
-        key=key, rule=KEYS[key], in_force=_number(limits.get(key)), limit=limit, kept=kept, passing=passing,
+        key=key, rule=KEYS[key], in_force=_number(limits.get(key)), limit=limit, num_kept=num_kept, num_passing=num_passing,
         is_enforced=modes.get(KEYS[key].name, KEYS[key].mode) == "enforce", gained=gained, lost=lost, num_rows=looked_at,
     )  # fmt: skip
 

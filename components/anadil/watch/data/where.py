@@ -83,7 +83,7 @@ class Where:
             mask &= _bools(pc.or_(pc.or_kleene(*named), pc.equal(table["id"], self.source)))
         if self.statistic and (self.least or self.most):
             values = floats(table[self.statistic])
-            # Rows hold 32 bits: a bound is rounded as they are. What was not measured is in no range.
+            # Rows hold 32 bits: a bound is rounded as they are. A value that was not measured is in no range.
             mask &= values >= np.float32(_number(self.least, -math.inf))
             mask &= values <= np.float32(_number(self.most, math.inf))
         return mask
@@ -101,8 +101,8 @@ def is_kept(reasons: Any) -> Mask:
 
 def _is_reason(reasons: Any, reason: str) -> Mask:
     if reason in (KEPT, DROPPED):
-        kept = is_kept(reasons)
-        return kept if reason == KEPT else ~kept
+        stays = is_kept(reasons)
+        return stays if reason == KEPT else ~stays
     return _bools(pc.equal(reasons, reason))
 
 
