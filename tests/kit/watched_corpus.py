@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from anadil.artifacts import artifact
 from anadil.text.filter_rules import MODES, RULES
 
 FILE_ROWS, GROUP_ROWS = 65_536, 8_192
@@ -86,3 +87,9 @@ def _write_stats(folder: Path, num_rows: int, counts: Mapping[str, int]) -> None
         "lengths": [], "limits_tried": {},
     }  # fmt: skip
     (folder / "stats.json").write_text(json.dumps(stats), encoding="utf-8")
+
+
+def seal_corpus(folder: Path) -> Path:
+    """Write the manifest, as a run does."""
+    artifact.seal(folder, kind="corpus", origin={"stage": "clean"}, recipe={"clean": {"modes": {}}})
+    return folder

@@ -12,7 +12,7 @@ from starlette.routing import Route
 
 from anadil.core.errors import AnadilError
 from anadil.report.elements import TextTable
-from anadil.report.format import clip, figure, setting, words_of
+from anadil.report.format import clip, setting, words_of
 from anadil.report.read import table_of
 from anadil.text.filter_rules import RULES
 from anadil.watch.corpora import WatchedCorpus, corpus_of
@@ -21,6 +21,7 @@ from anadil.watch.data.labels import LABELS, label_of, labels_folder, num_labels
 from anadil.watch.data.stats_rows import Place
 from anadil.watch.data.texts import kept_document, rejected_sample
 from anadil.watch.page import form_of, page
+from anadil.watch.pages.documents import value_of
 from anadil.watch.watched import Watched
 
 MAX_TEXT = 100_000
@@ -138,7 +139,9 @@ def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> TextTable:
         said = "; ".join(
             f"{'at least' if rule.is_least else 'at most'} {setting(bound)}" for rule, bound in known
         )
-        rows.append((any(breaks), (words_of(name), figure(value), said, "breaks it" if any(breaks) else "")))
+        rows.append(
+            (any(breaks), (words_of(name), value_of(value), said, "breaks it" if any(breaks) else ""))
+        )
     rows.sort(key=lambda item: not item[0])
     return TextTable(
         "Values and limits", ("statistic", "value", "limit", ""), [cells for _, cells in rows], words=(2, 3)
@@ -146,4 +149,4 @@ def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> TextTable:
 
 
 def _cell(value: object) -> str:
-    return clip(value, 300) if isinstance(value, str) else figure(value)
+    return clip(value, 300) if isinstance(value, str) else value_of(value)

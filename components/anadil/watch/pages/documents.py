@@ -7,7 +7,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from anadil.core.format import counted, human_bytes
+from anadil.core.format import counted, human_bytes, integer_if_whole, number
 from anadil.report.corpus_view import drops
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, percent, ratio, words_of
@@ -154,7 +154,7 @@ def _list(documents: DocumentList, where: Where, place: str, order: str) -> dict
             "address": f"{place}/document/{at}", "name": row["source"], "host": row["host"] or "",
             "verdict": words_of(row["reason"] or KEPT), "is_kept": row["reason"] is None,
             "words": figure(_whole(row.get("words"))), "size": human_bytes(row.get("bytes_out")),
-            "value": figure(row.get(where.statistic)) if where.statistic else "",
+            "value": value_of(row.get(where.statistic)) if where.statistic else "",
         }
         for at, row in zip(documents.places, documents.rows, strict=True)
     ]  # fmt: skip
@@ -166,9 +166,15 @@ def _list(documents: DocumentList, where: Where, place: str, order: str) -> dict
     )
     looked = "" if documents.is_whole else f", {documents.num_looked_at:,} were looked at"
     return {
-        "rows": rows, "counts": f"{counts}{looked}", "statistic": where.statistic,
+        "rows": rows, "counts": f"{counts}{looked}", "statistic": words_of(where.statistic),
         "next": f"{place}?{urlencode(more | {'from': str(documents.next)})}" if documents.next else "",
     }  # fmt: skip
+
+
+def value_of(value: object) -> str:
+    """Return a value of a statistic in print: rows hold counts as fractions, too."""
+    known = number(value)
+    return figure(None if known is None else integer_if_whole(known))
 
 
 def _whole(value: object) -> int | None:
@@ -189,11 +195,11 @@ def _histogram(result: Distribution) -> dict[str, object]:
             "dropped_y": round(HEIGHT - sum(heights), 1), "dropped_height": round(heights[1], 1),
             "words": f"{figure(low)} to {figure(high)}: {stays:,} kept, {goes:,} dropped",
         })  # fmt: skip
-    rows = [(name, figure(one), figure(other)) for name, one, other in result.quantiles]
+    rows = [(name, value_of(one), value_of(other)) for name, one, other in result.quantiles]
     doc = next((rule.doc for rule in RULES if rule.measure == result.statistic and rule.doc), "")
     note = f"{result.num_values:,} documents have a value, {result.num_unmeasured:,} have none."
     return {
-        "bars": bars, "title": words_of(result.statistic), "low": figure(result.edges[0]), "high": figure(result.edges[-1]),
+        "bars": bars, "title": words_of(result.statistic), "low": value_of(result.edges[0]), "high": value_of(result.edges[-1]),
         "height": HEIGHT, "width": WIDTH, "doc": doc, "note": note,
         "table": TextTable("Values", ("", "kept", "dropped"), rows),
         "said": "; ".join(str(bar["words"]) for bar in bars),

@@ -18,6 +18,7 @@ from anadil.watch.data.recipe_change import RecipeChange, change_of, lines_to_pa
 from anadil.watch.data.stats_rows import Place
 from anadil.watch.data.tried_limit import Side, TriedLimit, tried_limit
 from anadil.watch.page import form_of, page
+from anadil.watch.pages.documents import value_of
 from anadil.watch.watched import Watched
 
 PLACE = "/run/{id}/data/{corpus}/limits"
@@ -145,7 +146,7 @@ def _row(at: Place, row: dict[str, object], measure: str, place: str) -> dict[st
     words = row.get("words")
     return {
         "address": f"{place}/document/{at}", "name": row["source"], "host": row["host"] or "",
-        "verdict": words_of(str(row["reason"] or "kept")), "is_kept": row["reason"] is None, "value": figure(row.get(measure)),
+        "verdict": words_of(str(row["reason"] or "kept")), "is_kept": row["reason"] is None, "value": value_of(row.get(measure)),
         "words": figure(int(words) if isinstance(words, float) and words == words else None),  # noqa: PLR0124  nan
         "size": human_bytes(float(str(row["bytes_out"]))),
     }  # fmt: skip
