@@ -51,7 +51,7 @@ def _show(watched: Watched, request: Request) -> Response:
 
 
 def _dropped(counts: dict[str, object], places: dict[str, object]) -> TextTable:
-    remedies: dict[str, str] = {**DROP_REMEDIES}
+    remedies: dict[str, str] = {str(reason): remedy for reason, remedy in DROP_REMEDIES.items()}
     rows = [
         (
             words_of(reason),
