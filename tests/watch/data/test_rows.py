@@ -85,7 +85,7 @@ def test_an_unfinished_search_says_how_far_it_has_looked_and_goes_on_there(
 
     page = list_documents(rows, where(rows, source="crawl-0.jsonl:999999"), Place(), budget_s=0)
 
-    assert not page.is_whole
+    assert not page.is_complete
     assert page.num_looked_at == 8_192
     assert page.next == Place(0, 1, 0)
 
@@ -98,7 +98,7 @@ def test_extremes_are_those_of_the_whole_column(rows: StatsRows, table: Any, *, 
     page = extreme_documents(rows, where(rows, reason="kept"), "words", largest=largest, size=20, budget_s=60)
 
     assert [row["words"] for row in page.rows] == expected.tolist()
-    assert page.is_whole
+    assert page.is_complete
 
 
 def test_a_histogram_counts_every_document_once(rows: StatsRows, stats: dict[str, Any]) -> None:

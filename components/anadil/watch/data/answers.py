@@ -81,6 +81,7 @@ def answers_of(scores: str, *, seen: bool = False) -> Answers:
     deciding = next((name for name in reversed(BY_NAME) if name in names), next(iter(sorted(names)), ""))
     topics = topics_of(list(by_question))
     questions = [_question(text, answers, topics[text], deciding) for text, answers in by_question.items()]
+    # Answers that were compared come first; the others have no figure to be ordered by.
     questions.sort(key=_worst_first)
     return Answers(deciding=deciding, topics=_topics(questions, deciding), questions=tuple(questions))
 

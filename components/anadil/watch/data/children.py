@@ -88,6 +88,7 @@ def cut_text(tokenizer: str, text: str) -> list[Json]:
 
 def _answer(arguments: Sequence[str], stdin: str = "") -> Json:
     """Run a command of anadil, and return what it prints."""
+    # The same interpreter and environment, so that it finds the same data and the same version.
     command = [sys.executable, "-m", "anadil", *arguments]
     try:
         done = subprocess.run(
@@ -97,6 +98,7 @@ def _answer(arguments: Sequence[str], stdin: str = "") -> Json:
         raise RetryableError(
             f"{' '.join(arguments[:2])}: took longer than {TIMEOUT_S} s; run the same command in a terminal"
         ) from None
+    # The last line is the error; those before it are the log.
     if done.returncode:
         said = done.stderr.decode(errors="replace").strip().split("\n")[-1]
         raise DataError(said or f"{' '.join(arguments[:2])}: ended with {done.returncode}")

@@ -54,6 +54,7 @@ def distribution(
         parts.append((floats(table[statistic])[chosen], is_kept(table["reason"])[chosen]))
         looked_at += group.num_rows
     values, stays = (np.concatenate([part[side] for part in parts]) for side in (0, 1))
+    # Statistics that a language does not have are nan for all its documents.
     measured = np.isfinite(values)
     known, of_known = values[measured], stays[measured]
     edges = _edges(known)
@@ -88,6 +89,7 @@ def _edges(values: Floats) -> npt.NDArray[np.float64]:
     if not len(values):
         return np.array([0.0, 1.0])
     low, middle, high = (float(edge) for edge in np.quantile(values, [TAIL, 0.5, 1 - TAIL]))
+    # Nearly all values are one, such as 0: the bins span what is left.
     if high <= low:
         low, high = float(values.min()), max(float(values.max()), float(values.min()) + 1e-6)
     if low >= 0 and middle > 0 and high > MIN_RATIO * middle:
@@ -119,6 +121,7 @@ def group_counts(
         table = group.read(columns)
         chosen, stays = where.mask(table), is_kept(table["reason"])
         looked_at += group.num_rows
+        # Counted by Arrow and not by Python: a row group has thousands of rows and few hosts.
         for verdict, counter in counts.items():
             tally = pc.value_counts(table[by].filter(chosen & (stays == verdict)))
             names, numbers = (tally.field(side).to_pylist() for side in (0, 1))

@@ -28,7 +28,7 @@ class DocumentList:
     num_matches: int
     """Documents that meet the conditions, among those looked at."""
     num_looked_at: int
-    is_whole: bool
+    is_complete: bool
     """Every document of the corpus, from the first of the page on, was looked at."""
     next: Place | None = None
     """Place that the next page begins at; None: this is the last one, or documents are ordered by a statistic."""
@@ -44,13 +44,13 @@ def list_documents(
     """
     began, places, further = time.monotonic(), list[Place](), None
     num_matches = looked_at = 0
-    is_whole = True
+    is_complete = True
     for group in rows.groups(start):
         spent = time.monotonic() - began
         # One row group is read however slow it is, so that each page gets further.
         if looked_at and spent > (budget_s if len(places) >= size else max(budget_s, BUDGET_EMPTY_S)):
             # A page that is not full goes on behind what was looked at.
-            further, is_whole = further or group.place, False
+            further, is_complete = further or group.place, False
             break
         matches = (
             np.flatnonzero(where.mask(group.read(where.columns)))
@@ -67,7 +67,7 @@ def list_documents(
         looked_at += group.num_rows - (start.row if group.place[:2] == start[:2] else 0)
     return DocumentList(
         places=tuple(places), rows=tuple(rows.rows(places, _shown(rows, where))), num_matches=num_matches,
-        num_looked_at=looked_at, is_whole=is_whole, next=further,
+        num_looked_at=looked_at, is_complete=is_complete, next=further,
     )  # fmt: skip
 
 
@@ -88,10 +88,10 @@ def extreme_documents(
     best = np.empty(0, dtype=np.float32)
     places: list[Place] = []
     num_matches = looked_at = 0
-    is_whole = True
+    is_complete = True
     for group in rows.groups():
         if looked_at and time.monotonic() > until:
-            is_whole = False
+            is_complete = False
             break
         looked_at += group.num_rows
         edge = group.greatest(statistic, least=not largest)
@@ -108,7 +108,7 @@ def extreme_documents(
         best, places = joined[order], [named[place] for place in order]
     return DocumentList(
         places=tuple(places), rows=tuple(rows.rows(places, (*_shown(rows, where), statistic))),
-        num_matches=num_matches, num_looked_at=looked_at, is_whole=is_whole,
+        num_matches=num_matches, num_looked_at=looked_at, is_complete=is_complete,
     )  # fmt: skip
 
 

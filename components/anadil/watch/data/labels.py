@@ -23,6 +23,7 @@ KEYS = ("id", "source", "url", "reason", "text")
 
 def labels_folder(roots: tuple[str, ...]) -> Path:
     """Return where labels are written: in the first local place that is watched, else where the command was started."""
+    # A store is shared; labels are one person's, until that person hands them on.
     local = [root for root in roots if "://" not in root]
     return Path(local[0], FOLDER) if local else Path.cwd() / FOLDER
 
@@ -45,6 +46,7 @@ def set_label(folder: Path, document: Mapping[str, Any], label: str) -> None:
     """
     if label and label not in LABELS:
         raise DataError(f"{label[:40]}: not a label; give {' or '.join(LABELS)}")
+    # The text stands in the file itself: a dropped document is stored nowhere else.
     row = {key: document[key] for key in KEYS if document.get(key) is not None}
     try:
         with _locked(folder):

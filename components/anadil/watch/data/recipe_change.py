@@ -84,6 +84,7 @@ def write_change(change: RecipeChange, digest: str) -> None:
     """
     if change.digest != digest:
         raise RecipeError(f"{change.path}: was changed meanwhile; look at the change again")
+    # Beside the recipe, so that paths in it that are relative mean the same.
     draft = change.path.with_name(f".{change.path.stem}.{os.getpid()}.yaml")
     try:
         draft.write_text(change.after, encoding="utf-8")
@@ -105,6 +106,7 @@ def write_change(change: RecipeChange, digest: str) -> None:
 
 def _with_value(text: str, keys: tuple[str, ...], value: str) -> str | None:
     """Return the text with a key set; None where a key on the way has a value of its own."""
+    # Lines and not a YAML writer: none keeps comments, order and spelling of what it does not change.
     lines = text.split("\n")
     first, end, indent, depth = 0, len(lines), 0, 0
     for depth, key in enumerate(keys):
@@ -113,6 +115,7 @@ def _with_value(text: str, keys: tuple[str, ...], value: str) -> str | None:
             break
         head, rest = lines[line].split(":", 1)
         if depth == len(keys) - 1:
+            # A comment behind the value is about the key, and stays.
             comment = re.search(r"\s+#.*$", rest)
             lines[line] = f"{head}: {value}{comment[0] if comment else ''}"
             return "\n".join(lines)
@@ -123,7 +126,7 @@ def _with_value(text: str, keys: tuple[str, ...], value: str) -> str | None:
         indent = inner if inner is not None and inner > indent else indent + len(INDENT)
     else:
         return None
-    # What is missing goes below the last line of its block, before blank lines and comments that follow it.
+    # Missing keys go below the last line of its block, before blank lines and comments that follow it.
     while end > first and not _is_content(lines[end - 1]):
         end -= 1
     new = lines_of(keys[depth:], value, indent)

@@ -80,6 +80,7 @@ def chats_of(
     for place, chat in enumerate(read_chats(uris, dropped, columns=settings.columns)):
         if place < start:
             continue
+        # Files of chats have no index, so that a later page reads what is before it.
         if len(chats) == size or (place > start and time.monotonic() > until):
             further, is_over_time = place, len(chats) < size
             break

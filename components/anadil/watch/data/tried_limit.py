@@ -92,6 +92,7 @@ def tried_limit(
     ]
     num_kept = num_passing = looked_at = 0
     gained, lost = Side(), Side()
+    # Several limits may be one rule: all of its statistics are needed, to judge it anew.
     columns = [
         "reason",
         "duplicate_of",
@@ -104,6 +105,7 @@ def tried_limit(
         table = group.read(columns)
         now, breaks = is_kept(table["reason"]), _breaks(table, records, limits | {key: limit})
         is_reason = pc.fill_null(pc.equal(table["reason"], KEYS[key].name), False).to_numpy()
+        # Only documents that pass every rule can be lost, so that no other verdict is read for them.
         lost.add(group, table, now & breaks)
         candidates = is_reason & ~breaks
         if candidates.any():

@@ -76,6 +76,7 @@ class Where:
                 mask &= _bools(pc.equal(table[name], value))
         if self.fails:
             mask &= _bools(table[f"{VERDICT}{self.fails}"])
+        # Ids are compared whole: part of a digest names nothing.
         if self.source:
             named = [
                 pc.match_substring(table[name], self.source, ignore_case=True) for name in ("source", "host")

@@ -38,6 +38,7 @@ def _show(watched: Watched, request: Request) -> Response:
             shown = chats_of(adapter, int(start) if start.isdecimal() else 0, words=words)
         except AnadilError as error:  # the files of chats may lie on another machine
             view["fault"] = str(error)
+        # The audit is in the artifact, and shows also where the files are not.
         view |= {
             "lead": (
                 f"{figure(audit.get('kept'))} of {figure(audit.get('rows'))} rows are taught. Of {figure(audit.get('tokens'))} "

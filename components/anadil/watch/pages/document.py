@@ -52,6 +52,7 @@ def _show(watched: Watched, request: Request) -> Response:
     row = corpus.rows.row(Place.of(request.path_params["place"]))
     folder = labels_folder(watched.roots)
     place = f"/run/{run.id}/data/{corpus.word}"
+    # Some seconds in a process of its own, so only where it is asked for.
     explained, fault = _explained(corpus, row) if request.query_params.get("steps") else (None, "")
     facts = [(words_of(name), _cell(row[name])) for name in FACTS if row.get(name) not in (None, "", 0)]
     view = {
@@ -92,8 +93,8 @@ def text_of(corpus: WatchedCorpus, row: Mapping[str, Any]) -> ShownText | None:
         IntegrityError: The corpus is damaged.
     """
     if row["reason"] is None:
-        if kept := kept_document(corpus.uri, row["id"]):
-            part, document = kept
+        if stored := kept_document(corpus.uri, row["id"]):
+            part, document = stored
             note = "As it is kept, for training." if part == "train" else "As it is kept, held out."
             return ShownText(text=str(document["text"])[:MAX_TEXT], note=note)
         return None

@@ -22,7 +22,7 @@ from anadil.watch.page import page
 from anadil.watch.watched import Watched
 
 WIDTH, HEIGHT, GAP = 480, 150, 2
-"""Of the histogram, in units of its view box."""
+"""Size of the histogram, in units of its view box."""
 TOP = 15
 """Rows of tables beside the list."""
 Link = tuple[str, str]
@@ -40,6 +40,7 @@ def routes(watched: Watched) -> list[Route]:
 def _choose(watched: Watched, request: Request) -> Response:
     run = watched.run(request.path_params["id"])
     words = corpora_of(run)
+    # A run without sources has one, and a list of one is a detour.
     if len(words) == 1:
         return RedirectResponse(f"/run/{run.id}/data/{words[0]}")
     rows = []
@@ -161,10 +162,10 @@ def _list(documents: DocumentList, where: Where, place: str, order: str) -> dict
     more = where.given | ({"order": order} if order else {})
     counts = (
         f"{documents.num_matches:,} documents"
-        if documents.is_whole
+        if documents.is_complete
         else f"{documents.num_matches:,} documents so far"
     )
-    looked = "" if documents.is_whole else f", {documents.num_looked_at:,} were looked at"
+    looked = "" if documents.is_complete else f", {documents.num_looked_at:,} were looked at"
     return {
         "rows": rows, "counts": f"{counts}{looked}", "statistic": words_of(where.statistic),
         "next": f"{place}?{urlencode(more | {'from': str(documents.next)})}" if documents.next else "",

@@ -42,6 +42,7 @@ def _written(watched: Watched, request: Request, fields: dict[str, str]) -> Resp
     run = watched.run(request.path_params["id"])
     corpus = corpus_of(run, request.path_params["corpus"])
     keys = (*corpus.keys_of_rules, _key(fields))
+    # Made anew from the file as it is now: the digest says whether that is what was looked at.
     change = change_of(fields.get("recipe", ""), keys, _limit(fields))
     write_change(change, fields.get("digest", ""))
     return _page(
@@ -106,6 +107,7 @@ def _in_force(limit: object) -> str:
 
 
 def _view(corpus: WatchedCorpus, tried: TriedLimit, place: str) -> dict[str, object]:
+    # Before duplicates are dropped among the new ones, which the note says.
     after = tried.num_kept + tried.gained.documents - tried.lost.documents
     unique = tried.num_kept / tried.num_passing if tried.num_passing else 1.0
     notes = []

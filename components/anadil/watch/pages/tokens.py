@@ -50,6 +50,7 @@ async def _cut(watched: Watched, request: Request) -> Response:
 
 
 def _page(request: Request, run: Run, text: str) -> Response:
+    # Whole documents take seconds to cut, and nobody reads their pieces.
     shown = text.strip()[:MAX_CHARS]
     rows: list[dict[str, Any]] = []
     if TOKENIZER in run.artifacts and shown:
