@@ -11,7 +11,7 @@ from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.text.corpus import Document, write_documents
 from anadil.watch.data import texts
 from anadil.watch.data.answers import OTHER, topics_of
-from anadil.watch.data.children import removed_lines
+from anadil.watch.data.children import explain_document, removed_lines
 from anadil.watch.data.labels import label_of, labels_folder, num_labels, set_label
 from anadil.watch.data.recipe_change import change_of, lines_to_paste, set_option, write_change
 from anadil.watch.data.shown_chats import marked_spans
@@ -204,3 +204,20 @@ def test_what_is_pasted_says_the_same_as_the_option() -> None:
 
     assert lines_to_paste(keys, 20.0) == "sources:\n  web:\n    clean:\n      rules:\n        min_words: 20"
     assert set_option(KEYS, 0.25) == "--set clean.rules.min_words=0.25"
+
+
+@pytest.mark.slow  # a process of its own, which loads the extractors
+def test_a_page_is_shown_beside_what_each_step_removed() -> None:
+    recipe = {"language": "az", "clean": {"inputs": ["builtin:az/pages.warc.gz"]}}
+
+    explained = explain_document("pages.warc.gz:485", recipe)
+
+    steps = {step.name: step for step in explained.steps}
+    assert list(steps) == ["read", "extract", "normalize", "line_language", "written"]
+    assert steps["read"].text.startswith("<!doctype html>")
+    assert steps["read"].num_removed == 0
+    assert {"Ana səhifə", "Daxil ol"} <= set(steps["extract"].removed)
+    assert steps["written"].text.startswith("Vulkanların palçığı")
+    assert steps["written"].num_removed == 0
+    with pytest.raises(DataError, match="no such record in the 1 input"):
+        explain_document("pages.warc.gz:3", recipe)

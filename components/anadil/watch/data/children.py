@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,8 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> ExplainedDocumen
         path.write_text(json.dumps(recipe), encoding="utf-8")
         facts = _answer(["clean", "explain", "--recipe", str(path), "--texts", "-o", "json", "--", source])
     texts: dict[str, str] = facts.pop("texts", {})
-    return ExplainedDocument(steps=tuple(_steps(texts)), facts=facts)
+    is_page = facts["read"]["kind"] == "web page"
+    return ExplainedDocument(steps=tuple(_steps(texts, is_page=is_page)), facts=facts)
 
 
 def cut_text(tokenizer: str, text: str) -> list[Json]:
@@ -105,17 +107,43 @@ def _answer(arguments: Sequence[str], stdin: str = "") -> Json:
     return dict(json.loads(done.stdout))
 
 
-def _steps(texts: Mapping[str, str]) -> list[Step]:
+class _Words(HTMLParser):
+    """Reads what the eye sees of a page, each piece on a line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pieces: list[str] = []
+        self._unseen = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:  # noqa: ARG002  a hook
+        self._unseen = tag if tag in ("script", "style") else ""
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unseen = "" if tag == self._unseen else self._unseen
+
+    def handle_data(self, data: str) -> None:
+        self.pieces += [] if self._unseen else [data]
+
+
+def words_of_page(page: str) -> str:
+    """Return the text of a page with all menus and footers, to tell what extraction removes."""
+    parser = _Words()
+    parser.feed(page)
+    parser.close()
+    return "\n".join(parser.pieces)
+
+
+def _steps(texts: Mapping[str, str], *, is_page: bool) -> list[Step]:
     steps: list[Step] = []
-    before = ""
+    before = next(iter(texts.values()), "")
     for name, text in texts.items():
-        # Tags of a page are no lines that a step removed: its text is compared with what the eye sees of it.
-        removed = [] if name in ("read", "extract") else removed_lines(before, text)
+        removed = removed_lines(before, text)
         steps.append(Step(
             name=name, meaning=STEPS.get(name, ""), text=text[:MAX_TEXT], num_chars=len(text),
             removed=tuple(removed[:MAX_REMOVED]), num_removed=len(removed),
         ))  # fmt: skip
-        before = text
+        # Tags of a page are nothing that a step removed.
+        before = words_of_page(text) if is_page and name == "read" else text
     return steps
 
 
