@@ -208,7 +208,8 @@ def test_what_is_pasted_says_the_same_as_the_option() -> None:
 
 @pytest.mark.slow  # a process of its own, which loads the extractors
 def test_a_page_is_shown_beside_what_each_step_removed() -> None:
-    recipe = {"language": "az", "clean": {"inputs": ["builtin:az/pages.warc.gz"]}}
+    files = {"inputs": ["builtin:az/pages.warc.gz"]}
+    recipe = {"language": "az", "clean": files, "sources": {"az": files}}
 
     explained = explain_document("pages.warc.gz:485", recipe)
 

@@ -21,6 +21,8 @@ MAX_TEXT = 200_000
 """Most characters of a text that is shown."""
 MAX_REMOVED = 200
 """Most pieces that a step removed which are listed."""
+SECTIONS = ("language", "seed", "clean")
+"""Keys of a recipe that decide what clean does with a record."""
 STEPS = {
     "read": "as it came",
     "extract": "text of the page, or of the escapes in it",
@@ -67,7 +69,9 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> ExplainedDocumen
     """
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder, "recipe.json")
-        path.write_text(json.dumps(recipe), encoding="utf-8")
+        # The recipe of a source has its files twice, and what is not of clean may name other sources.
+        known = {key: recipe[key] for key in SECTIONS if key in recipe}
+        path.write_text(json.dumps(known), encoding="utf-8")
         facts = _answer(["clean", "explain", "--recipe", str(path), "--texts", "-o", "json", "--", source])
     texts: dict[str, str] = facts.pop("texts", {})
     is_page = facts["read"]["kind"] == "web page"
