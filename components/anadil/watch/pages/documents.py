@@ -12,7 +12,6 @@ from anadil.report.corpus_view import drops
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, percent, ratio, words_of
 from anadil.report.read import named_tables, table_of
-from anadil.text.filter_rules import RULES
 from anadil.watch.corpora import WatchedCorpus, corpora_of, corpus_of
 from anadil.watch.data.distribution import GROUPS, Distribution, distribution, group_counts
 from anadil.watch.data.document_list import DocumentList, extreme_documents, list_documents
@@ -197,11 +196,10 @@ def _histogram(result: Distribution) -> dict[str, object]:
             "words": f"{figure(low)} to {figure(high)}: {stays:,} kept, {goes:,} dropped",
         })  # fmt: skip
     rows = [(name, value_of(one), value_of(other)) for name, one, other in result.quantiles]
-    doc = next((rule.doc for rule in RULES if rule.measure == result.statistic and rule.doc), "")
     note = f"{result.num_values:,} documents have a value, {result.num_unmeasured:,} have none."
     return {
         "bars": bars, "title": words_of(result.statistic), "low": value_of(result.edges[0]), "high": value_of(result.edges[-1]),
-        "height": HEIGHT, "width": WIDTH, "doc": doc, "note": note,
+        "height": HEIGHT, "width": WIDTH, "note": note,
         "table": TextTable("Values", ("", "kept", "dropped"), rows),
         "said": "; ".join(str(bar["words"]) for bar in bars),
     }  # fmt: skip
