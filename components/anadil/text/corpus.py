@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import BinaryIO, Literal
 
 import zstandard
 
@@ -145,13 +145,22 @@ def read_ids(path: Path) -> Iterator[str]:
         raise IntegrityError(f"{path}: damaged corpus part ({error}); run clean again") from None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def packed_lines(file: BinaryIO) -> Iterator[bytes]:
+    """Yield the lines of a packed file, without their ends.
+
+    Raises:
+        ValueError: It was cut off.
+    """
     # zstandard's stream reader takes a file that was cut off for one that ended.
     decompressor = zstandard.ZstdDecompressor().decompressobj()
     rest = b""
-    with path.open("rb") as file:
-        while chunk := file.read(READ_BYTES):
-            *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
-            yield from lines
+    while chunk := file.read(READ_BYTES):
+        *lines, rest = (rest + decompressor.decompress(chunk)).split(b"\n")
+        yield from lines
     if rest or not decompressor.eof:
         raise ValueError("cut off")
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from packed_lines(file)

@@ -32,7 +32,8 @@ FILE_POLICY = (
 """Policy of a page that is a file of a store: its style is in it, and no script of it may run."""
 HEADERS: Mapping[str, str] = {
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    # With `no-referrer` a browser sends a form of ours with the origin `null`, which is refused.
+    "Referrer-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",

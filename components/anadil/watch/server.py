@@ -22,7 +22,7 @@ from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.install import install
 from anadil.watch.access import TOKEN, Access
 from anadil.watch.page import page, style_sheet
-from anadil.watch.pages import files, run, runs
+from anadil.watch.pages import answers, chats, document, documents, files, limits, run, runs, search, tokens
 from anadil.watch.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,10 @@ PORT = 8765
 PORTS = 20
 """Ports that are tried from `PORT` on, where the user names none."""
 STATIC = Path(__file__).parent / "static"
-PAGES: tuple[Callable[[Watched], list[Route]], ...] = (runs.routes, run.routes, files.routes)
+PAGES: tuple[Callable[[Watched], list[Route]], ...] = (
+    runs.routes, run.routes, files.routes, documents.routes, document.routes, search.routes, limits.routes,
+    chats.routes, answers.routes, tokens.routes,
+)  # fmt: skip
 """Each module of pages gives its routes."""
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.clean.extract import extract
-from anadil.clean.filters.judge_record import Settings, judge_record, plain_text, read_page
+from anadil.clean.filters.judge_record import Settings, judge_record, plain_text, prepare_record, read_page
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document
@@ -124,6 +124,30 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
     steps["fails"] = list(judged.failed)
     steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
     return steps
+
+
+def step_texts(raw: RawRecord, settings: Settings) -> dict[str, str]:
+    """Return the whole text after each step that changes it, by the step's name, in order.
+
+    `read` is the page or text as it came. A record that is dropped before a step has no text of it.
+    """
+    prepared = prepare_record(raw, settings)
+    texts = {"read": raw.text}
+    if raw.html is not None:
+        page, _, _, _ = read_page(raw, settings)
+        texts["read"] = page
+    if not raw.sides and prepared.identified is not None:
+        text = plain_text(raw.text, settings).text
+        if raw.html is not None:
+            text = extract.extract_page(texts["read"], settings.language, settings.extraction).text
+        texts |= {
+            "extract": text,
+            "normalize": settings.language.normalize(text),
+            "line_language": prepared.text,
+        }
+    if prepared.reason is None:
+        texts["written"] = prepared.document.text
+    return texts
 
 
 def _profile_rows(text: str, settings: Settings) -> list[Json]:

@@ -39,6 +39,8 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument("--raw", nargs="+", default=[], metavar="URI", help=text)
     text = "a corpus made of them: shows what the document duplicates, and lets SOURCE be an id"
     command.add_argument("--corpus", metavar="URI", help=text)
+    text = "with -o json or yaml, add the whole text after each step as `texts`"
+    command.add_argument("--texts", action="store_true", help=text)
     text = "format of the output (default: %(default)s, with the limits that the document breaks; the others have all limits)"
     add_output_option(command, "table", "yaml", "json", text=text)
     command.set_defaults(command=explain)
@@ -55,7 +57,7 @@ def explain(options: argparse.Namespace) -> int:
     from anadil.artifacts.prefetch import fetch
     from anadil.clean.filters.judge_record import Settings
     from anadil.clean.filters.lists import compile_lists
-    from anadil.clean.inspect.explain import explain_record, find_record, in_corpus
+    from anadil.clean.inspect.explain import explain_record, find_record, in_corpus, step_texts
     from anadil.recipe.load import load_recipe
     from anadil.runtime.flow import recipe_of_step
     from anadil.runtime.job import external_files, external_side_files
@@ -73,6 +75,8 @@ def explain(options: argparse.Namespace) -> int:
         inputs = options.raw or _paths(source)
         raw = find_record(external_files(stage, recipe, inputs), source, settings)
         steps = explain_record(raw, settings)
+        if options.texts and options.output != "table":
+            steps["texts"] = step_texts(raw, settings)
     steps |= {"in_corpus": rows} if options.corpus else {}
     if options.output == "table":
         _print_steps(steps)
