@@ -33,7 +33,15 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.mlflow_database import SCHEME
-from anadil.runtime.mlflow_spool import RUN, SPOOL_VARIABLE, Tracker, run_name, run_sender, tracking_uri
+from anadil.runtime.mlflow_spool import (
+    RUN,
+    SPOOL_VARIABLE,
+    Tracker,
+    run_name,
+    run_sender,
+    tracker_address,
+    tracking_uri,
+)
 from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import LOG, recorded_run
 from anadil.runtime.signals import handle_signals
@@ -186,7 +194,7 @@ def run_here(
         subprocess_task_handler.SubprocessTaskHandler = ProcessHandler
         local.init(local.SubprocessRunner(use_venv=False), pipeline_root=str(runs))
     spool = work / "tracking" / run_id
-    uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    uri = tracker_address(recipe, default=f"sqlite:///{work}/mlflow.db")
     called = run_name(name or NAME, started)
     tracking = run_sender(spool, uri, recipe.tracking.experiment, called) if uri else contextlib.nullcontext()
     os.environ[SPOOL_VARIABLE] = str(spool) if uri else ""

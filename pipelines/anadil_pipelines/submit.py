@@ -24,6 +24,7 @@ from anadil.core.stages import FLOW
 from anadil.preflight.checks import SUBMIT, PlannedRun, refuse
 from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
+from anadil.recipe.tracking_address import tracker
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, describe, pipeline_yaml
@@ -125,7 +126,8 @@ def check_registry(recipe: Recipe, *, dry: bool) -> None:
     Raises:
         RecipeError: Neither the recipe nor a Secret names one that pods reach.
     """
-    uri = recipe.tracking.uri
+    # Beside W&B or TensorBoard the registry is the one that the variable names.
+    uri = recipe.tracking.uri if tracker(recipe.tracking.uri or "") == "mlflow" else None
     given = any(REGISTRY in keys for keys in recipe.cluster.secrets.values())
     if (uri is None and given) or (uri not in (None, "off") and not str(uri).startswith(OF_ONE_MACHINE)):
         return

@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_database import alone_at
 from anadil.runtime.mlflow_records import Records
-from anadil.runtime.mlflow_sender import _send_all
+from anadil.runtime.sender_process import send_all
 
 
 class RefusedError(Exception):
@@ -48,7 +48,7 @@ def test_whatever_is_raised_the_lines_are_sent_again(
         if errors:
             raise errors.pop()
 
-    assert _send_all([tmp_path], send, lambda: False) == 0
+    assert send_all([tmp_path], lambda spools: mlflow_sender._trouble(spools, send), lambda: False) == 0
     assert message in caplog.text
 
 

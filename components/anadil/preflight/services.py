@@ -22,7 +22,8 @@ from anadil.core.log import masked
 from anadil.core.stages import IMAGES
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
+from anadil.runtime.mlflow_spool import tracker_address
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
 # First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512.
@@ -173,13 +174,17 @@ def _kubeflow_version(name: str, host: str, health: dict[str, Any]) -> CheckResu
 
 def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the tracking server answers, also by the name by which it is called."""
-    uri = tracking_uri(recipe, default="off")
+    uri = tracker_address(recipe, default="off")
     if uri is None or uri == "off":
         yield skipped("mlflow", "no tracking server is set")
         return
+    if tracker(uri) == WANDB:
+        yield _wandb_key(recipe, uri)
+        return
     if not uri.startswith(("http://", "https://")):
         remedy = "set tracking.uri: http://mlflow:5000 or the like"
-        yield failed("mlflow", f"{masked(uri)}: pods do not share a database file", remedy)
+        what = "directory" if tracker(uri) == TENSORBOARD else "database file"
+        yield failed("mlflow", f"{masked(uri)}: pods do not share a {what}", remedy)
         return
     base, headers = _without_password(uri.rstrip("/"))
     if http_get(f"{base}/health", headers).status == 0:
@@ -202,6 +207,14 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
         yield failed("mlflow", detail, "see its log; is this the address of MLflow 3?")
     else:
         yield passed("mlflow", f"{base} answers")
+
+
+def _wandb_key(recipe: Recipe, uri: str) -> CheckResult:
+    # Runs do without: what cannot be sent is kept and sent later.
+    remedy = "build images with `pip install wandb` on top (docs/guides/images.md) and set cluster.image"
+    if not any("WANDB_API_KEY" in keys for keys in recipe.cluster.secrets.values()):
+        remedy += ", and name WANDB_API_KEY in cluster.secrets"
+    return skipped("wandb", f"{uri}: anadil's own images do not hold the package wandb", remedy)
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:

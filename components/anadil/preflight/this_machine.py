@@ -5,18 +5,22 @@ import shutil
 import socket
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
 from anadil.artifacts import local_directory, storage
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, counted, human_bytes
+from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
+from anadil.runtime.mlflow_spool import NAMES, tracker_address
 from anadil.runtime.threads import check_shared_locks
 
+PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
 
 
@@ -77,14 +81,19 @@ def check_locks() -> Iterator[CheckResult]:
 
 
 def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """Check that the tracking server answers.
+    """Check that the tracking server answers, or that the tracker's package is installed.
 
     Raises:
         AnadilError: Its address is not valid.
     """
-    uri = tracking_uri(recipe, default=f"sqlite:///{work}/mlflow.db")
+    uri = tracker_address(recipe, default=f"sqlite:///{work}/mlflow.db")
     if uri is None:
         yield skipped("tracking", "off")
+        return
+    package = PACKAGES.get(kind := tracker(uri))
+    if package and find_spec(package) is None:
+        remedy = f"{install(kind)}, or ignore it: the run keeps its tracking and sends it later"
+        yield skipped("tracking", f"{uri}: {NAMES[kind]}'s package {package} is not installed", remedy)
         return
     parts = urlparse(uri)
     if parts.scheme not in ("http", "https"):

@@ -27,11 +27,11 @@ from anadil.pretrain.checkpoint.storage import CHECKPOINTS, CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
 from anadil.pretrain.metrics.profiler import PROFILE
-from anadil.pretrain.metrics.tensorboard import FOLDER
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.text_samples import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
+from anadil.runtime.event_file import FOLDER
 from anadil.runtime.job import Figures
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ TRAINED_TWICE = {
 """Keys that both training stages have: the key of pre-training, that of finetuning."""
 _ADAPTER = "finetune.trains: adapter, with finetune.rank, finetune.alpha and finetune.dropout"
 _SHARDING = "pretrain.parallelism.shard, the number of devices that share the weights (FSDP2, as ZeRO 3); there is no file of settings"
-_TRACKING = "tracking.uri, the address of an MLflow server; TensorBoard files are always written"
+_TRACKING = "tracking.uri, the address of an MLflow server, wandb://ENTITY/PROJECT or tensorboard:DIR"
 
 OTHER_NAMES = {
     "lr": "learning_rate max_learning_rate peak_lr base_lr lr",

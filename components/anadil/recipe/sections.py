@@ -40,7 +40,7 @@ from anadil.recipe.sources import (
     refuse_source_mistakes,
     target_sources,
 )
-from anadil.recipe.tracking_address import tracking_fault
+from anadil.recipe.tracking_address import tracker_fault
 from anadil.text.language import load_language
 
 Strategy = Literal["base", "extend", "replace", "surgery"]
@@ -188,10 +188,10 @@ class Storage(StrictModel):
 
 
 class Tracking(StrictModel):
-    """Where MLflow listens."""
+    """Where curves and figures go: MLflow, W&B or TensorBoard."""
 
     uri: str | None = None
-    """Server (`http://`, `https://`, ARN), database such as `sqlite:///file`, or `off`; left out, MLFLOW_TRACKING_URI, else (in `anadil run`) SQLite."""
+    """MLflow's server (`http://`, `https://`, ARN) or database such as `sqlite:///file`; `wandb://ENTITY/PROJECT`; `tensorboard:DIR`; or `off`; left out, MLFLOW_TRACKING_URI, else (in `anadil run`) SQLite."""
     experiment: str = "anadil"
     """MLflow experiment that holds the runs."""
 
@@ -204,7 +204,7 @@ class Tracking(StrictModel):
                 "holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
                 "or the whole URI as MLFLOW_TRACKING_URI"
             )
-        if uri is not None and (fault := tracking_fault(uri)):
+        if uri is not None and (fault := tracker_fault(uri)):
             raise ValueError(fault)
         return uri
 

@@ -1,4 +1,4 @@
-"""Addresses of MLflow that a recipe may name."""
+"""Addresses of MLflow, W&B and TensorBoard that a recipe may name."""
 
 import ipaddress
 import re
@@ -9,6 +9,10 @@ from urllib.parse import unquote, urlsplit
 SERVERS = ("http", "https")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
 """A driver may follow, such as `postgresql+psycopg2`."""
+WANDB = "wandb"
+"""Scheme of a project of W&B: `wandb://ENTITY/PROJECT`."""
+TENSORBOARD = "tensorboard"
+"""Scheme of a directory of event files: `tensorboard:DIR`."""
 METADATA = (
     ipaddress.ip_network("169.254.0.0/16"),
     ipaddress.ip_network("fe80::/10"),
@@ -18,8 +22,36 @@ METADATA = (
 User Guide, "Instance metadata"."""
 
 
+def tracker(uri: str) -> str:
+    """Name of the program that an address is of: wandb, tensorboard or mlflow."""
+    scheme = uri.partition(":")[0].lower()
+    return scheme if ":" in uri and scheme in (WANDB, TENSORBOARD) else "mlflow"
+
+
+def wandb_project(uri: str) -> tuple[str, str]:
+    """Entity and project of W&B; empty where the address does not name both."""
+    match = re.fullmatch(r"wandb://([\w.-]+)/([\w.-]{1,128})/?", uri, re.IGNORECASE)
+    return (match[1], match[2]) if match else ("", "")
+
+
+def tensorboard_folder(uri: str) -> str:
+    """Directory of an address of TensorBoard; empty where it names none of a machine."""
+    place = uri.partition(":")[2]
+    return "" if place.startswith("//") or re.match(r"\w+://", place) else place
+
+
+def tracker_fault(uri: str) -> str:
+    """Reason that `tracking.uri` must not be this address; empty if it may."""
+    kind = tracker(uri)
+    if kind == WANDB:
+        return "" if all(wandb_project(uri)) else "names no project of W&B; write wandb://ENTITY/PROJECT"
+    if kind == TENSORBOARD:
+        return "" if tensorboard_folder(uri) else "names no directory of a machine; write tensorboard:DIR"
+    return tracking_fault(uri)
+
+
 def tracking_fault(uri: str) -> str:
-    """Reason that a recipe must not name this address; empty if it may.
+    """Reason that a recipe must not name this address of MLflow; empty if it may.
 
     A host name is not resolved: what it means is known only where the stages run.
     """
@@ -28,7 +60,7 @@ def tracking_fault(uri: str) -> str:
         return ""
     if scheme not in SERVERS:
         said = f"{scheme}:// is not an address of MLflow" if scheme else "is not an address of MLflow"
-        return f"{said}; write http://, https://, sqlite:///file, postgresql://, or off"
+        return f"{said}; write http://, https://, sqlite:///file, postgresql://, wandb://ENTITY/PROJECT, tensorboard:DIR, or off"
     try:
         host = urlsplit(uri).hostname
     except ValueError:

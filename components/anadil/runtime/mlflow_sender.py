@@ -4,26 +4,29 @@ It follows the spool of a run, tries again while the server is away, ends with t
 for the next sender in the same place.
 """
 
-import argparse
-import json
 import logging
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from anadil.core import log as logs
 from anadil.core.install import install
 from anadil.runtime.mlflow_records import Records
-from anadil.runtime.mlflow_spool import CLOSED, DONE, RUN, has_unsent
+from anadil.runtime.mlflow_spool import DONE
 from anadil.runtime.reachable import answers
+from anadil.runtime.sender_process import (
+    IsClosed,
+    began,
+    follow_spools,
+    parsed,
+    sender_options,
+    whole_lines,
+)
 
 log = logging.getLogger(__name__)
 
-LONGEST_PAUSE_S = 15.0
-"""Between two tries to reach a server; shorter than a run's patience at its end."""
 PROBE_S = 5.0
 """How long a server has to answer at all, before MLflow's client is loaded, which takes seconds of CPU time."""
 LIMITS = {
@@ -56,14 +59,14 @@ class Sender:
             OSError: Files are left.
             MlflowException: The server is away.
         """
-        began = min(
-            (moment for path in self.spool.glob("*.jsonl") if (moment := _began(path)[0])), default=None
+        first = min(
+            (moment for path in self.spool.glob("*.jsonl") if (moment := began(path)[0])), default=None
         )
-        self.records.ensure_parent(self.experiment, self.name, self.shared, began)
+        self.records.ensure_parent(self.experiment, self.name, self.shared, first)
         while True:
             closed = is_closed()
             # Whole files, in the order of the stages: what makes a model is sent before what reads it.
-            sent = sum(self._send_whole(path) for path in sorted(self.spool.glob("*.jsonl"), key=_began))
+            sent = sum(self._send_whole(path) for path in sorted(self.spool.glob("*.jsonl"), key=began))
             trouble = self.records.upload()
             if closed and not sent:
                 break
@@ -92,21 +95,15 @@ class Sender:
 
     def _send_file(self, path: Path) -> int:
         offset = int(self.state["offsets"].get(path.name, 0))
-        with path.open("rb") as file:
-            file.seek(offset)
-            lines = [line for line in file.readlines(1_000_000) if line.endswith(b"\n")]
+        lines, end = whole_lines(path, offset)
         metrics: list[Any] = []
         for line in lines:
-            try:
-                data = json.loads(line)
-            except ValueError:
-                log.warning("left out a damaged line of %s: its writer was killed", path)
-                continue
-            metrics += self._send(path.stem, data)
+            if (data := parsed(line, path)) is not None:
+                metrics += self._send(path.stem, data)
         for start in range(0, len(metrics), MAX_BATCH):
             self._log_batch(self.records.run(path.stem), metrics[start : start + MAX_BATCH])
         if lines:
-            self.records.save_lines(path.name, offset + sum(map(len, lines)))
+            self.records.save_lines(path.name, end)
         return len(lines)
 
     def _send(self, stage: str, line: dict[str, Any]) -> list[Any]:
@@ -155,64 +152,19 @@ class Sender:
             self._log_batch(run, part)
 
 
-def _began(path: Path) -> tuple[int, str]:
-    """When a stage began, in ms, by its first line; what is of no stage comes first."""
-    with path.open("rb") as file:
-        try:
-            return int(json.loads(file.readline()).get("time", 0)), path.name
-        except ValueError:
-            return 0, path.name
-
-
 def main() -> int:
     """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to MLFLOW_TRACKING_URI, and those beside it that wait."""
-    parser = argparse.ArgumentParser(prog="python -m anadil.runtime.mlflow_sender", description=main.__doc__)
-    parser.add_argument("spool", type=Path, help="directory that holds the lines")
-    parser.add_argument("--experiment", default="anadil", help="MLflow experiment")
-    parser.add_argument("--name", default="anadil", help="name of the parent run")
-    parser.add_argument("--run", default="", help="pipeline run that other senders send to as well")
-    parser.add_argument("--parent", type=int, default=0, help="process whose end closes the spool")
-    options = parser.parse_args()
-    logs.set_up("tracking")
+    options = sender_options("anadil.runtime.mlflow_sender", main.__doc__)
     os.environ.update(LIMITS | os.environ)
-    unsent = [
-        path for path in sorted(options.spool.parent.iterdir()) if path != options.spool and has_unsent(path)
-    ]
 
-    def is_closed() -> bool:
-        closed: Path = options.spool / CLOSED
-        if options.parent and os.getppid() != options.parent:
-            closed.touch()  # the run was killed: nobody else will
-        return closed.exists()
+    def send(spool: Path, is_closed: IsClosed) -> None:
+        shared = options.run if spool == options.spool else ""
+        Sender(spool, options.experiment, options.name, shared).follow(is_closed)
 
-    while not unsent and not any(path.stem != RUN for path in options.spool.glob("*.jsonl")):
-        if is_closed():
-            return 0  # every stage was reused: there is nothing to send, and MLflow takes seconds to import
-        time.sleep(0.2)
-
-    def send(spool: Path) -> None:
-        is_of_run = spool == options.spool
-        sender = Sender(spool, options.experiment, options.name, options.run if is_of_run else "")
-        sender.follow(is_closed if is_of_run else lambda: True)
-
-    return _send_all([*unsent, options.spool], send, is_closed)
+    return follow_spools(options, send, _trouble)
 
 
-def _send_all(spools: list[Path], send: Callable[[Path], None], is_closed: Callable[[], bool]) -> int:
-    pause_s = 1.0
-    while True:
-        last = is_closed()
-        trouble = _trouble(spools, send)
-        if not trouble:
-            return 0
-        log.warning("%s", trouble)
-        if last:
-            return 1
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
-
-
-def _trouble(spools: list[Path], send: Callable[[Path], None]) -> str:
+def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
     """Send all spools; return why that failed, empty if it did not."""
     uri = os.environ.get("MLFLOW_TRACKING_URI", "")
     if not answers(uri, PROBE_S):

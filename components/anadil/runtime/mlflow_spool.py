@@ -1,8 +1,9 @@
-"""MLflow that cannot stop a run: stages append to a spool, and another process sends it.
+"""Tracking that cannot stop a run: stages append to a spool, and another process sends it to MLflow, W&B or TensorBoard.
 
 One metric to a server that is away blocks the MLflow client for minutes, so no stage calls it. A `Tracker` appends JSON
-lines to `<spool>/<stage>.jsonl`. `mlflow_sender.py`, in a process of its own, follows the files and notes in `sent.json`
-how far it came. Unsent lines stay in the spool, and the sender of the next run with the same work directory sends them.
+lines to `<spool>/<stage>.jsonl`. A sender, in a process of its own, follows the files: `mlflow_sender.py`, which notes in
+`sent.json` how far it came, `wandb_sender.py` or `tensorboard_sender.py`. Unsent lines stay in the spool, and the sender of
+the next run with the same work directory sends them.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from typing import Literal
 from anadil.core.errors import PreflightError
 from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
-from anadil.recipe.tracking_address import tracking_fault
+from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker, tracking_fault
 from anadil.runtime import prometheus
 from anadil.runtime.live_copy import copied
 from anadil.runtime.metric_table import curve_key
@@ -40,6 +41,11 @@ DONE = "done"
 """File that the sender leaves when all is sent."""
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
+DESTINATION = "destination"
+"""File that names the tracker of a spool which is not MLflow's: its address, which holds no secret."""
+WANDB_STATE = "wandb.json"
+"""File in which the sender notes the run's id, W&B's server (empty: offline) and where the run is to be seen."""
+NAMES = {"mlflow": "MLflow", WANDB: "W&B", TENSORBOARD: "TensorBoard"}
 PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done, while the server answers."""
 DATABASE_PATIENCE_S = 60.0
@@ -214,7 +220,7 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     with copied(root, followed, stage, work, folder / f"{stage}.jsonl"):
         if os.environ.get(SPOOL_VARIABLE):
             yield _open(folder, stage)
-        elif (uri := tracking_uri(recipe)) is None:
+        elif (uri := tracker_address(recipe)) is None:
             yield Tracker(None, stage)
         else:
             name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
@@ -227,16 +233,30 @@ def run_name(recipe_name: str, moment: datetime | None = None) -> str:
     return f"{recipe_name} {moment or datetime.now(UTC):%Y-%m-%d %H:%M}"
 
 
+def tracker_address(recipe: Recipe, default: str | None = None) -> str | None:
+    """Return where the lines of a run go: the recipe's W&B or TensorBoard, else MLflow's address; None for `off`.
+
+    Raises:
+        PreflightError: As `tracking_uri`.
+    """
+    uri = recipe.tracking.uri
+    return uri if uri is not None and tracker(uri) != "mlflow" else tracking_uri(recipe, default)
+
+
 def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
     """Return MLflow's address: of the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
+
+    A recipe that tracks with W&B or TensorBoard has its registry there all the same.
 
     Raises:
         PreflightError: The variable names no address that a recipe may name.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
-    if recipe.tracking.uri is None and given and (fault := tracking_fault(given)):
+    named = recipe.tracking.uri
+    named = named if named is None or tracker(named) == "mlflow" else None
+    if named is None and given and (fault := tracking_fault(given)):
         raise PreflightError(f"MLFLOW_TRACKING_URI: {masked(given)}: {fault}; or set tracking.uri")
-    uri = recipe.tracking.uri or given or default
+    uri = named or given or default
     return None if uri == "off" else uri
 
 
@@ -264,13 +284,20 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
     spool.mkdir(parents=True, exist_ok=True)
     (spool / CLOSED).unlink(missing_ok=True)
     (spool / DONE).unlink(missing_ok=True)
+    kind = tracker(uri)
+    if kind == "mlflow":
+        (spool / DESTINATION).unlink(missing_ok=True)
+    else:
+        (spool / DESTINATION).write_text(uri, encoding="utf-8")
+    module = f"anadil.runtime.{kind}_sender"
     command = [
-        *(sys.executable, "-m", "anadil.runtime.mlflow_sender", str(spool)),
+        *(sys.executable, "-m", module, str(spool)),
         *("--experiment", experiment, "--name", name, "--parent", str(os.getpid())),
         *(("--run", shared) if shared else ()),
     ]
     # The URI may hold a password, so it travels in the environment, not in the arguments.
-    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONUNBUFFERED": "1"}
+    address = {"MLFLOW_TRACKING_URI": uri} if kind == "mlflow" else {}
+    environment = os.environ | address | {"PYTHONUNBUFFERED": "1"}
     with (spool / "sender.log").open("ab") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -282,20 +309,20 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
         (spool / CLOSED).touch()
         if _end(process, uri, spool / SENT):
             log.warning(
-                "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
-                "run beside it sends it, or: python -m anadil.runtime.mlflow_sender %s",
-                spool,
-                spool,
-            )
+                "tracking: %s did not take everything; it stays in %s (see sender.log there), and the next "
+                "run beside it sends it, or: python -m %s %s",
+                NAMES[kind], spool, module, spool,
+            )  # fmt: skip
 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     """Wait for a sender that has all lines, kill one whose server is silent, and return its exit code."""
-    deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
+    is_local = uri.startswith(("sqlite:", f"{TENSORBOARD}:"))
+    deadline = time.monotonic() + (DATABASE_PATIENCE_S if is_local else PATIENCE_S)
     while process.poll() is None and time.monotonic() < deadline:
         before = _written(sent)
         # One that is slow to answer here may have answered the sender meanwhile.
-        if not answers(uri, SILENCE_S) and _written(sent) == before:
+        if not answers(_server(uri, sent.parent), SILENCE_S) and _written(sent) == before:
             break
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
@@ -303,12 +330,28 @@ def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     return process.wait()
 
 
+def _server(uri: str, spool: Path) -> str:
+    """Address that has to answer while a sender works; a path where it needs none, or has not yet asked W&B's client."""
+    if tracker(uri) != WANDB:
+        return uri
+    try:
+        return str(json.loads((spool / WANDB_STATE).read_text(encoding="utf-8"))["server"])
+    except (OSError, ValueError, KeyError):
+        return ""
+
+
 def _written(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
 
 
+def destination(spool: Path) -> str:
+    """Address of the tracker that a spool is for; empty for MLflow, whose address is each run's own."""
+    path = spool / DESTINATION
+    return path.read_text(encoding="utf-8") if path.is_file() else ""
+
+
 def has_unsent(spool: Path) -> bool:
-    """Return whether an earlier run left lines in this spool that MLflow has not taken yet."""
+    """Return whether an earlier run left lines in this spool that its tracker has not taken yet."""
     return (spool / CLOSED).exists() and not (spool / DONE).exists() and any(spool.glob("*.jsonl"))
 
 

@@ -18,10 +18,10 @@ from anadil.model.process_group import Group
 from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics.logger import MetricsWriter
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
-from anadil.pretrain.metrics.tensorboard import FOLDER, TensorBoardWriter
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
+from anadil.runtime.event_file import FOLDER, TensorBoardWriter
 from anadil.runtime.job import Job
 from anadil.runtime.mlflow_spool import Tracker
 from tests.kit.gauges import fresh_gauges
@@ -199,7 +199,7 @@ def test_without_tensorboardx_one_line_says_so_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    events = TensorBoardWriter(tmp_path)
+    events = TensorBoardWriter(tmp_path / FOLDER)
 
     with caplog.at_level(logging.INFO):
         events.begin(0)
@@ -227,7 +227,7 @@ def events_in(folder: Path) -> list[Any]:
 
 def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = TensorBoardWriter(tmp_path)
+    events = TensorBoardWriter(tmp_path / FOLDER)
     events.begin(4)
 
     events.add({"loss": 2.5, "time_share/step": 0.75}, 5)
@@ -245,7 +245,7 @@ def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path)
 
 def test_a_start_from_the_beginning_hides_an_earlier_base_and_a_roll_back_does_not(tmp_path: Path) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = TensorBoardWriter(tmp_path)
+    events = TensorBoardWriter(tmp_path / FOLDER)
 
     events.begin(0)
     events.add({"validation_bits_per_byte": 2.5}, 0)
@@ -260,7 +260,7 @@ def test_a_full_disk_ends_event_files_with_one_warning(
 ) -> None:
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
     (tmp_path / FOLDER).write_text("in the way")
-    events = TensorBoardWriter(tmp_path)
+    events = TensorBoardWriter(tmp_path / FOLDER)
 
     events.begin(0)
     events.add({"loss": 1.0}, 1)

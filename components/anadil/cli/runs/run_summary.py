@@ -14,9 +14,10 @@ from anadil.core.candidates import ANSWERS, BY_NAME
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
+from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
 from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict, use_of
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.mlflow_spool import WANDB_STATE, tracker_address
 
 WIDTH = 100
 PORT = 5000
@@ -55,7 +56,12 @@ def summary_lines(
             yield f"try it: anadil chat {shlex.quote(released)}{'' if answers else ' --complete'}"
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
-    if tracking := tracking_uri(recipe, default=default_tracking):
+    tracking = tracker_address(recipe, default=default_tracking)
+    if tracking and tracker(tracking) == WANDB:
+        yield from _wandb_lines(spool)
+    elif tracking and tracker(tracking) == TENSORBOARD:
+        yield f"tracking: tensorboard --logdir {shlex.quote(tensorboard_folder(tracking))}"
+    elif tracking:
         yield from _tracking_lines(tracking, _page(spool))
 
 
@@ -71,6 +77,18 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
         width = WIDTH - len(first) - 2
         yield f"{first}: {one_line(str(samples[0].get('prompt')), width)}"
         yield f"{second}: {one_line(str(samples[0].get('text')), width)}"
+
+
+def _wandb_lines(spool: Path | None) -> Iterator[str]:
+    """The run's page in W&B; of a run that was tracked offline, the command that sends it."""
+    try:
+        state = table_of(json.loads((spool / WANDB_STATE).read_text(encoding="utf-8")) if spool else {})
+    except (OSError, ValueError):
+        return
+    if state.get("page"):
+        yield f"tracking: {state['page']}"
+    elif state.get("folder"):
+        yield f"tracking: wandb sync {shlex.quote(str(state['folder']))}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:

@@ -18,9 +18,9 @@ from anadil.plan import reliability
 from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
-from anadil.pretrain.metrics.tensorboard import TensorBoardWriter
 from anadil.pretrain.metrics.throughput import RunBudget, Throughput, recipe_budget
 from anadil.runtime import prometheus
+from anadil.runtime.event_file import FOLDER, TensorBoardWriter
 from anadil.runtime.job import Job
 
 MIN_SHARE = 0.005
@@ -164,7 +164,7 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=recipe_budget(settings.faults, cluster),
-        events=TensorBoardWriter(job.work, writes=group.is_first),
+        events=TensorBoardWriter(job.work / FOLDER, writes=group.is_first),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,
     )

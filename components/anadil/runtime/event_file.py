@@ -1,4 +1,4 @@
-"""TensorBoard event files in `tensorboard/` of the work directory, where the package tensorboardX is installed.
+"""TensorBoard event files, where the package tensorboardX is installed.
 
 Nothing here can fail a run or make it wait. tensorboardX's own SummaryWriter hands events to a thread
 through a short queue, and waits for ever once that thread has died of a full disk. So its file format
@@ -15,14 +15,15 @@ from typing import Any
 log = logging.getLogger(__name__)
 
 FOLDER = "tensorboard"
+"""Directory of pre-training's own event files in its work directory."""
 
 
 class TensorBoardWriter:
     """One event file of one start; TensorBoard shows the starts of a run as one."""
 
-    def __init__(self, work: Path, *, writes: bool = True) -> None:
-        """Write below `work`, which outlives a killed run, on the process that `writes`."""
-        self._folder = work / FOLDER
+    def __init__(self, folder: Path, *, writes: bool = True) -> None:
+        """Write into `folder`, which outlives a killed run, on the process that `writes`."""
+        self._folder = folder
         self._writes = writes
         self._writer: Any = None
         self._events: Any = None
@@ -55,12 +56,23 @@ class TensorBoardWriter:
         begun = self._events.SessionLog(status=self._events.SessionLog.START)
         self._write(hidden, session_log=begun)
 
-    def add(self, values: Mapping[str, float], step: int) -> None:
-        """Add numbers of a step, all in one event."""
+    @property
+    def is_open(self) -> bool:
+        """False before the start, and after an error has ended the file."""
+        return self._writer is not None
+
+    def add(self, values: Mapping[str, float], step: int, moment_s: float | None = None) -> None:
+        """Add numbers of a step, all in one event, of a Unix time; left out, of now."""
         if self._writer is not None:
             value = self._summaries.Summary.Value
             scalars = [value(tag=name, simple_value=float(number)) for name, number in values.items()]
-            self._write(step, summary=self._summaries.Summary(value=scalars))
+            self._write(step, moment_s, summary=self._summaries.Summary(value=scalars))
+
+    def add_text(self, name: str, markdown: str) -> None:
+        """Add a text, which TensorBoard shows on a page of its own."""
+        if self._writer is not None:
+            shown = import_module("tensorboardX.summary").text(name, markdown)
+            self._write(0, summary=shown)
 
     def close(self) -> None:
         """End the file."""
@@ -71,9 +83,10 @@ class TensorBoardWriter:
             self._give_up(error)
         self._writer = None
 
-    def _write(self, step: int, **content: Any) -> None:
+    def _write(self, step: int, moment_s: float | None = None, **content: Any) -> None:
         try:
-            self._writer.write_event(self._events.Event(wall_time=time.time(), step=step, **content))
+            moment_s = time.time() if moment_s is None else moment_s
+            self._writer.write_event(self._events.Event(wall_time=moment_s, step=step, **content))
             # A killed run keeps its events.
             self._writer.flush()
         except OSError as error:
