@@ -15,7 +15,7 @@ import pytest
 
 import anadil
 from anadil.core.errors import DataError, RecipeError
-from anadil.release import start_run
+from anadil.release import child_process
 from anadil.release.notebook import html_table, text_table
 from anadil.release.runs import Run, find_run
 from tests.kit.compared_run import make_run, recipe, scores
@@ -185,9 +185,9 @@ sys.exit(130)
         if line == "ready":
             raise KeyboardInterrupt
 
-    _, ended = start_run._follow([sys.executable, "-c", code], hear)
+    ended = child_process.follow([sys.executable, "-c", code], hear, {})
 
-    assert (told, ended) == (["ready", "saved 1"], 130)
+    assert (told, ended.exit_code) == (["ready", "saved 1"], 130)
 
 
 def test_tables_align_numbers_and_escape_markup() -> None:

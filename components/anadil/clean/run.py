@@ -90,7 +90,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         job = replace(job, files=raw)
     key = files_key(STAGES["clean"], job.recipe)
     settings = Settings(recipe=job.recipe)
-    check_suffixes(job.files, key, is_pairs=bool(settings.language.sides))
+    check_suffixes(
+        job.files, key, is_pairs=bool(settings.language.sides), is_text=settings.recipe.clean.as_is
+    )
     named_sets = data_sets(job.files)  # before hours of work, at the end of which the hub might not answer
     if settings.language.sibling:
         log.warning(SIBLING, settings.language.name, settings.language.sibling)
@@ -201,7 +203,7 @@ def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settin
     folder, key = workspace.dedup_folder, workspace.dedup_key
     if not sealed_dir.verify(folder, {"key": key}):
         with sealed_dir.create(folder, {"key": key}) as draft:
-            find_duplicates(signatures, settings.minhash, draft)
+            find_duplicates(signatures, settings.minhash, draft, only_exact=settings.recipe.clean.as_is)
     return Verdicts(folder)
 
 

@@ -57,6 +57,7 @@ COMMANDS = {
     "list": Command("list the runs of a work directory and of a store", "runs.list", "add_list"),
     "compare": Command("compare two runs: recipes, scores, curves, answers, cost", "runs.compare", "add_compare"),
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
+    "corpus": Command("import a corpus that is clean already", "stages.corpus", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
     "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.compile", "add_compile"),

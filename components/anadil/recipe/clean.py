@@ -12,7 +12,7 @@ from anadil.text.filter_rules import Mode, RuleName
 ExtractMode = Literal["fast", "balanced", "precision"]
 OF_RULES = ("modes", "ng_words", "quality_model")
 """Keys that decide nothing where no rule judges."""
-OF_DOCUMENTS = (*OF_RULES, "rules", "text_field", "extract", "tables", "code", "line_language")
+OF_DOCUMENTS = (*OF_RULES, "as_is", "rules", "text_field", "extract", "tables", "code", "line_language")
 """Keys that decide nothing of parallel text."""
 
 
@@ -23,6 +23,8 @@ class Clean(StrictModel):
     """Files, globs, `s3://` or `hf://datasets/ORG/NAME@COMMIT/PATH` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.csv[.gz|.zst]`, `.tsv[.gz|.zst]`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSON) or column (Parquet, CSV, TSV) that holds the text, or the path to it, such as `document.text`."""
+    as_is: bool = False
+    """The inputs are a corpus that is clean already: its texts stay as they are, no rule judges them, near duplicates stay, and only empty documents and copies go."""
     extract: ExtractMode = "balanced"
     """How web pages become text: `fast`; `precision`, twice as slow; `balanced`, which asks it where `fast` is in doubt."""
     tables: bool = True
@@ -70,6 +72,22 @@ class Clean(StrictModel):
     """Executor that runs them: processes of this machine, Ray (here, or where RAY_ADDRESS says), or pods of a Kubernetes Indexed Job. The result does not depend on it."""
     shard_bytes: Annotated[int, Field(ge=MIB), NEUTRAL] = 256 * MIB
     """Most bytes of the inputs that a process works on before it writes, at least 1 MiB. The result does not depend on it."""
+
+    @model_validator(mode="after")
+    def _what_is_clean_stays(self) -> "Clean":
+        if not self.as_is:
+            return self
+        # A validator that runs before the fields are read would make JSON's lists wrong for tuples.
+        for key, value in {"rules": NO_RULES, "line_language": False}.items():
+            if key not in self.model_fields_set:
+                object.__setattr__(self, key, value)
+        changes = {"rules": self.rules != NO_RULES, "line_language": self.line_language, "pii": self.pii}
+        if named := [key for key, is_set in changes.items() if is_set]:
+            raise ValueError(
+                f"as_is leaves every text as it is, and {' and '.join(named)} would change or drop some; leave "
+                f"{'it' if len(named) == 1 else 'them'} out, or as_is"
+            )
+        return self
 
     @model_validator(mode="after")
     def _has_rules_where_keys_need_them(self) -> "Clean":

@@ -16,6 +16,7 @@ NOT_STATED = "not stated"
 REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicate": "near duplicates"}
 """Figure of the stage `overlap` -> its name on the page."""
 HELD_IN = "in_"
+AS_IS = "The corpus was clean already (clean.as_is): texts are as they came. Empty documents and copies were dropped."
 NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
 
 PAIRS_JUDGED = (
@@ -54,6 +55,8 @@ def rules_note(stats: Json) -> str:
             int(number(table_of(side).get("unjudged")) or 0) for side in table_of(pairs.get("sides")).values()
         )
         return PAIRS_JUDGED.format(human_figure(unjudged))
+    if stats.get("as_is"):
+        return AS_IS
     return NO_RULE_JUDGED if stats.get("limits") == NO_RULES else ""
 
 

@@ -254,6 +254,8 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
     clean = table_of(recipe.get("clean"))
     bands, rows, shingle = (clean.get(f"minhash_{key}") for key in ("bands", "rows", "shingle"))
 
+    near = f"MinHash, {bands} bands of {rows} rows, shingles of {shingle}"
+
     def switch(key: str) -> str:
         return "yes" if clean.get(key) is True else "no"
 
@@ -264,9 +266,10 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
 
     return [
         ("extraction of pages", str(clean.get("extract") or DASH)),
+        *([("texts stay as they came", "yes")] if clean.get("as_is") is True else []),
         *([("rules that judge documents", "none")] if clean.get("rules") == NO_RULES else []),
         ("lines in another language are removed", switch("line_language")),
-        ("near duplicates", f"MinHash, {bands} bands of {rows} rows, shingles of {shingle}"),
+        ("near duplicates", "stay" if clean.get("as_is") is True else near),
         ("documents that hold evaluation text are dropped", switch("decontaminate")),
         ("addresses that are skipped", files("url_lists")),
         ("words that drop a document", files("ng_words")),

@@ -200,7 +200,7 @@ def without_pack(row: KnownLanguage) -> Language:
 def without_language() -> Language:
     """Text in no language: words by white space, general limits, and no change but to what cannot be written."""
     pack = LanguagePack(code=NO_LANGUAGE, name="no language", script="Zyyy")
-    return replace(to_language(pack), normalize=_writable, is_none=True)
+    return replace(to_language(pack), normalize=writable, is_none=True)
 
 
 @functools.lru_cache(maxsize=64)
@@ -215,7 +215,8 @@ def language_of_pairs(sides: tuple[Language, ...]) -> Language:
     )  # fmt: skip
 
 
-def _writable(text: str) -> str:
+def writable(text: str) -> str:
+    """The text without what no file or program of C can hold."""
     # NUL ends a text for programs in C, such as fastText; UTF-8 has no lone surrogates.
     return join_surrogates(text.replace("\0", ""))
 

@@ -58,10 +58,14 @@ class Verdicts:
         self.duplicate_of[documents] = duplicate_of
 
 
-def find_duplicates(signatures: Signatures, minhash: MinHash, folder: Path) -> Verdicts:
-    """Fill a folder with the verdicts of all documents."""
+def find_duplicates(
+    signatures: Signatures, minhash: MinHash, folder: Path, *, only_exact: bool = False
+) -> Verdicts:
+    """Fill a folder with the verdicts of all documents; with `only_exact`, near duplicates stay."""
     verdicts = Verdicts(folder, signatures.num_documents)
     _find_exact(signatures, verdicts)
+    if only_exact:
+        return verdicts
     parents = np.lib.format.open_memmap(folder / "parents.npy", "w+", np.int64, (signatures.num_documents,))
     for start in range(0, len(parents), CHUNK):
         parents[start : start + CHUNK] = np.arange(start, min(start + CHUNK, len(parents)))

@@ -28,6 +28,7 @@ from anadil.text.filter_rules import MODES, Limits
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
+from anadil.text.language_pack import writable
 
 DOCUMENT_ID_CHARS = 32
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
@@ -70,8 +71,9 @@ class Settings:
 
     @cached_property
     def language(self) -> Language:
-        """Language of the corpus."""
-        return load_language(self.recipe.language)
+        """Language of the corpus; it normalizes nothing where texts stay as they are."""
+        language = load_language(self.recipe.language)
+        return replace(language, normalize=writable) if self.recipe.clean.as_is else language
 
     @cached_property
     def limits(self) -> Limits:
@@ -221,7 +223,7 @@ def plain_text(text: str, settings: Settings) -> Unescaped:
 
     So does a base: the turns of its chats begin and end with tokens that look like tags.
     """
-    if settings.language.is_none or is_written(settings.recipe):
+    if settings.language.is_none or settings.recipe.clean.as_is or is_written(settings.recipe):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     return undo_escapes(text)
 

@@ -8,6 +8,7 @@ from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 
+PAGES = (".html", ".htm", ".warc", ".warc.gz")
 ARCHIVES = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz")
 TABLES = (*PLAIN_TABLES, *PACKED_TABLES)
 SUFFIXES = (
@@ -29,10 +30,10 @@ def suffix_of(uri: str) -> str | None:
     return next((suffix for suffix in SUFFIXES if uri.lower().endswith(suffix)), None)
 
 
-def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False) -> None:
+def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False, is_text: bool = False) -> None:
     """Refuse files that no reader knows, before any work is done; `key` of the recipe names them.
 
-    Parallel text is read of files whose records have fields.
+    Parallel text is read of files whose records have fields. Where texts stay as they are, a page is no text yet.
 
     Raises:
         DataError: Of one or more files.
@@ -47,4 +48,9 @@ def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False) -> 
         raise DataError(
             f"{key}: {counted(len(unknown), 'file')} of unknown kind, such as {', '.join(unknown[:5])}; "
             f"known are {' '.join(SUFFIXES)}; {REMEDY}"
+        )
+    if is_text and (pages := [uri for uri in uris if suffix_of(uri) in PAGES]):
+        raise DataError(
+            f"{key}: {counted(len(pages), 'file')} of web pages, such as {', '.join(pages[:5])}, and clean.as_is is true; "
+            "give text, or let clean make text of them (as_is: false)"
         )

@@ -48,6 +48,7 @@ def make_stats(
         "heldout": heldout,
         "dropped": accounts.dropped,
         "limits": settings.limits if settings.has_rules else NO_RULES,
+        **({"as_is": True} if settings.recipe.clean.as_is else {}),
         "bad": read_stats.bad,
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,
