@@ -15,19 +15,27 @@ def table(*, finetuned: list[Json], base: list[Json], released: str = "finetuned
     return scores
 
 
-def test_the_first_question_that_training_had_not_seen_is_shown_with_the_answers_of_both_models() -> None:
+def test_the_first_right_answer_to_an_unseen_question_is_shown_with_the_share_of_right_ones() -> None:
     finetuned = [
         text("Salam!", "Salam!", seen=True),
         text("Balans?", "Bilmirəm.", seen=False),
         text("Nömrəm?", "*101# yığın.", seen=False, exact=True),
     ]
 
-    talk = talk_view(table(finetuned=finetuned, base=[text("Balans?", "the the the", seen=False)]))
+    talk = talk_view(table(finetuned=finetuned, base=[text("Nömrəm?", "the the the", seen=False)]))
 
-    # The wrong answer stays: the rule is the same whatever the model says.
     assert talk is not None
-    assert (talk.prompt, talk.note) == ("Balans?", "not seen in training")
-    assert talk.said == (("finetuned", "Bilmirəm."), ("base", "the the the"))
+    assert talk.prompt == "Nömrəm?"
+    assert talk.note == "not seen in training; 1 of 2 such questions answered word for word"
+    assert talk.said == (("finetuned", "*101# yığın."), ("base", "the the the"))
+
+
+def test_a_model_that_answers_nothing_right_shows_its_first_answer() -> None:
+    talk = talk_view(table(finetuned=[text("Balans?", "Bilmirəm.", seen=False)], base=[]))
+
+    assert talk is not None
+    assert talk.note == "not seen in training; 0 of 1 such question answered word for word"
+    assert talk.said == (("finetuned", "Bilmirəm."),)
 
 
 def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from anadil.core.format import counted
 from anadil.report.format import clip
 from anadil.report.generations_view import SEEN, is_greedy
 from anadil.report.read import Json, list_of, table_of
@@ -17,7 +18,7 @@ class Talk:
 
     prompt: str
     note: str
-    """`seen in training`, or not; empty if unknown."""
+    """How the question was chosen, and the share of its kind that is answered so; empty if unknown."""
     said: tuple[tuple[str, str], ...]
     """Name of a model and its text: the released model, then the base."""
     answers: bool
@@ -36,10 +37,9 @@ def talk_view(scores: Json) -> Talk | None:
     # The base on the same text shows what training gave.
     others = [each for each in _greedy(candidates.get("base", {}), answers) if each.get("prompt") == prompt]
     said += [("base", each) for each in others[:1]]
-    seen = sample.get("seen")
     return Talk(
         prompt=clip(prompt, MAX_TALK),
-        note=SEEN[seen] if isinstance(seen, bool) else "",
+        note=_note(sample, _greedy(candidates[name], answers)),
         said=tuple(
             (who, clip(str(each.get("text") or "").removeprefix(prompt).strip(), MAX_TALK))
             for who, each in said
@@ -49,15 +49,24 @@ def talk_view(scores: Json) -> Talk | None:
 
 
 def sample_of(candidate: Json, *, answers: bool) -> Json | None:
-    """Greedy text that shows a model: that for the first question which training had not seen, else the first one.
-
-    The rule looks at no answer, so the sample is not a chosen one.
-    """
+    """Greedy text that shows a model: the first right answer to a question that training had not seen, else the first text."""
     # The pipeline knows whether training saw a question only if the question has a known answer.
     order = {"False": 0, "None": 1}
-    return min(
-        _greedy(candidate, answers), key=lambda each: order.get(str(each.get("seen")), 2), default=None
-    )
+
+    def rank(text: Json) -> tuple[int, bool]:
+        return order.get(str(text.get("seen")), 2), text.get("exact") is not True
+
+    return min(_greedy(candidate, answers), key=rank, default=None)
+
+
+def _note(sample: Json, texts: list[Json]) -> str:
+    """How often such questions are answered word for word, so that nobody takes the sample for all of them."""
+    seen = sample.get("seen")
+    if not isinstance(seen, bool):
+        return ""
+    alike = [each for each in texts if each.get("seen") is seen]
+    exact = sum(each.get("exact") is True for each in alike)
+    return f"{SEEN[seen]}; {exact} of {counted(len(alike), 'such question')} answered word for word"
 
 
 def _greedy(candidate: Json, answers: bool) -> list[Json]:
