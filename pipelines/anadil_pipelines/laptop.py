@@ -25,7 +25,7 @@ from kfp import local
 from kfp.local import docker_task_handler, subprocess_task_handler
 from kfp.local.status import Status
 
-from anadil.artifacts.base_model import TINY
+from anadil.artifacts.base_model import TINY, is_local
 from anadil.core.errors import PreflightError
 from anadil.core.log import RUN_LOG, run_log
 from anadil.core.stages import FLOW
@@ -248,7 +248,7 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
         folder = Path(pattern) if Path(pattern).is_dir() else Path(pattern.split("*")[0] + "x").parent
         if folder.is_absolute() and folder.is_dir():
             Containers.mounts.setdefault(str(folder), "ro")
-    on_the_hub = recipe.base.model != TINY and not Path(recipe.base.model).is_dir()
+    on_the_hub = recipe.base.model != TINY and not is_local(recipe.base.model)
     remote = any("://" in uri for uri in (*inputs, recipe.storage.root or "")) or (registry and not database)
     Containers.network = bool(remote or on_the_hub)
     docker_task_handler.DockerTaskHandler = Containers

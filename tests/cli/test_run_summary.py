@@ -50,6 +50,26 @@ def test_a_released_model_shows_an_answer_to_a_question_that_it_had_not_seen(tmp
     assert max(map(len, lines)) <= 100
 
 
+def test_a_model_that_is_not_released_can_be_asked_too_and_is_called_so(tmp_path: Path) -> None:
+    verdicts = {
+        "model": {"candidate": "adapted", "use": "continuing text", "passed": True, "failed": []},
+        "adapter": {
+            "candidate": "finetuned",
+            "use": "answering",
+            "passed": False,
+            "failed": ["finetuned.loops"],
+        },
+    }
+    gate = {"passed": True, "released": "adapted", "checks": [], "verdicts": verdicts}
+    (tmp_path / "scores.json").write_text(json.dumps(report_run.scores() | {"gate": gate}), encoding="utf-8")
+    uris = {"scores": str(tmp_path), "model": "/runs/model/2", "adapter": "/runs/adapter/3"}
+
+    lines = list(summary_lines(RECIPE, uris, ""))
+
+    assert "the finetuned model, not released: anadil chat /runs/adapter/3" in lines
+    assert lines[-1] == "try it: anadil chat /runs/model/2 --complete"
+
+
 @pytest.fixture(autouse=True)
 def _no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

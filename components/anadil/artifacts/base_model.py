@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.lease import locked
 from anadil.artifacts.model_directory import check_directory
+from anadil.artifacts.packaged_base import PACKAGED, make_packaged
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Base
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TINY = "tiny"
+BUILT_IN = frozenset({TINY, *PACKAGED})
+"""Names of bases that are made on this machine; a directory of the same name is meant by `./tiny`."""
 CHAT_TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -84,14 +87,20 @@ as well be a hub id when it has gone."""
 def base_tokenizer(base: Base, cache: Path, key: str = "base.model") -> Path:
     """Return a directory with the base's `tokenizer.json` and, where it has them, its other tokenizer files.
 
-    Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`, and
-    errors name the recipe's `key`.
+    Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`, as is a
+    packaged base, whole. Errors name the recipe's `key`.
 
     Raises:
         DataError: The directory is missing or holds no `tokenizer.json`.
         IntegrityError: Its tokenizer wants to run code of its own.
-        PreflightError: A hub model is not in the local cache and cannot be fetched.
+        PreflightError: A hub model or a packaged one is not in the local cache and cannot be fetched.
     """
+    if base.model in PACKAGED:
+        target = packaged_place(base.model, cache)
+        with made_once(target) as exists:
+            if not exists:
+                make_packaged(base.model, target, key)
+        return target
     if base.model == TINY:
         target = cache / f"tiny-tokenizer-{tiny_source()[:16]}"
         with made_once(target) as exists:
@@ -114,8 +123,15 @@ def base_tokenizer(base: Base, cache: Path, key: str = "base.model") -> Path:
     return folder
 
 
+def packaged_place(model: str, cache: Path) -> Path:
+    """Directory of a packaged base, whether it is made or not."""
+    return cache / f"{model}-{PACKAGED[model].identity[:16]}"
+
+
 def is_local(model: str) -> bool:
     """Return whether `base.model` is a directory now."""
+    if model in BUILT_IN:
+        return False
     # A path that was a directory in this run is never looked up on the hub.
     if is_directory := Path(model).expanduser().is_dir():
         os.environ[LOCAL_BASES] = "\n".join({*_local_bases(), model})
@@ -132,7 +148,7 @@ def refuse_gone(model: str, maker: str) -> None:
     Raises:
         DataError: It names `maker`, which was made of it.
     """
-    if model != TINY and not is_local(model):
+    if model not in BUILT_IN and not is_local(model):
         raise DataError(
             f"base.model: the directory {model!r} has gone, and {maker} was made of it; put it back and run again"
         )
@@ -249,7 +265,7 @@ def _prose(topic: str) -> Iterator[str]:
 
 @contextlib.contextmanager
 def made_once(target: Path) -> Iterator[bool]:
-    """Yield whether a directory of `tiny` exists; of several processes, the first makes it and the others wait."""
+    """Yield whether a directory of a built-in base exists; of several processes, the first makes it and the others wait."""
     if target.is_dir():
         yield True
         return
@@ -339,7 +355,7 @@ def from_hub(base: Base, patterns: Sequence[str], key: str = "base.model") -> Pa
     if base.model.startswith(("/", ".", "~")) or base.model.count("/") != 1:
         raise DataError(
             f"{key}: no directory {base.model!r}; give a model directory, a hub id such as "
-            f"meta-llama/Llama-3.2-1B, or {TINY}"
+            f"meta-llama/Llama-3.2-1B, or {' or '.join(sorted(BUILT_IN))}"
         )
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError

@@ -23,6 +23,7 @@ from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from anadil.artifacts.base_model import (
+    BUILT_IN,
     COPIED_TOKENIZER_FILES,
     TINY,
     TINY_SHAPE,
@@ -73,7 +74,8 @@ def base_model(base: Base, cache: Path, key: str = "base.model") -> Path:
     """
     tokenizer = base_tokenizer(base, cache, key)
     if base.model != TINY:
-        return tokenizer if is_local(base.model) else from_hub(base, HUB_FILES, key)
+        whole = base.model in BUILT_IN or is_local(base.model)
+        return tokenizer if whole else from_hub(base, HUB_FILES, key)
     settings = json.dumps([
         TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
         KEPT_BITS, ROUND_EVERY,

@@ -7,10 +7,12 @@ from typing import Any
 from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_model import (
     BEGIN,
+    BUILT_IN,
     CHAT_TOKENS,
     END,
     TINY,
     base_tokenizer,
+    is_local,
     model_config,
     read_tokenizer,
 )
@@ -56,28 +58,28 @@ def inspect_base(
             asked for whose compute is not known.
     """
     key, model = "base.model", recipe.base.model
-    folder = Path(model).expanduser()
+    folder, local = Path(model).expanduser(), is_local(model)
     if model == TINY:
         return passed(key, "tiny, made on the spot")
     if not here and (claim := claim_of(model, recipe)):
         return unseen(key, {model: claim})
     check_base(recipe.base)
-    if folder.is_dir():  # first, so that nobody fetches a torn model again that is refused then
+    if local:  # first, so that nobody fetches a torn model again that is refused then
         check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def inspect() -> CheckResult:
-        if folder.is_dir():
+        if local:
             stored_tensors(folder)  # first what needs no torch
         place = base_tokenizer(recipe.base, base_cache(recipe))
-        if not folder.is_dir() and (place / "config.json").is_file():
+        if not local and (place / "config.json").is_file():
             check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
         size = _check_vocabulary(recipe, place, changes=vocabulary)
-        if folder.is_dir():
+        if local:
             from anadil.model.architecture import check_fit  # loads torch, which not every image has
 
             check_fit(folder)
         written = check_chat_base(recipe, place) if chats else ""
-        source = folder if folder.is_dir() else place
+        source = folder if local else place
         has_config = (source / "config.json").is_file()
         hint = rotation_hint(model_config(source), recipe.pretrain.sequence_length) if has_config else ""
         details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
@@ -108,7 +110,7 @@ def check_base(base: Base, key: str = "base.model") -> None:
     """
     folder = Path(base.model).expanduser()
     looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
-    if base.model == TINY or not (looks_local or folder.is_dir()):
+    if base.model in BUILT_IN or not (looks_local or folder.is_dir()):
         return
     if not folder.is_dir():
         raise DataError(f"{key}: {base.model}: no such directory; give a Hugging Face model directory")

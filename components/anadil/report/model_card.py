@@ -35,7 +35,6 @@ from anadil.report.read import (
     Json,
     base_name,
     field,
-    last_part,
     list_of,
     named_tables,
     table_of,
@@ -126,7 +125,7 @@ def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> 
 
     Source: Llama 3 Community Licenses, 1.b.i: a model made from Llama has "Llama" at the beginning of its name.
     """
-    stem = "tiny" if base == TINY else last_part(base)
+    stem = "tiny" if base == TINY else base_name(base)
     if licence.prefix:
         stem = stem.removeprefix("Meta-")
         stem = stem if stem.startswith(licence.prefix) else f"{licence.prefix}-{stem}"

@@ -15,6 +15,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
+from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, number
 from anadil.core.json_text import parse_json
@@ -172,6 +173,8 @@ def relative_place(target: str, uri: str) -> str:
 
 def base_name(model: str) -> str:
     """Display name of the base model; never a machine's directory."""
+    if base := PACKAGED.get(model):
+        return base.name
     return "a tiny Llama" if model == TINY else last_part(model)
 
 

@@ -30,6 +30,7 @@ from anadil.report.read import Facts, Json, field, named_tables, portable, read_
 from anadil.report.render import render_template
 from anadil.report.retrain_view import retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
+from anadil.report.talk_view import talk_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
 from anadil.report.verdict import candidates_of, released_name, verdict
@@ -79,6 +80,7 @@ def run(job: Job) -> Figures:
         "verdict": verdict(facts),
         "scores": scores_view(facts),
         "measures": measures_view(facts),
+        "talk": talk_view(facts.scores),
         "generations": generations_view(candidates_of(facts.scores)),
         "cost": cost_view(facts),
         "next_steps": next_steps(facts),

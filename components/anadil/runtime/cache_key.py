@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
+from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.format import KIB, MIB
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS
@@ -299,6 +300,8 @@ def base_files(model: str) -> dict[str, str]:
     if model == TINY:
         # Its bytes follow on every machine from what it is made from.
         return {BASE_FILES: tiny_source()}
+    if model in PACKAGED:
+        return {BASE_FILES: PACKAGED[model].identity}
     if not is_local(model):
         return {}
     parts = []

@@ -301,7 +301,7 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
 
 
 def base_cache(recipe: Recipe) -> Path:
-    """Local directory where the base model `tiny` is kept."""
+    """Local directory where built-in base models are kept."""
     root = recipe.storage.root
     if root and "://" not in root:
         return Path(root) / "base"

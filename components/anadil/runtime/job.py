@@ -76,7 +76,7 @@ class Job:
     work: Path
     """Local directory that outlives a killed run: checkpoints."""
     base_cache: Path
-    """Local directory where the base model `tiny` is kept."""
+    """Local directory where built-in base models are kept."""
     engines: Engines = field(default_factory=dict)
     """Engines beside the local ones, from the entry point."""
     tracker: Tracker = field(default_factory=lambda: Tracker(None))

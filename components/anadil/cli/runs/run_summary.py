@@ -10,13 +10,14 @@ from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.core.candidates import ANSWERS, BY_NAME
+from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.report.read import Json, field, list_of, table_of
-from anadil.report.verdict import candidates_of, gate_verdict, use_of
+from anadil.report.read import Json, field, table_of
+from anadil.report.talk_view import sample_of
+from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.mlflow_spool import WANDB_STATE, tracker_address
 
 WIDTH = 100
@@ -48,12 +49,7 @@ def summary_lines(
         scores = table_of(json.loads(storage.store(place).read(place)))
         yield from figure_lines(scores)
         yield from textwrap.wrap(gate_verdict(scores), WIDTH)
-        name = str(field(scores, "gate.released"))
-        if name in BY_NAME and (released := uris.get(BY_NAME[name].kind)) is not None:
-            answers = use_of(scores, name) == ANSWERS
-            yield from _sample_lines(candidates_of(scores).get(name, {}), answers=answers)
-            # An adapted model continues texts, and most bases know no chats.
-            yield f"try it: anadil chat {shlex.quote(released)}{'' if answers else ' --complete'}"
+        yield from _chat_lines(scores, uris)
     if "report" in uris:
         yield f"report: {uris['report']}/report.html"
     tracking = tracker_address(recipe, default=default_tracking)
@@ -65,18 +61,26 @@ def summary_lines(
         yield from _tracking_lines(tracking, _page(spool))
 
 
+def _chat_lines(scores: Json, uris: Mapping[str, str]) -> Iterator[str]:
+    """A sample of the released model, and the command that asks each model; the last line is the released one's."""
+    released = released_name(scores)
+    named = [each.name for each in CANDIDATES if each.name in candidates_of(scores) and each.kind in uris]
+    for name in sorted(named, key=lambda name: name == released):
+        answers = use_of(scores, name) == ANSWERS
+        if name == released:
+            yield from _sample_lines(candidates_of(scores).get(name, {}), answers=answers)
+        passed = field(scores, f"gate.verdicts.{BY_NAME[name].kind}.passed") is True
+        head = "try it" if name == released else f"the {name} model{'' if passed else ', not released'}"
+        # An adapted model continues texts, and most bases know no chats.
+        yield f"{head}: anadil chat {shlex.quote(uris[BY_NAME[name].kind])}{'' if answers else ' --complete'}"
+
+
 def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
-    """A sample of the released model: the first question that training had not seen, else the first."""
-    kind = "answer" if answers else "continuation"
-    texts = [table_of(each) for each in list_of(candidate.get("generations"))]
-    samples = [each for each in texts if each.get("kind") == kind and each.get("mode") == "greedy"]
-    # The pipeline knows whether training saw a question only if the question has a known answer.
-    samples.sort(key=lambda each: {False: 0, None: 1}.get(each.get("seen"), 2))  # type: ignore[call-overload]  # None is a key
-    if samples:
+    if sample := sample_of(candidate, answers=answers):
         first, second = ("question", "answer") if answers else ("beginning", "continued")
         width = WIDTH - len(first) - 2
-        yield f"{first}: {one_line(str(samples[0].get('prompt')), width)}"
-        yield f"{second}: {one_line(str(samples[0].get('text')), width)}"
+        yield f"{first}: {one_line(str(sample.get('prompt')), width)}"
+        yield f"{second}: {one_line(str(sample.get('text')), width)}"
 
 
 def _wandb_lines(spool: Path | None) -> Iterator[str]:

@@ -33,6 +33,17 @@ FAMILIES = (
             "meta-llama/Llama-3.1-70B": _llama_3(8_192, 28_672, 80, 64),
             "meta-llama/Llama-3.3-70B": _llama_3(8_192, 28_672, 80, 64),
             "meta-llama/Llama-3.1-405B": _llama_3(16_384, 53_248, 126, 128),
+            # The built-in base, whose package is fetched when a run begins.
+            "smollm2": {
+                "model_type": "llama",
+                "hidden_size": 576,
+                "intermediate_size": 1_536,
+                "num_hidden_layers": 30,
+                "num_attention_heads": 9,
+                "num_key_value_heads": 3,
+                "vocab_size": 49_152,
+                "tie_word_embeddings": True,
+            },
         },
     ),
 )

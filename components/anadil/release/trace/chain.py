@@ -12,7 +12,7 @@ from typing import Literal
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import TINY
+from anadil.artifacts.base_model import BUILT_IN
 from anadil.artifacts.find import artifacts_below, find_artifact, read_table
 from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
@@ -284,11 +284,11 @@ def _added(manifest: Manifest) -> Iterator[BaseFiles]:
 def _state_of_base(model: str, known: str) -> tuple[State, str]:
     if not known:
         return "unknown", f"{model}: a model of the hub, of which no digest was taken"
-    if model != TINY and not Path(model).expanduser().is_dir():
+    if model not in BUILT_IN and not Path(model).expanduser().is_dir():
         return "missing", f"{model}: not there any more; the digest of its files is {known}"
     current = base_files(model)[BASE_FILES]
     if current == known:
         return "verified", ""
-    if model == TINY:
-        return "missing", f"{TINY}: this program makes another one ({current[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
+    if model in BUILT_IN:
+        return "missing", f"{model}: this program makes another one ({current[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
     return "changed", f"{model}: its files are not those that were taught: {current} now, {known} then"
