@@ -236,7 +236,7 @@ def _open(stream: BinaryIO, name: str) -> Any:
                     "save it as .csv"
                 )
     stream.seek(0)
-    # Of styles and extensions that it does not keep, which nobody here needs.
+    # It warns of styles and extensions that it does not keep; nobody here needs them.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return openpyxl.load_workbook(stream, read_only=True, data_only=True)

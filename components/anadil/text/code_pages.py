@@ -41,7 +41,7 @@ BESIDE_LETTERS = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]|[^\x00-\x7f](?=[^\W\d_])
 WITHIN = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\w\u00b7\u2010-\u2019\u00ad\ufffd\x80-\x9f](?=[^\W\d_])")
 INNER_CAPITAL = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]")
 LOST = re.compile(r"(?<=[^\W\d_])\?(?=[^\W\d_])")
-"""What a program writes for a letter that a code page lacks, such as `s?n` for sən in Windows-1254."""
+"""Sign that programs write for a letter that a code page lacks, such as `s?n` for sən in Windows-1254."""
 MIN_LOST = 3
 """Fewer are two sentences without a space, or addresses. Chosen by us."""
 MAX_DAMAGE = 0.01
