@@ -1,6 +1,6 @@
 """Excel workbooks for tests."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +9,7 @@ import openpyxl
 
 def write_workbook(
     path: Path,
-    sheets: Mapping[str, Iterable[Sequence[object]]],
+    sheets: Mapping[str, Any],
     change: Callable[[Any], object] = lambda book: None,
 ) -> Path:
     """Write sheets of rows; `change` gets the workbook before it is saved."""

@@ -49,7 +49,34 @@ def test_four_bits_and_a_share_of_warm_up_are_taken_from_axolotl() -> None:
     assert made.recipe["finetune"]["warmup_fraction"] == 0.1
     assert made.recipe["finetune"]["inputs"] == ["hf://datasets/teknium/GPT4-LLM-Cleaned"]
     assert "hf://datasets/teknium/GPT4-LLM-Cleaned: name a commit" in made.needed[1]
-    assert set(made.lost) == {"datasets[].shards", "loss_watchdog_threshold"}
+    assert set(made.lost) == {"loss_watchdog_threshold"}
+
+
+def test_settings_of_a_data_set_that_are_not_read_are_lost(tmp_path: Path) -> None:
+    text = "base_model: a\nsequence_len: 8\ndatasets: [{path: a.jsonl, type: {field_instruction: Sual}, shards: 4, split: test}]"
+    (tmp_path / "a.yml").write_text(text, encoding="utf-8")
+
+    made = imported(str(tmp_path / "a.yml"))
+
+    assert set(made.lost) == {"datasets[].shards", "split test"}
+    assert made.recipe["finetune"]["columns"] == {"question": "Sual"}
+
+
+def test_the_guide_says_what_is_lost_of_each_example() -> None:
+    guide = Path(__file__).parents[2] / "docs/guides/from-another-trainer.md"
+    rows = re.findall(
+        r"^\| (?:axolotl|LLaMA-Factory), .*\| (\d+) \| (.*) \|$",
+        guide.read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    names = ("axolotl-lora.yml", "axolotl-dpo.yml", "axolotl-qlora.yml", "llamafactory-lora.yaml", "llamafactory-full.yaml",
+             "llamafactory-pretrain.yaml")  # fmt: skip
+
+    made = [imported(str(PEERS / name)) for name in names]
+
+    assert [(int(keys), set(re.findall(r"`(\w+)`", lost))) for keys, lost in rows] == [
+        (len(each.taken), {*each.lost} - {"lr_scheduler_type"}) for each in made
+    ]
 
 
 def test_pairs_of_axolotl_are_the_second_step_here() -> None:

@@ -80,11 +80,11 @@ def _of_axolotl(values: dict[str, Any]) -> Datasets:
     data = Datasets(name="datasets" if values.get("datasets") else "pretraining_dataset")
     listed = values.get("datasets") or values.get("pretraining_dataset") or ()
     for each in listed if isinstance(listed, list) else [listed]:
-        entry = each if isinstance(each, dict) else {"path": each}
+        entry: dict[str, Any] = each if isinstance(each, dict) else {"path": each}
         files = entry.get("data_files")
         for place in (files if isinstance(files, list) else [files]) if files else [entry.get("path", "")]:
             data.add(str(place), str(entry.get("split") or ""))
-        form = entry["type"] if isinstance(entry.get("type"), dict) else {}
+        form: dict[str, Any] = entry["type"] if isinstance(entry.get("type"), dict) else {}
         for name, role in OF_AXOLOTL.items():
             column = form.get(name) or entry.get(name)
             if column and column not in (

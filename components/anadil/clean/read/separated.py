@@ -55,7 +55,8 @@ def separated_values(
         if table.separator != table.likely:
             sign = NAMES.get(table.separator, repr(table.separator))
             log.info("%s: columns are separated by %s", name, sign)
-        rows, fields = table.rows(), [text_field]
+        rows: Iterator[tuple[Place, Sequence[str | bool | None] | Fault]] = iter(table.rows())
+        fields = [text_field]
         if sides:
             fields = table_columns(name, table.columns, sides)
         if fields:
@@ -67,8 +68,7 @@ def separated_values(
                 name,
                 " and ".join(numbers),
             )
-            first: tuple[Place, list[str]] = (table.first_line, table.columns)
-            rows = itertools.chain([first], rows)
+            rows = itertools.chain([(table.first_line, table.columns)], rows)
         for number, cells in rows:
             place = f"{name}:{number}"
             if isinstance(cells, Fault):
