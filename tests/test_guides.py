@@ -40,7 +40,16 @@ OFFLINE = (
     ["launch", "--dry-run"],
 )
 """Words of commands that run here: with neither cluster, network, nor hours of time."""
-NOT_HERE = ("--measure", "--measured", "--prices", "--jobs", "delete", "my-cluster.yaml", "crh.yaml")
+NOT_HERE = (
+    "--measure",
+    "--measured",
+    "--prices",
+    "--jobs",
+    "delete",
+    "my-cluster.yaml",
+    "crh.yaml",
+    "import",
+)
 """Words of those that have tests of their own, or need files that the page says to write."""
 REFUSED = {"plan my.yaml --instance g5.xlarge --nodes 1": 4}
 """Exit code of those that a page shows because they are refused."""

@@ -109,7 +109,7 @@ def test_a_byte_order_mark_is_no_mistake(tmp_path: Path) -> None:
 
 def test_another_kind_of_file_is_refused() -> None:
     with pytest.raises(
-        DataError, match=r"chats\.xls: chats are read from .*; convert the file, a spreadsheet to"
+        DataError, match=r"chats\.xls: chats are read from .*; convert the file, another spreadsheet to"
     ):
         list(read_chats(["chats.xls"], DroppedChats()))
 

@@ -1,14 +1,15 @@
 """Tables that people keep chats in: as spreadsheets and databases write them."""
 
-import zipfile
 from pathlib import Path
 
 import pytest
 
-from anadil.artifacts.chat_files import read_chats
+from anadil.artifacts.chat_files import read_chats, rows_of
+from anadil.artifacts.separated_file import QUOTE, Fault
 from anadil.artifacts.text_tables import separated_rows
 from anadil.core.errors import DataError
 from anadil.text.chats import DroppedChats
+from anadil.text.letters import letters_of
 
 ROWS = [("Nə vaxt?", "Saat altıda, səhər."), ("O nə dedi?", 'Dedi: "Gəl"'), ("Ünvan?", "Bakı;\nNizami 1")]
 
@@ -52,77 +53,58 @@ def test_rows_have_the_number_of_their_first_line(tmp_path: Path) -> None:
         'question,answer,,\n\n"bir\niki",üç\n,,,\ndörd,beş,,\naltı\n', encoding="utf-8"
     )
 
-    assert list(separated_rows(tmp_path / "a.csv", "a.csv", ".csv")) == [
+    rows = list(separated_rows(tmp_path / "a.csv", "a.csv"))
+
+    assert rows[:2] == [
         (3, {"question": "bir\niki", "answer": "üç"}),
         (6, {"question": "dörd", "answer": "beş"}),
-        (7, {"question": "altı", "answer": None}),
     ]
+    assert rows[2] == (7, Fault(f"1 cells, and 2 columns are named; {QUOTE}"))
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("lines", "bad", "why"),
     [
-        (
-            b"question,answer\nBir, iki, \xc3\xbc\xc3\xa7\n",
-            r"a\.csv:2: 3 cells, and 2 columns are named; put a text",
-        ),
-        (b'question,answer\nBir,"iki\n', r"a\.csv:2: cannot be cut into cells"),
-        (b'question,answer\nBir,"iki" dedi\n', r"a\.csv:2: cannot be cut into cells .*write a quote twice"),
-        (
-            "sual,cavab\nGöl,\u015fəhər\n".replace("ə", "e").encode("cp1254"),
-            r"is not UTF-8 .*; Excel calls that",
-        ),
-        (b"question,answer,answer\nBir,iki,uc\n", r"a\.csv:1: two columns are called 'answer'"),
+        ("Bir,iki\nA, b, üç\nDörd,beş\n", 3, "3 cells, and 2 columns are named; put a text"),
+        ('Bir,iki\nA,"üç\nDörd,beş\n', 3, "cannot be cut into cells (unexpected end"),
+        ('Bir,iki\nA,"b,c" dedi\nDörd,beş\n', 3, "cannot be cut into cells"),
     ],
 )
-def test_a_table_that_cannot_be_cut_is_named_with_its_line(
-    tmp_path: Path, content: bytes, message: str
+def test_a_row_that_cannot_be_cut_is_left_out_with_its_line_and_no_other_row(
+    tmp_path: Path, lines: str, bad: int, why: str
 ) -> None:
-    (tmp_path / "a.csv").write_bytes(content)
+    (tmp_path / "a.csv").write_text(f"sual,cavab\n{lines}", encoding="utf-8")
+    dropped = DroppedChats()
 
-    with pytest.raises(DataError, match=message):
+    chats = read_chats([str(tmp_path / "a.csv")], dropped, columns={"question": "sual", "answer": "cavab"})
+
+    assert [chat.messages[0].content for chat in chats] == ["Bir", "Dörd"]
+    assert dropped.counts == {"bad_row": 1}
+    assert dropped.places["bad_row"][0].startswith(f"a.csv:{bad} ({why!r:.20}")
+    with pytest.raises(DataError, match=rf"a\.csv:{bad}: .* write a quote in it twice"):
+        list(rows_of(tmp_path / "a.csv", "a.csv"))
+
+
+def test_a_table_in_a_code_page_is_read_by_the_letters_of_its_language(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = [("Müştəri xidməti nə vaxt işləyir?", "Hər gün, səhər doqquzdan axşam altıya qədər.")] * 5
+    text = "question;answer\r\n" + "".join(f"{asked};{answer}\r\n" for asked, answer in rows)
+    (tmp_path / "a.csv").write_bytes(text.encode("cp1254", "replace"))
+
+    (first, *_) = read_chats([str(tmp_path / "a.csv")], DroppedChats(), letters=letters_of("az"))
+
+    assert first.messages[0].content == "Müşt?ri xidm?ti n? vaxt işl?yir?"
+    assert "a.csv: not UTF-8; read as cp1254" in caplog.text
+    assert "times a `?` stands within a word: cp1254 lacks letters of the text" in caplog.text
+    with pytest.raises(
+        DataError, match=r"a\.csv: is not UTF-8, nor in a code page of the language; save it as"
+    ):
         list(read_chats([str(tmp_path / "a.csv")], DroppedChats()))
 
 
-SPACE = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
-LINKS = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
-SHEET = f"""<worksheet xmlns="{SPACE}"><sheetData>
-<row r="1"><c r="A1" t="s"><v>0</v></c><c r="C1" t="inlineStr"><is><t>answer</t></is></c></row>
-<row r="3"><c r="A3" t="s"><v>1</v></c><c r="B3"><v>7</v></c><c r="C3"><v>42</v></c></row>
-<row r="4"><c r="A4" t="s"><v>2</v></c><c r="C4" t="str"><v>Bəli_x000A_xeyr</v></c></row>
-</sheetData></worksheet>"""
-STRINGS = f"""<sst xmlns="{SPACE}"><si><t>question</t></si><si><r><t>Neçə </t></r><r><t>dənə?</t></r></si>
-<si><t>東京</t><rPh sb="0" eb="2"><t>トウキョウ</t></rPh></si></sst>"""
-PARTS = {
-    "xl/workbook.xml": f'<workbook xmlns="{SPACE}" xmlns:r="{LINKS}"><sheets><sheet name="Sual" r:id="rId7"/>'
-    '<sheet name="Arxiv" r:id="rId1"/></sheets></workbook>',
-    "xl/_rels/workbook.xml.rels": '<Relationships xmlns="x"><Relationship Id="rId1" Target="worksheets/sheet1.xml"/>'
-    '<Relationship Id="rId7" Target="/xl/worksheets/sheet2.xml"/></Relationships>',
-    "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{SPACE}"/>',
-    "xl/worksheets/sheet2.xml": SHEET,
-    "xl/sharedStrings.xml": STRINGS,
-}
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(b"question,answer,answer\nBir,iki,uc\n")
 
-
-def test_the_first_sheet_of_a_workbook_is_read_and_others_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    with zipfile.ZipFile(tmp_path / "a.xlsx", "w") as book:
-        for name, text in PARTS.items():
-            book.writestr(name, text)
-
-    rows = list(separated_rows(tmp_path / "a.xlsx", "a.xlsx", ".xlsx"))
-
-    assert rows == [
-        (3, {"question": "Neçə dənə?", "column 2": "7", "answer": "42"}),
-        (4, {"question": "東京", "column 2": None, "answer": "Bəli\nxeyr"}),
-    ]
-    assert caplog.messages == ["a.xlsx: only its first sheet is read, not Arxiv"]
-
-
-@pytest.mark.parametrize("content", [b"\xd0\xcf\x11\xe0 with a password", b"PK\x03\x04 torn"])
-def test_what_is_no_workbook_is_refused(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a.xlsx").write_bytes(content)
-
-    with pytest.raises(DataError, match=r"a\.xlsx: is not a workbook .* without a password, or as \.csv"):
-        list(read_chats([str(tmp_path / "a.xlsx")], DroppedChats()))
+    with pytest.raises(DataError, match=r"a\.csv:1: two columns are called 'answer'"):
+        list(read_chats([str(tmp_path / "a.csv")], DroppedChats()))

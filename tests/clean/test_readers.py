@@ -219,9 +219,9 @@ def test_an_unknown_suffix_is_refused_with_the_known_ones() -> None:
 
     assert str(refused.value) == (
         "clean.inputs: 1 file of unknown kind, such as b.docx; known are "
-        ".jsonl .ndjson .jsonl.gz .jsonl.zst .ndjson.gz .ndjson.zst .json .json.gz .json.zst .csv .tsv .csv.gz .csv.zst .tsv.gz .tsv.zst .txt .html .htm .warc .warc.gz .warc.wet .warc.wet.gz .parquet; unpack "
-        "what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and a "
-        "line of .jsonl with the key `text` of each row of an .arrow or .xlsx; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
+        ".jsonl .ndjson .jsonl.gz .jsonl.zst .ndjson.gz .ndjson.zst .json .json.gz .json.zst .csv .tsv .csv.gz .csv.zst .tsv.gz .tsv.zst .xlsx .txt .html .htm .warc .warc.gz .warc.wet .warc.wet.gz .parquet; unpack "
+        "what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), "
+        ".xlsx of other spreadsheets (.xls, .ods), and a line of .jsonl with the key `text` of each row of an .arrow; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
     )
 
 

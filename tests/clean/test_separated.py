@@ -22,6 +22,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import MIB
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, content, documents, read_file, stats, write_jsonl
+from tests.kit.workbooks import write_workbook
 
 TEXTS = ["Salam, dünya!", 'O dedi: "Gəl".', "Birinci sətir\nikinci\r\nüçüncü", "  boş  ", "\t"]
 
@@ -278,3 +279,32 @@ def test_a_corpus_of_tables_is_that_of_json_lines(tmp_path: Path, caplog: pytest
     assert caplog.text.count("clean.inputs: columns that are not read: score (1 file)") == 1
     assert stats(of_table)["bad"] == 0
     assert content(of_table)
+
+
+def test_a_workbook_is_read_as_a_table_is_from_the_sheet_with_the_column(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    sheets = {
+        "Siyahı": [("ad", "say"), ("a", 1)],
+        "Mətn": [
+            ("url", "text", "qeyd"),
+            ("https://a.az/1", "bir", 7),
+            (None, 42),
+            (),
+            ("https://a.az/2", "iki"),
+        ],
+    }
+    path = write_workbook(tmp_path / "a.xlsx", sheets)
+
+    with caplog.at_level(logging.INFO):
+        records, stats = read(tmp_path, path.read_bytes(), "a.xlsx")
+
+    assert [(record.source, record.url, record.text) for record in records] == [
+        ("a.xlsx:2", "https://a.az/1", "bir"), ("a.xlsx:3", "", "42"), ("a.xlsx:5", "https://a.az/2", "iki"),
+    ]  # fmt: skip
+    assert set(stats.columns_not_read) == {"qeyd"}
+    assert (
+        "a.xlsx: sheet 'Siyahı' is not read, for its columns (ad, say) are not those of 'Mətn'" in caplog.text
+    )
+    with pytest.raises(DataError, match=r"a\.xlsx: no column 'mətn' \(clean\.text_field\) among 'ad', 'say'"):
+        read(tmp_path, path.read_bytes(), "a.xlsx", "mətn")

@@ -7,10 +7,10 @@ from anadil.runtime import execute
 from anadil.runtime.flow import flow_of, recipe_of_step
 
 
-def made_folders(recipe: Recipe) -> dict[str, Path]:
-    """Artifact word -> its folder, of all steps that a run of the recipe has."""
+def made_folders(recipe: Recipe, until: str = "") -> dict[str, Path]:
+    """Artifact word -> its folder, of all steps that a run of the recipe has, or of those up to a stage."""
     made: dict[str, str] = {}
-    for step in flow_of(recipe):
+    for step in flow_of(recipe, until):
         words = step.reads(recipe).items()
         known = {word: made[of_run] for word, of_run in words if of_run in made}
         derived, _ = recipe_of_step(step.stage, recipe, step.source)

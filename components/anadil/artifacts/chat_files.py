@@ -6,7 +6,7 @@ A row that is no good chat is skipped under a reason. A line that is no JSON end
 import itertools
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -14,6 +14,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import holds_lines, json_values
 from anadil.artifacts.line_reader import DAMAGED
 from anadil.artifacts.no_data import is_no_data
+from anadil.artifacts.separated_file import Fault, Place
 from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
 from anadil.artifacts.text_tables import TEXT_TABLES, separated_rows
 from anadil.core.errors import DataError
@@ -32,6 +33,7 @@ from anadil.text.chat_marks import SIDES, Use, mark_of, unsure, uses_of
 from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of
 from anadil.text.choices import choices_of, first_place, has_choices, names_place, with_chosen
 from anadil.text.drop_reasons import DROP_REMEDIES
+from anadil.text.letters import UNKNOWN, Letters
 from anadil.text.pairs import Pair, pair_of
 from anadil.text.unread_values import UnreadValues
 
@@ -59,13 +61,16 @@ def read_chats(
     dropped: DroppedChats,
     copy: storage.Copy = storage.local_copy,
     columns: Names = NO_NAMES,
+    letters: Letters = UNKNOWN,
 ) -> Iterator[Chat]:
     """Yield the good chats of files, in order; rows that are no chats are counted in `dropped`.
+
+    `letters` are those of the language, which tell code pages of tables apart.
 
     Raises:
         DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
     """
-    for row, place, source in _rows_in(uris, copy, columns, dropped, columns_read):
+    for row, place, source in _rows_in(uris, copy, columns, letters, dropped, columns_read):
         chat = messages_of(row)
         if isinstance(chat, Refusal):
             _drop(chat, place, dropped)
@@ -79,13 +84,14 @@ def read_pairs(
     dropped: DroppedChats,
     copy: storage.Copy = storage.local_copy,
     columns: Names = NO_NAMES,
+    letters: Letters = UNKNOWN,
 ) -> Iterator[Pair]:
     """Yield the good pairs of answers of files, in order; the rest is as in `read_chats`."""
 
     def read(row: Mapping[str, object]) -> set[str]:
         return {*columns_read(row, answers=()), *SIDES}
 
-    for row, place, source in _rows_in(uris, copy, columns, dropped, read):
+    for row, place, source in _rows_in(uris, copy, columns, letters, dropped, read):
         pair = pair_of(row)
         if isinstance(pair, Refusal):
             _drop(pair, place, dropped)
@@ -98,6 +104,7 @@ def _rows_in(
     uris: Sequence[str],
     copy: storage.Copy,
     columns: Names,
+    letters: Letters,
     dropped: DroppedChats,
     read: Callable[[Mapping[str, object]], set[str]],
 ) -> Iterator[tuple[dict[str, object], str, str]]:
@@ -108,14 +115,20 @@ def _rows_in(
         with copy(uri) as path:
             uses: dict[str, Use] = {}
             first: int | None = None
-            for number, given in rows_of(path, uri):
+
+            def named(path: Path = path, uri: str = uri) -> Iterator[dict[str, object]]:
+                return (with_names(row, columns) for _, row in rows_of(path, uri, letters, bad=_pass_over))
+
+            def drop(number: Place, why: str, name: str = name) -> None:
+                _drop(Refusal("bad_row", why), f"{name}:{number}", dropped)
+
+            for number, given in rows_of(path, uri, letters, drop):
                 row, place = with_names(given, columns), f"{name}:{number}"
                 if first is None and names_place(row):
-                    first = first_place(with_names(each, columns) for _, each in rows_of(path, uri))
+                    first = first_place(named())
                     log.info("%s: answers are places among the choices, counted from %d", uri, first)
                 if not uses.keys() >= {*unsure(row)} and not has_choices(row):
-                    rows = (with_names(each, columns) for _, each in rows_of(path, uri))
-                    uses |= _uses(rows, uri, {*unsure(row)} - {*uses})
+                    uses |= _uses(named(), uri, {*unsure(row)} - {*uses})
                 settled = _with_marks(row, [mark for mark, use in uses.items() if use == "mark"])
                 if isinstance(settled, Refusal):
                     _drop(settled, place, dropped)
@@ -179,7 +192,7 @@ def check_chat_files(uris: Sequence[str]) -> list[str]:
     for uri in files:
         if not uri.lower().endswith(SUFFIXES):
             raise DataError(
-                f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file, a spreadsheet to .csv"
+                f"{uri}: chats are read from {', '.join(SUFFIXES)} only; convert the file, another spreadsheet to .xlsx"
             )
     roots = {root for uri in files if (root := _part_of(uri, TRAIN))}
     chosen = [uri for uri in files if _part_of(uri, OTHER) not in roots]
@@ -223,17 +236,24 @@ def refuse_no_chats(
     raise DataError(f"{kind}: none of {dropped.total:,} rows can be trained on: {dropped}")
 
 
-def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
+def rows_of(
+    path: Path,
+    name: str,
+    letters: Letters = UNKNOWN,
+    bad: Callable[[Place, str], None] | None = None,
+) -> Iterator[tuple[Place, dict[str, object]]]:
     """Yield the rows of one file, numbered from 1 or by line; the end of `name`, its URI, tells its kind.
 
+    `bad` is told of each row of a table that cannot be read.
+
     Raises:
-        DataError: It is damaged, or a row is not an object; with its place.
+        DataError: It is damaged, or a row is not an object, or of a table is bad and nobody is told; with its place.
         PreflightError: It is a table and pyarrow is not installed.
     """
     suffix = next(end for end in SUFFIXES if name.lower().endswith(end))
     try:
         if suffix in TEXT_TABLES:
-            yield from separated_rows(path, name, suffix)
+            yield from _good_rows(separated_rows(path, name, letters), name, bad)
             return
         if suffix in TABLES:
             rows = table_rows(path, name, at_a_time=ROWS_AT_A_TIME)
@@ -249,6 +269,24 @@ def rows_of(path: Path, name: str) -> Iterator[tuple[int, dict[str, object]]]:
             yield number, row
     except DAMAGED as error:
         raise DataError(f"{name}: is damaged ({error}); repair the file") from None
+
+
+def _good_rows(
+    rows: Iterable[tuple[Place, dict[str, object] | Fault]],
+    name: str,
+    bad: Callable[[Place, str], None] | None,
+) -> Iterator[tuple[Place, dict[str, object]]]:
+    for number, row in rows:
+        if not isinstance(row, Fault):
+            yield number, row
+        elif bad is None:
+            raise DataError(f"{name}:{number}: {row.why}; {DROP_REMEDIES['bad_row']}")
+        else:
+            bad(number, row.why)
+
+
+def _pass_over(number: Place, why: str) -> None:
+    """Rows that are looked at twice are counted once."""
 
 
 def _json_values(path: Path, name: str) -> Iterator[tuple[int, object]]:

@@ -4,14 +4,18 @@ Python's `csv` cuts them. pyarrow's reader is faster, and refuses or drops the b
 """
 
 import csv
+import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple, Self
 
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
-from anadil.artifacts.text_tables import SEPARATORS, TOLD, separator_of
 from anadil.core.errors import DataError
 
+SEPARATORS = {".csv": ",;\t|", ".tsv": "\t,;|"}
+"""Separators of columns, the likeliest first: Excel writes `;` where the comma is a decimal point."""
+TOLD = re.compile(r"sep=(.)\r?\n")
+"""First line in which Excel is told the separator."""
 PLAIN_TABLES = tuple(SEPARATORS)
 PACKED_TABLES = tuple(name + packed for name in PLAIN_TABLES for packed in (".gz", ".zst"))
 TABS = tuple(name for name in (*PLAIN_TABLES, *PACKED_TABLES) if name.startswith(".tsv"))
@@ -19,6 +23,10 @@ BYTE_ORDER_MARK = "\ufeff"
 QUOTE = "put a text that holds the separator or a line end between quotes"
 MOST_AGAIN = 4
 """Times the characters of a file that are read again, for quotes that nobody closes."""
+
+
+Place = int | str
+"""Number of a row's line, or the name of its sheet with it."""
 
 
 class Fault(NamedTuple):
@@ -176,3 +184,24 @@ class _Lines:
             num_chars += len(piece)
         self._read += num_chars
         return line if num_chars == len(line) < MAX_LINE_BYTES else TooLong(num_chars)
+
+
+def not_utf_8(values: Iterable[str]) -> Fault | None:
+    """The fault of a row with bytes that are not UTF-8, which `surrogateescape` has kept."""
+    try:
+        for value in values:
+            if not value.isascii():
+                value.encode()
+    except UnicodeEncodeError:
+        return Fault("not UTF-8")
+    return None
+
+
+def separator_of(first: str, candidates: str, column: str = "") -> str:
+    """Return the sign that stands most often outside quotes in the header line, if need be one that cuts out `column`."""
+    plain = re.sub(r'"[^"]*"?', "", first)
+
+    def has_column(sign: str) -> bool:
+        return bool(column) and column in (name.strip().strip('"') for name in first.split(sign))
+
+    return max(candidates, key=lambda sign: (has_column(sign), plain.count(sign)))

@@ -210,7 +210,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=5,
+        result_version=6,
         image="finetune",
         rooms=("model", "plan"),
         reads=("merged", "model"),

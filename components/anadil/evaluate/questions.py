@@ -25,6 +25,7 @@ from anadil.runtime.job import Job
 from anadil.text.chat_columns import Names
 from anadil.text.chats import Chat, DroppedChats, Message, fingerprint
 from anadil.text.corpus import Document
+from anadil.text.letters import Letters, letters_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +96,7 @@ def read_questions(job: Job) -> Questions:
     files = job.side_files.get(KEY, ())
     adapter = job.inputs.get("adapter")
     heldout = (
-        _chats_of_files(files, job.recipe.finetune.columns)
+        _chats_of_files(files, job.recipe.finetune.columns, letters_of(job.recipe.language_code))
         if files
         else _chats_of_adapter(adapter, HELDOUT_CHATS)
     )
@@ -109,10 +110,10 @@ def read_questions(job: Job) -> Questions:
     return Questions(listed=tuple(questions), asked=frozenset(asked), files=tuple(files))
 
 
-def _chats_of_files(files: Sequence[str], columns: Names) -> list[Chat]:
+def _chats_of_files(files: Sequence[str], columns: Names, letters: Letters) -> list[Chat]:
     dropped = DroppedChats()
     by_id: dict[str, Chat] = {}
-    for chat in read_chats(files, dropped, columns=columns):
+    for chat in read_chats(files, dropped, columns=columns, letters=letters):
         by_id.setdefault(chat.id, chat)
         if len(by_id) > 2 * MAX_SCORED:  # so that memory does not grow with the files
             by_id = {one.id: one for one in _sample(list(by_id.values()), MAX_SCORED)}

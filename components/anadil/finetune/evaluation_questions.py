@@ -9,6 +9,7 @@ from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
 from anadil.core.errors import DataError
 from anadil.runtime.job import Job
 from anadil.text.chats import Chat, DroppedChats, fingerprint, folded
+from anadil.text.letters import letters_of
 
 MIN_LINE_CHARS = 40
 """Shortest folded line of held-out text: a shorter one could stand in any chat. As `clean.decontaminate`."""
@@ -24,7 +25,8 @@ class EvaluationQuestions:
             DataError: One is damaged.
         """
         files = job.side_files.get("evaluate.questions", ())
-        questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns)
+        letters = letters_of(job.recipe.language_code)
+        questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns, letters=letters)
         self._turns = {fingerprint(folded(turn)) for chat in questions for turn in chat.questions}
         self._lines = {
             line

@@ -18,6 +18,7 @@ from anadil.finetune.rows import Fingerprints, RowWriter, fitting_length, log_dr
 from anadil.recipe.finetune import Preference
 from anadil.runtime.job import Job
 from anadil.text.chats import DroppedChats, fingerprint, folded, split_of
+from anadil.text.letters import letters_of
 from anadil.text.pairs import Pair
 
 KEY = "finetune.preference.inputs"
@@ -78,7 +79,12 @@ def _encoded(
     job: Job, settings: Preference, tokenizer: Any, asked: Fingerprints, dropped: DroppedChats
 ) -> Iterator[tuple[Pair, PairExample]]:
     limit = fitting_length(job, "finetune.preference.max_length", settings.max_length)
-    pairs = read_pairs(job.side_files.get(KEY, ()), dropped, columns=job.recipe.finetune.columns)
+    pairs = read_pairs(
+        job.side_files.get(KEY, ()),
+        dropped,
+        columns=job.recipe.finetune.columns,
+        letters=letters_of(job.recipe.language_code),
+    )
     system = job.recipe.finetune.system_text
     unleaked = (
         Pair(chosen=pair.chosen.with_system(system), rejected=pair.rejected.with_system(system))

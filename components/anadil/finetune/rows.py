@@ -31,6 +31,7 @@ from anadil.finetune.evaluation_questions import EvaluationQuestions
 from anadil.runtime.job import Job
 from anadil.text.chats import Chat, DroppedChats, Part, fingerprint, folded, split_of
 from anadil.text.drop_reasons import HARMLESS, Reason
+from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +185,10 @@ def _encoded(
     settings = job.recipe.finetune
     limit = fitting_length(job, "finetune.max_length", settings.max_length)
     chats = EvaluationQuestions(job).without(
-        read_chats(job.files, dropped, columns=settings.columns), dropped
+        read_chats(
+            job.files, dropped, columns=settings.columns, letters=letters_of(job.recipe.language_code)
+        ),
+        dropped,
     )
     system = settings.system_text
     return encode_chats(tokenizer, (chat.with_system(system) for chat in chats), limit, dropped)

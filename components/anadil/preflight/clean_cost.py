@@ -12,6 +12,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import JSON_SUFFIXES, PACKED_JSON
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
+from anadil.artifacts.workbook import WORKBOOK
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
 from anadil.recipe.clean import Clean
@@ -36,11 +37,13 @@ PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held
 # Bytes of text in one byte of a file, by suffix, rounded up.
 # Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at its default level 3.2 to 4.5
 # (4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
-# 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6.
+# 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6. 30,000 rows of
+# questions and answers in a workbook gave 2.2.
 TEXT_PER_BYTE = {
     **dict.fromkeys((*PLAIN_LINES, *PLAIN_TABLES, ".txt", ".json"), 1.0),
     **dict.fromkeys((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON), 5.0),
     ".parquet": 4.0,
+    WORKBOOK: 3.0,
     ".html": 0.2,
     ".htm": 0.2,
     ".warc": 0.2,
@@ -49,7 +52,7 @@ TEXT_PER_BYTE = {
     ".warc.wet.gz": 5.0,
 }
 # Files of which nobody can begin in the middle.
-WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, ".txt", ".html", ".htm")
+WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, WORKBOOK, ".txt", ".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,8 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES
-from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED, WORKBOOK
+from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED
+from anadil.artifacts.workbook import WORKBOOK
 from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
 

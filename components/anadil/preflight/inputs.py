@@ -208,11 +208,14 @@ def _inspect_rows(
 ) -> tuple[str, str]:
     from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
     from anadil.text.chats import DroppedChats
+    from anadil.text.letters import letters_of
 
     dropped = DroppedChats()
     read: Callable[..., Iterator[object]] = read_chats if kind == "chats" else read_pairs
-    columns = recipe.finetune.columns
-    result = _taken(check_chat_files(files), sample, lambda uri: read([uri], dropped, sample.copy, columns))
+    columns, letters = recipe.finetune.columns, letters_of(recipe.language_code)
+    result = _taken(
+        check_chat_files(files), sample, lambda uri: read([uri], dropped, sample.copy, columns, letters)
+    )
     number = sum(1 for _ in result)
     if sample.whole or dropped.total:
         refuse_no_chats(files, number, dropped, kind, columns)

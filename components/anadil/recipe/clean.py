@@ -20,7 +20,7 @@ class Clean(StrictModel):
     """raw -> corpus."""
 
     inputs: tuple[str, ...] = ()
-    """Files, globs, `s3://` or `hf://datasets/ORG/NAME@COMMIT/PATH` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.csv[.gz|.zst]`, `.tsv[.gz|.zst]`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
+    """Files, globs, `s3://` or `hf://datasets/ORG/NAME@COMMIT/PATH` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.csv[.gz|.zst]`, `.tsv[.gz|.zst]`, `.xlsx`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSON) or column (Parquet, CSV, TSV) that holds the text, or the path to it, such as `document.text`."""
     as_is: bool = False

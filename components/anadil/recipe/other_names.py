@@ -50,6 +50,12 @@ OTHER_NAMES = {
     "finetune.dropout": "lora_dropout",
     "finetune.rslora": "use_rslora peft_use_rslora",
     "finetune.dora": "use_dora peft_use_dora",
+    "finetune.patience": "early_stopping_patience",
+    "nowhere: the loss covers answers alone": "train_on_inputs train_on_prompt",
+    "nowhere: the order follows from the seed": "group_by_length shuffle sampler sequential_sampler sample_packing_sequentially",
+    "nowhere: a run begins with base.model, and finetune makes one adapter of it": "lora_model_dir adapter_name_or_path",
+    "pretrain.faults.spike_ratio": "loss_watchdog_threshold loss_watchdog_patience",
+    "seed": "random_seed",
     "finetune.neftune_alpha": "neftune_noise_alpha",
     "nowhere: the model's family says which layers an adapter changes": "lora_target lora_target_modules lora_target_linear target_modules",
     "finetune.quantization: 4bit": "load_in_4bit load_in_8bit quantization_bit bnb_4bit_compute_dtype quantization_config",
@@ -70,14 +76,14 @@ OTHER_NAMES = {
     "base.model": "model_name_or_path base_model model_name model pretrained_model_name_or_path model_id model_path model_type tokenizer_name tokenizer_name_or_path",
     "base.revision": "model_revision revision",
     "nowhere: the base's own template is used": "chat_template template",
-    "nowhere: documents are always packed": "packing sample_packing group_texts",
+    "nowhere: documents are always packed": "packing sample_packing neat_packing group_texts",
     "nowhere: the same command goes on from the last checkpoint": "resume_from_checkpoint resume",
-    "nowhere: the fastest kernel of the device is taken": "flash_attention flash_attn use_flash_attention_2 attn_implementation flash_attention_2 use_unsloth unsloth use_liger_kernel liger_kernel",
+    "nowhere: the fastest kernel of the device is taken": "flash_attention flash_attn use_flash_attention_2 attn_implementation flash_attention_2 fa2 xformers_attention sdp_attention s2_attention use_unsloth unsloth use_liger_kernel liger_kernel",
     "finetune.preference": "dpo rl dpo_beta pref_beta rlhf kto",
     "nowhere: anadil export writes the model for a hub": "push_to_hub hub_model_id hub_strategy",
     "language": "lang languages target_language",
     "evaluate.tasks": "eval_tasks lm_eval_tasks benchmarks",
-    "evaluate.max_new_tokens": "max_new_tokens generation_max_length",
+    "evaluate.max_new_tokens": "max_new_tokens generation_max_length eval_max_new_tokens",
 }  # fmt: skip
 """Key of a recipe, or a row of the table above -> the names that others give it.
 
@@ -91,14 +97,19 @@ def name_here(word: str, section: str = "") -> str:
 
     The name may be in any style (`learningRate`, `learning-rate`); `section` is that of the recipe, where it stands.
     """
-    plain = _plain(word)
-    place = next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
+    place = place_of(word)
     if place not in TRAINED_TWICE:
         return place
     pretrain, finetune = TRAINED_TWICE[place]
     if section in ("pretrain", "finetune"):
         return pretrain if section == "pretrain" else finetune
     return f"{pretrain}, or for chats {finetune}"
+
+
+def place_of(word: str) -> str:
+    """Key, remark or row of `TRAINED_TWICE` for a setting of another trainer; empty where that is not known."""
+    plain = _plain(word)
+    return next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
 
 
 def near_name(word: str) -> str:

@@ -121,7 +121,7 @@ class Source(StrictModel):
     language: Annotated[Text | None, AfterValidator(lambda each: each and has_language(each)), NEUTRAL] = None
     """Language of the text, as `language` of the recipe; `none`: it is in no language, such as code, and stays as it is; left out, that of the recipe."""
     pairs: Annotated[tuple[Side, Side] | None, NEUTRAL] = None
-    """Parallel text: languages of its two sides, such as `[en, az]`. Files are `.jsonl`, `.json`, `.parquet`, `.csv` or `.tsv` with a column for each, named by its id; a table without names has the first side first. Each pair becomes two documents, one a direction."""
+    """Parallel text: languages of its two sides, such as `[en, az]`. Files are `.jsonl`, `.json`, `.parquet`, `.csv`, `.tsv` or `.xlsx` with a column for each, named by its id; a table without names has the first side first. Each pair becomes two documents, one a direction."""
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
     max_tokens: TokenCount | None = None

@@ -5,7 +5,7 @@ from typing import Literal
 Reason = Literal[
     "no_chat", "malformed", "not_text", "tool_turn", "unknown_role", "role_order", "no_answer", "empty_message", "no_choice",
     "no_passage", "marked", "unknown_mark", "not_unicode", "template", "too_long", "duplicate", "near_duplicate",
-    "evaluation_question", "no_pair", "other_question", "same_answer", "question_in_answer",
+    "evaluation_question", "bad_row", "no_pair", "other_question", "same_answer", "question_in_answer",
 ]  # fmt: skip
 DROP_REMEDIES: dict[Reason, str] = {
     "no_chat": "a row needs `messages`, `conversations`, or a question and its answer, such as `prompt` and `response`; "
@@ -28,6 +28,8 @@ DROP_REMEDIES: dict[Reason, str] = {
     "duplicate": "another chat says the same",
     "near_duplicate": "another chat says nearly the same",
     "evaluation_question": "evaluate asks it, so no model may learn its answer",
+    "bad_row": "a row of a table has a cell for each name of the first row, in the file's encoding; put a text that holds the "
+    "separator, a quote or a line end between quotes, and write a quote in it twice",
     "no_pair": "a row of pairs needs `chosen` and `rejected`, and a `prompt` unless both are whole chats",
     "other_question": "both chats of a pair must be the same up to their last answer",
     "same_answer": "the answers of a pair must differ",

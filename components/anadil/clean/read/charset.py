@@ -10,13 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-from anadil.clean.read.code_pages import CODE_PAGES, best_code_page, without_wrong_letters
+from anadil.text.code_pages import CODE_PAGES, best_code_page, nearly_utf_8, without_wrong_letters
 from anadil.text.letters import UNKNOWN, Letters
 
 FALLBACK = "windows-1252"
 """Gives some character for nearly every byte."""
-MAX_DAMAGE = 0.01
-"""Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
 BYTE_ORDER_MARKS = {
     b"\xff\xfe\0\0": "utf-32-le", b"\0\0\xfe\xff": "utf-32-be", b"\xef\xbb\xbf": "utf-8",
     b"\xff\xfe": "utf-16-le", b"\xfe\xff": "utf-16-be",
@@ -64,13 +62,8 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
     codec = BYTE_ORDER_MARKS.get(mark) or _disguised(data, declared)
     if codec:
         return data[len(mark) :].decode(codec, "replace"), codec
-    try:
-        return data.decode(), "utf-8"
-    except UnicodeDecodeError:
-        lenient = data.decode(errors="replace")
-    beyond = len(lenient) - len(lenient.encode("ascii", "ignore"))
-    if lenient.count("\ufffd") <= MAX_DAMAGE * beyond:
-        return lenient, "utf-8"
+    if (text := nearly_utf_8(data)) is not None:
+        return text, "utf-8"
     candidates = list(dict.fromkeys(_candidates(data, declared)))
     if code_page := best_code_page(data, [each for each in candidates if each not in WIDE], letters):
         return without_wrong_letters(data.decode(code_page, "replace"), letters), code_page

@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from anadil.artifacts.json_values import JSON_SUFFIXES
 from anadil.artifacts.line_reader import PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES
+from anadil.artifacts.workbook import WORKBOOK
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 
 PAGES = (".html", ".htm", ".warc", ".warc.gz")
 ARCHIVES = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz")
-TABLES = (*PLAIN_TABLES, *PACKED_TABLES)
+TABLES = (*PLAIN_TABLES, *PACKED_TABLES, WORKBOOK)
 SUFFIXES = (
     *PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, *TABLES, ".txt", ".html", ".htm", *ARCHIVES, ".parquet",
 )  # fmt: skip
@@ -20,8 +21,8 @@ OF_FIELDS = (*PLAIN_LINES, *PACKED_LINES, *JSON_SUFFIXES, *TABLES, ".parquet")
 """Kinds whose records have fields by name."""
 PASTE = "make a table of two files whose lines belong together: paste en.txt az.txt > en-az.tsv"
 REMEDY = (
-    "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), and "
-    "a line of .jsonl with the key `text` of each row of an .arrow or .xlsx; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
+    "unpack what is packed otherwise (.zip, .wacz, .warc.zst, .xz, .bz2); make .html or .txt of documents (.docx, .epub, .pdf), "
+    ".xlsx of other spreadsheets (.xls, .ods), and a line of .jsonl with the key `text` of each row of an .arrow; of Common Crawl take .warc.gz or .warc.wet.gz, not .warc.wat.gz"
 )
 
 

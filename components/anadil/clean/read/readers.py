@@ -24,11 +24,11 @@ from anadil.artifacts.line_reader import (
     lines_with_offsets,
 )
 from anadil.artifacts.ranged import ReadableFile
-from anadil.artifacts.separated_file import PACKED_TABLES, PLAIN_TABLES, Fault
+from anadil.artifacts.separated_file import Fault
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
-from anadil.clean.read.input_kinds import ARCHIVES, suffix_of
+from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
 from anadil.clean.read.pair_fields import Sides, parquet_columns, texts_of
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
@@ -330,7 +330,7 @@ def _crawl(source: Source, places: Iterator[crawl_index.Place], read_stats: Read
 READERS: dict[str, Reader] = {
     **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
     **dict.fromkeys(JSON_SUFFIXES, _json),
-    **dict.fromkeys((*PLAIN_TABLES, *PACKED_TABLES), _table),
+    **dict.fromkeys(TABLES, _table),
     ".txt": _txt,
     ".html": _html,
     ".htm": _html,

@@ -1,4 +1,4 @@
-"""Read rows of .csv and .tsv files, plain or packed, in whatever encoding they are."""
+"""Read rows of .csv, .tsv and .xlsx files; text plain or packed, in whatever encoding it is."""
 
 import io
 import itertools
@@ -10,13 +10,15 @@ from typing import Any
 
 from anadil.artifacts.line_reader import DAMAGED, unpacked
 from anadil.artifacts.ranged import ReadableFile
-from anadil.artifacts.separated_file import Fault, SeparatedFile
+from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
+from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.pair_fields import Sides, table_columns
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import BESIDE, address_columns
 from anadil.core.errors import DataError
 from anadil.core.format import MIB
+from anadil.text.code_pages import say_lost_letters
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
@@ -47,14 +49,14 @@ def separated_values(
     Raises:
         DataError: There is no column of the text, or more than one column has a name to read.
     """
-    with _text(file, name, language, read_stats) as text:
-        table = SeparatedFile(text, name, sides[0].code if sides else text_field)
+    with _table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
         if not table.columns:
             return
         if table.separator != table.likely:
             sign = NAMES.get(table.separator, repr(table.separator))
             log.info("%s: columns are separated by %s", name, sign)
-        rows, fields = table.rows(), [text_field]
+        rows: Iterator[tuple[Place, Sequence[str | bool | None] | Fault]] = iter(table.rows())
+        fields = [text_field]
         if sides:
             fields = table_columns(name, table.columns, sides)
         if fields:
@@ -72,14 +74,17 @@ def separated_values(
             if isinstance(cells, Fault):
                 yield place, cells
                 continue
-            values = {column: cells[at] for column, at in numbers.items()}
-            if (fault := _not_utf_8(values)) is not None:
+            # A workbook's cell may be empty or a mark.
+            values = {column: "" if cells[at] is None else str(cells[at]) for column, at in numbers.items()}
+            if (fault := not_utf_8(values.values())) is not None:
                 yield place, fault
             else:
                 yield place, values
 
 
-def _columns(name: str, table: SeparatedFile, fields: Sequence[str], read_stats: ReadStats) -> dict[str, int]:
+def _columns(
+    name: str, table: SeparatedFile | Workbook, fields: Sequence[str], read_stats: ReadStats
+) -> dict[str, int]:
     """Return the columns to read with their numbers; `fields` are those of the text."""
     columns = table.columns
     if missing := [field for field in fields if field not in columns]:
@@ -97,14 +102,16 @@ def _columns(name: str, table: SeparatedFile, fields: Sequence[str], read_stats:
     return {column: columns.index(column) for column in dict.fromkeys(read)}
 
 
-def _not_utf_8(values: dict[str, str]) -> Fault | None:
-    try:
-        for value in values.values():
-            if not value.isascii():
-                value.encode()
-    except UnicodeEncodeError:
-        return Fault("not UTF-8")
-    return None
+@contextmanager
+def _table(
+    file: ReadableFile, name: str, column: str, language: str, read_stats: ReadStats
+) -> Iterator[SeparatedFile | Workbook]:
+    if name.lower().endswith(WORKBOOK):
+        with open_workbook(file, name, column) as workbook:
+            yield workbook
+        return
+    with _text(file, name, language, read_stats) as text:
+        yield SeparatedFile(text, name, column)
 
 
 @contextmanager
@@ -120,10 +127,11 @@ def _text(file: ReadableFile, name: str, language: str, read_stats: ReadStats) -
         whole = sample[: sample.rfind(b"\n") + 1] or sample
         # A zero in a text is no sign of UTF-16, which has them in the first row too.
         known = whole if b"\0" in whole.partition(b"\n")[0] else whole.replace(b"\0", b"")
-        _, codec = decode_text(known, letters=letters_of(language))
+        decoded, codec = decode_text(known, letters=letters_of(language))
         if codec != "utf-8":
             read_stats.recoded += 1
             log.warning("%s: not UTF-8; read as %s", name, codec)
+            say_lost_letters(name, decoded, codec)
         # Bytes that are not of this encoding cost the row that they are in.
         errors = "surrogateescape" if codec == "utf-8" else "replace"
         joined = io.BufferedReader(_Joined(sample, stream))

@@ -6,12 +6,15 @@ Detectors know forty languages and take Kazakh's code page for Windows-1251, in 
 import functools
 import heapq
 import itertools
+import logging
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 
 from anadil.text.letters import Letters
+
+log = logging.getLogger(__name__)
 
 CODE_PAGES = (
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1257", "cp1258", "cp874", "kz1048",
@@ -37,8 +40,30 @@ BESIDE_LETTERS = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]|[^\x00-\x7f](?=[^\W\d_])
 """Characters beyond ASCII within a word or at one: its letters, quotation marks, and signs that were letters."""
 WITHIN = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f\w\u00b7\u2010-\u2019\u00ad\ufffd\x80-\x9f](?=[^\W\d_])")
 INNER_CAPITAL = re.compile(r"(?<=[^\W\d_])[^\x00-\x7f]")
+LOST = re.compile(r"(?<=[^\W\d_])\?(?=[^\W\d_])")
+"""Sign that programs write for a letter that a code page lacks, such as `s?n` for sən in Windows-1254."""
+MIN_LOST = 3
+"""Fewer are two sentences without a space, or addresses. Chosen by us."""
+MAX_DAMAGE = 0.01
+"""Share of the characters beyond ASCII up to which a text is UTF-8 with damage: pages are cut at 1 MiB."""
 NO_TEXT = re.compile("[\x80-\x9f\ufffd\u2500-\u25a0\u2320\u2321]")
 """Controls, lost characters, and lines of boxes."""
+
+
+def nearly_utf_8(data: bytes) -> str | None:
+    """The text of bytes that are UTF-8, or were before little damage; None for another encoding."""
+    text = data.decode(errors="replace")
+    beyond = len(text) - len(text.encode("ascii", "ignore"))
+    return text if text.count("\ufffd") <= MAX_DAMAGE * beyond else None
+
+
+def say_lost_letters(name: str, text: str, code_page: str) -> None:
+    """Warn of letters that were lost when a file was written in a code page without them."""
+    if (lost := len(LOST.findall(text))) >= MIN_LOST:
+        log.warning(
+            "%s: %d times a `?` stands within a word: %s lacks letters of the text, and they are lost; write the file again as UTF-8",
+            name, lost, code_page,
+        )  # fmt: skip
 
 
 def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> str | None:

@@ -1,0 +1,100 @@
+"""The wheel, installed into an environment of its own and run in an empty directory: what people without a clone have."""
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.slow
+SOURCES = (("components/", ""), ("pipelines/", ""), ("recipes/", "anadil/recipes/"))
+"""Directory of the checkout -> the one of the wheel."""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("installed")
+    subprocess.run([ROOT / "scripts/wheel_environment.sh", folder], check=True)
+    return folder
+
+
+def anadil(installed: Path, place: Path, *words: str) -> str:
+    """Output of the installed program."""
+    command = [str(installed / "env/bin/anadil"), *words]
+    done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
+    (wheel,) = (installed / "wheel").glob("anadil-*.whl")
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.split("\n")
+    ours = {
+        path.replace(folder, other, 1)
+        for path in listed
+        for folder, other in SOURCES
+        if (
+            path.startswith(folder)
+            and (ROOT / path).is_file()
+            and "/" in path.removeprefix(folder).removesuffix(".yaml")
+        )
+        or (path.startswith("recipes/") and folder == "recipes/")
+    }
+
+    with zipfile.ZipFile(wheel) as archive:
+        assert not ours - set(archive.namelist())
+
+
+def test_the_program_runs_from_the_wheel_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
+    where = anadil(installed, tmp_path, "--version")
+    recipes = anadil(installed, tmp_path, "recipe", "list")
+    anadil(installed, tmp_path, "recipe", "copy", "smoke", "my.yaml")
+    anadil(installed, tmp_path, "run", "my.yaml", "--until", "clean", "--work", "work")
+    anadil(installed, tmp_path, "plan", "azerbaijani-1b", "--page", "plan.html")
+
+    assert where.startswith("anadil ")
+    assert {"own", "smoke"} <= {line.split()[0] for line in recipes.splitlines() if line.strip()}
+    assert len(list((tmp_path / "work/corpus").glob("*/manifest.json"))) == 2
+    page = (tmp_path / "plan.html").read_text(encoding="utf-8")
+    assert "<style>" in page
+    script = "import anadil; print(anadil.__file__)"
+    place = subprocess.run(
+        [str(installed / "env/bin/python"), "-c", script],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert place.startswith(str(installed))
+
+
+def test_without_the_extra_the_program_says_what_to_install(installed: Path, tmp_path: Path) -> None:
+    # Only what the wheel itself requires: the others of this checkout are out of reach.
+    (others,) = (installed / "env/lib").glob("python3*/site-packages/others.pth")
+    packages = Path(others.read_text(encoding="utf-8").strip())
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    for name in ("filelock", "openpyxl", "et_xmlfile", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
+                 "typing_inspection", "yaml", "zstandard"):  # fmt: skip
+        (bare / name).symlink_to(packages / name)
+    (bare / "anadil").symlink_to(others.parent / "anadil")
+    (bare / next(others.parent.glob("anadil-*.dist-info")).name).symlink_to(
+        next(others.parent.glob("anadil-*.dist-info"))
+    )
+    command = [str(installed / "env/bin/python"), "-S", "-m", "anadil", "run", "smoke"]
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(bare), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 4, done.stderr
+    assert "pip install 'anadil[" in done.stderr
+    assert "Traceback" not in done.stderr
