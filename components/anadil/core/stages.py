@@ -296,7 +296,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=6,
+        result_version=7,
         image="tools",
         reads=(
             "written",
