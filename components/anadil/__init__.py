@@ -58,7 +58,12 @@ class _StagePackage(ModuleType):
 
     @property
     def _function(self) -> object:
-        return _load(self.__name__.rpartition(".")[2])
+        try:
+            return _load(self.__name__.rpartition(".")[2])
+        except (
+            ModuleNotFoundError
+        ) as error:  # in an image of one stage; whoever asks for a docstring gets none
+            raise AttributeError(f"{self.__name__} cannot be called here: {error}") from None
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]  # of a module it is an attribute

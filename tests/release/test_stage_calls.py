@@ -70,6 +70,15 @@ def test_a_stage_is_called_whichever_of_package_and_function_comes_first(
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
+def test_a_stage_without_the_room_of_its_function_is_a_package_without_documentation() -> None:
+    code = (
+        "import sys; sys.modules['anadil.release'] = None; import anadil.clean.filters, anadil; "
+        "assert getattr(anadil.clean, '__doc__', None) is None and anadil.clean.filters"
+    )
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
 def test_a_chain_goes_on_with_recipe_and_place_of_what_it_reads(
     commands: list[tuple[list[str], dict[str, Any]]], tmp_path: Path
 ) -> None:
