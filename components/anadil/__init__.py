@@ -50,6 +50,8 @@ def _load(name: str) -> object:
     return getattr(importlib.import_module(OFFERED[name]), name)
 
 
+# Another name for the functions would have needed none of this. `anadil.clean` is what people try first, and a function
+# in the package's place would break `import anadil.clean.run as module`.
 class _StagePackage(ModuleType):
     """The package of a stage, which runs the stage where it is called; documentation is the function's."""
 
