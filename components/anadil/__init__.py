@@ -50,6 +50,8 @@ def _load(name: str) -> object:
     return getattr(importlib.import_module(OFFERED[name]), name)
 
 
+# Another name for the functions would have needed none of this. `anadil.clean` is what people try first, and a function
+# in the package's place would break `import anadil.clean.run as module`.
 class _StagePackage(ModuleType):
     """The package of a stage, which runs the stage where it is called; documentation is the function's."""
 
@@ -58,7 +60,12 @@ class _StagePackage(ModuleType):
 
     @property
     def _function(self) -> object:
-        return _load(self.__name__.rpartition(".")[2])
+        try:
+            return _load(self.__name__.rpartition(".")[2])
+        except (
+            ModuleNotFoundError
+        ) as error:  # in an image of one stage; whoever asks for a docstring gets none
+            raise AttributeError(f"{self.__name__} cannot be called here: {error}") from None
 
     @property
     def __doc__(self) -> str | None:  # type: ignore[override]  # of a module it is an attribute

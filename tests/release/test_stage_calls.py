@@ -24,6 +24,7 @@ from tests.kit.clean_stage import write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 GUIDE = Path(__file__).parents[2] / "docs/guides/python.md"
+NOTEBOOK = Path(__file__).parents[2] / "examples/stages.ipynb"
 ORDERS = """
 import {first}
 import anadil
@@ -66,6 +67,15 @@ def test_a_stage_is_called_whichever_of_package_and_function_comes_first(
     first: str, stage: str, light: str
 ) -> None:
     code = ORDERS.format(first=first, stage=stage, light=light)
+
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_a_stage_without_the_room_of_its_function_is_a_package_without_documentation() -> None:
+    code = (
+        "import sys; sys.modules['anadil.release'] = None; import anadil.clean.filters, anadil; "
+        "assert getattr(anadil.clean, '__doc__', None) is None and anadil.clean.filters"
+    )
 
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
@@ -181,6 +191,21 @@ def test_the_guide_s_code_runs(
     ]
     assert commands[-1][1]["clean"]["as_is"] is True
     assert names["scores"].figures["kept"] == 3
+
+
+def test_the_notebook_s_cells_run_in_order(
+    commands: list[tuple[list[str], dict[str, Any]]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+
+    for cell in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            exec("".join(cell["source"]), names)
+            assert cell["outputs"] == []
+
+    assert [words[0] for words, _ in commands] == ["clean", "tokenizer", "pretrain", "finetune", "evaluate"]
+    assert commands[-1][1]["pretrain"]["phases"][0]["steps"] == 100
 
 
 @pytest.mark.slow

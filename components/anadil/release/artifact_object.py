@@ -72,6 +72,7 @@ def open_artifact(uri: str | Path) -> Artifact:
         >>> anadil.open_artifact("demo/corpus/0a1b2c3d4e5f6a7b").figures["kept"]  # doctest: +SKIP
         1432
     """
+    # Sizes alone: a model of many GB is verified where its files are asked for.
     place = absolute(str(uri))
     manifest = finished_manifest(place, *WRITERS)
     check_sizes(place, manifest)

@@ -55,6 +55,7 @@ def run_command(arguments: Sequence[str], say: Say | None, environment: Mapping[
     try:
         ended = follow(command, hear, {**PROGRESS, **environment} if display else environment)
     finally:
+        # Also where the caller's `say` raises: a bar that goes on moving would be a lie.
         if display:
             display.end(ended.exit_code if ended else errors.INTERRUPTED)
     if ended.exit_code == errors.INTERRUPTED:

@@ -65,6 +65,7 @@ def run_stage(
     overrides = [*options.get("overrides", ()), *(f"{key}={_text(value)}" for key, value in given.items())]
     opened = {word: _opened(value) for word, value in inputs.items() if value is not None}
     recipe = _in_place(_recipe(options.get("recipe"), opened, overrides), options.get("work"))
+    # A stage that outlived a kernel would train on unseen, and the same cell would wait for its lock.
     with recipe_file(recipe) as path:
         arguments = [name, "--recipe", path, *options_of(_words(STAGES[name], recipe, opened))]
         arguments += ["--source", source] if source else []
@@ -99,10 +100,12 @@ def _recipe(given: Recipe | str | None, opened: Mapping[str, Opened], overrides:
     Raises:
         RecipeError: That artifact is of one source, and so is its recipe; or the recipe has mistakes.
     """
+    # Each call is checked as a whole, so that keys of another section that no longer fit are told at once.
     if isinstance(given, Recipe):
         return load_recipe(given.model_dump_json(), overrides)
     if given is not None or not opened:
         return load_recipe(given or BUILT_IN, overrides)
+    # The last one knows the most: a tokenizer's recipe has the base that the corpus's caller may not have named.
     last = next(iter(opened[[*opened][-1]].values()))
     if last.kind in PER_SOURCE and last.manifest.recipe.get("sources"):
         raise RecipeError(

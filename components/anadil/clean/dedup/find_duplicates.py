@@ -64,6 +64,7 @@ def find_duplicates(
     """Fill a folder with the verdicts of all documents; with `only_exact`, near duplicates stay."""
     verdicts = Verdicts(folder, signatures.num_documents)
     _find_exact(signatures, verdicts)
+    # Exact ones go in any case: a document is known by the hash of its text.
     if only_exact:
         return verdicts
     parents = np.lib.format.open_memmap(folder / "parents.npy", "w+", np.int64, (signatures.num_documents,))
