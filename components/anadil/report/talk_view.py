@@ -35,6 +35,7 @@ def talk_view(scores: Json) -> Talk | None:
     prompt = str(sample.get("prompt") or "")
     said = [(name, sample)]
     # The base on the same text shows what training gave.
+    # Sampled texts are left out: they differ from seed to seed.
     others = [each for each in _greedy(candidates.get("base", {}), answers) if each.get("prompt") == prompt]
     said += [("base", each) for each in others[:1]]
     return Talk(
