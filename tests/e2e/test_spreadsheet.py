@@ -66,7 +66,9 @@ def test_the_guide_leads_to_an_answer(
     )
 
     audit = json.loads((made["adapter"] / "mask_audit.json").read_text(encoding="utf-8"))
-    assert audit["rows"] == 300
+    heldout = (made["adapter"] / "heldout_chats.jsonl").read_text(encoding="utf-8").splitlines()
+    assert audit["rows"] + len(heldout) == 300
+    assert not audit["dropped"]
     assert re.sub(r"/[0-9a-f]{16}$", "", chat[-1]) == str(made["adapter"].parent.relative_to(tmp_path))
     from anadil.release.chat.conversation import ChatSettings, open_chat
 
