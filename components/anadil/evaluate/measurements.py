@@ -91,6 +91,7 @@ def identity(digest: str, *, device: str, dtype: str, context: int, stride: int)
 
 def write_measurements(folder: Path, measured: Iterable[Measurements]) -> None:
     """Write the file of an artifact; models whose identity is unknown are left out."""
+    # A model without a manifest may change under its name.
     tables = [each.table() for each in measured if each.of]
     text = json.dumps(tables, ensure_ascii=False, allow_nan=False)
     (folder / FILE).write_text(text + "\n", encoding="utf-8")

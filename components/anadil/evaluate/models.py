@@ -225,6 +225,7 @@ class CandidateModel:
         return _Decoder(self, tokenizer or self.candidate.tokenizer, ends)
 
     def _score(self, pairs: Sequence[tuple[Ids, Ids]], name: str) -> NDArray[np.float64]:
+        # A model of 70 billion parameters takes minutes to load, and a week may bring it no new text.
         keys, nats = self.memory.known_nats(pairs)
         unknown = np.flatnonzero(np.isnan(nats))
         if len(unknown):

@@ -131,6 +131,7 @@ def _measured_before(job: Job) -> list[Measurements]:
     """Return what the champion's run measured of base and champion; empty where its scores are gone, with the reason logged."""
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     uri = champion.artifacts.get("scores") if champion else None
+    # The first week's champion may be of a version that kept none.
     if not uri:
         return []
     try:

@@ -35,6 +35,7 @@ class EvaluateOptions(EvaluateKeys, Options, total=False):
 
 def _with_keys(function: F) -> F:
     """List each key in the signature, as notebooks and `help` show it."""
+    # `**options` alone would show no key, and editors would complete none.
     plain = inspect.signature(function)
     (options,) = get_args(get_type_hints(function)["options"])
     parameters = [each for each in plain.parameters.values() if each.kind is not each.VAR_KEYWORD]

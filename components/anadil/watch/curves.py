@@ -91,6 +91,7 @@ class CurveFiles:
             if result is None:
                 return None
             self._files[uri] = result
+            # Hundreds of earlier runs would fill the memory.
             while len(self._files) > MAX_FILES:
                 del self._files[next(iter(self._files))]
             return result[2]
@@ -118,6 +119,7 @@ class CurveFiles:
         try:
             if not there.exists(uri) or there.size(uri) > MAX_FILE_BYTES:
                 return None
+            # A copy of a whole file is no more than its version tells, so that a refresh without news reads nothing.
             if (version := there.version(uri)) == known[0]:
                 return known
             curves = Curves()

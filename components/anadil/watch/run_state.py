@@ -101,6 +101,7 @@ def _log(place: str, run: str) -> list[dict[str, object]]:
 
 
 def _parsed(line: bytes) -> dict[str, object]:
+    # A killed run leaves half a line.
     with suppress(ValueError):
         known = json.loads(line)
         return known if isinstance(known, dict) else {}
@@ -129,6 +130,7 @@ def _messages(lines: Sequence[Mapping[str, object]], record: RunRecord) -> list[
         for line in lines
         if line.get("level") in ("warning", "error", "critical")
     }  # fmt: skip
+    # A step that a signal ended has its reason in the record, and may have none in the log.
     said = "\n".join(message.text for message in known.values())
     ends = {name: step.message for name, step in record.steps.items()} | {"": record.message}
     silent = [
@@ -140,6 +142,7 @@ def _messages(lines: Sequence[Mapping[str, object]], record: RunRecord) -> list[
 
 
 def _plan(place: str, run: str) -> Mapping[str, object]:
+    # Runs of earlier versions have none.
     uri = join(place, "runs", run, "plan.json")
     with suppress(AnadilError, ValueError, OSError):
         expected = json.loads(storage.store(uri).read(uri)).get("expected")

@@ -200,6 +200,7 @@ def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> lis
             continue
         models.add(uri)
         curves[other.id] = watched.files.read(join(uri, "training.jsonl"))
+    # Alone it would repeat the charts above.
     if len(curves) < 2:
         return []
     plots = []
@@ -224,6 +225,7 @@ def _process(record: RunRecord) -> int:
 
 def resume_command(run: Run, record: RunRecord) -> str:
     """The command that goes on with a run where it has stopped; empty for one on a cluster."""
+    # Pods are started again by what has launched them.
     if "://" in run.place or not record.process:
         return ""
     until = record.stages[-1].partition("-")[0] if record.stages else FLOW[-1].name
@@ -236,6 +238,7 @@ def _stop(watched: Watched, request: Request) -> Response:
     """Ask a run to save and end, as Ctrl-C does."""
     run = watched.run(request.path_params["id"])
     record = run_state(watched, run.id).record
+    # The page may be minutes old.
     if record.state != "running":
         raise DataError(f"{run.id}: has ended already ({record.state})")
     pid = _process(record)
