@@ -178,7 +178,15 @@ def test_recipes_are_listed_with_a_line_each(capsys: pytest.CaptureFixture[str])
     assert main.main(["recipe", "list", "-o", "json"]) == 0
     listed = json.loads(capsys.readouterr().out)
 
-    assert list(listed) == ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b", "own", "smoke"]
+    assert list(listed) == [
+        "azerbaijani-1b",
+        "azerbaijani-8b",
+        "japanese-1b",
+        "japanese-70b",
+        "own",
+        "real",
+        "smoke",
+    ]
     assert table.splitlines()[0].startswith("azerbaijani-1b  Llama 3.2 1B")
     assert all(listed.values())
 

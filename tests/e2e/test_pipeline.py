@@ -30,6 +30,7 @@ SMALL = (
     "pretrain.checkpoint_every=5",
     "pretrain.log_every=1",
     "finetune.epochs=0.1",
+    "finetune.mix={}",
     "evaluate.max_questions=2",
     "evaluate.max_new_tokens=8",
     "tracking.uri=off",

@@ -38,7 +38,7 @@ class Reader:
 
     def read(self, *files: str, side: Any = None, **settings: object) -> Rows:
         self.dropped = DroppedChats()
-        chosen = {"heldout_fraction": 0, "max_length": 256, **settings}
+        chosen = {"heldout_fraction": 0, "max_length": 256, "mix": {}, **settings}
         recipe = load_recipe(
             "smoke", [f"finetune.{key}={json.dumps(value)}" for key, value in chosen.items()]
         )

@@ -44,7 +44,7 @@ ANSWERS = [
 ]
 SMALL = [
     "finetune.trains=adapter", "finetune.rank=16", "finetune.batch_size=2", "finetune.epochs=2", "finetune.lr=0.01",
-    "finetune.max_length=256", "finetune.checkpoint_every=2",
+    "finetune.max_length=256", "finetune.checkpoint_every=2", "finetune.mix={}",
 ]  # fmt: skip
 STEPS = 30
 LEARNING = (

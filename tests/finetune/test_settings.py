@@ -202,8 +202,8 @@ def test_settings_of_the_recipe_and_not_defaults_of_trl_reach_the_trainer(
 
 
 def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: Path) -> None:
-    recipe = load_recipe("smoke", ["finetune.epochs=0.1", "finetune.max_length=256"])
-    files = [storage.built_in(uri) for uri in (*recipe.finetune.inputs, *recipe.evaluate.questions)]
+    recipe = load_recipe("smoke", ["finetune.epochs=0.1", "finetune.max_length=256", "finetune.mix={}"])
+    files = [storage.built_in(uri) for uri in (recipe.finetune.inputs[0], *recipe.evaluate.questions)]
     rows = [[json.loads(line)["messages"] for line in file.read_text("utf-8").splitlines()] for file in files]
     (seen, asked), (answers, expected) = (
         [[row[turn]["content"] for row in part] for part in rows] for turn in (0, 1)

@@ -235,7 +235,8 @@ def _mix(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Place
     sources = sorted(set(source_of))
     if unknown := sorted(set(mix) - set(sources)):
         raise RecipeError(
-            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}"
+            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}; "
+            "correct it, or clear it with finetune.mix={}"
         )
     weights = {source: mix.get(source, 1.0) for source in sources}
     shown = np.array([weights[source] > 0 for source in source_of[places]], dtype=np.bool_)
