@@ -27,7 +27,7 @@ HOSTILE = "</p><script>alert(1)</script>\"'<img src=x onerror=alert(1)>{{ 7*7 }}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the server says."""
+    """Answer of the server."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -91,7 +91,7 @@ def put_record(root: Path, run: str = "20260101-120000-1", **fields: Any) -> str
 
 
 def put_training(root: Path, run: str, steps: int = 30, key: str = "0123456789abcdef") -> Path:
-    """What a run leaves that is at its pre-training; return the work directory of the model."""
+    """Write the files of a run that is at its pre-training; return the work directory of the model."""
     work = root / "model" / f"{key}.work"
     work.mkdir(parents=True, exist_ok=True)
     lines = [

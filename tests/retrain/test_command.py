@@ -115,7 +115,9 @@ def test_the_last_step_moves_the_alias_where_the_champion_was_found(
 
     assert call(tmp_path, "--set", "tracking.uri=null") == 1
 
-    assert [each.tracking.uri for each in runs] == [None if named else f"sqlite:///{tmp_path}/work/mlflow.db"]
+    assert [each.tracking.uri for each in runs] == [
+        None if named else f"sqlite:///{tmp_path / 'work'}/mlflow.db"
+    ]
 
 
 def test_a_release_that_was_rolled_back_since_is_not_called_champion(

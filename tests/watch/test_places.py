@@ -12,7 +12,7 @@ from tests.kit.watching import HOSTILE, put_record, watching
 
 
 def put_remote(root: str, run: str) -> None:
-    """What a run on a cluster leaves: a record, the copy of its curves and of its texts."""
+    """Files of a run on a cluster: its record, and copies of its curves and texts."""
     import json
 
     now = time.time()
