@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from anadil.cli import main
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.preflight import inputs
 from anadil.preflight.check import passed, skipped
 from anadil.preflight.input_sample import InputSample, cut_at_record
@@ -30,6 +30,17 @@ def test_rows_without_a_chat_are_refused_with_their_places(recipe: Recipe, tmp_p
 
     with pytest.raises(DataError, match=r"none of 433 rows can be trained on: no_chat 433 .*:1 \('text'\), "):
         look(recipe, "finetune", rows)
+
+
+def test_a_mix_of_chats_that_are_not_there_is_refused_before_training(recipe: Recipe, tmp_path: Path) -> None:
+    chats = put(tmp_path, "mine.jsonl", lines(CHAT))
+    mixed = recipe.model_copy(update={"finetune": recipe.finetune.model_copy(update={"mix": {"chats": 0.5}})})
+
+    with pytest.raises(
+        RecipeError, match=r"finetune\.mix: no chats of chats; the sources are mine; correct it, or"
+    ):
+        look(mixed, "finetune", chats)
+    assert look(recipe, "finetune", chats)
 
 
 def test_rows_that_are_no_chat_beside_chats_are_told(recipe: Recipe, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from anadil.artifacts.no_data import is_no_data
 from anadil.artifacts.separated_file import Fault, Place
 from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
 from anadil.artifacts.text_tables import TEXT_TABLES, separated_rows
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, RecipeError
 from anadil.text.chat_columns import (
     ANSWERS,
     LISTS,
@@ -98,6 +98,20 @@ def read_pairs(
         else:
             chosen, rejected = (Chat(messages=side, place=place, source=source) for side in pair)
             yield Pair(chosen=chosen, rejected=rejected)
+
+
+def refuse_unknown_mix(mix: Iterable[str], sources: Iterable[str]) -> None:
+    """Refuse weights of `finetune.mix` for names that no chat has.
+
+    Raises:
+        RecipeError: With the names that there are.
+    """
+    known = sorted(set(sources))
+    if unknown := sorted(set(mix) - set(known)):
+        raise RecipeError(
+            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(known) or 'none'}; "
+            "correct it, or clear it with finetune.mix={}"
+        )
 
 
 def _rows_in(

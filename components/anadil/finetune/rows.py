@@ -22,8 +22,8 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from anadil.artifacts.base_model import model_config
-from anadil.artifacts.chat_files import read_chats, refuse_no_chats
-from anadil.core.errors import DataError, RecipeError
+from anadil.artifacts.chat_files import read_chats, refuse_no_chats, refuse_unknown_mix
+from anadil.core.errors import DataError
 from anadil.finetune.batches import Mix
 from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
 from anadil.finetune.encode import Example, encode_chats
@@ -233,11 +233,7 @@ def _mix(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Place
     """
     source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)
     sources = sorted(set(source_of))
-    if unknown := sorted(set(mix) - set(sources)):
-        raise RecipeError(
-            f"finetune.mix: no chats of {', '.join(unknown)}; the sources are {', '.join(sources) or 'none'}; "
-            "correct it, or clear it with finetune.mix={}"
-        )
+    refuse_unknown_mix(mix, sources)
     weights = {source: mix.get(source, 1.0) for source in sources}
     shown = np.array([weights[source] > 0 for source in source_of[places]], dtype=np.bool_)
     parts = [

@@ -206,8 +206,14 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
 def _inspect_rows(
     kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, sample: InputSample
 ) -> tuple[str, str]:
-    from anadil.artifacts.chat_files import check_chat_files, read_chats, read_pairs, refuse_no_chats
-    from anadil.text.chats import DroppedChats
+    from anadil.artifacts.chat_files import (
+        check_chat_files,
+        read_chats,
+        read_pairs,
+        refuse_no_chats,
+        refuse_unknown_mix,
+    )
+    from anadil.text.chats import Chat, DroppedChats
     from anadil.text.letters import letters_of
 
     dropped = DroppedChats()
@@ -216,9 +222,16 @@ def _inspect_rows(
     result = _taken(
         check_chat_files(files), sample, lambda uri: read([uri], dropped, sample.copy, columns, letters)
     )
-    number = sum(1 for _ in result)
+    number, sources = 0, set[str]()
+    for _, each in result:
+        number += 1
+        if isinstance(each, Chat):
+            sources.add(each.source)
     if sample.whole or dropped.total:
         refuse_no_chats(files, number, dropped, kind, columns)
+    # A source may begin behind what was looked at.
+    if sample.whole and kind == "chats":
+        refuse_unknown_mix(recipe.finetune.mix, sources)
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
     return counted(number, kind.removesuffix("s")), remedy
 
