@@ -24,7 +24,7 @@ OFFERED = {
     "open_artifact": "anadil.release.artifact_object",
     "open_chat": "anadil.release.chat.conversation",
     "pretrain": "anadil.release.stage_calls",
-    "run": "anadil.release.start_run",
+    "run": "anadil.release.stage_calls",
     "trace": "anadil.release.trace.lineage",
     "train_tokenizer": "anadil.release.stage_calls",
 }

@@ -12,8 +12,8 @@ from anadil.release.stage_calls import clean as clean
 from anadil.release.stage_calls import evaluate as evaluate
 from anadil.release.stage_calls import finetune as finetune
 from anadil.release.stage_calls import pretrain as pretrain
+from anadil.release.stage_calls import run as run
 from anadil.release.stage_calls import train_tokenizer as train_tokenizer
-from anadil.release.start_run import run as run
 from anadil.release.trace.lineage import trace as trace
 
 __version__: str

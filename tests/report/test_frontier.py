@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.report.frontier import frontier_of
+from anadil.report.merge_view import frontier_of
 from anadil.report.read import read_facts
 from anadil.report.run import run
 from anadil.report.scores_view import scores_view

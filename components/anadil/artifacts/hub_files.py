@@ -9,15 +9,15 @@ import logging
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote, unquote, urlsplit
 
-from anadil.artifacts.hub_http import COPY, endpoint, request
-from anadil.artifacts.hub_ranges import HubRanges
-from anadil.artifacts.ranged import PIECE_BYTES, RangedFile
+from anadil.artifacts.hub_http import COPY, endpoint, is_of_hub, request
+from anadil.artifacts.ranged import PIECE_BYTES, RangedFile, check_place
 from anadil.artifacts.uri import Count
-from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
+from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,7 @@ ADDRESS = re.compile(
 """As the library's own `parse_hf_uri` reads it; of its revisions those of pull requests and conversions hold slashes."""
 COMMIT = re.compile("[0-9a-f]{40}")
 GLOB = re.compile(r"[*?[]")
+TOTAL = re.compile(r"bytes \d+-\d+/(\d+)")
 
 
 class HubAddress(NamedTuple):
@@ -52,6 +53,47 @@ class HubFile(NamedTuple):
     content_id: str
     """SHA-256 of a large file, else the id of its Git blob."""
     size: int | None
+
+
+class HubRanges:
+    """Pieces of one file; see `Ranges`."""
+
+    def __init__(self, uri: str, url: str, version: str) -> None:
+        """Ask nothing yet; `version` is the id of the content and its size, joined by `-`."""
+        self._uri = uri
+        self._url = url
+        self._tag, _, size = version.rpartition("-")
+        self.size = int(size)
+        self._signed = ""
+        """Address in the store of large files."""
+        self._tags: dict[str, str] = {}
+        """Tag of the content by host, which stays the same."""
+
+    def fetch(self, start: int, num_bytes: int) -> bytes:
+        """Return a piece; see `Ranges.fetch`."""
+        url, self._signed = self._signed or self._url, ""
+        headers = {"Range": f"bytes={start}-{start + num_bytes - 1}"}
+        return request(self._uri, url, partial(self._read, start, num_bytes), headers=headers)
+
+    def _read(self, start: int, num_bytes: int, response: Any) -> bytes:
+        place = response.headers.get("Content-Range", "")
+        total = TOTAL.fullmatch(place)
+        # The hub's own name for the content: SHA-256 of a large file.
+        links = [each.headers.get("X-Linked-Etag", "") for each in (*response.history, response)]
+        content_id = next((_plain(each) for each in links if each), self._tag)
+        tag = _plain(response.headers.get("ETag", ""))
+        first_tag = self._tags.setdefault(urlsplit(str(response.url)).netloc, tag)
+        if content_id != self._tag or first_tag != tag or (total and int(total[1]) != self.size):
+            raise IntegrityError(
+                f"{self._uri}: is not the file that the commit names ({content_id}, {place}; it names {self._tag}, {self.size} "
+                "bytes); check the mirror (HF_ENDPOINT), and run again"
+            )
+        whole = response.headers.get("Content-Length") == str(num_bytes)
+        check_place(self._uri, place, start, is_complete=whole)
+        data: bytes = response.read()
+        if not is_of_hub(response.url):
+            self._signed = str(response.url)
+        return data
 
 
 class HubStore:
@@ -259,3 +301,7 @@ def _not_hub(uri: str) -> PreflightError:
     return PreflightError(
         f"{uri}: {endpoint()} does not answer as the hub does; check HF_ENDPOINT and the proxy, {COPY}"
     )
+
+
+def _plain(tag: str) -> str:
+    return tag.removeprefix("W/").strip('"')

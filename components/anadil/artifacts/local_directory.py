@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.format import human_bytes
 
 
 def files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
@@ -143,3 +144,17 @@ def link(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:  # another disk, or a file system without links
         shutil.copyfile(source, target)
+
+
+def check_space(path: Path, num_bytes: int) -> None:
+    """Check that the disk of a path has room.
+
+    Raises:
+        PreflightError: It has not.
+    """
+    free = shutil.disk_usage(path.parent).free
+    if num_bytes > free:
+        raise PreflightError(
+            f"{path.parent}: {human_bytes(num_bytes)} are to be written there and {human_bytes(free)} are free; free some, "
+            "or give another --out"
+        )

@@ -21,14 +21,13 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
-from anadil.preflight.base_model import inspect_base, inspect_kind
+from anadil.preflight.base_model import inspect_base, inspect_kind, inspect_start_point
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.merge import inspect_merge, inspect_tuning_text
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
-from anadil.preflight.start_point import inspect_start_point
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe

@@ -15,8 +15,7 @@ from anadil.pretrain.data.mixture import sizes_of
 from anadil.pretrain.state import State
 from anadil.recipe.retrain import EARLIER
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import recipe_origin
-from anadil.runtime.shares import split_shares
+from anadil.runtime.cache_key import recipe_origin, split_shares
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.storage import BUILT_IN
-from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.elements import TextTable
 from anadil.report.format import ratio
@@ -67,7 +67,7 @@ def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:
     total = sum(count or 0 for count in tokens.values())
     rows = [
         (
-            each.source, each.language, *(_figure(each.stats, key) for key in ("in", "kept", "words_out")),
+            each.source, each.language, *(human_count(number(each.stats.get(key))) for key in ("in", "kept", "words_out")),
             human_bytes(number(each.stats.get("bytes_out"))), human_percent(ratio(total, tokens[each.source])),
             stated_licence(each.recipe, "text") or _licences(each.stats),
         )
@@ -115,8 +115,3 @@ def overlap_table(manifests: Mapping[str, Manifest]) -> TextTable:
 def _licences(stats: Json) -> str:
     names = [name or NOT_STATED for name in table_of(stats.get("by_licence"))]
     return ", ".join([*names[:3], *(["others"] if len(names) > 3 else [])]) or NOT_STATED
-
-
-def _figure(stats: Mapping[str, object], key: str) -> str:
-    count = number(stats.get(key))
-    return human_figure(None if count is None else integer_if_whole(count))

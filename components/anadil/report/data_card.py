@@ -10,7 +10,7 @@ from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
-from anadil.core.format import DASH, human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.corpora import NOT_STATED, corpora_table, directions_of, rules_note, stated_licence
 from anadil.report.elements import TextTable
@@ -98,7 +98,9 @@ def card_of_corpora(corpora: Sequence[CorpusFacts], training: Json) -> str:
     num_kept = sum(number(each.stats.get("kept")) or 0 for each in corpora)
     front = {
         "language": list(dict.fromkeys(code for each in fields for code in list_of(each["language"]))),
-        "license": list(dict.fromkeys(name for each in fields for name in _listed(each["license"]))),
+        "license": list(
+            dict.fromkeys(name for each in fields for name in list_of(each["license"]) or [each["license"]])
+        ),
         "license_name": "see the tables of licences",
         "pretty_name": "Mixture of " + ", ".join(each.source for each in corpora),
         "size_categories": _size_categories(num_kept),
@@ -111,10 +113,6 @@ def card_of_corpora(corpora: Sequence[CorpusFacts], training: Json) -> str:
         for each, view in views
     ]
     return "\n".join([render_template("mixture_card.md.j2", head), *cards])
-
-
-def _listed(value: object) -> list[object]:
-    return list(value) if isinstance(value, list) else [value]
 
 
 def recipe_language(recipe: Json) -> NamedLanguage:
@@ -341,5 +339,4 @@ def _count(entry: Json, key: str) -> float:
 
 
 def _figure(entry: Json, key: str) -> str:
-    count = number(entry.get(key))
-    return human_figure(None if count is None else integer_if_whole(count))
+    return human_count(number(entry.get(key)))

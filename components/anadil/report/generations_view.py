@@ -103,6 +103,12 @@ def is_greedy(line: Json) -> bool:
     return line.get("mode") in ("greedy", None)
 
 
+def greedy_texts(candidate: Json, *, answers: bool) -> list[Json]:
+    """Greedy texts of a candidate: its answers, or its continuations."""
+    texts = map(table_of, list_of(candidate.get("generations")))
+    return [each for each in texts if (each.get("kind") == "answer") == answers and is_greedy(each)]
+
+
 def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
     compared = [name for name, _ in lines if name in COMPARED]
     first: list[CandidateText] = []

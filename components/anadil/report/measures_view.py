@@ -72,6 +72,20 @@ def interval_of(value: object) -> tuple[float, float] | None:
     return ends[0], ends[1]
 
 
+def ends_of(difference: Json) -> list[object]:
+    """Both ends of a paired difference, as `interval_of` takes them."""
+    return [difference.get("low"), difference.get("high")]
+
+
+def estimates(differences: Sequence[tuple[str, Json, int]]) -> list[Estimate]:
+    """(label, paired difference, colour) as rows of a chart; those without a value or an interval are skipped."""
+    return [
+        Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=colour)
+        for label, item, colour in differences
+        if (value := number(item.get("value"))) is not None and (ends := interval_of(ends_of(item)))
+    ]
+
+
 def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
     """`1.2 to 1.4`, or a dash."""
     ends = interval_of(value)

@@ -25,10 +25,9 @@ from anadil.report.data_card import (
 )
 from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
-from anadil.report.frontier import frontier_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
-from anadil.report.merge_view import merge_table, merge_words
+from anadil.report.merge_view import frontier_of, merge_table, merge_words
 from anadil.report.model_facts import ModelFacts, facts_of_model
 from anadil.report.own_chat import own_chat_sentence
 from anadil.report.read import (

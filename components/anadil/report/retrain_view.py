@@ -1,25 +1,26 @@
-"""The section of a retraining, at the top of the page: what changed since the champion."""
+"""The section of a retraining, at the top of the page: what changed since the champion, and its admission."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from anadil.artifacts.artifact import Manifest
 from anadil.core.format import (
     DASH,
     counted,
     human_bytes,
+    human_count,
     human_dollars,
     human_figure,
+    human_percent,
     human_seconds,
-    integer_if_whole,
     number,
 )
 from anadil.recipe.retrain import EARLIER, NEW, Champion, Retrain
-from anadil.report.charts import Estimate
 from anadil.report.cost_view import stage_costs
 from anadil.report.elements import Chart, TextTable, intervals
 from anadil.report.format import figure, signed_percent
-from anadil.report.measures_view import interval_of, interval_words
+from anadil.report.measures_view import ends_of, estimates, interval_words
 from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, table_of
 from anadil.report.verdict import before, candidates_of, check_words, checks_of, outcome_words, subjects_of
 from anadil.runtime.job import word_of
@@ -30,6 +31,9 @@ TO_CHAMPION = "_to_champion"
 """Ends of the names of checks that compare with it."""
 SHOWN = 5
 """Files of chats that are named."""
+
+SHARES = ("language", "duplicates", "contaminated", "unusable", "personal_data")
+"""Checks whose figures are shares; the others are times and indices."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,11 +144,10 @@ def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
 def _new_text(corpus: CorpusFacts, tokens: Manifest | None) -> tuple[str, ...]:
     # A corpus that adds to another counts its new files alone.
     files = [name for name in corpus.manifest.origin if name.startswith("file ") and " of " not in name]
-    counts = [number(corpus.stats.get(key)) for key in ("in", "kept", "words_out")]
     known = table_of(tokens.figures if tokens else {})
     return (
         f"{len(files):,}",
-        *(human_figure(None if count is None else integer_if_whole(count)) for count in counts),
+        *(human_count(number(corpus.stats.get(key))) for key in ("in", "kept", "words_out")),
         human_bytes(number(corpus.stats.get("bytes_out"))),
         human_figure(number(known.get("new_tokens"))),
         _cost_of_words(known),
@@ -187,7 +190,7 @@ def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> Te
             figure(old),
             figure(new),
             figure(difference.get("value")),
-            interval_words([difference.get("low"), difference.get("high")]),
+            interval_words(ends_of(difference)),
         )
         for label, old, new, difference in rows
     ]
@@ -197,13 +200,8 @@ def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> Te
 
 
 def _chart(rows: list[tuple[str, object, object, Json]], name: str) -> Chart | None:
-    drawn = [
-        Estimate(label=label, value=value, low=ends[0], high=ends[1])
-        for label, _, _, difference in rows
-        if (ends := interval_of([difference.get("low"), difference.get("high")]))
-        and (value := number(difference.get("value"))) is not None
-    ]
     title = f"{name} less champion"
+    drawn = estimates([(label, difference, 1) for label, _, _, difference in rows])
     return intervals(title, "bits per byte", drawn, TextTable(title, (), ()))
 
 
@@ -221,3 +219,22 @@ def _reasons(scores: Json, name: str) -> list[str]:
         f"{'passed' if each.get('passed') else 'not passed'}{'' if each.get('enforced', True) else ', not decisive'}."
         for each in checks
     ]
+
+
+def admission_table(admission: Mapping[str, Any]) -> TextTable:
+    """Build a row for each check; no rows for a run that admits nothing."""
+    rows = []
+    for check in admission.get("checks", ()):
+        say = human_percent if check["name"] in SHARES else human_figure
+        figures = [say(check[key]) for key in ("value", "usual", "limit")]
+        rows.append((check["name"].replace("_", " "), check["source"] or "text", *figures, check["words"]))
+    weeks = admission.get("earlier_weeks", 0)
+    # A limit that is passed by chance alone refuses nothing, so a figure may be above it.
+    notes = [
+        f"Compared with {counted(weeks, 'earlier week')}." if weeks else "",
+        *admission.get("notes", ()),
+    ]
+    columns = ("check", "source", "now", "usually", "limit", "")
+    return TextTable(
+        "Admission of the new text", columns, rows, words=(1, 5), note=" ".join(filter(None, notes))
+    )

@@ -13,7 +13,6 @@ from anadil import __version__
 from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
-from anadil.report.admission_view import admission_table
 from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
@@ -28,7 +27,7 @@ from anadil.report.model_facts import ModelFacts
 from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
-from anadil.report.retrain_view import retrain_view
+from anadil.report.retrain_view import admission_table, retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.talk_view import talk_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view

@@ -4,10 +4,10 @@ from dataclasses import dataclass, replace
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
-from anadil.report.charts import Bar, Estimate
+from anadil.report.charts import Bar
 from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
 from anadil.report.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
-from anadil.report.measures_view import UNSURE, UNSURE_NOTE, interval_of, interval_words
+from anadil.report.measures_view import UNSURE, UNSURE_NOTE, ends_of, estimates, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
 from anadil.report.verdict import (
     before,
@@ -212,17 +212,8 @@ def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) ->
 
 
 def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None:
-    drawn = [
-        Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(label.partition(" ")[0], 3))
-        for label, item in named
-        if (value := number(item.get("value"))) is not None and (ends := _ends(item)) is not None
-    ]  # fmt: skip
+    drawn = estimates([(label, item, COLOURS.get(label.partition(" ")[0], 3)) for label, item in named])
     return intervals(title, "bits per byte, below zero is better", drawn, _difference_table(title, named))
-
-
-def _ends(item: Json) -> tuple[float, float] | None:
-    """Low and high of an interval, where it has a width: one document gives none."""
-    return interval_of([item.get("low"), item.get("high")])
 
 
 def _differences(scores: Json) -> list[tuple[str, Json]]:
@@ -235,7 +226,7 @@ def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
     for label, item in named:
         sure = item.get("significant")
         clear = ("yes" if sure else "no, the interval holds 0") if isinstance(sure, bool) else DASH
-        ends = interval_words([item.get("low"), item.get("high")])
+        ends = interval_words(ends_of(item))
         rows.append((label, figure(item.get("value")), ends, figure(item.get("num_documents")), clear))
     columns = ("difference", "bits per byte", "95 % interval", "documents", "clear")
     return TextTable(caption, columns, rows, words=(4,))

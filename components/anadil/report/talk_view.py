@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from anadil.core.format import counted
 from anadil.report.format import clip
-from anadil.report.generations_view import SEEN, is_greedy
-from anadil.report.read import Json, list_of, table_of
+from anadil.report.generations_view import SEEN, greedy_texts
+from anadil.report.read import Json
 from anadil.report.verdict import answering, candidates_of, released_name
 
 MAX_TALK = 280
@@ -36,11 +36,11 @@ def talk_view(scores: Json) -> Talk | None:
     said = [(name, sample)]
     # The base on the same text shows what training gave.
     # Sampled texts are left out: they differ from seed to seed.
-    others = [each for each in _greedy(candidates.get("base", {}), answers) if each.get("prompt") == prompt]
-    said += [("base", each) for each in others[:1]]
+    others = greedy_texts(candidates.get("base", {}), answers=answers)
+    said += [("base", each) for each in others if each.get("prompt") == prompt][:1]
     return Talk(
         prompt=clip(prompt, MAX_TALK),
-        note=_note(sample, _greedy(candidates[name], answers)),
+        note=_note(sample, greedy_texts(candidates[name], answers=answers)),
         said=tuple(
             (who, clip(str(each.get("text") or "").removeprefix(prompt).strip(), MAX_TALK))
             for who, each in said
@@ -57,7 +57,7 @@ def sample_of(candidate: Json, *, answers: bool) -> Json | None:
     def rank(text: Json) -> tuple[int, bool]:
         return order.get(str(text.get("seen")), 2), text.get("exact") is not True
 
-    return min(_greedy(candidate, answers), key=rank, default=None)
+    return min(greedy_texts(candidate, answers=answers), key=rank, default=None)
 
 
 def _note(sample: Json, texts: list[Json]) -> str:
@@ -68,8 +68,3 @@ def _note(sample: Json, texts: list[Json]) -> str:
     alike = [each for each in texts if each.get("seen") is seen]
     exact = sum(each.get("exact") is True for each in alike)
     return f"{SEEN[seen]}; {exact} of {counted(len(alike), 'such question')} answered word for word"
-
-
-def _greedy(candidate: Json, answers: bool) -> list[Json]:
-    texts = [table_of(each) for each in list_of(candidate.get("generations"))]
-    return [each for each in texts if (each.get("kind") == "answer") == answers and is_greedy(each)]

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 
 from anadil.artifacts import artifact
-from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.artifact import Manifest, verify
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
-from anadil.release.verify_artifact import verify
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.mlflow_spool import tracking_uri
 

@@ -7,6 +7,7 @@ and program version are not part of it, so a release makes no artifact again.
 import functools
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,10 @@ BASE_SUFFIXES = {".json", ".jinja", ".safetensors"}
 """Files of a base model that decide a result; a licence or a page about it decides nothing."""
 PIECES, PIECE_BYTES = 64, 64 * KIB
 """Pieces of a large file of a base model that are read to tell it from another."""
+
+PHASES = f"{RECIPE}pretrain.phases"
+MIXES = ("mix", "anneal")
+MAX_EPOCHS = re.compile(rf"{re.escape(RECIPE)}sources\.[^.]+\.max_epochs")
 
 
 def stage_origin(
@@ -320,3 +325,24 @@ def _sampled(path: Path, size: int) -> str:
             file.seek(size * number // PIECES)
             digest.update(file.read(PIECE_BYTES))
     return digest.hexdigest()
+
+
+def split_shares(origin: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Part an origin into what a resume must not change, and entries that it may.
+
+    An entry that holds both, the phases, stands in both: without its mixes, and as it is.
+    """
+    rest, shares = {}, {}
+    for name, text in origin.items():
+        if MAX_EPOCHS.fullmatch(name):
+            shares[name] = text
+            continue
+        rest[name] = _without_mixes(text) if name == PHASES else text
+        if rest[name] != text:
+            shares[name] = text
+    return rest, shares
+
+
+def _without_mixes(phases: str) -> str:
+    plain = [{key: value for key, value in phase.items() if key not in MIXES} for phase in json.loads(phases)]
+    return json.dumps(plain, ensure_ascii=False)

@@ -11,18 +11,19 @@ from pathlib import Path
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below
+from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
 from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.own_folder import work_folder
 from anadil.core.stage import Stage
-from anadil.core.stages import PER_SOURCE
+from anadil.core.stages import PER_SOURCE, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
 from anadil.runtime.flow import Step
-from anadil.runtime.job import Figures, external_files, external_side_files, kind_of, source_of, word_of
+from anadil.runtime.job import Figures, Job, external_files, external_side_files, kind_of, source_of, word_of
 from anadil.runtime.source_inputs import refuse_other_sources
 
 log = logging.getLogger(__name__)
@@ -257,3 +258,23 @@ def log_figures(figures: Figures) -> None:
     seconds = figures.get("seconds")
     took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
     log.info("%s%s", line, took, extra={"figures": figures})
+
+
+def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:
+    """Return the artifact of a stage for another recipe and this job's inputs, fetched; None if there is none."""
+    if job.recipe.storage.root is None:
+        return None
+    inputs: dict[str, Manifest] = {}
+    for word, path in job.inputs.items():
+        if (read := artifact.read_manifest(str(path))) is None:
+            return None  # a key needs all of them
+        inputs[word] = read
+    stage = STAGES[name]
+    origin = stage_origin(stage, recipe, inputs, (), job.side_files)
+    uri = join(str(job.recipe.storage.root), stage.writes, artifact.origin_key(origin))
+    try:
+        manifest = artifact.read_manifest(uri)
+        return None if manifest is None or manifest.origin != origin else fetch(uri, stage.writes)
+    except IntegrityError as error:
+        log.warning("%s; what it holds is made again", error)
+        return None

@@ -19,9 +19,15 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
-from anadil.runtime.cache_key import INPUT, RECIPE, RESULT_VERSION, current_origin, origin_changes
+from anadil.runtime.cache_key import (
+    INPUT,
+    RECIPE,
+    RESULT_VERSION,
+    current_origin,
+    origin_changes,
+    split_shares,
+)
 from anadil.runtime.planned_artifact import Neighbours, PlannedArtifact, place_of, work_of
-from anadil.runtime.shares import split_shares
 
 VARIABLE = "ANADIL_REMAKE"
 """Environment variable that stands for `--remake`, also in the steps of a pipeline."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Job
-from anadil.runtime.reusable_artifact import reusable_artifact
+from anadil.runtime.planned_artifact import reusable_artifact
 from anadil.tokenizer.candidate import TokenizerCandidate
 from anadil.tokenizer.usage import TokenUsage, usage_in
 

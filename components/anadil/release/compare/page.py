@@ -7,7 +7,7 @@ from typing import Any
 from anadil import __version__
 from anadil.core.format import DASH
 from anadil.release.compare.compared_runs import ComparedRuns
-from anadil.release.compare.run_facts import RunFacts, records
+from anadil.release.compare.run_facts import RunFacts
 from anadil.release.compare.score_pairs import ScorePair
 from anadil.release.compare.tables import COST_COLUMNS, SCORE_COLUMNS, cost_rows, score_rows, value_text
 from anadil.report.charts import Estimate, Line
@@ -18,7 +18,7 @@ from anadil.report.generations_view import (
     OPEN_BEGINNINGS,
     PromptView,
     chosen_prompts,
-    is_greedy,
+    greedy_texts,
     prompts_of,
 )
 from anadil.report.read import Json, last_part
@@ -226,7 +226,4 @@ def _greedy(run: RunFacts, kind: str) -> tuple[str, list[Json]]:
     """The candidate whose texts of a kind are shown, and those texts."""
     known = candidates_of(run.scores)
     candidate = next((name for name in KINDS[kind] if name in known), "")
-    lines = records(known.get(candidate, {}).get("generations"))
-    return candidate, [
-        each for each in lines if (each.get("kind") == "answer") == (kind == "answer") and is_greedy(each)
-    ]
+    return candidate, greedy_texts(known.get(candidate, {}), answers=kind == "answer")

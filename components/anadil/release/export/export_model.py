@@ -17,11 +17,11 @@ from typing import Literal
 from anadil.artifacts import local_directory
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
+from anadil.artifacts.local_directory import check_space
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.progress import progress
-from anadil.release.export.disk_space import check_space
 from anadil.release.model_source import ModelSource
 from anadil.report.model_card import licence_files_of, model_card
 

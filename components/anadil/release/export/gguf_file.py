@@ -11,12 +11,12 @@ from gguf import GGMLQuantizationType as Type
 from gguf import GGUFWriter, LlamaFileType, RopeScalingType
 from transformers import PreTrainedConfig
 
+from anadil.artifacts.local_directory import check_space
 from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family import Gguf
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release.export import gguf_shape, gguf_tensors
-from anadil.release.export.disk_space import check_space
 from anadil.release.export.gguf_refusal import check_gguf
 from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
 

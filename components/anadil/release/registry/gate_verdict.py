@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact
-from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.artifact import Manifest, verify
 from anadil.artifacts.find import root_of
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import DataError, GateError, IntegrityError
-from anadil.release.verify_artifact import verify
 from anadil.report.model_facts import newest_scores
 from anadil.report.verdict import before, check_words, checks_of, outcome_words
 

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from anadil.artifacts import artifact
+from anadil.artifacts.artifact import verify
 from anadil.core.candidates import answers
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
 from anadil.recipe.retrain import Champion
@@ -22,7 +23,6 @@ from anadil.release.registry.mlflow_metadata import (
     undone_on_failure,
 )
 from anadil.release.registry.promotion_lock import exclusive
-from anadil.release.verify_artifact import verify
 from anadil.runtime.champion import ALIAS
 
 log = logging.getLogger(__name__)

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Literal
 
 from anadil.artifacts import artifact, storage
-from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.artifact import Manifest, verify
 from anadil.artifacts.base_model import BUILT_IN
 from anadil.artifacts.find import artifacts_below, find_artifact, read_table
 from anadil.artifacts.uri import join
 from anadil.clean.shards.shards import names
 from anadil.core.errors import AnadilError, IntegrityError
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES
-from anadil.release.verify_artifact import verify
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.report.read import field, last_part, list_of, table_of
 from anadil.runtime.cache_key import BASE_FILES, EARLIER, INPUT, base_files

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from pathlib import Path
 
-from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.artifact import Manifest, sha256_of
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.artifacts.weight_files import has_weights, weight_files
@@ -18,7 +18,6 @@ from anadil.release.trace.corpus_rows import find_documents, list_documents, que
 from anadil.release.trace.page import answer, trace_page
 from anadil.release.trace.traced_model import Json, TracedModel, TrainedText
 from anadil.release.trace.weeks import corpus_digests, earlier_digests, weeks_of
-from anadil.release.verify_artifact import sha256_of
 from anadil.report.read import field, sum_stats
 from anadil.runtime.job import source_of
 
