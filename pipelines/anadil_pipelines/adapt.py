@@ -80,7 +80,7 @@ def adapt(recipe: Recipe, until: str = "", *, here: bool = False, retrains: bool
 def describe(recipe: Recipe, *, retrains: bool) -> str:
     """Return what the pipeline of a recipe does, in a few words."""
     if retrains:
-        return f"Retrain the {recipe.language_code} champion on the text that came since"
+        return f"Retrain the {recipe.language_code} champion on the text and chats that came since"
     return f"Adapt {recipe.base.model} to {recipe.language_code}"
 
 

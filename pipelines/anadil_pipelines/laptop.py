@@ -30,6 +30,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.log import RUN_LOG, run_log
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.mlflow_database import SCHEME
@@ -52,6 +53,8 @@ log = logging.getLogger(__name__)
 
 
 NO_FILES: Mapping[str, str] = MappingProxyType({})
+RELEASE = f"anadil.{FLOW[-1].name}"
+"""Module of the step that tells people of its outcome."""
 SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 
@@ -130,7 +133,7 @@ class Containers(docker_task_handler.DockerTaskHandler):
         try:
             code = run_container(
                 client, self.image, _with_run(self.steps.run, self.full_command), self.mounts, self.env_vars,
-                network=self.network,
+                network=self.network, alerts=RELEASE in self.full_command,
             )  # fmt: skip
         except ImageNotFound:
             raise PreflightError(
@@ -143,18 +146,21 @@ class Containers(docker_task_handler.DockerTaskHandler):
 
 def run_container(
     client: Any, image: str, command: list[str], mounts: dict[str, str], environment: dict[str, str],
-    *, network: bool = False,
+    *, network: bool = False, alerts: bool = False,
 ) -> int:  # fmt: skip
     """Run `command` in a container, its log passed on to stderr; return the exit code.
 
     The first argument replaces the image's entrypoint. It gets MLflow's variables, for a registry may be a file of this
-    machine; with `network` those of AWS and Hugging Face too.
+    machine; with `network` those of AWS and Hugging Face too. With `alerts` it gets the addresses of those who are told,
+    where this process has some, and the network with them.
     """
+    addresses = {each.variable: each.address() for each in CHANNELS if alerts and each.address()}
+    network = network or bool(addresses)
     prefixes = ("MLFLOW_", "AWS_", "HF_") if network else ("MLFLOW_",)
     variables = {key: value for key, value in os.environ.items() if key.startswith(prefixes)}
     container = client.containers.run(
         image, command[1:], entrypoint=command[:1], detach=True,
-        environment={"HOME": SCRATCH} | ASLEEP | variables | environment,
+        environment={"HOME": SCRATCH} | ASLEEP | variables | addresses | environment,
         volumes={path: {"bind": path, "mode": mode} for path, mode in mounts.items()},
         user=f"{os.getuid()}:{os.getgid()}", read_only=True, tmpfs={SCRATCH: ""},
         network_mode="bridge" if network else "none",

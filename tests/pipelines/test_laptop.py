@@ -140,6 +140,37 @@ def test_a_container_that_needs_the_network_gets_it_with_the_credentials(
     assert "AWS_REGION" not in docker.options["environment"]
 
 
+@pytest.mark.parametrize("stage", ["release", "evaluate"])
+def test_the_step_that_tells_people_gets_their_addresses_and_no_other_does(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    docker = Docker(0)
+    monkeypatch.setattr(docker, "close", lambda: None, raising=False)
+    monkeypatch.setattr("docker.from_env", lambda: docker)
+    monkeypatch.setattr(Containers, "mounts", {})
+    monkeypatch.setenv("ANADIL_SLACK_WEBHOOK", "https://hooks.slack.com/services/secret")
+    monkeypatch.setenv("AWS_REGION", "eu-central-1")
+    command = [
+        "python",
+        "-m",
+        f"anadil.{stage}",
+        json.dumps({"inputs": {"parameterValues": {}}, "outputs": {}}),
+    ]
+
+    Containers("anadil/tools:1", command, "/work", config.DockerRunner()).run()
+
+    given = docker.options["environment"]
+    is_told = stage == "release"
+    assert (given.get("ANADIL_SLACK_WEBHOOK", "").endswith("secret"), "AWS_REGION" in given) == (
+        is_told,
+        is_told,
+    )
+    # One without an address is not handed on as an empty value.
+    assert "ANADIL_SNS_TOPIC" not in given
+    assert docker.options["network_mode"] == ("bridge" if is_told else "none")
+    assert "secret" not in str(docker.arguments)
+
+
 def test_a_container_is_removed_when_its_log_breaks_off() -> None:
     docker = Docker(0, breaks=True)
 

@@ -206,7 +206,9 @@ def test_a_recurring_retraining_is_pinned_and_learns_its_time(
     [made], [version] = kubeflow.recurring_runs, kubeflow.pipeline_versions
     assert made["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
     assert made["runtime_config"]["parameters"]["scheduled"] == "[[ScheduledTime]]"
-    assert made["description"].startswith("Retrain the az champion on the text that came since, anadil")
+    assert made["description"].startswith(
+        "Retrain the az champion on the text and chats that came since, anadil"
+    )
     tasks = version["pipeline_spec"]["pipeline_spec"]["components"]["comp-exit-handler-1"]["dag"]["tasks"]
     assert "retrain" in tasks
 

@@ -1,11 +1,12 @@
 """Retrainings on new chats: which files count, what is kept, and where the run begins."""
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from anadil.artifacts import artifact
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, RecipeError
 from anadil.preflight.week_cost import week_cost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -17,11 +18,12 @@ from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import Registry, add_text, make_week, recipe_of, released
 
 
-def with_chats(root: Path, **keys: object) -> Recipe:
+def with_chats(root: Path, retrain: object = None, **keys: object) -> Recipe:
     """A recipe of text and of chats, with a file of each."""
     add_text(root / "text", "1.jsonl")
     add_text(root / "chats", "1.jsonl", "question")
-    return recipe_of(root, finetune={"inputs": [f"{root}/chats/*.jsonl"], **keys})
+    sections = {"retrain": retrain} if retrain else {}
+    return recipe_of(root, finetune={"inputs": [f"{root}/chats/*.jsonl"], **keys}, **sections)
 
 
 def first_week(registry: Registry, recipe: Recipe, champion: str = "adapter") -> dict[str, str]:
@@ -174,3 +176,113 @@ def test_the_champions_model_is_compared_with_what_is_made_of_it(tmp_path: Path,
     manifest = artifact.finished_manifest(uris["model"], "model")
     assert planned.champion is not None
     assert planned.champion.digest == manifest.digest
+
+
+NEW = {"retrain": {"chats": "new"}}
+
+
+def test_new_chats_alone_go_on_with_the_champions_adapter_where_the_recipe_asks_for_it(
+    tmp_path: Path, registry: Registry
+) -> None:
+    recipe = with_chats(tmp_path, **NEW)
+    recipe.finetune.mix.update({"1": 1.0, "chats": 2.0, "others": 3.0})
+    uris = first_week(registry, recipe)
+    new = add_text(tmp_path / "chats", "2.jsonl", "another")
+
+    result = resolve(recipe)
+
+    assert result.recipe.finetune.start_from == uris["adapter"]
+    # Both files are of the data set `chats`, after their folder.
+    assert (result.recipe.finetune.inputs, result.recipe.finetune.mix) == ((new,), {"chats": 2.0})
+    assert (
+        f"retrain.chats: new: finetuning goes on with the champion's adapter {uris['adapter']}, and repeats no earlier chat"
+        in result.lines
+    )
+
+
+def test_chats_of_all_weeks_are_known_of_an_adapter_that_went_on_with_others(
+    tmp_path: Path, registry: Registry
+) -> None:
+    recipe = with_chats(tmp_path, **NEW)
+    first_week(registry, recipe)
+    for version in ("2", "3"):
+        add_text(tmp_path / "chats", f"{version}.jsonl", f"another {version}")
+        registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], version)
+
+    result = resolve(recipe)
+
+    assert result.state == "nothing"
+    assert result.lineage is not None
+    assert len(result.lineage.adapters) == 3
+    assert [Path(uri).name for uri in result.lineage.chats] == ["1.jsonl", "2.jsonl", "3.jsonl"]
+    assert not any("finetune." in line for line in result.lines)
+
+
+def test_chats_of_an_adapter_that_is_gone_count_as_new_and_that_is_said(
+    tmp_path: Path, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = with_chats(tmp_path, **NEW)
+    uris = first_week(registry, recipe)
+    add_text(tmp_path / "chats", "2.jsonl", "another")
+    registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], "2")
+    shutil.rmtree(uris["adapter"])
+
+    assert resolve(recipe).num_files == 1
+    assert "restore it or name its root as storage.root. Until then its chats count as new" in caplog.text
+
+
+@pytest.mark.parametrize(("champion", "text"), [("model", ""), ("adapter", "2.jsonl")])
+def test_all_chats_are_learnt_where_no_adapter_fits_and_that_is_said(
+    tmp_path: Path, registry: Registry, champion: str, text: str
+) -> None:
+    recipe = with_chats(tmp_path, **NEW)
+    first_week(registry, recipe, champion)
+    add_text(tmp_path / "chats", "2.jsonl", "another")
+    if text:
+        add_text(tmp_path / "text", text)
+
+    result = resolve(recipe)
+
+    assert (result.recipe.finetune.start_from, result.recipe.finetune.inputs) == (
+        None,
+        recipe.finetune.inputs,
+    )
+    why = "with new text the model below" if text else "the champion is no adapter"
+    assert any(line.startswith(f"retrain.chats: new: {why}") for line in result.lines)
+
+
+def test_an_adapter_of_another_form_is_refused_before_anything_is_trained(
+    tmp_path: Path, registry: Registry
+) -> None:
+    first_week(registry, with_chats(tmp_path))
+    add_text(tmp_path / "chats", "2.jsonl", "another")
+    wider = recipe_of(tmp_path, finetune={"inputs": [f"{tmp_path}/chats/*.jsonl"], "rank": 8}, **NEW)
+
+    with pytest.raises(
+        RecipeError, match=r"another form than the recipe's adapter: finetune\.rank 64 -> 8; set"
+    ):
+        resolve(wider)
+
+
+def test_new_chats_alone_do_not_go_with_pairs(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"finetune\.preference repeats all pairs behind them"):
+        recipe_of(tmp_path, finetune={"inputs": ["c.jsonl"], "preference": {"inputs": ["p.jsonl"]}}, **NEW)
+
+
+def test_a_retraining_on_new_chats_alone_costs_no_more_than_they_do(
+    tmp_path: Path, registry: Registry
+) -> None:
+    recipe = with_chats(tmp_path, **NEW)
+    first_week(registry, recipe)
+    for version in ("2", "3"):
+        add_text(tmp_path / "chats", f"{version}.jsonl", "question")
+        path = Path(f"{tmp_path}/chats/{version}.jsonl")
+        path.write_bytes(path.read_bytes() + int(version) * b"\n")
+        result = resolve(recipe)
+        assert result.lineage is not None
+        cost = week_cost(recipe, result.recipe, result.lineage, result.inputs, result.chats)
+        registry.set_champion(make_week(result.recipe, until="finetune")["adapter"], version)
+
+        # As long as the finetuning of one file, where from the base all are learnt.
+        assert 3_600 * cost.week.hours == pytest.approx(36, rel=0.15)
+        assert (cost.week.chat_files, cost.from_base.chat_files) == (1, int(version))

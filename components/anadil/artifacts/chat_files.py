@@ -4,6 +4,7 @@ A row that is no good chat is skipped under a reason. A line that is no JSON end
 """
 
 import itertools
+import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ from anadil.text.chat_columns import (
     with_names,
 )
 from anadil.text.chat_marks import SIDES, Use, mark_of, unsure, uses_of
-from anadil.text.chats import Chat, DroppedChats, Refusal, messages_of
+from anadil.text.chats import Chat, DroppedChats, Message, Refusal, messages_of
 from anadil.text.choices import choices_of, first_place, has_choices, names_place, with_chosen
 from anadil.text.drop_reasons import DROP_REMEDIES
 from anadil.text.letters import UNKNOWN, Letters
@@ -53,6 +54,8 @@ MAX_LOOKED_AT = 10_000
 """Rows of a file that are looked at to tell marks of answers from classes."""
 
 
+HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
+"""Files that finetuning writes beside an adapter."""
 NO_NAMES: Names = {}
 
 
@@ -77,6 +80,23 @@ def read_chats(
         else:
             choices = choices_of(row, chat[-2].content, chat[-1].content)
             yield Chat(messages=chat, place=place, source=source, choices=choices)
+
+
+def kept_chats(path: Path) -> list[Chat]:
+    """Return the chats that finetuning has written into a file beside an adapter; none without the file."""
+    if not path.is_file():
+        return []
+    # Not `splitlines`: a chat may hold U+2028 or U+0085, which end no line of JSON lines.
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    return [
+        Chat(
+            messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
+            place=f"{path.name}:{number}",
+            source=row.get("source", ""),
+            choices=tuple(row.get("choices", ())),
+        )
+        for number, row in enumerate(rows, start=1)
+    ]
 
 
 def read_pairs(

@@ -52,7 +52,7 @@ PIPELINES = ("cluster.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "runs.run", "add_run"),
     **{stage.name: Command(f"one stage: {stage.summary}") for stage in FLOW},
-    "retrain": Command("teach the champion the text that came since", "runs.retrain", "add_retrain"),
+    "retrain": Command("teach the champion the text and chats that came since", "runs.retrain", "add_retrain"),
     "watch": Command("show runs as pages in a browser, while they run and after", "runs.watch", "add_watch"),
     "list": Command("list the runs of a work directory and of a store", "runs.list", "add_list"),
     "compare": Command("compare two runs: recipes, scores, curves, answers, cost", "runs.compare", "add_compare"),

@@ -63,5 +63,5 @@ def stages_until(name: str) -> tuple[Stage, ...]:
 
 def add_retrain_option(parser: argparse.ArgumentParser) -> None:
     """`--retrain`, of the commands of a pipeline."""
-    text = "teach the registry's champion the text that came since, as `anadil retrain` does"
+    text = "teach the registry's champion the text and chats that came since, as `anadil retrain` does"
     parser.add_argument("--retrain", action="store_true", help=text)

@@ -215,6 +215,7 @@ FLOW = (
         rooms=("model", "plan"),
         reads=("merged", "model"),
         either=("merged", "model"),
+        extends="finetune.start_from",
         writes="adapter",
         sections=("finetune", "seed"),
         files="finetune.inputs",

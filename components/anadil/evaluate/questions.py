@@ -5,7 +5,6 @@ Any other is scored through the template, where its tokenizer has one, and as pl
 that no model seems to have learned an answer when all that it learned was the template.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,14 +15,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.artifacts.chat_files import read_chats
+from anadil.artifacts.chat_files import HELDOUT_CHATS, SEEN_CHATS, kept_chats, read_chats
 from anadil.core.errors import DataError
 from anadil.evaluate.models import ScoredModel, encode_for_all
 from anadil.model.chat_ids import chat_ids, rendered
 from anadil.model.load import encode_texts
 from anadil.runtime.job import Job
 from anadil.text.chat_columns import Names
-from anadil.text.chats import Chat, DroppedChats, Message, fingerprint
+from anadil.text.chats import Chat, DroppedChats, fingerprint
 from anadil.text.corpus import Document
 from anadil.text.letters import Letters, letters_of
 
@@ -31,8 +30,6 @@ log = logging.getLogger(__name__)
 
 KEY = "evaluate.questions"
 """Recipe key of the files."""
-HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
-"""Files of the adapter."""
 MAX_SCORED = 2_000
 """Questions whose answers' likelihood is measured; an interval gains little from more. Chosen by us."""
 BLANK_LINE = "\n\n"
@@ -98,14 +95,12 @@ def read_questions(job: Job) -> Questions:
     heldout = (
         _chats_of_files(files, job.recipe.finetune.columns, letters_of(job.recipe.language_code))
         if files
-        else _chats_of_adapter(adapter, HELDOUT_CHATS)
+        else _beside(adapter, HELDOUT_CHATS)
     )
     most = job.recipe.evaluate.max_questions
     asked_ids = {chat.id for chat in _sample(heldout, most)}
     questions = [Question(chat=chat, seen=False) for chat in _sample(heldout, MAX_SCORED)]
-    questions += [
-        Question(chat=chat, seen=True) for chat in _sample(_chats_of_adapter(adapter, SEEN_CHATS), most)
-    ]
+    questions += [Question(chat=chat, seen=True) for chat in _sample(_beside(adapter, SEEN_CHATS), most)]
     asked = (place for place, each in enumerate(questions) if each.seen or each.chat.id in asked_ids)
     return Questions(listed=tuple(questions), asked=frozenset(asked), files=tuple(files))
 
@@ -126,21 +121,8 @@ def _chats_of_files(files: Sequence[str], columns: Names, letters: Letters) -> l
     return chats
 
 
-def _chats_of_adapter(adapter: Path | None, name: str) -> list[Chat]:
-    path = adapter / name if adapter else None
-    if path is None or not path.is_file():
-        return []
-    # Not `splitlines`: a chat may hold U+2028 or U+0085, which end no line of JSON lines.
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-    return [
-        Chat(
-            messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
-            place=f"{name}:{number}",
-            source=row.get("source", ""),
-            choices=tuple(row.get("choices", ())),
-        )
-        for number, row in enumerate(rows, start=1)
-    ]
+def _beside(adapter: Path | None, name: str) -> list[Chat]:
+    return kept_chats(adapter / name) if adapter else []
 
 
 def _sample(chats: Sequence[Chat], size: int) -> list[Chat]:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig
+from peft import LoraConfig, set_peft_model_state_dict
 from peft.utils.other import AuxiliaryTrainingWrapper
+from safetensors.torch import load_file
 from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
 from anadil.finetune.chat_format import chat_format
+from anadil.finetune.merge import ADAPTER
 from anadil.model.load import load_model, pick_dtype
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.runtime.job import Job
@@ -79,6 +81,12 @@ def adapter_config(
         trainable_token_indices=_token_indices(rows, model, tokenizer),
         task_type="CAUSAL_LM",
     )
+
+
+def take_adapter(model: PreTrainedModel, folder: Path) -> None:
+    """Put the weights of an adapter of the same form into a model's."""
+    loaded = set_peft_model_state_dict(model, load_file(folder / ADAPTER))
+    assert not loaded.unexpected_keys, loaded.unexpected_keys
 
 
 def linear_layers(model: Any) -> list[str]:

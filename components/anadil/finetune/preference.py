@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from peft import set_peft_model_state_dict
-from safetensors.torch import load_file
 from transformers import PreTrainedTokenizerFast
 from trl.trainer.dpo_config import DPOConfig
 
@@ -22,8 +20,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import PreflightError
 from anadil.finetune import training
-from anadil.finetune.learning import adapter_config, load_for_training
-from anadil.finetune.merge import ADAPTER
+from anadil.finetune.learning import adapter_config, load_for_training, take_adapter
 from anadil.finetune.pair_trainer import HELDOUT, LOGGED, LogProbabilities, PairTrainer
 from anadil.finetune.pairs import Pairs
 from anadil.model.process_group import Group
@@ -143,8 +140,7 @@ def _trainer(
     )
     training.prepare(trainer)
     if not trains_all:
-        loaded = set_peft_model_state_dict(trainer.model, load_file(finetuned / ADAPTER))
-        assert not loaded.unexpected_keys, loaded.unexpected_keys
+        take_adapter(trainer.model, finetuned)
     return trainer
 
 

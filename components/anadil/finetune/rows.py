@@ -10,7 +10,7 @@ import logging
 import os
 import random
 from array import array
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, get_args
@@ -78,10 +78,18 @@ class Rows:
     """Digest of all ids, labels and their order, by which a checkpoint knows its rows."""
 
 
-def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> Rows:
+def read_rows(
+    job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats, heldout: Sequence[Chat] = ()
+) -> Rows:
     """Return every chat that can be trained on, as ids and labels; log the others.
 
     Writes `heldout_chats.jsonl` and `seen_chats.jsonl` beside the adapter.
+
+    Args:
+        job: Its files are read.
+        tokenizer: The model's.
+        dropped: Takes what is left out.
+        heldout: Chats that the adapter which training begins with has never seen, and that stay held out.
 
     Raises:
         DataError: None can, or a part that the recipe asks for is empty.
@@ -90,12 +98,16 @@ def read_rows(job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChat
     settings, seed = job.recipe.finetune, job.recipe.seed
     path = rows_file(job, "rows")
     with _ChatFile(path) as file:
-        for chat, example in _encoded(job, tokenizer, dropped):
+        for chat, example in _encoded(job, tokenizer, dropped, heldout):
+            file.add(chat, example, "heldout")
+        letters = letters_of(job.recipe.language_code)
+        chats = read_chats(job.files, dropped, columns=settings.columns, letters=letters)
+        for chat, example in _encoded(job, tokenizer, dropped, chats):
             file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
     rows = Dataset.from_file(str(path))
     parts = _without_repeats(file, path, dropped)
     num_rows = sum(map(len, parts.values()))
-    refuse_no_chats(job.files, num_rows, dropped, columns=settings.columns)
+    refuse_no_chats(job.files, max(0, num_rows - len(heldout)), dropped, columns=settings.columns)
     trained, mix = _mix(parts["train"], rows, settings.mix)
     shown = mix.places(seed, 0)
     order = b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
@@ -180,18 +192,13 @@ class _ChatFile(RowWriter):
 
 
 def _encoded(
-    job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats
+    job: Job, tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats, chats: Iterable[Chat]
 ) -> Iterator[tuple[Chat, Example]]:
     settings = job.recipe.finetune
     limit = fitting_length(job, "finetune.max_length", settings.max_length)
-    chats = EvaluationQuestions(job).without(
-        read_chats(
-            job.files, dropped, columns=settings.columns, letters=letters_of(job.recipe.language_code)
-        ),
-        dropped,
-    )
     system = settings.system_text
-    return encode_chats(tokenizer, (chat.with_system(system) for chat in chats), limit, dropped)
+    asked = (chat.with_system(system) for chat in EvaluationQuestions(job).without(chats, dropped))
+    return encode_chats(tokenizer, asked, limit, dropped)
 
 
 def fitting_length(job: Job, key: str, limit: int) -> int:

@@ -24,6 +24,7 @@ from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.pairs import read_pair_rows
 from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
 from anadil.finetune.rows import Rows, read_rows
+from anadil.finetune.start_adapter import read_start_adapter
 from anadil.finetune.system_turn import recipe_format, system_turn, with_system
 from anadil.finetune.validation import is_over, read_history
 from anadil.model.family_table import refuse_mixture
@@ -31,7 +32,7 @@ from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
 from anadil.model.peer_failure import peers
 from anadil.model.placement import free_memory
 from anadil.model.process_group import Group, group
-from anadil.runtime.cache_key import recipe_origin, result_version
+from anadil.runtime.cache_key import extended, recipe_origin, result_version
 from anadil.runtime.environment import in_group
 from anadil.runtime.job import Figures, Job
 from anadil.text.chats import DroppedChats
@@ -94,7 +95,8 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
             "model is served; finetune.system sets another, or none", system,
         )  # fmt: skip
     dropped = DroppedChats()
-    rows = read_rows(own_job, tokenizer, dropped)
+    start = read_start_adapter(job.recipe, job.inputs["model"], processes)
+    rows = read_rows(own_job, tokenizer, dropped, start.heldout if start else ())
     # Before the first step, which may take hours.
     pairs = (
         read_pair_rows(own_job, settings.preference, tokenizer, rows.heldout_questions)
@@ -102,7 +104,9 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         else None
     )
     steps = training.num_steps(rows.mix.size, settings)
-    trainer = training.new_trainer(job, device, tokenizer, rows, steps, processes)
+    trainer = training.new_trainer(
+        job, device, tokenizer, rows, steps, processes, start.folder if start else None
+    )
     audited = audit(trainer.train_dataset, tokenizer, dropped)
     audited |= {"system_turn": system} if system else {"system_turn_left_out": default} if default else {}
     audited |= {"preference": pairs.audit} if pairs else {}
@@ -191,6 +195,7 @@ def _origin(job: Job, rows: Rows, processes: Group) -> dict[str, str]:
         },
         "embedding rows": job.recipe.trained_embeddings,
         "input model": model.digest,
+        **extended(STAGES["finetune"], job.recipe),
         "chats": rows.digest,
         # Other files, not other numbers: one process has its own form of checkpoints.
         "shared by processes": str(processes.size > 1),

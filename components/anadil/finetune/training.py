@@ -26,8 +26,9 @@ from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
 from anadil.finetune import validation
-from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows
+from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows, take_adapter
 from anadil.finetune.rows import Rows
+from anadil.finetune.start_adapter import MERGED
 from anadil.finetune.trainer import ChatTrainer, load_in_first_process
 from anadil.model.process_group import Group
 from anadil.plan.finetuning import recomputes
@@ -74,13 +75,18 @@ def new_trainer(
     rows: Rows,
     steps: int,
     processes: Group,
+    start: Path | None,
 ) -> Any:
-    """Return an SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are."""
+    """Return an SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
+
+    It begins with the adapter of another run, or with its merged model where all weights learn, if `start` names one.
+    """
     # TRL's own kernel for the loss does not hold the logits, so Liger's is not needed; and on a
     # CPU Liger would break every Llama of the process.
     settings = job.recipe.finetune
     set_up_model(job, tokenizer, processes)
-    model = load_for_training(job, device)
+    trains_all = settings.trains == "all"
+    model = load_for_training(job, device, start / MERGED if start and trains_all else None)
     trainer = ChatTrainer(
         batch_size=settings.batch_size,
         mix=rows.mix,
@@ -101,6 +107,8 @@ def new_trainer(
         peft_config=adapter_config(settings, job.recipe.trained_embeddings, model, tokenizer),
     )
     prepare(trainer)
+    if start and not trains_all:
+        take_adapter(trainer.model, start)
     return trainer
 
 

@@ -4,7 +4,7 @@ Documents and tokens follow from the bytes of the new files as they did for the 
 the time that it took then. So a machine, a tokenizer and a kind of text count as they are, and nothing is assumed of them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil
 
@@ -19,7 +19,7 @@ from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import stage_costs
 from anadil.report.read import table_of
 from anadil.retrain.derive import KEPT, OF_TEXT
-from anadil.retrain.lineage import Lineage, Made
+from anadil.retrain.lineage import Lineage, Made, chats_of
 from anadil.retrain.new_files import Inputs
 from anadil.runtime.cache_key import INPUT
 from anadil.runtime.flow import Step
@@ -144,7 +144,7 @@ def week_cost(
         parts |= {part_name(source, is_new=True): each for source, each in new.items()}
         week = run.cost(recipe, new, _steps(derived, parts), is_week=True)
     elif derived.retrain and derived.retrain.keeps_model:
-        week = run.cost(recipe, {}, 0, is_week=True)
+        week = run.cost(derived, {}, 0, is_week=True)
     return WeekCost(week=week, from_base=from_base)
 
 
@@ -179,7 +179,7 @@ class _ChampionRun:
     """Times of the champion's run, and what they were for."""
 
     def __init__(self, lineage: Lineage, chats: Inputs) -> None:
-        self._chats = chats
+        self._chats, self._adapters = chats, lineage.adapters
         self._manifests = {word: manifest for word, (_, manifest) in _whole_run(lineage).items()}
         self._training = read_table(*lineage.made["model"], "training.json")
         self._run_text = {source: _text_of_run(lineage, source) for source in lineage.earlier}
@@ -189,35 +189,43 @@ class _ChampionRun:
         hours, usd = 0.0, None
         for stage in stage_costs(self._manifests, {"model": self._training}):
             step = Step.named(stage.name)
-            part = stage.seconds / 3600 * self._factor(step, text, is_week=is_week)
+            part = stage.seconds / 3600 * self._factor(recipe, step, text, is_week=is_week)
             if step.stage.name == "pretrain":
                 part = self._training_hours(recipe, steps)
             hours += part
             if stage.per_hour is not None:
                 usd = (usd or 0.0) + part * stage.per_hour
-        total = sum(text.values(), NO_TEXT)
+        total, learnt = sum(text.values(), NO_TEXT), self._learnt_chats(recipe)
         return RunCost(
             documents=round(total.documents), tokens=round(total.tokens), steps=steps, hours=hours, usd=usd,
-            chat_files=len(self._chats.sizes),
+            chat_files=len(learnt),
         )  # fmt: skip
 
-    def _factor(self, step: Step, text: Mapping[str, _Text], *, is_week: bool) -> float:
+    def _factor(self, recipe: Recipe, step: Step, text: Mapping[str, _Text], *, is_week: bool) -> float:
         """Time of a stage over what it was for the champion."""
         # Without new text a week takes all that is made of text.
         if step.stage.writes in (KEPT if text else OF_TEXT):
             return 0.0 if is_week else 1.0
         if step.stage.name == "finetune":
-            return self._chats_factor()
+            return self._chats_factor(recipe)
         measure = {"clean": "bytes_in", "encode": "tokens"}.get(step.stage.name)
         if measure is None:
             return 1.0
         known = getattr(self._run_text.get(step.source, NO_TEXT), measure)
         return getattr(text.get(step.source, NO_TEXT), measure) / known if known else 0.0
 
-    def _chats_factor(self) -> float:
-        """Bytes of all chats over those that were learnt and are there as they were; 1 where none are."""
-        held = self._chats.num_bytes_held
-        return sum(self._chats.sizes.values()) / held if held else 1.0
+    def _learnt_chats(self, recipe: Recipe) -> Collection[str]:
+        """Files of chats that a run learns: all, or the new ones where it goes on with the champion's adapter."""
+        return self._chats.unlearnt if recipe.finetune.start_from else self._chats.sizes
+
+    def _chats_factor(self, recipe: Recipe) -> float:
+        """Bytes of chats over those that the champion's run learnt and that are there as they were; 1 where none are."""
+        sizes, held = self._chats.sizes, self._chats.num_bytes_held
+        if len(self._adapters) > 1:
+            # One that went on with another has learnt the files of its own week alone.
+            names = chats_of(self._adapters[0][1]).keys() - set(self._chats.unlearnt)
+            held = sum(sizes[uri] for uri in names & sizes.keys())
+        return sum(sizes[uri] for uri in self._learnt_chats(recipe)) / held if held else 1.0
 
     def _training_hours(self, recipe: Recipe, steps: int) -> float:
         rate = number(self._training.get("tokens_per_s"))

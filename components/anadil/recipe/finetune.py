@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, field_validator, model_validator
 
-from anadil.recipe.fields import Fraction, StrictModel
+from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel
 from anadil.text.chat_columns import ChatColumn
 
 EmbeddingRows = Literal["none", "control", "all"]
@@ -44,6 +44,9 @@ class Preference(StrictModel):
 class Finetune(StrictModel):
     """model, chats -> adapter."""
 
+    # The content decides, which is an input of the stage; its place does not.
+    start_from: Annotated[Place | None, NEUTRAL] = None
+    """Adapter of another run, a directory or `s3://`, with whose weights finetuning begins; its held-out chats stay held out. It has to be of the same model, and of the same form. Left out, a new one."""
     inputs: tuple[str, ...] = ()
     """Files or datasets of chats: `.jsonl[.gz|.zst]`, `.json`, `.parquet`, `.arrow`, `.csv`, `.tsv`, `.xlsx`; their layouts are in the guide."""
     columns: dict[ChatColumn, str] = Field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The section `retrain`: how a released model learns the text that came since."""
+"""The section `retrain`: how a released model learns the text and chats that came since."""
 
 from typing import Annotated, Literal
 
@@ -68,6 +68,8 @@ class Retrain(StrictModel):
     """Passes over the new text, from which the number of steps follows in place of `pretrain.phases` and its `max_epochs`. Assumption."""
     start: Literal["auto", "plateau", "weights"] = "auto"
     """`plateau`: the last checkpoint before the champion's decay, with moments (schedule wsd); `weights`: its weights, with new moments; `auto`: the plateau where it was kept."""
+    chats: Literal["all", "new"] = "all"
+    """Chats that finetuning learns. `all`: old and new, in an adapter of its own. `new`: where no text is new, it goes on with the champion's adapter, on new and changed files alone; new text is always followed by all chats."""
     limits: RetrainLimits = RetrainLimits()
     """Limits of the stage `admit`, which refuses a poisoned week."""
     # They refuse text, and never change it.

@@ -231,7 +231,7 @@ class Recipe(StrictModel):
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
     retrain: Retrain | None = None
-    """Teach a released model the text that came since; left out, a run begins with the base."""
+    """Teach a released model the text and chats that came since; left out, a run begins with the base."""
 
     @model_validator(mode="after")
     def _sources_fit(self) -> "Recipe":
@@ -246,6 +246,15 @@ class Recipe(StrictModel):
                 raise ValueError(
                     f"sources.{part}: is the name that retrain gives to the new text of {name}; give the source another one"
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _new_chats_have_no_pairs(self) -> "Recipe":
+        if self.retrain and self.retrain.chats == "new" and self.finetune.preference:
+            raise ValueError(
+                "retrain.chats 'new' goes on with the champion's adapter on new chats alone, and finetune.preference repeats "
+                "all pairs behind them; set retrain.chats to all, or leave finetune.preference out"
+            )
         return self
 
     @model_validator(mode="after")

@@ -92,6 +92,7 @@ class PretrainKeys(TypedDict, total=False):
 class FinetuneKeys(TypedDict, total=False):
     """Keys of the section `finetune`."""
 
+    start_from: str | None
     columns: Mapping[str, str]
     mix: Mapping[str, float]
     system: str | None

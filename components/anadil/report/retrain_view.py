@@ -104,8 +104,11 @@ def _chats_words(facts: Facts, new: Sequence[str]) -> str:
     names = ", ".join(last_part(name) for name in new[:SHOWN])
     more = ", ..." if len(new) > SHOWN else ""
     learnt = number(facts.finetuning_summary.get("examples"))
-    of_all = f" It learnt {counted(int(learnt), 'chat')} of all files." if learnt is not None else ""
-    return f" Chats came in {counted(len(new), 'file')} ({names}{more}).{of_all}"
+    words = f" It learnt {counted(int(learnt), 'chat')} of all files." if learnt is not None else ""
+    if facts.recipe.finetune.start_from:
+        number_of = counted(int(learnt), "chat") if learnt is not None else "the chats"
+        words = f" It went on with the champion's adapter, on {number_of} of these files alone."
+    return f" Chats came in {counted(len(new), 'file')} ({names}{more}).{words}"
 
 
 def _cost(facts: Facts, keeps: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.retrain.lineage import Lineage
-from anadil.runtime.cache_key import BASE_FILES, RECIPE, base_files, origin_changes, recipe_origin
+from anadil.runtime.cache_key import BASE_FILES, INPUT, RECIPE, base_files, origin_changes, recipe_origin
 from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
@@ -27,6 +27,7 @@ OF_TEXT = ("clean.", "pretrain.", "sources.")
 """Begins of keys that only new text follows."""
 IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
 """Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
+OF_WEEK = ("finetune.inputs", "finetune.mix")
 FROM_BASE = "train anew with --from-base, or set it back"
 
 
@@ -101,7 +102,10 @@ def _changes(recipe: Recipe, lineage: Lineage) -> Iterator[str]:
             for change in _of_stage("clean", recipe.of_source(source), corpus):
                 yield change if change.startswith(BINDING) else f"{change} (source {source})"
     if "adapter" in lineage.made:
-        yield from _of_stage("finetune", recipe, lineage.made["adapter"][1])
+        adapter = lineage.made["adapter"][1]
+        # One that went on with another has learnt the files and weights of its own week alone.
+        others = OF_WEEK if f"{INPUT}{STAGES['finetune'].extends}" in adapter.origin else ()
+        yield from (each for each in _of_stage("finetune", recipe, adapter) if not each.startswith(others))
 
 
 def _of_stage(name: str, recipe: Recipe, manifest: Manifest) -> Iterator[str]:

@@ -6,9 +6,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from anadil.artifacts.chat_files import data_set_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.reasons import reason_of
 from anadil.core.stages import STAGES
+from anadil.finetune.start_adapter import refuse_other_form
 from anadil.recipe.retrain import Champion, Retrain
 from anadil.recipe.sections import Recipe
 from anadil.retrain.champion import ReleasedModel
@@ -60,8 +62,26 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
     data["pretrain"]["start_from"] = start_of(recipe, lineage) if has_text else None
     _set_champion(data, recipe, lineage.champion, places, keeps)
     learnt_again = chats.sizes.keys() - set(chats.unlearnt)
-    data["retrain"]["new_chats"] = short_inputs(chats.unlearnt, learnt_again, "finetune.inputs")
+    new_chats = short_inputs(chats.unlearnt, learnt_again, "finetune.inputs")
+    data["retrain"]["new_chats"] = new_chats
+    if goes_on_with_adapter(recipe, lineage, has_text=has_text):
+        refuse_other_form(places["adapter"], lineage.made["adapter"][1], recipe)
+        names = {data_set_of(uri) for uri in chats.unlearnt}
+        # Weights of data sets of which no file is new would be refused as mistakes.
+        mix = {name: weight for name, weight in recipe.finetune.mix.items() if name in names}
+        data["finetune"] |= {"inputs": new_chats, "mix": mix, "start_from": places["adapter"]}
     return checked(data)
+
+
+def goes_on_with_adapter(recipe: Recipe, lineage: Lineage, *, has_text: bool) -> bool:
+    """Return True if finetuning goes on with the champion's adapter, on new chats alone."""
+    # An adapter fits the model that it was trained on, and new text makes another one.
+    return wants_new_chats(recipe) and not has_text and "adapter" in lineage.made
+
+
+def wants_new_chats(recipe: Recipe) -> bool:
+    """Return True if the recipe asks for new chats alone."""
+    return bool(recipe.retrain and recipe.retrain.chats == "new")
 
 
 def recipe_from_base(recipe: Recipe, champion: ReleasedModel) -> Recipe:

@@ -3,6 +3,7 @@
 Manifests alone are read: each stage of the retraining verifies what it reads.
 """
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -21,11 +22,12 @@ from anadil.runtime.job import kind_of, source_of, word_of
 
 FILE = "file "
 OF_KEY = " of "
-SINCE = f"{INPUT}{STAGES['clean'].extends}"
+EXTENDED = {stage.extends: stage.writes for stage in FLOW if stage.extends}
+"""Recipe key of what a stage goes on from -> what it writes."""
 PREFERENCE = "finetune.preference.inputs"
 """Recipe key of the pairs, which finetuning learns beside the chats."""
-WORDS = frozenset(stage.writes for stage in FLOW)
 DIGITS = 16
+log = logging.getLogger(__name__)
 Made = tuple[str, Manifest]
 """URI and manifest of an artifact."""
 
@@ -41,8 +43,8 @@ class Lineage:
     """Source, empty without sources -> URI -> digest of each file of text that its corpora were made of."""
     earlier: Mapping[str, Sequence[Made]]
     """Source -> its corpora, the last first, each of which was added to the next."""
-    adapter: Made | None = None
-    """The adapter that the champion is, or else the first that was made of it; None without finetuning."""
+    adapters: Sequence[Made] = ()
+    """The adapter that the champion is, or else the first that was made of it, and those that it began with, the last first."""
     plateau: str = ""
     """Checkpoint before the decay of the last training, with moments; empty where none can be seen from here."""
 
@@ -54,14 +56,7 @@ class Lineage:
     @property
     def chats(self) -> dict[str, str]:
         """URI -> digest of each file of chats or pairs that was learnt."""
-        origin = self.adapter[1].origin if self.adapter else {}
-        keys = {each.key for each in STAGES["finetune"].side_files}
-        files = {}
-        for name in origin:
-            uri, _, key = name.removeprefix(FILE).rpartition(OF_KEY)
-            if name.startswith(FILE) and (key not in keys or key == PREFERENCE):
-                files[uri if key in keys else name.removeprefix(FILE)] = origin[name]
-        return files
+        return {uri: digest for each in reversed(self.adapters) for uri, digest in chats_of(each[1]).items()}
 
     @property
     def corpora(self) -> dict[str, Made]:
@@ -72,6 +67,17 @@ class Lineage:
     def places(self) -> dict[str, str]:
         """Artifact word -> URI."""
         return {word: uri for word, (uri, _) in self.made.items()}
+
+
+def chats_of(adapter: Manifest) -> dict[str, str]:
+    """Return URI -> digest of each file of chats or pairs that the training of an adapter has read."""
+    keys = {each.key for each in STAGES["finetune"].side_files}
+    files = {}
+    for name, digest in adapter.origin.items():
+        uri, _, key = name.removeprefix(FILE).rpartition(OF_KEY)
+        if name.startswith(FILE) and (key not in keys or key == PREFERENCE):
+            files[uri if key in keys else name.removeprefix(FILE)] = digest
+    return files
 
 
 def lineage_of(champion: ReleasedModel, roots: Iterable[str] = ()) -> Lineage:
@@ -113,7 +119,9 @@ class _Walk:
         if scores := self._scores():
             made["scores"] = scores
         chains = {
-            source_of(word): self._chain(each) for word, each in made.items() if kind_of(word) == "corpus"
+            source_of(word): self._chain(each, STAGES["clean"].extends)
+            for word, each in made.items()
+            if kind_of(word) == "corpus"
         }
         for source, chain in chains.items():
             corpus = chain[0][1]
@@ -124,8 +132,18 @@ class _Walk:
         files = {source: _files_of(chain) for source, chain in chains.items()}
         return Lineage(
             champion=self.champion, made=made, files=files, earlier=chains,
-            adapter=made.get("adapter") or self._first_adapter(made), plateau=_plateau(*made["model"]),
+            adapters=self._adapters(made), plateau=_plateau(*made["model"]),
         )  # fmt: skip
+
+    def _adapters(self, made: Mapping[str, Made]) -> list[Made]:
+        """Return the champion's adapter and those that it began with, the last first."""
+        if (adapter := made.get("adapter") or self._first_adapter(made)) is None:
+            return []
+        try:
+            return self._chain(adapter, STAGES["finetune"].extends)
+        except IntegrityError as error:
+            log.warning("%s. Until then its chats count as new", str(error).partition(", or train anew")[0])
+            return [adapter]
 
     def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
         """Return the first adapter of a champion that is none: its own run's, which the gate did not release."""
@@ -136,17 +154,17 @@ class _Walk:
             (each for each in reversed(adapters) if each[1].origin.get(f"{INPUT}{word}") == digest), None
         )
 
-    def _chain(self, corpus: Made) -> list[Made]:
-        """Return a corpus and those that it was added to, one after another."""
-        chain = [corpus]
+    def _chain(self, last: Made, key: str) -> list[Made]:
+        """Return an artifact and those that it goes on from by a recipe key, one after another."""
+        chain = [last]
         # Never round in a circle, whatever the clocks of the storage say of the order.
-        while chain[-1][1].origin.get(SINCE) not in {None, *(each.digest for _, each in chain)}:
-            chain.append(self._input(chain[-1][1], STAGES["clean"].extends))
+        while chain[-1][1].origin.get(f"{INPUT}{key}") not in {None, *(each.digest for _, each in chain)}:
+            chain.append(self._input(chain[-1][1], key))
         return chain
 
     def _input(self, reader: Manifest, name: str) -> Made:
         digest = reader.origin[f"{INPUT}{name}"]
-        word = kind_of(name) if kind_of(name) in WORDS and name != STAGES["clean"].extends else "corpus"
+        word = EXTENDED.get(name, kind_of(name))
         if places := self._below(word).get(digest):
             # A week of which nothing was kept has made a later corpus of the same digest, which was added to this one.
             return places[-1]

@@ -8,7 +8,7 @@ from anadil.core.format import counted, human_bytes
 from anadil.recipe.sections import Recipe
 from anadil.retrain.champion import ReleasedModel, find_released
 from anadil.retrain.changes import changes_of, lines_of_changes
-from anadil.retrain.derive import derived_recipe, recipe_from_base
+from anadil.retrain.derive import derived_recipe, recipe_from_base, wants_new_chats
 from anadil.retrain.lineage import Lineage, lineage_of
 from anadil.retrain.new_files import (
     NO_FILES,
@@ -91,6 +91,8 @@ def _lines_of_run(
     assert derived.retrain is not None
     files = [(each.sizes, each.new) for each in inputs.values()] + [(chats.sizes, chats.unlearnt)]
     size = human_bytes(sum(sizes[uri] for sizes, uris in files for uri in uris))
+    if wants_new_chats(derived) and chats.sizes:
+        yield f"retrain.chats: new: {_chats_words(derived, lineage)}"
     yield (
         f"new: {counted(sum(len(uris) for _, uris in files), 'file')}, {size}; taken as they are: "
         f"{', '.join(sorted(derived.retrain.keeps))}"
@@ -103,3 +105,12 @@ def _lines_of_run(
         "weights of the champion" if start == lineage.places["model"] else "plateau checkpoint, with moments"
     )
     yield f"training begins with the {begin}: {start}"
+
+
+def _chats_words(derived: Recipe, lineage: Lineage) -> str:
+    """Fate of the chats where the recipe asks for new ones alone."""
+    if derived.finetune.start_from:
+        return f"finetuning goes on with the champion's adapter {derived.finetune.start_from}, and repeats no earlier chat"
+    if "adapter" in lineage.made:
+        return "with new text the model below the champion's adapter is another one, so all chats are learnt"
+    return "the champion is no adapter that finetuning could go on with, so all chats are learnt"

@@ -1,4 +1,4 @@
-"""`anadil retrain`: teach the registry's champion the text that came since, on this machine."""
+"""`anadil retrain`: teach the registry's champion the text and chats that came since, on this machine."""
 
 import argparse
 import logging
@@ -34,8 +34,8 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
     """Add `anadil retrain`."""
     about = (
         f"{text}. It asks the registry for the champion, compares the inputs with the files that the champion has read, and "
-        "runs the pipeline on what is new, from the champion's weights or its last plateau checkpoint. Without new text it "
-        "ends at once."
+        "runs the pipeline on what is new, from the champion's weights or its last plateau checkpoint. Where only chats are "
+        "new, it begins with finetuning; without a new file it ends at once."
     )
     command = commands.add_parser(name, help=text, description=about)
     add_recipe_argument(command)

@@ -18,7 +18,6 @@ MAX_SHARE = 0.25
 """Share of the questions from which on a word says nothing about them. Chosen by us."""
 MIN_STEM, STEM = 4, 6
 """Letters of a word that may name a topic, and how many of its letters count: endings follow them."""
-HELDOUT_CHATS = "heldout_chats.jsonl"
 Json = dict[str, Any]
 
 
