@@ -15,6 +15,7 @@ from typing import Any
 
 import yaml
 
+from anadil.cli.models.serve_manifest import Dumper
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests import training_jobs
@@ -164,18 +165,8 @@ def _served(kind: Kind) -> str:
     return note + "---\n".join(_yaml(each, "") for each in objects(SERVED, kind))
 
 
-class _Dumper(yaml.SafeDumper):
-    """Lists indented under their key, as people write them, and nothing by reference."""
-
-    def increase_indent(self, flow: bool = False, *_: bool, **__: bool) -> None:
-        super().increase_indent(flow, indentless=False)
-
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the base class names it
-        return True
-
-
 def _yaml(data: object, note: str = NOTE) -> str:
-    return note + yaml.dump(data, Dumper=_Dumper, sort_keys=False, width=120, allow_unicode=True)
+    return note + yaml.dump(data, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
 
 
 GOLDEN: dict[Path, Callable[[], str]] = {

@@ -1,4 +1,4 @@
-"""Write the types of the keys that stages take from Python, from the sections of the recipe.
+"""Write the types of the arguments that stages take from Python, from the sections of the recipe.
 
 `python scripts/make_stage_keys.py` writes them, `--check` exits 1 where the file differs.
 """
@@ -15,13 +15,15 @@ TARGET = Path(__file__).parents[1] / "components/anadil/release/stage_keys.py"
 SECTIONS = ("clean", "tokenizer", "pretrain", "finetune", "evaluate")
 LEFT_OUT = ("clean.inputs", "finetune.inputs", "evaluate.tasks", "evaluate.task_shots")
 """Keys that are arguments with a name of their own, or decide another stage."""
-HEAD = '''"""Keys of the recipe's sections as arguments of the functions that run a stage, for editors and type checkers.
+HEAD = '''"""Keyword arguments of the functions that run a stage, for editors and type checkers: keys of the recipe's sections.
 
 Generated from `components/anadil/recipe` by `scripts/make_stage_keys.py`. `docs/reference/recipe.md` says what each does.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
+
+from anadil.release.stage_process import Options
 '''
 PLAIN = {"string": "str", "integer": "int", "number": "float", "boolean": "bool", "null": "None"}
 
@@ -35,7 +37,7 @@ def stage_keys() -> str:
         fields = "\n".join(
             f"    {key}: {_type(node)}" for key, node in section.items() if f"{name}.{key}" not in LEFT_OUT
         )
-        title = f"class {name.capitalize()}Keys(TypedDict, total=False):"
+        title = f"class {name.capitalize()}Options(Options, total=False):"
         parts.append(f'\n\n{title}\n    """Keys of the section `{name}`."""\n\n{fields}\n')
     return "".join(parts)
 

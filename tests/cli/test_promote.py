@@ -133,7 +133,7 @@ def test_the_scores_of_another_model_promote_nothing(tmp_path: Path) -> None:
 def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:
     judged = scores(tmp_path / "scores", model(tmp_path / "model"))
 
-    with pytest.raises(DataError, match="no finished model, merged model or adapter"):
+    with pytest.raises(DataError, match="no finished model or merged or adapter"):
         check_promotable(str(judged), str(tmp_path))
 
 

@@ -6,8 +6,10 @@ Each process promotes its share of the models to champion; their scores lie besi
 import os
 import sys
 
+from anadil.artifacts.artifact import finished_manifest
+from anadil.core.candidates import BY_KIND
 from anadil.release.registry.client import open_registry
-from anadil.release.registry.gate_verdict import check_promotable, find_scores, read_model
+from anadil.release.registry.gate_verdict import check_promotable, find_scores
 from anadil.release.registry.promotion import promote
 
 
@@ -15,7 +17,7 @@ def work(tracking: str, name: str, models: list[str]) -> None:
     """Promote models one after another."""
     registry = open_registry(tracking)
     for model in models:
-        scores = find_scores(model, read_model(model), None)
+        scores = find_scores(model, finished_manifest(model, *BY_KIND), None)
         promote(registry, name, check_promotable(scores, model), "champion", "anadil")
 
 

@@ -60,7 +60,7 @@ def test_the_registrys_champion_is_taken_if_its_bytes_are_those_that_were_promot
     assert "holds other bytes than anadil-az@champion of the registry; candidates are not" in caplog.text
     registry.update(uri=str(tmp_path / "gone"))
     assert find_champion(recipe(), {}) is None
-    assert "gone: no finished model, merged model or adapter there" in caplog.text
+    assert "gone: no finished model or merged or adapter there" in caplog.text
 
 
 def test_a_champion_that_is_evaluated_is_not_compared_with_itself(
@@ -84,7 +84,7 @@ def test_the_recipe_names_another_champion_or_none(registry: dict[str, str], tmp
     assert found is not None
     assert found.digest == manifest_of(made).digest
     with pytest.raises(
-        DataError, match=r"evaluate\.champion: .*gone: no finished model, merged model or adapter"
+        DataError, match=r"evaluate\.champion: .*gone: no finished model or merged or adapter"
     ):
         find_champion(recipe(f"evaluate.champion={tmp_path}/gone"), {})
 

@@ -73,3 +73,6 @@ class Stopped(AnadilError):
     """A signal ended the run after it saved its state."""
 
     exit_code = 143
+
+
+BY_EXIT_CODE: dict[int, type[AnadilError]] = {kind.exit_code: kind for kind in AnadilError.__subclasses__()}

@@ -12,13 +12,6 @@ from anadil.launch.job import TrainingJob
 
 JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
 FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
-ERROR_CLASSES: dict[int, type[AnadilError]] = {
-    error.exit_code: error
-    for error in (
-        RecipeError, errors.DataError, PreflightError, errors.IntegrityError, errors.GateError, errors.BudgetReached,
-        RetryableError, errors.Stopped,
-    )
-}  # fmt: skip
 # 128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over.
 KILLED = 137
 # The container's program does not exist or cannot run. Source: POSIX; containerd.
@@ -119,9 +112,9 @@ def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> 
         return PreflightError(f"{text}; the image cannot start: correct cluster.image")
     if exit_code == RecipeError.exit_code:
         return RecipeError(f"{text}; correct the recipe and launch it again")
-    if exit_code in ERROR_CLASSES:
-        resumable = ERROR_CLASSES[exit_code] in (errors.BudgetReached, RetryableError, errors.Stopped)
-        return ERROR_CLASSES[exit_code](f"{text}; {'' if resumable else 'then '}{RESUME_HINT}")
+    if kind := errors.BY_EXIT_CODE.get(exit_code or 0):
+        resumable = kind in (errors.BudgetReached, RetryableError, errors.Stopped)
+        return kind(f"{text}; {'' if resumable else 'then '}{RESUME_HINT}")
     if exit_code is None or exit_code == KILLED:
         return RetryableError(f"{text}; {RESUME_HINT}")
     error = AnadilError(f"{text}; see its log, then {RESUME_HINT}")

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import AnadilError, DataError
+from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import ERROR_CLASSES, FINAL
+from anadil.launch.backend import FINAL
 from anadil.launch.kinds import JOB_KINDS
 from anadil.launch.kubernetes.jobs.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
@@ -88,7 +88,7 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
     uri = step_uri(str(root), request.run, step)
-    failure = ERROR_CLASSES.get(earlier.exit_code, AnadilError)(
+    failure = BY_EXIT_CODE.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
     )

@@ -22,7 +22,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.family_table import check_family
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.preflight.places import claims_of, inspect_where_visible, unseen
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.pretrain.checkpoint.start_weights import StartWeights, check_start, read_start
 from anadil.recipe.sections import Base, Recipe
@@ -64,8 +64,8 @@ def inspect_base(
     folder, local = Path(model).expanduser(), is_local(model)
     if model == TINY:
         return passed(key, "tiny, made on the spot")
-    if not here and (claim := claim_of(model, recipe)):
-        return unseen(key, {model: claim})
+    if hidden := claims_of([model], recipe, here=here):
+        return unseen(key, hidden)
     check_base(recipe.base)
     if local:  # first, so that nobody fetches a torn model again that is refused then
         check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
@@ -212,8 +212,6 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
         RecipeError: It cannot be the begin of this run.
     """
     place = str(recipe.pretrain.start_from)
-    if not here and (claim := claim_of(place, recipe)):
-        return unseen(KEY, {place: claim})
 
     def inspect() -> CheckResult:
         start = read_start(place)
@@ -229,7 +227,7 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
         )
         return passed(KEY, detail, "; ".join(_short(said)))
 
-    return inspect_where_visible(KEY, inspect, here=here)
+    return inspect_where_visible(KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here))
 
 
 def _short(lines: list[str]) -> list[str]:

@@ -17,7 +17,7 @@ from anadil.plan.replaying import written_tokens
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.preflight.input_sample import InputSample, NoWholeRecordError
-from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.preflight.places import claim_of, claims_of, inspect_where_visible, unseen
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
 from anadil.text.language import load_language
@@ -45,7 +45,7 @@ def inspect_files(
         DataError: A file is missing, of unknown kind or damaged, or they hold nothing to work on.
     """
     patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
-    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
+    hidden = claims_of(patterns, recipe, here=here)
     visible = [pattern for pattern in patterns if pattern not in hidden]
     if hidden and not visible:
         return unseen(key, hidden)
@@ -118,9 +118,7 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
         DataError: A file is missing.
     """
     key, patterns = "cost of clean", named_files(STAGES["clean"], recipe)
-    hidden = {} if here else {pattern: claim for pattern in patterns if (claim := claim_of(pattern, recipe))}
-    if hidden:
-        return unseen(key, hidden)
+    hidden = claims_of(patterns, recipe, here=here)
 
     def inspect() -> CheckResult:
         cost = clean_cost(sizes_of_inputs(recipe), recipe.clean, cpus)
@@ -133,7 +131,7 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
         )
         return passed(key, detail, "" if need <= memory_bytes else OUT_OF_MEMORY)
 
-    return inspect_where_visible(key, inspect, here=here)
+    return inspect_where_visible(key, inspect, here=here, hidden=hidden)
 
 
 def _taken(

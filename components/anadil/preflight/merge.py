@@ -7,7 +7,7 @@ from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.preflight.base_model import check_base
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.places import claim_of, inspect_where_visible, unseen
+from anadil.preflight.places import claims_of, inspect_where_visible
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import named_side_files, side_files
@@ -32,13 +32,7 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
             ("minus", Base(model=each.minus, revision=each.minus_revision)),
         )
     }
-    hidden = (
-        {}
-        if here
-        else {base.model: claim for base in models.values() if (claim := claim_of(base.model, recipe))}
-    )
-    if hidden:
-        return unseen(KEY, hidden)
+    hidden = claims_of((base.model for base in models.values()), recipe, here=here)
 
     def inspect() -> CheckResult:
         for key, base in models.items():
@@ -52,7 +46,7 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
         )
         return passed(KEY, f"{counted(len(models), 'model')} found, {words}")
 
-    return inspect_where_visible(KEY, inspect, here=here)
+    return inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
 
 
 def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
@@ -64,8 +58,6 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
     key = "evaluate.retained"
     (kind,) = (each for each in STAGES["merge"].side_files if each.key == key)
     names = named_side_files(STAGES["merge"], recipe).get(key, ())
-    if not here and (hidden := {name: claim for name in names if (claim := claim_of(name, recipe))}):
-        return unseen(key, hidden)
 
     def inspect() -> CheckResult:
         from anadil.evaluate.tuning import retained_tuning  # loads numpy, which not every image has
@@ -73,7 +65,7 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
         return passed(key, f"{counted(len(tuning), 'document')} for tuning")
 
-    return inspect_where_visible(key, inspect, here=here)
+    return inspect_where_visible(key, inspect, here=here, hidden=claims_of(names, recipe, here=here))
 
 
 def _compare(models: dict[str, str], base: str) -> int:

@@ -1,6 +1,6 @@
 """The places that a run names, and the machines that see them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from anadil.artifacts.storage import BUILT_IN
@@ -21,14 +21,23 @@ def claim_of(place: str, recipe: Recipe) -> str:
     return ""
 
 
+def claims_of(places: Iterable[str], recipe: Recipe, *, here: bool) -> dict[str, str]:
+    """Place -> its claim, of the places that only pods see; none if the stages will run `here`."""
+    return {} if here else {place: claim for place in places if (claim := claim_of(place, recipe))}
+
+
 def unseen(key: str, hidden: dict[str, str]) -> CheckResult:
     """Return the result of a key whose places lie on claims that this machine does not mount."""
     places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
     return skipped(key, f"{places} can be seen from pods alone")
 
 
-def inspect_where_visible(key: str, inspect: Callable[[], CheckResult], *, here: bool) -> CheckResult:
+def inspect_where_visible(
+    key: str, inspect: Callable[[], CheckResult], *, here: bool, hidden: dict[str, str] | None = None
+) -> CheckResult:
     """Return the result of an inspection, or skip what cannot be read from here where that is no mistake."""
+    if hidden:
+        return unseen(key, hidden)
     try:
         return inspect()
     except ModuleNotFoundError as error:

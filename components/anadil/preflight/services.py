@@ -23,6 +23,7 @@ from anadil.core.stages import IMAGES
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
+from anadil.runtime.alerts import NoRedirect
 from anadil.runtime.mlflow_spool import tracker_address
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
@@ -109,11 +110,6 @@ class HttpReply:
         return data if isinstance(data, dict) else {}
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """A redirect is an answer too: it leads to a login page."""
-
-
 def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
     """Send one GET by http or https."""
     try:
@@ -122,7 +118,8 @@ def http_get(url: str, headers: Mapping[str, str]) -> HttpReply:
         return HttpReply(status=0, text=f"no web address ({error})")
     if scheme not in ("http", "https"):
         return HttpReply(status=0, text=f"{scheme}:// is no web address")
-    opener = urllib.request.build_opener(_NoRedirect)
+    # A redirect is an answer too: it leads to a login page.
+    opener = urllib.request.build_opener(NoRedirect)
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310  # the scheme is checked above
     try:
         with opener.open(request, timeout=TIMEOUT_S) as reply:

@@ -15,7 +15,6 @@ from anadil.core.errors import AnadilError
 from anadil.recipe.sections import Recipe
 from anadil.release.progress_display import PROGRESS, Display, in_notebook
 
-ERRORS = {kind.exit_code: kind for kind in AnadilError.__subclasses__()}
 ERROR = "error: "
 Say = Callable[[str], object]
 
@@ -63,7 +62,7 @@ def run_command(arguments: Sequence[str], say: Say | None, environment: Mapping[
     if ended.exit_code:
         first = next((place for place, line in enumerate(lines) if ERROR in line), None)
         why = f"exit code {ended.exit_code}" if first is None else _message(lines[first:])
-        raise ERRORS.get(ended.exit_code, AnadilError)(why)
+        raise errors.BY_EXIT_CODE.get(ended.exit_code, AnadilError)(why)
     return ended
 
 

@@ -1,9 +1,8 @@
 """Stages as functions, `anadil.clean(...)` and the like, and `anadil.run`: each in another process, as its command runs."""
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar, Unpack, get_args, get_type_hints
 
 from anadil.core.errors import DataError
@@ -12,32 +11,17 @@ from anadil.recipe.sections import Recipe
 from anadil.release.artifact_object import Artifact
 from anadil.release.child_process import Say, recipe_file, run_command
 from anadil.release.runs import WORK, Run, list_runs
-from anadil.release.stage_keys import CleanKeys, EvaluateKeys, FinetuneKeys, PretrainKeys, TokenizerKeys
-from anadil.release.stage_process import Options, Place, Places, run_stage
+from anadil.release.stage_keys import (
+    CleanOptions,
+    EvaluateOptions,
+    FinetuneOptions,
+    PretrainOptions,
+    TokenizerOptions,
+)
+from anadil.release.stage_process import Place, Places, run_stage
 
 Files = str | Path | Sequence[str | Path]
 F = TypeVar("F", bound=Callable[..., Artifact])
-NOTHING: Mapping[str, str] = MappingProxyType({})
-
-
-class CleanOptions(CleanKeys, Options, total=False):
-    """Keyword arguments of `clean`."""
-
-
-class TokenizerOptions(TokenizerKeys, Options, total=False):
-    """Keyword arguments of `train_tokenizer`."""
-
-
-class PretrainOptions(PretrainKeys, Options, total=False):
-    """Keyword arguments of `pretrain`."""
-
-
-class FinetuneOptions(FinetuneKeys, Options, total=False):
-    """Keyword arguments of `finetune`."""
-
-
-class EvaluateOptions(EvaluateKeys, Options, total=False):
-    """Keyword arguments of `evaluate`."""
 
 
 def _with_keys(function: F) -> F:
@@ -217,7 +201,7 @@ def run(
     with recipe_file(recipe) as name:
         arguments = ["run", name, "--work", str(work), "--until", until]
         arguments += [word for each in overrides for word in ("--set", each)]
-        ended = run_command(arguments, say, NOTHING)
+        ended = run_command(arguments, say, {})
     result = next((each for each in list_runs(work, limit=10) if each.id.endswith(f"-{ended.number}")), None)
     if result is None:
         raise DataError(f"{work}: the run left no record there; check whether the disk is full")

@@ -1,13 +1,15 @@
-"""Keys of the recipe's sections as arguments of the functions that run a stage, for editors and type checkers.
+"""Keyword arguments of the functions that run a stage, for editors and type checkers: keys of the recipe's sections.
 
 Generated from `components/anadil/recipe` by `scripts/make_stage_keys.py`. `docs/reference/recipe.md` says what each does.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
+
+from anadil.release.stage_process import Options
 
 
-class CleanKeys(TypedDict, total=False):
+class CleanOptions(Options, total=False):
     """Keys of the section `clean`."""
 
     text_field: str
@@ -37,7 +39,7 @@ class CleanKeys(TypedDict, total=False):
     shard_bytes: int
 
 
-class TokenizerKeys(TypedDict, total=False):
+class TokenizerOptions(Options, total=False):
     """Keys of the section `tokenizer`."""
 
     strategies: Sequence[Literal["base", "extend", "replace", "surgery"]]
@@ -53,7 +55,7 @@ class TokenizerKeys(TypedDict, total=False):
     prune: bool
 
 
-class PretrainKeys(TypedDict, total=False):
+class PretrainOptions(Options, total=False):
     """Keys of the section `pretrain`."""
 
     start_from: str | None
@@ -89,7 +91,7 @@ class PretrainKeys(TypedDict, total=False):
     log_every: int
 
 
-class FinetuneKeys(TypedDict, total=False):
+class FinetuneOptions(Options, total=False):
     """Keys of the section `finetune`."""
 
     start_from: str | None
@@ -120,7 +122,7 @@ class FinetuneKeys(TypedDict, total=False):
     preference: Mapping[str, Any] | None
 
 
-class EvaluateKeys(TypedDict, total=False):
+class EvaluateOptions(Options, total=False):
     """Keys of the section `evaluate`."""
 
     heldout: Sequence[str]

@@ -87,11 +87,9 @@ def _text(value: object) -> str:
 
 def _opened(value: Places) -> Opened:
     several = value if isinstance(value, Mapping) else {"": value}
-    return {name: _artifact(each) for name, each in several.items()}
-
-
-def _artifact(place: Place) -> Artifact:
-    return place if isinstance(place, Artifact) else open_artifact(place)
+    return {
+        name: each if isinstance(each, Artifact) else open_artifact(each) for name, each in several.items()
+    }
 
 
 def _recipe(given: Recipe | str | None, opened: Mapping[str, Opened], overrides: Sequence[str]) -> Recipe:

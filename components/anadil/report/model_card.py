@@ -11,7 +11,6 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.candidates import BY_KIND, CANDIDATES
-from anadil.core.errors import DataError
 from anadil.core.format import DASH, human_figure, human_percent, number, short_count
 from anadil.report.corpora import corpora_table, stated_licence
 from anadil.report.data_card import (
@@ -77,10 +76,7 @@ def model_card(model: str, scores: str | None = None) -> str:
         DataError: There is no such artifact, or the scores are of another one.
         IntegrityError: An input of the card differs from its manifest.
     """
-    manifest = artifact.read_manifest(model)
-    if manifest is None or manifest.kind not in BY_KIND:
-        raise DataError(f"{model}: no finished model, merged model or adapter there; give the URI of one")
-    return card_of_model(facts_of_model(model, manifest, scores))
+    return card_of_model(facts_of_model(model, artifact.finished_manifest(model, *BY_KIND), scores))
 
 
 def licence_files_of(manifest: Manifest) -> dict[str, bytes]:

@@ -16,8 +16,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.client import HTTPException, HTTPMessage
-from typing import IO, Literal, NamedTuple
+from http.client import HTTPException
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from anadil.core.log import masked
@@ -60,18 +60,10 @@ class _Unsent(Exception):
     """Reason why a message was not sent, without its address."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A webhook answers itself; elsewhere its secret would be told to others."""
+class NoRedirect(urllib.request.HTTPRedirectHandler):
+    """Takes a redirect for an answer: elsewhere the secret of a webhook would be told to others."""
 
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: HTTPMessage,
-        newurl: str,
-    ) -> None:
+    def redirect_request(self, *_: object, **__: object) -> None:
         """No other address."""
 
 
@@ -138,7 +130,7 @@ def _to_slack(url: str, event: Event) -> None:
     body = json.dumps({"text": slack_text(event)}).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "anadil"}
     request = urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310  scheme is checked
-    opener = urllib.request.build_opener(_NoRedirect)
+    opener = urllib.request.build_opener(NoRedirect)
     try:
         with opener.open(request, timeout=CALL_S) as answer:
             answer.read(1_000)

@@ -81,11 +81,10 @@ def fetched(champion: Champion) -> Path | None:
 
 
 def _at(uri: str) -> Champion:
-    manifest = artifact.read_manifest(absolute(uri))
-    if manifest is None or manifest.kind not in BY_KIND:
-        raise DataError(
-            f"evaluate.champion: {uri}: no finished model, merged model or adapter there; give the URI of one"
-        )
+    try:
+        manifest = artifact.finished_manifest(absolute(uri), *BY_KIND)
+    except DataError as error:
+        raise DataError(f"evaluate.champion: {error}") from None
     return Champion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
 
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
@@ -42,14 +42,8 @@ class Stream:
     manifest: Manifest
 
 
-class StageRun(Protocol):
-    """Function that a stage's `run.py` offers."""
-
-    def __call__(self, job: "Job") -> Figures:
-        """Fill `job.out` and return the figures of the last line."""
-        ...
-
-
+StageRun = Callable[["Job"], Figures]
+"""Function that a stage's `run.py` offers: it fills `job.out` and returns the figures of the last line."""
 Engines = Mapping[str, Callable[["Job"], Executor]]
 """`clean.engine` -> maker of its executor."""
 

@@ -10,14 +10,16 @@ import os
 import shlex
 from typing import Any
 
+from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import absolute
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, registry_address, resolve
-from anadil.release.registry.gate_verdict import check_promotable, find_scores, read_model
+from anadil.release.registry.gate_verdict import check_promotable, find_scores
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.mlflow_spool import tracking_uri
@@ -79,7 +81,7 @@ def promote(options: argparse.Namespace) -> int:
         uri, scores, name = version.uri, scores or version.scores or None, name or version.name
     if name:
         check_name(name, "--name")
-    manifest = read_model(uri)
+    manifest = artifact.finished_manifest(uri, *BY_KIND)
     recipe = recipe or _recipe_of(manifest, options.set)
     name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)

@@ -15,6 +15,7 @@ from anadil.core.format import DASH, human_figure, human_percent, number, one_li
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
+from anadil.release.notebook import text_table
 from anadil.report.read import Json, field, table_of
 from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
@@ -130,12 +131,9 @@ def _mlflow() -> str:
 def figure_lines(scores: Json) -> Iterator[str]:
     """A row for each figure that any candidate has, a column for each candidate."""
     candidates = candidates_of(scores)
-    rows = [("", *candidates)]
+    rows = []
     for path, label, say in FIGURES:
         values = [number(field(item, path)) for item in candidates.values()]
         if any(value is not None for value in values):
             rows.append((label, *(DASH if value is None else say(value) for value in values)))
-    widths = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
-    for row in rows if len(rows) > 1 else ():
-        cells = (cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))
-        yield f"{row[0]:<{widths[0]}}  {'  '.join(cells)}"
+    yield from text_table(("", *candidates), rows, range(1, len(candidates) + 1)) if rows else ()

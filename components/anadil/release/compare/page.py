@@ -21,7 +21,7 @@ from anadil.report.generations_view import (
     greedy_texts,
     prompts_of,
 )
-from anadil.report.read import Json, last_part
+from anadil.report.read import Json, portable
 from anadil.report.render import render_template
 from anadil.report.verdict import candidates_of
 
@@ -167,8 +167,8 @@ def _recipe(runs: ComparedRuns) -> TextTable:
 
 def _portable(value: object) -> str:
     """A value without the directories of a machine, as the report prints them."""
-    if isinstance(value, str) and (value.startswith(("/", "~", "./", "../")) or "://" in value):
-        return f"\N{HORIZONTAL ELLIPSIS}/{last_part(value)}"
+    if isinstance(value, str) and (shown := portable(value)) != value:
+        return shown
     if isinstance(value, list) and all(isinstance(each, str) for each in value):
         return clip(", ".join(_portable(each) for each in value), MAX_VALUE)
     return value_text(value, MAX_VALUE)

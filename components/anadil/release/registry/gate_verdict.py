@@ -73,7 +73,7 @@ def check_promotable(scores: str, model: str) -> Promotable:
     """
     folder, scored = fetch(scores, "scores")
     table = _table_of(scores, folder / "scores.json")
-    manifest = read_model(model)
+    manifest = artifact.finished_manifest(model, *BY_KIND)
     if scored.origin.get(f"input {manifest.kind}") != manifest.digest:
         raise IntegrityError(
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
@@ -99,18 +99,6 @@ def check_promotable(scores: str, model: str) -> Promotable:
     return Promotable(
         uri=absolute(model), manifest=manifest, scores=absolute(scores), scores_manifest=scored, table=table
     )
-
-
-def read_model(uri: str) -> Manifest:
-    """The manifest of a model, merged model or adapter.
-
-    Raises:
-        DataError: There is none.
-    """
-    manifest = artifact.read_manifest(uri)
-    if manifest is None or manifest.kind not in BY_KIND:
-        raise DataError(f"{uri}: no finished model, merged model or adapter there; give the URI of one")
-    return manifest
 
 
 def find_scores(model: str, manifest: Manifest, root: str | None) -> str:

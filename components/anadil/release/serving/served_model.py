@@ -1,17 +1,16 @@
 """Facts of a finished model that a server needs: place, memory, context. No weights are read."""
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
 from anadil.core.candidates import BY_KIND
-from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import GIB, human_bytes
 from anadil.release.model_source import find_model, locate
 
@@ -96,7 +95,7 @@ def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
         files = {name: int(entry["bytes"]) for name, entry in manifest.files.items()}
         sizes = {name.removeprefix(prefix): size for name, size in files.items() if name.startswith(prefix)}
         directory = join(place, prefix.rstrip("/")) if prefix else place
-        return _served(directory, _config(place, prefix, manifest), sizes, manifest)
+        return _served(directory, read_verified(place, manifest, f"{prefix}config.json"), sizes, manifest)
     source = find_model(located)
     if source.directory is None:
         raise RecipeError(
@@ -120,17 +119,6 @@ def artifact_of(uri: str) -> tuple[str, Manifest, str]:
         raise DataError(f"{uri}: no model, merged or adapter artifact; give one, on s3:// or on a claim")
     folder = BY_KIND[manifest.kind].folder
     return place, manifest, f"{folder}/" if folder else ""
-
-
-def _config(place: str, prefix: str, manifest: Manifest) -> bytes:
-    """config.json of an artifact, verified by its manifest."""
-    name = f"{prefix}config.json"
-    if name not in manifest.files:
-        raise IntegrityError(f"{place}: its manifest names no {name}; remove the artifact and make it again")
-    content: bytes = storage.store(place).read(join(place, name))
-    if hashlib.sha256(content).hexdigest() != manifest.files[name]["sha256"]:
-        raise IntegrityError(f"{join(place, name)}: differs from its manifest; {artifact.remedy_of(place)}")
-    return content
 
 
 def _served(uri: str, content: bytes, sizes: Mapping[str, int], manifest: Manifest | None) -> ServedModel:

@@ -254,14 +254,9 @@ def _state_of(uri: str, digest: str) -> tuple[State, str]:
 
 def _base(manifest: Manifest) -> BaseFiles:
     """The base of an artifact, its files compared with those that were read."""
-    model = str(field(manifest.recipe, "base.model") or "")
-    stated = str(field(manifest.recipe, "report.licences.base") or "")
-    digest = manifest.origin.get(BASE_FILES, "")
-    state, why = _state_of_base(model, digest)
-    return BaseFiles(
-        model=model, revision=str(field(manifest.recipe, "base.revision") or ""), digest=digest, state=state, why=why,
-        licence=licence_of(model, stated),
-    )  # fmt: skip
+    model, revision = (str(field(manifest.recipe, f"base.{key}") or "") for key in ("model", "revision"))
+    stated = field(manifest.recipe, "report.licences.base")
+    return _files_of(model, revision, manifest.origin.get(BASE_FILES, ""), stated)
 
 
 def _added(manifest: Manifest) -> Iterator[BaseFiles]:
@@ -275,9 +270,13 @@ def _added(manifest: Manifest) -> Iterator[BaseFiles]:
     models.pop(str(field(manifest.recipe, "base.model")), None)
     for model, revision in models.items():
         digest = manifest.origin.get(f"{BASE_FILES} of {model}", "")
-        state, why = _state_of_base(model, digest)
-        licence = licence_of(model, str(stated.get(model) or ""))
-        yield BaseFiles(model=model, revision=revision, digest=digest, state=state, why=why, licence=licence)
+        yield _files_of(model, revision, digest, stated.get(model))
+
+
+def _files_of(model: str, revision: str, digest: str, stated: object) -> BaseFiles:
+    state, why = _state_of_base(model, digest)
+    licence = licence_of(model, str(stated or ""))
+    return BaseFiles(model=model, revision=revision, digest=digest, state=state, why=why, licence=licence)
 
 
 def _state_of_base(model: str, known: str) -> tuple[State, str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from anadil.artifacts.storage import LocalStore
 from anadil.core import log as logs
-from anadil.core.errors import AnadilError, IntegrityError, PreflightError
+from anadil.core.errors import BY_EXIT_CODE, AnadilError, IntegrityError, PreflightError
 from anadil.runtime.executor import Task
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.termination import exit_code_of
@@ -28,7 +28,6 @@ LIST = "tasks.json"
 """Digest of each task's file, in order."""
 INDEX_VARIABLE = "JOB_COMPLETION_INDEX"
 """Number of a pod of an Indexed Job. Source: Kubernetes, "Indexed Job for Parallel Processing"."""
-ERRORS: dict[str, type[AnadilError]] = {kind.__name__: kind for kind in AnadilError.__subclasses__()}
 
 
 def write_tasks(folder: Path, function: Callable[[Any], None], tasks: Sequence[Task]) -> str:
@@ -58,7 +57,7 @@ def run_task(folder: Path, digest: str, index: int) -> None:
         with Processes(1) as process:
             process.map(function, [task])
     except AnadilError as error:
-        words = {"kind": type(error).__name__, "message": str(error)}
+        words = {"exit_code": error.exit_code, "message": str(error)}
         LocalStore().write(str(folder / f"error-{index:06}.json"), json.dumps(words).encode())
         raise
 
@@ -67,7 +66,7 @@ def first_error(folder: Path) -> AnadilError | None:
     """Exception that a task raised; None where none has said anything."""
     for path in sorted(folder.glob("error-*.json")):
         words = json.loads(path.read_text(encoding="utf-8"))
-        return ERRORS.get(words["kind"], AnadilError)(words["message"])
+        return BY_EXIT_CODE.get(words["exit_code"], AnadilError)(words["message"])
     return None
 
 
