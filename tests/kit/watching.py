@@ -77,7 +77,7 @@ def watching(*roots: Path | str) -> Iterator[Pages]:
             thread.join()
 
 
-def put_record(root: Path, run: str = "20260101-120000-1", **fields: Any) -> str:
+def put_record(root: Path, /, run: str = "20260101-120000-1", **fields: Any) -> str:
     """Write the record of a run; return the run's id."""
     now = time.time()
     record = RunRecord(
