@@ -13,8 +13,8 @@ from typing import Any
 import uvicorn
 
 from anadil.core.stages import FLOW
-from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.run_record import RunRecord, StepRecord, this_process
+from anadil.runtime.tracking_spool import Tracker
 from anadil.watch.server import app, listener
 from anadil.watch.watched import Watched
 

@@ -1,4 +1,4 @@
-"""Lines of metrics: `training.jsonl`, the log, TensorBoard, MLflow and Prometheus; and the progress bar."""
+"""Lines of metrics: `training.jsonl`, the log, the tracker and Prometheus; and the progress bar."""
 
 import json
 import logging
@@ -117,9 +117,8 @@ class MetricsLogger(Callback):
         self._writer.add(values_for("jsonl", line))
         if step:
             _log(values_for("log", line))
-        run.metrics.events.add(values_for("tensorboard", line), step)
         # Prometheus gets its part through the tracker.
-        run.job.tracker.metrics({**values_for("mlflow", line), **run.metrics.time_shares()}, step)
+        run.job.tracker.metrics({**values_for("tracker", line), **run.metrics.time_shares()}, step)
 
 
 class ProgressBar(Callback):
