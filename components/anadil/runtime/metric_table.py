@@ -97,6 +97,7 @@ METRICS = (
                written_out="source_validation_bits_per_byte"),
     MetricSpec(name="peak_memory_bytes", doc="Peak memory of each process's GPU in the current phase", unit="bytes",
                panel="Peak memory", by_rank=True),
+    MetricSpec(name="resident_memory_bytes", doc="Memory of the first process in its machine", unit="bytes"),
     MetricSpec(name="own_work_s", doc="Own work of each process per step, without waits; one above the rest slows all down", unit="s",
                sinks=GAUGE, panel="Own work", by_rank=True),
     MetricSpec(name="own_data_wait_s", doc="Part of own work in which the process waited for data", unit="s", sinks=GAUGE,

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.core.processes import resident_bytes
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.state import SourceState, State
@@ -90,6 +91,7 @@ class MetricsLogger(Callback):
             **_by_source(state),
             **run.metrics.figures(tokens, now - before, trains),
             **({} if peak is None else {"peak_memory_bytes": peak}),
+            "resident_memory_bytes": resident_bytes(),
         }
         run.metrics.show_own(peak)
         self._write(line)
