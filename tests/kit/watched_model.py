@@ -7,6 +7,7 @@ from typing import Any
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from anadil.artifacts import artifact
+from anadil.artifacts.uri import MANIFEST
 from anadil.runtime.run_record import StepRecord
 from tests.kit import report_run
 from tests.kit.watching import put_record
@@ -32,7 +33,7 @@ def put_trained(root: Path, text: str, place: str = "") -> str:
     )  # fmt: skip
     for name in ("base", "extend-256"):
         _put_tokenizer(made["tokenizer"] / "candidates" / name)
-    (made["tokenizer"] / artifact.MANIFEST).unlink()
+    (made["tokenizer"] / MANIFEST).unlink()
     artifact.seal(made["tokenizer"], kind="tokenizer", origin={"stage": "tokenizer"})
     kinds = {"tokenizer": "tokenizer", "finetune": "adapter", "evaluate": "scores"}
     steps = {

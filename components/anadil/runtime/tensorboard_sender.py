@@ -10,6 +10,7 @@ of a full disk. So its file format is used without its thread.
 import argparse
 import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -58,7 +59,9 @@ class EventFile:
 
     def add_text(self, name: str, markdown: str) -> None:
         """Add a text, which TensorBoard shows on a page of its own."""
-        self._write(0, 0, summary=import_module("tensorboardX.summary").text(name, markdown))
+        self._write(
+            0, round(1000 * time.time()), summary=import_module("tensorboardX.summary").text(name, markdown)
+        )
 
     def close(self) -> None:
         """End the file."""
