@@ -82,9 +82,7 @@ def compare(
     modes: tuple[Mode, ...] = ("greedy",) if options.greedy else DECODING_MODES
     every = len(prompts) // (options.single or len(prompts))
 
-    def write(
-        some: list[GenerationPrompt], modes: tuple[Mode, ...] = modes, **more: Any
-    ) -> list[GeneratedText]:
+    def write(some: list[GenerationPrompt], modes: tuple[Mode, ...] = modes) -> list[GeneratedText]:
         length = options.tokens
         return generate_texts(
             open_decoder(model, tokenizer),
@@ -94,16 +92,10 @@ def compare(
             seed=0,
             name=name,
             modes=modes,
-            **more,
         )
 
     def one_by_one() -> list[GeneratedText]:
-        return [
-            text
-            for prompt in prompts[::every]
-            for mode in modes
-            for text in write([prompt], (mode,), batch_tokens=1)
-        ]
+        return [text for prompt in prompts[::every] for mode in modes for text in write([prompt], (mode,))]
 
     write(prompts[:2])
     batched, batched_s = timed(lambda: write(prompts))

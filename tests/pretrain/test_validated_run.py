@@ -14,6 +14,7 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.run import run
 from anadil.pretrain.validation import SCORE, validation_of
 from anadil.runtime.tracking_spool import Tracker
+from anadil.text.metrics import bits_per_byte
 from tests.kit.pretraining import (
     SHORT,
     generations,
@@ -88,7 +89,9 @@ def test_the_curve_begins_with_the_base_once_and_not_again_after_a_resume(
         return summed_loss(hidden, model.lm_head.weight, batch.labels)
 
     assert begun == {0: scores(job.out)[0], 4: scores(job.out)[4]}
-    assert begun[0] == pytest.approx(validation.bits_per_byte(nats), rel=1e-5)
+    assert begun[0] == pytest.approx(
+        bits_per_byte(validation.nats(nats) or 0.0, validation.num_bytes), rel=1e-5
+    )
     assert [step for step, _ in points.scores] == [10, 12]
     assert losses(job.out) == losses(whole)
 

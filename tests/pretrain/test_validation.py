@@ -2,7 +2,9 @@
 
 import logging
 import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,6 +48,11 @@ def made(corpus: Path, tokenizer: Path, length: int = 256, **more: object) -> Va
     return validation
 
 
+def scored(validation: Validation, summed_loss: Callable[[Batch], torch.Tensor], **more: Any) -> float | None:
+    total = validation.nats(summed_loss, **more)
+    return None if total is None else bits_per_byte(total, validation.num_bytes)
+
+
 class Scorer:
     """The model's summed loss of a batch, as the trainer has it; counts what it is asked."""
 
@@ -74,7 +81,7 @@ def test_documents_that_fit_into_a_sequence_get_the_number_of_evaluate(
     nats = score(model, [([bos], own) for own in ids], context=256, stride=256, batch_tokens=512, name="base")
     num_bytes = sum(len(text.encode()) for text in HELDOUT)
 
-    found = validation.bits_per_byte(Scorer(model))
+    found = scored(validation, Scorer(model))
 
     assert found == pytest.approx(bits_per_byte(float(nats.sum()), num_bytes), rel=1e-6)
 
@@ -93,7 +100,7 @@ def test_without_a_bos_the_end_token_stands_before_a_document_as_in_evaluate(
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
 
     expected = bits_per_byte(float(nats.sum()), validation.num_bytes)
-    assert validation.bits_per_byte(Scorer(model)) == pytest.approx(expected, rel=1e-6)
+    assert scored(validation, Scorer(model)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("with_bos", [False, True])
@@ -108,7 +115,7 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
     expected = sorted(token for text in HELDOUT for token in encode_text(loaded, text))
     scorer = Scorer(model)
 
-    validation.bits_per_byte(scorer)
+    scored(validation, scorer)
 
     labels = torch.cat([batch.labels.flatten() for batch in scorer.batches])
     assert sorted(labels[labels != IGNORED].tolist()) == expected
@@ -126,7 +133,7 @@ def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_tok
 ) -> None:
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 16)
 
-    found = validation.bits_per_byte(lambda batch: (batch.labels != IGNORED).sum() * math.log(300))
+    found = scored(validation, lambda batch: (batch.labels != IGNORED).sum() * math.log(300))
 
     assert found == pytest.approx(validation.packed.num_targets * math.log2(300) / validation.num_bytes)
 
@@ -136,7 +143,7 @@ def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, data: int
 ) -> None:
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 32)
-    alone = validation.bits_per_byte(Scorer(model))
+    alone = scored(validation, Scorer(model))
     parts: list[torch.Tensor] = []
     scorers = [Scorer(model) for _ in range(data)]
 
@@ -145,7 +152,7 @@ def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
         return nats
 
     for rank, scorer in enumerate(scorers):
-        validation.bits_per_byte(scorer, data=data, data_rank=rank, add_up=keep)
+        scored(validation, scorer, data=data, data_rank=rank, add_up=keep)
     together = bits_per_byte(float(torch.stack(parts).sum()), validation.num_bytes)
 
     assert together == pytest.approx(alone, rel=1e-6)
@@ -158,7 +165,7 @@ def test_it_is_given_up_between_two_passes_when_the_run_ends(
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 8)
     scorer = Scorer(model)
 
-    found = validation.bits_per_byte(scorer, ends=lambda: len(scorer.batches) == 2)
+    found = scored(validation, scorer, ends=lambda: len(scorer.batches) == 2)
 
     assert found is None
     assert len(scorer.batches) == 2
@@ -199,4 +206,4 @@ def test_a_loss_that_is_no_number_is_said(tmp_path: Path, tokenizer: Path) -> No
     validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer)
 
     with pytest.raises(RecipeError, match="held-out loss is nan; lower the learning rate"):
-        validation.bits_per_byte(lambda _batch: torch.tensor(math.nan))
+        scored(validation, lambda _batch: torch.tensor(math.nan))

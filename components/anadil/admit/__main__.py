@@ -1,7 +1,5 @@
 """`python -m anadil.admit`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("admit"))
+raise SystemExit(main("admit"))

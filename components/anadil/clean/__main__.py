@@ -1,7 +1,5 @@
 """`python -m anadil.clean`: the entry point of the image."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("clean"))
+raise SystemExit(main("clean"))

@@ -38,7 +38,7 @@ from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
 from anadil.clean.write.stats_file import make_stats, write_samples
 from anadil.core.errors import DataError
 from anadil.core.format import counted
-from anadil.core.json_text import read_json
+from anadil.core.json_text import read_json, write_indented
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.runtime.executor import Executor
@@ -130,8 +130,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     stats |= {"written": written} if written else {}
     # Files of a part that come first; all counts are those of the files behind them.
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
-    text = json.dumps(stats, ensure_ascii=False, indent=2) + "\n"
-    (job.out / "stats.json").write_text(text, encoding="utf-8")
+    write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
     if stats["escaped"]:

@@ -86,3 +86,13 @@ def write_json(path: Path, value: Any) -> None:
 def read_json(path: Path) -> Any:
     """Read a small file of our own."""
     return json.loads(path.read_text(encoding="utf-8"))
+
+
+def write_indented(path: Path, value: Any, indent: int = 1, *, allow_nan: bool = True) -> None:
+    """Write a file of an artifact that people read, too.
+
+    Raises:
+        ValueError: Without `allow_nan`, a number is NaN or Inf.
+    """
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=allow_nan)
+    path.write_text(text + "\n", encoding="utf-8")

@@ -82,10 +82,10 @@ class Stage:
     """Name of the image that holds it."""
     rooms: tuple[str, ...] = ()
     """Folders of the package that its image holds, beside its own and those of all images."""
-    cpu: str
+    cpu: str = "4"
     """CPUs that its pod asks for, where the recipe does not say and no machine with GPUs is named."""
-    memory: str
-    """Memory, request and limit, in the same case."""
+    memory: str = "16Gi"
+    """Memory, request and limit, in the same case. Assumption: a small model fits, as do four CPUs."""
     retries: int | None = None
     """Times that a pipeline tries its pod again; None: as many as `cluster.restarts` says."""
     launchable: bool = False

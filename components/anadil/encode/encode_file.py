@@ -17,6 +17,7 @@ import numpy as np
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import write_json
 from anadil.encode.document_tokenizer import Frame, document_tokenizer
 from anadil.encode.tensor_file import TensorWriter
 from anadil.text.corpus import read_file
@@ -45,7 +46,7 @@ class EncodeTask:
     """True if documents without a token stay, so that their bytes count."""
     excluded: Path | None
     """File of the documents that are left out: a JSON line for each, with `id` and `reason`."""
-    most_tokens: int | None
+    most_tokens: int | None = None
     """Tokens after which the shard ends, with a whole document."""
     reads_special: bool
     """True if the letters of special tokens are these tokens: text that the base wrote itself."""
@@ -117,7 +118,7 @@ def _write(task: EncodeTask, encoder: Encoder, draft: Path) -> None:
         "left_out": dict(left_out),
         "digest": _digest(starts, ids_digest.hexdigest()),
     }
-    (draft / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    write_json(draft / FACTS, facts)
 
 
 def _digest(starts: "array[int]", ids_sha256: str) -> str:

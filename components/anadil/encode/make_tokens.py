@@ -169,7 +169,6 @@ def _tasks(
             threads=threads if len(listed) == 1 else min(threads, MOST_THREADS),
             keeps_empty=part == "heldout",
             excluded=settings.excluded if part == "train" else None,
-            most_tokens=None,
             reads_special=settings.reads_special,
             origin={**origin, "part": f"{part}/{file.name}"},
         )
@@ -195,16 +194,7 @@ def _encode_plan(plan: ShardPlan, max_tokens: int | None, executor: Executor) ->
 def _encode(tasks: Sequence[EncodeTask], executor: Executor) -> None:
     """Do the tasks that are not done."""
     with ThreadPoolExecutor(min(8, num_cores())) as pool:
-        sound = (
-            list(
-                pool.map(
-                    partial(sealed_dir.verify, once_a_boot=True),
-                    *zip(*((t.folder, t.origin) for t in tasks), strict=True),
-                )
-            )
-            if tasks
-            else []
-        )
+        sound = [*pool.map(lambda each: sealed_dir.verify(each.folder, each.origin, once_a_boot=True), tasks)]
     if any(sound):
         log.info("%s of %s shards of tokens are there", sum(sound), len(sound))
     left = [tasks[number] for number in _in_turn(len(tasks)) if not sound[number]]

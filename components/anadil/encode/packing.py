@@ -7,13 +7,16 @@ document has BOS before it, as an input alone.
 """
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from anadil.core.errors import DataError
 from anadil.encode.token_stream import Places, TokenStream
+
+if TYPE_CHECKING:
+    from anadil.encode.stored_tokens import StoredPieces, StoredRows
 
 Pieces = npt.NDArray[np.int64]
 Sequences = npt.NDArray[np.int64]
@@ -23,26 +26,14 @@ SMALL = 2**15 - 1
 """Lengths up to it are sorted as 16-bit numbers, which numpy does by counting."""
 
 
-class StoredRows(Protocol):
-    """An array that is read where it lies."""
-
-    def __getitem__(self, where: Any, /) -> Any:
-        """Rows by their numbers."""
-        ...
-
-    def __len__(self) -> int:
-        """All rows."""
-        ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """Sequences as lists of pieces of the stream."""
 
     stream: TokenStream
-    pieces: Pieces | StoredRows
+    pieces: "Pieces | StoredPieces"
     """(pieces, 3): start in the stream, number of pairs, and 1 where BOS is set before it; sequence by sequence."""
-    rows: Places | StoredRows
+    rows: "Places | StoredRows"
     """(sequences + 1,): the first piece of each sequence."""
     length: int
     """Tokens of a sequence."""

@@ -47,9 +47,9 @@ class StoredTokens:
     def packed(self) -> Packed:
         """Its packed sequences."""
         shards, blocks = self._files(self.facts.train), self._files(self.facts.blocks)
-        starts = _Starts(self.facts.train, shards)
+        starts = StoredStarts(self.facts.train, shards)
         stream = TokenStream(
-            ids=_Ids(starts, shards, self._fetcher),
+            ids=StoredIds(starts, shards, self._fetcher),
             starts=starts,
             digest=self.facts.stream,
             bos=self.facts.bos,
@@ -57,8 +57,8 @@ class StoredTokens:
         first_tokens = [int(starts.tokens[block.first_shard]) for block in self.facts.blocks]
         return Packed(
             stream=stream,
-            pieces=_Pieces(self.facts.blocks, blocks, first_tokens),
-            rows=_Rows(self.facts.blocks, blocks),
+            pieces=StoredPieces(self.facts.blocks, blocks, first_tokens),
+            rows=StoredRows(self.facts.blocks, blocks),
             length=self.facts.sequence_length,
             num_targets=self.facts.targets,
             num_positions=sum(block.positions for block in self.facts.blocks),
@@ -121,7 +121,7 @@ def open_tokens(uri: str, manifest: Manifest) -> StoredTokens:
 Files = Callable[[int], TensorFile]
 
 
-class _Starts:
+class StoredStarts:
     """Begins of documents over all shards."""
 
     def __init__(self, shards: Sequence[ShardFacts], files: Files) -> None:
@@ -133,6 +133,7 @@ class _Starts:
         return int(self._documents[-1]) + 1
 
     def first(self, num: int) -> Places:
+        """Begins of up to `num` documents, and the end of the last."""
         parts: list[Places] = [np.zeros(1, dtype=np.int64)]
         left = num
         for number, count in enumerate(np.diff(self._documents).tolist()):
@@ -144,6 +145,7 @@ class _Starts:
         return np.concatenate(parts)
 
     def document_at(self, position: int) -> tuple[int, int]:
+        """Number and begin of the document in which a token lies."""
         shard = _place(self.tokens, position)
         begins = self._files(shard).read("starts", 0, int(np.diff(self._documents)[shard]))
         within = position - int(self.tokens[shard])
@@ -151,10 +153,10 @@ class _Starts:
         return int(self._documents[shard]) + number, int(self.tokens[shard] + begins[number])
 
 
-class _Ids:
+class StoredIds:
     """Ids over all shards."""
 
-    def __init__(self, starts: _Starts, files: Files, fetcher: ThreadPoolExecutor | None) -> None:
+    def __init__(self, starts: StoredStarts, files: Files, fetcher: ThreadPoolExecutor | None) -> None:
         self._begins, self._files, self._fetcher = starts.tokens, files, fetcher
 
     def __len__(self) -> int:
@@ -175,12 +177,13 @@ class _Ids:
         return np.concatenate(parts)
 
     def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
+        """The ids of many slices, which are fetched side by side."""
         places = list(map(slice, starts, stops))
         # A disk is read faster than threads are asked.
         return self._fetcher.map(self.__getitem__, places) if self._fetcher else map(self.__getitem__, places)
 
 
-class _Rows:
+class StoredRows:
     """First pieces of sequences over all blocks."""
 
     def __init__(self, blocks: Sequence[BlockFacts], files: Files) -> None:
@@ -202,7 +205,7 @@ class _Rows:
         return int(self._files(block).read("rows", within, within + 1)[0]) + int(self._pieces[block])
 
 
-class _Pieces:
+class StoredPieces:
     """Pieces over all blocks; their starts count in the stream of all shards."""
 
     def __init__(self, blocks: Sequence[BlockFacts], files: Files, first_tokens: Sequence[int]) -> None:

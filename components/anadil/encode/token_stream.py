@@ -5,54 +5,26 @@ A document is `[BOS] text [end of text]`; without a BOS the end of text stands b
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    # Which knows the stream, and reads it where it lies.
+    from anadil.encode.stored_tokens import StoredIds, StoredStarts
+
 Ids = npt.NDArray[np.int32]
 Places = npt.NDArray[np.int64]
-
-
-class StoredIds(Protocol):
-    """Ids that are read where they lie."""
-
-    def __getitem__(self, where: slice, /) -> Ids:
-        """The ids of a slice."""
-        ...
-
-    def __len__(self) -> int:
-        """Tokens of all documents."""
-        ...
-
-    def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
-        """The ids of many slices, which are fetched side by side."""
-        ...
-
-
-class StoredStarts(Protocol):
-    """Begins of documents that are read where they lie."""
-
-    def __len__(self) -> int:
-        """Documents, and 1."""
-        ...
-
-    def first(self, num: int) -> Places:
-        """Begins of up to `num` documents, and the end of the last."""
-        ...
-
-    def document_at(self, position: int) -> tuple[int, int]:
-        """Number and begin of the document in which a token lies."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenStream:
     """The encoded training part of a corpus."""
 
-    ids: Ids | StoredIds
+    ids: "Ids | StoredIds"
     """(tokens,): all documents, one after another; read by slices."""
-    starts: Places | StoredStarts
+    starts: "Places | StoredStarts"
     """(documents + 1,): where each document begins; the last entry is the number of tokens."""
     digest: str
     """Equal digests mean equal ids."""
@@ -66,11 +38,10 @@ class TokenStream:
 
     def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
         """The ids of many slices."""
-        ids: Any = self.ids
+        ids = self.ids
         if isinstance(ids, np.ndarray):
             return (ids[start:stop] for start, stop in zip(starts, stops, strict=True))
-        read: Iterable[Ids] = ids.slices(starts, stops)
-        return read
+        return ids.slices(starts, stops)
 
     def first_starts(self, num: int) -> Places:
         """Begins of up to `num` documents, and the end of the last."""

@@ -5,7 +5,6 @@ It is small, so that training of any corpus begins with it: 100,000 shards are r
 
 import functools
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -18,6 +17,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest, remedy_of
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
+from anadil.core.json_text import write_indented
 from anadil.encode.tensor_file import size_of
 
 TOKENS = "tokens.json"
@@ -165,8 +165,7 @@ class TokensFacts:
         # Files of a run without a champion are byte for byte those of earlier releases.
         if self.earlier == EarlierFacts():
             values.pop("earlier")
-        text = json.dumps(values, ensure_ascii=False, indent=1) + "\n"
-        (folder / TOKENS).write_text(text, encoding="utf-8")
+        write_indented(folder / TOKENS, values)
 
 
 def read_facts(uri: str, manifest: Manifest) -> TokensFacts:

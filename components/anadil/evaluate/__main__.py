@@ -1,7 +1,5 @@
 """`python -m anadil.evaluate`: the entry point of the image."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("evaluate"))
+raise SystemExit(main("evaluate"))

@@ -8,7 +8,7 @@ the adapted model by the text that it continues, the finetuned one by its answer
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any
 
 from anadil.core.candidates import ANSWERS, CANDIDATES, before_finetuning
 from anadil.evaluate.bootstrap import Difference
@@ -242,7 +242,7 @@ class _Judge:
         default: GateMode | None = None,
     ) -> None:  # fmt: skip
         ends = (1 + difference.low / before, 1 + difference.high / before) if difference else None
-        self._add(check, bits / before, limit, interval=ends, default=default, **_counted(difference))
+        self._add(check, bits / before, limit, interval=ends, default=default, difference=difference)
 
     def _below(
         self, check: str, difference: Difference | None, limit: float, *, or_equal: bool = False
@@ -254,7 +254,7 @@ class _Judge:
         below = difference.high <= limit if or_equal else difference.high < limit
         sure = difference.num_documents > 1 and below
         ends = (difference.low, difference.high)
-        self._add(check, difference.value, limit, passed=sure, interval=ends, **_counted(difference))
+        self._add(check, difference.value, limit, passed=sure, interval=ends, difference=difference)
 
     def _retained(
         self, check: str, name: str, other: str, limit: float, default: GateMode | None = None
@@ -284,8 +284,8 @@ class _Judge:
         at_least: bool = False,
         passed: bool | None = None,
         interval: tuple[float, float] | None = None,
-        unsure: bool = False,
         num: int | None = None,
+        difference: Difference | None = None,
         default: GateMode | None = None,
     ) -> None:
         """Add a check; one that was not measured counts only where the recipe asks for it by name."""
@@ -300,18 +300,7 @@ class _Judge:
         self.checks.append(
             GateCheck(
                 name=name, value=value, limit=limit, passed=passed and not undecided, enforced=enforced,
-                at_least=at_least, interval=interval, unsure=unsure, num=num, undecided=undecided,
+                at_least=at_least, interval=interval, unsure=difference is not None and difference.unsure,
+                num=difference.num_documents if difference else num, undecided=undecided,
             )
         )  # fmt: skip
-
-
-class _Counted(TypedDict):
-    """Size of an interval's sample."""
-
-    unsure: bool
-    num: int | None
-
-
-def _counted(difference: Difference | None) -> _Counted:
-    num = difference.num_documents if difference else None
-    return {"unsure": num is not None and num < SURE_DOCUMENTS, "num": num}

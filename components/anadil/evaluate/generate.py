@@ -11,9 +11,9 @@ from typing import Any, Literal
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.progress import progress
-from anadil.evaluate.measurements import Decodes
+from anadil.evaluate.models import CandidateDecoder
 from anadil.model.chat_ids import chat_ids
-from anadil.model.decoding import Continuation, sample_seed, text_of
+from anadil.model.decoding import Continuation, Decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text
 from anadil.text.metrics import distinct, is_loop
 
@@ -64,7 +64,7 @@ class GeneratedText:
 
 
 def generate_texts(
-    decoder: Decodes,
+    decoder: Decoder | CandidateDecoder,
     tokenizer: PreTrainedTokenizerFast,
     prompts: Sequence[GenerationPrompt],
     *,
@@ -72,14 +72,12 @@ def generate_texts(
     seed: int,
     name: str,
     modes: Sequence[Mode] = DECODING_MODES,
-    batch_tokens: int | None = None,
 ) -> list[GeneratedText]:
     """Continue each prompt in each mode, in order."""
     batches = decoder.batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
         max_new_tokens=max_new_tokens,
-        batch_tokens=batch_tokens,
     )
     texts: dict[int, list[GeneratedText]] = {}
     with progress(f"generate {name}", total=len(prompts)) as bar:

@@ -7,10 +7,10 @@ its score, a prompt's tokens, its seeds and its length for what was written.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,21 +25,6 @@ FILE = "measurements.json"
 """File of an artifact `scores`."""
 KEY_BYTES = 16
 Rows = list[Continuation]
-
-
-class Decodes(Protocol):
-    """Protocol of a `Decoder`, and of one that remembers."""
-
-    def batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int | None]],
-        *,
-        max_new_tokens: int,
-        batch_tokens: int | None = None,
-    ) -> Iterator[tuple[int, Rows]]:
-        """Yield each prompt's place and its continuations."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)

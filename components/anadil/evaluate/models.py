@@ -17,7 +17,7 @@ from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import track
 from anadil.evaluate.bits_per_byte import Ids, score
-from anadil.evaluate.measurements import Decodes, Measurements, Memory, identity, prompt_key
+from anadil.evaluate.measurements import Measurements, Memory, identity, prompt_key
 from anadil.model.architecture import read_config
 from anadil.model.decoding import Continuation, open_decoder
 from anadil.model.family_table import refuse_mixture
@@ -220,9 +220,9 @@ class CandidateModel:
 
     def decoder(
         self, tokenizer: PreTrainedTokenizerFast | None = None, ends: Sequence[int] | None = None
-    ) -> Decodes:
+    ) -> "CandidateDecoder":
         """Return its decoder, which knows what the candidate wrote in an earlier run; see `open_decoder`."""
-        return _Decoder(self, tokenizer or self.candidate.tokenizer, ends)
+        return CandidateDecoder(self, tokenizer or self.candidate.tokenizer, ends)
 
     def _score(self, pairs: Sequence[tuple[Ids, Ids]], name: str) -> NDArray[np.float64]:
         # A model of 70 billion parameters takes minutes to load, and a week may bring it no new text.
@@ -238,7 +238,7 @@ class CandidateModel:
 
 
 @dataclass(frozen=True, slots=True)
-class _Decoder:
+class CandidateDecoder:
     """Decoder of a candidate that writes only what is not known."""
 
     candidate: CandidateModel
@@ -251,7 +251,6 @@ class _Decoder:
         seeds: Sequence[Sequence[int | None]],
         *,
         max_new_tokens: int,
-        batch_tokens: int | None = None,
     ) -> Iterator[tuple[int, list[Continuation]]]:
         """Yield each prompt's place and its continuations; see `Decoder.batches`."""
         memory = self.candidate.memory
@@ -272,7 +271,6 @@ class _Decoder:
             [prompts[place] for place in unknown],
             [seeds[place] for place in unknown],
             max_new_tokens=max_new_tokens,
-            batch_tokens=batch_tokens,
         ):
             memory.keep_rows(keys[unknown[number]], rows)
             yield unknown[number], rows

@@ -15,6 +15,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.core.json_text import write_indented
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
@@ -92,8 +93,7 @@ def run(job: Job) -> Figures:
     scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
     if tuning:
         scores["tuning"] = tuning
-    text = json.dumps(scores, ensure_ascii=False, indent=1, allow_nan=False)
-    (job.out / "scores.json").write_text(text + "\n", encoding="utf-8")
+    write_indented(job.out / "scores.json", scores, allow_nan=False)
     write_measurements(job.out, [each.measurements for each in results.values()])
     job.tracker.run_metrics(deciding_scores(scores))
     job.records.update(

@@ -1,7 +1,5 @@
 """`python -m anadil.finetune`: the entry point of the image."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("finetune"))
+raise SystemExit(main("finetune"))

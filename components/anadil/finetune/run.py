@@ -16,6 +16,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
+from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
 from anadil.finetune import training
 from anadil.finetune.audit import audit
@@ -110,7 +111,7 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
     audited = audit(trainer.train_dataset, tokenizer, dropped)
     audited |= {"system_turn": system} if system else {"system_turn_left_out": default} if default else {}
     audited |= {"preference": pairs.audit} if pairs else {}
-    _write(own_job.out / "mask_audit.json", audited)
+    write_indented(own_job.out / "mask_audit.json", audited)
     log.info(
         "%d chats, %d of %d tokens trained, %d steps",
         rows.mix.size, audited["trained_tokens"], audited["tokens"], steps,
@@ -141,7 +142,9 @@ def _run(job: Job, processes: Group, device: torch.device) -> Figures:
         "dropped": dropped.total,
     }
     _export(job, result)
-    _write(job.out / "training.json", figures | summary | ({"preference": preference} if preference else {}))
+    write_indented(
+        job.out / "training.json", figures | summary | ({"preference": preference} if preference else {})
+    )
     job.varying.extend(name for name in BESIDE if (job.out / name).is_file())
     return figures | {name: preference[name] for name in MARGINS if name in preference}
 
@@ -235,7 +238,7 @@ def _write_adapter(job: Job, source: Path) -> None:
     job.varying.append("adapter_config.json")  # another place makes no other adapter
     # A set in PEFT, whose order changes from process to process.
     config["target_modules"] = sorted(config["target_modules"])
-    _write(job.out / "adapter_config.json", config)
+    write_indented(job.out / "adapter_config.json", config)
     copy_tokenizer(base, job.out)
     _write_template(job, job.out)
 
@@ -245,7 +248,3 @@ def _write_template(job: Job, folder: Path) -> None:
     chats, _ = recipe_format(load_tokenizer(job.inputs["model"]), job.recipe.finetune)
     written = with_system(chats.template, job.recipe.finetune.system_text)
     (folder / CHAT_TEMPLATE.name).write_text(written, encoding="utf-8")
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -5,9 +5,7 @@ python -m anadil.launch retrain --executor-input JSON    a retraining's first st
 python -m anadil.launch finish --executor-input JSON     its exit handler: clean up and notify
 """
 
-import sys
-
 from anadil.launch.kfp_steps import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

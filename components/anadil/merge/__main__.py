@@ -1,7 +1,5 @@
 """`python -m anadil.merge`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("merge"))
+raise SystemExit(main("merge"))

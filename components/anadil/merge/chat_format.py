@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import DataError
+from anadil.core.json_text import write_indented
 from anadil.model.chat_ids import ControlWords, rendered
 from anadil.model.load import document_ids, load_tokenizer
 from anadil.model.template_limits import RAISED
@@ -75,7 +76,7 @@ def write_chat_template(folder: Path, template: str) -> None:
     content = json.loads(settings.read_text(encoding="utf-8"))
     # Two templates would be one for each reader: vLLM and transformers take the file, older ones the key.
     if content.pop("chat_template", None) is not None:
-        settings.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        write_indented(settings, content, 2)
 
 
 def _template_of(tokenizer: Any) -> str | None:

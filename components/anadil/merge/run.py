@@ -3,7 +3,6 @@
 `merge.json` says what was merged, with which weights.
 """
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from typing import Any
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.json_text import write_indented
 from anadil.merge.measure import choose_values
 from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
@@ -53,7 +53,7 @@ def run(job: Job) -> Figures:
     ends.write(job.out, values.base_share, values.weights)
     answers = ends.chat(values.weights) is not None
     table = _table(job, settings, ends, values)
-    (job.out / TABLE).write_text(json.dumps(table, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_indented(job.out / TABLE, table)
     # Names of directories stand there, and another place makes no other model.
     job.varying.extend([TABLE, *write_mlmodel(job.out, chats=answers)])
     for line in _lines(table):

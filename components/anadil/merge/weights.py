@@ -4,16 +4,18 @@
     theta = (1 - base_share) * theta + base_share * base
     theta = theta + sum over i of weight_i * (model_i - minus_i)
 
-Tables with rows of the base's vocabulary are carried into the model's (`carry.py`). Rows of control tokens are taken whole
-of the model that means something by them.
+Tables with rows of the base's vocabulary are carried into the model's: kept, moved, or made of their pieces, as pre-training
+made them. A new token begins as the mean of its pieces' rows, so what the pieces learn elsewhere is what it would have
+learnt. Rows of control tokens are taken whole of the model that means something by them.
 
 Source: interpolation with the base, WiSE-FT, arXiv:2109.01903; task vectors, arXiv:2212.04089, for chats arXiv:2310.04799.
 """
 
 import logging
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -23,7 +25,6 @@ from anadil.artifacts.base_model import read_settings
 from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
-from anadil.merge.carry import DifferenceTable, Read, carried
 from anadil.merge.chat_format import ChatFormat, chat_format_of, write_chat_template
 from anadil.merge.checks import check_alike, check_lineage, check_vocabulary, other_settings
 from anadil.merge.model_weights import ModelWeights, open_weights
@@ -31,13 +32,15 @@ from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
 from anadil.model.safetensors_files import DTYPES, read_rows
 from anadil.model.weight_writer import TensorLayout, write_weights
-from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, vocabulary_rows
+from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows, vocabulary_rows
 
 log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 64 * MIB
 """Most FP32 bytes of a tensor that are merged at a time; a merge holds some eight times as much."""
 FP32_BYTES = 4
+Read = Callable[[int, int], torch.Tensor]
+"""Reads rows by the first one and their number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +60,15 @@ class Vector:
         return list(self.chat.ids) if self.chat else []
 
 
+class DifferenceTable(BaseTable):
+    """A difference of two tables with the base's rows."""
+
+    @cached_property
+    def statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Zeros: a row that no token has differs in nothing."""
+        return torch.zeros(self.width), torch.zeros(self.width)
+
+
 class Ends:
     """All models of a merge, checked; merged tensors are made when they are asked for."""
 
@@ -72,7 +84,7 @@ class Ends:
         """Take models that `open` has checked; `settings` is the trained model's directory."""
         self.theta, self.base, self.vectors, self.average_of = theta, base, tuple(vectors), average_of
         self._vocabulary, self._settings = vocabulary, settings
-        self._reads: dict[tuple[str, int], Read] = {}
+        self._tables: dict[tuple[str, int], BaseTable] = {}
 
     @classmethod
     def open(
@@ -206,33 +218,26 @@ class Ends:
             yield first, self.rows(name, base_share, weights, first, min(size, num_rows - first))
 
     def _base(self, name: str) -> Read:
-        key = (name, -1)
-        if key not in self._reads:
-            self._reads[key] = self._carried(
-                name, lambda first, count: self.base.rows(name, first, count), BaseTable
-            )
-        return self._reads[key]
+        return self._carried(name, -1, partial(self.base.rows, name), BaseTable)
 
     def _difference(self, name: str, number: int) -> Read:
         vector = self.vectors[number]
-        if (name, number) not in self._reads:
-            self._reads[name, number] = self._carried(
-                name,
-                lambda first, count: vector.model.rows(name, first, count).sub_(
-                    vector.minus.rows(name, first, count)
-                ),
-                DifferenceTable,
-            )
-        return self._reads[name, number]
 
-    def _carried(self, name: str, read: Read, kind: type[BaseTable]) -> Read:
+        def read(first: int, count: int) -> torch.Tensor:
+            return vector.model.rows(name, first, count).sub_(vector.minus.rows(name, first, count))
+
+        return self._carried(name, number, read, DifferenceTable)
+
+    def _carried(self, name: str, number: int, read: Read, kind: type[BaseTable]) -> Read:
         """Let a read of the base's rows give the model's rows, where they are those of a vocabulary."""
-        if self._vocabulary is None or name not in self.theta.tables:
+        vocabulary = self._vocabulary
+        if vocabulary is None or name not in self.theta.tables:
             return read
-        shape = self.base.tensors[name].shape
-        return carried(
-            self._vocabulary, kind(read, (shape[0], shape[1]), number=self.theta.tables.index(name))
-        )
+        if (name, number) not in self._tables:
+            rows, width = self.base.tensors[name].shape
+            self._tables[name, number] = kind(read, (rows, width), number=self.theta.tables.index(name))
+        table = self._tables[name, number]
+        return lambda first, count: torch.cat([rows for _, rows in new_rows(vocabulary, table, first, count)])
 
     def _take_control_rows(self, merged: torch.Tensor, name: str, number: int, first: int) -> None:
         vector = self.vectors[number]

@@ -27,6 +27,7 @@ from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, to
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.artifacts.document_tokens import END_OF_TEXT, OTHER_ENDS_OF_TURNS, begins_turns, ends_of
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import write_indented
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.spellings import write_both_spellings
 from anadil.text.encoder import Encoder
@@ -220,7 +221,7 @@ def copy_tokenizer(source: Path, out: Path) -> None:
     settings = out / "tokenizer_config.json"
     if settings.is_file() and longest is not None:
         content = {**json.loads(settings.read_text(encoding="utf-8")), "model_max_length": longest}
-        settings.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+        write_indented(settings, content, 2)
 
 
 def pick_device() -> torch.device:

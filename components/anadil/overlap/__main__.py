@@ -1,7 +1,5 @@
 """`python -m anadil.overlap`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("overlap"))
+raise SystemExit(main("overlap"))

@@ -12,8 +12,7 @@ from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest, finished_manifest, remedy_of
 from anadil.clean.dedup.signatures import Signatures, id_of
 from anadil.clean.dedup.sorted_documents import MASK, Numbers
-from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
-from anadil.clean.shards.since import INDEX, INDEX_META, write_columns
+from anadil.clean.shards.since import INDEX, INDEX_META, key_settings, other_settings, write_columns
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import read_json
 from anadil.overlap.champion_lists import num_earlier_files
@@ -89,18 +88,10 @@ def _check_index(corpus: SourceCorpus, clean: Clean) -> None:
             f"{corpus.uri}: this corpus has no index to compare it with other sources by; {again}"
         )
     theirs = read_json(corpus.folder / INDEX_META)
-    ours = {
-        "bands": clean.minhash_bands, "rows": clean.minhash_rows, "shingle": clean.minhash_shingle,
-        "seed": MINHASH_SEED, "folding": FOLDING,
-    }  # fmt: skip
     # The language is no matter: keys fold the letters of all languages alike.
-    if differing := [
-        f"{key} {theirs.get(key)} there and {value} here"
-        for key, value in ours.items()
-        if theirs.get(key) != value
-    ]:
+    if differing := other_settings(theirs, key_settings(clean)):
         raise DataError(
-            f"{corpus.uri}: its index was made with other settings ({', '.join(differing)}), so documents that are alike "
+            f"{corpus.uri}: its index was made with other settings ({differing}), so documents that are alike "
             f"would not be found; {again}"
         )
 

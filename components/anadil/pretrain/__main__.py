@@ -1,7 +1,5 @@
 """`python -m anadil.pretrain`: the entry point of the image."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("pretrain"))
+raise SystemExit(main("pretrain"))

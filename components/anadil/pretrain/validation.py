@@ -45,19 +45,6 @@ class Validation:
     rows: int
     """Sequences of a forward pass."""
 
-    def bits_per_byte(
-        self,
-        summed_loss: Loss,
-        *,
-        data: int = 1,
-        data_rank: int = 0,
-        add_up: Sum | None = None,
-        ends: Callable[[], bool] | None = None,
-    ) -> float | None:
-        """Score the documents; every process gets the same number. Arguments and errors are those of `nats`."""
-        total = self.nats(summed_loss, data=data, data_rank=data_rank, add_up=add_up, ends=ends)
-        return None if total is None else bits_per_byte(total, self.num_bytes)
-
     def nats(
         self,
         summed_loss: Loss,

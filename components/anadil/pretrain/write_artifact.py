@@ -15,6 +15,7 @@ import torch
 
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import AVERAGE, AVERAGED
+from anadil.core.json_text import write_indented
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.plan.retraining import new_names
@@ -61,7 +62,7 @@ def write_artifact(training: Training) -> Figures:
     if steps := job.recipe.averaged_steps:
         _write_mean(training, steps)
     summary = _summary(training)
-    (job.out / SUMMARY).write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_indented(job.out / SUMMARY, summary)
     job.records.update(documents=trainer.data.num_documents, sequences=trainer.data.num_sequences)
     shown = ("loss", "steps", "tokens", "tokens_per_s", "parameters")
     return {name: summary[name] for name in shown}

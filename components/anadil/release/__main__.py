@@ -1,7 +1,5 @@
 """`python -m anadil.release`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("release"))
+raise SystemExit(main("release"))

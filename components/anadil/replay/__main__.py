@@ -1,7 +1,5 @@
 """`python -m anadil.replay`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("replay"))
+raise SystemExit(main("replay"))

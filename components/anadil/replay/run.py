@@ -23,7 +23,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.artifacts.local_directory import link
 from anadil.core.errors import DataError
 from anadil.core.format import counted, human_percent
-from anadil.core.json_text import read_json
+from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
 from anadil.model.load import load_tokenizer
@@ -64,7 +64,7 @@ def run(job: Job) -> Figures:
     for number, shard in enumerate(filled):
         link(shard / DOCUMENTS, job.out / part_name(number))
     about = _about(job, facts)
-    (job.out / ABOUT).write_text(json.dumps(about, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_indented(job.out / ABOUT, about, 2)
     job.records.update(documents=about["documents"], chats=about["chats"])
     _refuse_nothing(job, facts)
     if about["dropped"]:
@@ -138,7 +138,7 @@ def _write_shard(documents: list[WrittenDocument], seconds: float, draft: Path) 
         "dropped": dict(Counter(f"{each.kind} {each.dropped}" for each in dropped)),
         "samples": [each.text[:SAMPLE_CHARS] for each in (usable or dropped)[:SAMPLES]],
     }
-    (draft / FACTS).write_text(json.dumps(facts), encoding="utf-8")
+    write_json(draft / FACTS, facts)
 
 
 def _about(job: Job, facts: list[dict[str, Any]]) -> dict[str, Any]:

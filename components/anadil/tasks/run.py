@@ -15,6 +15,7 @@ from lm_eval.utils import handle_non_serializable
 
 from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import CANDIDATES
+from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
 from anadil.model.load import load_tokenizer
 from anadil.model.placement import free_memory, load_placed
@@ -56,8 +57,7 @@ def run(job: Job) -> Figures:
                 tables.setdefault(task, {})[candidate] = figures
                 log.info("%s, %s: %s %.4f", task, candidate, figures["metric"], figures["value"])
                 job.tracker.metrics({f"{candidate}_{task}": figures["value"]})
-    text = json.dumps(tables, ensure_ascii=False, indent=1, allow_nan=False)
-    (job.out / "tasks.json").write_text(text + "\n", encoding="utf-8")
+    write_indented(job.out / "tasks.json", tables, allow_nan=False)
     return {"tasks": len(tables), "candidates": len(_candidates(job))}
 
 

@@ -1,7 +1,5 @@
 """`python -m anadil.tokenizer`: the entry point of the image."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("tokenizer"))
+raise SystemExit(main("tokenizer"))

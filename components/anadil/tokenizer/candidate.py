@@ -12,6 +12,7 @@ from tokenizers import Tokenizer, processors
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD, tokenizer_config
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Strategy
 from anadil.text.byte_symbols import SYMBOLS, Merge, to_bytes
 from anadil.tokenizer.usage import TokenUsage
@@ -166,9 +167,7 @@ def write_tokenizer(
     config["clean_up_tokenization_spaces"] = False
     if not config.get("pad_token") and candidate.tokenizer.token_to_id(PAD) is not None:
         config["pad_token"] = PAD
-    (target / "tokenizer_config.json").write_text(
-        json.dumps(config, ensure_ascii=False, indent=2) + "\n", encoding="utf-8"
-    )
+    write_indented(target / "tokenizer_config.json", config, 2)
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 

@@ -1,10 +1,10 @@
 """Files beside the chosen tokenizer: the figures of all candidates, and the choice."""
 
-import json
 import logging
 from collections.abc import Sequence
 from pathlib import Path
 
+from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.cost import ModelCompute
 from anadil.tokenizer.samples import HeldoutSample
@@ -42,11 +42,11 @@ def write_tables(
         "encoder": encoder,
         "warnings": warnings,
     }
-    _write_json(out / "fertility.json", summary)
+    write_indented(out / "fertility.json", summary)
     speeds = {
         name: {"tokens_per_cpu_s": round(item.fertility.tokens_per_cpu_s)} for name, item in every.items()
     }
-    _write_json(out / SPEED, speeds)
+    write_indented(out / SPEED, speeds)
 
 
 def write_choice(
@@ -82,7 +82,7 @@ def write_choice(
         "candidates": entries,
         "warnings": _warnings(measured, choice),
     }
-    _write_json(out / "choice.json", table)
+    write_indented(out / "choice.json", table)
     log.info("%s", rule["text"])
     for name, text in choice.why_not.items():
         log.info("not %s: %s", name, text)
@@ -91,7 +91,3 @@ def write_choice(
 
 def _warnings(measured: Sequence[MeasuredCandidate], choice: Choice) -> list[str]:
     return [*filter(None, [choice.best.lost_warning, *(item.warning for item in measured)])]
-
-
-def _write_json(path: Path, content: object) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")

@@ -1,7 +1,5 @@
 """`python -m anadil.trial`: the entry point."""
 
-import sys
-
 from anadil.runtime.entry_point import main
 
-sys.exit(main("trial"))
+raise SystemExit(main("trial"))

@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from anadil.core.errors import RecipeError
+from anadil.core.json_text import write_indented
 from anadil.model.placement import free_memory
 from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
@@ -82,7 +83,7 @@ def _store_result(folder: Path, result: FinalistResult) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     # Renamed whole: a start after a kill finds a whole result or none.
     draft = folder / f"{result.name}.draft"
-    draft.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    write_indented(draft, asdict(result))
     draft.replace(folder / f"{result.name}.json")
 
 
@@ -154,8 +155,7 @@ def _write(
         shutil.copyfile(file, job.out / file.name)
     for result in results:
         _store_result(job.out / FOLDER, result)
-    text = json.dumps(table, ensure_ascii=False, indent=1, allow_nan=False)
-    (job.out / TABLE).write_text(text + "\n", encoding="utf-8")
+    write_indented(job.out / TABLE, table, allow_nan=False)
     job.varying.extend([*(Path(FOLDER, f"{each.name}.json").as_posix() for each in results), TABLE])
     job.records.update(heldout_documents=len(texts.kinds[TARGET].documents))
     for entry in table["finalists"]:

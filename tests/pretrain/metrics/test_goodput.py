@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anadil.pretrain.metrics import goodput as module
-from anadil.pretrain.metrics.goodput import BADPUT_TYPES, CAUSES, FILE, MOST_MARKS, Goodput
+from anadil.pretrain.metrics.goodput import CAUSES, FILE, MOST_MARKS, Goodput
 from tests.kit.pretraining import in_child
 
 
@@ -278,10 +278,6 @@ def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
     assert set(accounts.shares()) == set(CAUSES)
 
 
-def test_every_cause_but_steps_has_the_name_of_googles_library() -> None:
-    assert set(BADPUT_TYPES) == set(CAUSES) - {"step"}
-
-
 def test_the_summary_is_for_people_and_programs(clock: Clock, tmp_path: Path) -> None:
     accounts = clock.goodput(tmp_path, age_s=2)
     train(clock, accounts, range(1, 4))
@@ -290,11 +286,7 @@ def test_the_summary_is_for_people_and_programs(clock: Clock, tmp_path: Path) ->
     found = accounts.summary()
 
     assert (found["goodput"], found["seconds"], found["starts"]) == (0.6, 10, 1)
-    assert found["causes"]["checkpoint"] == {
-        "seconds": 2,
-        "share": 0.2,
-        "badput_type": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-    }
+    assert found["causes"]["checkpoint"] == {"seconds": 2, "share": 0.2}
     assert json.loads(json.dumps(found)) == found
 
 

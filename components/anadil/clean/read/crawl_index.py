@@ -19,6 +19,7 @@ from anadil.artifacts.uri import join
 from anadil.clean.read.warc import Item, html_responses
 from anadil.clean.read.warc_records import Damage
 from anadil.core.errors import DataError, RetryableError
+from anadil.text.language import known_languages
 from anadil.text.language_data import NO_LANGUAGE
 
 COLUMNS = ("warc_filename", "warc_record_offset", "warc_record_length", "content_languages")
@@ -34,22 +35,8 @@ MAX_RECORD_BYTES = 64 * 1024**2
 COMMON_CRAWL = "s3://commoncrawl"
 TABLE = "/cc-index/"
 """Folder of the index beside `crawl-data`, to which its file names lead."""
-_CODES = """
-aa:aar ab:abk af:afr ak:aka am:amh ar:ara as:asm ay:aym az:aze ba:bak be:bel bg:bul bh:bih bi:bis bn:ben
-bo:bod br:bre bs:bos ca:cat co:cos cs:ces cy:cym da:dan de:deu dv:div dz:dzo el:ell en:eng eo:epo es:spa
-et:est eu:eus fa:fas fi:fin fj:fij fo:fao fr:fra fy:fry ga:gle gd:gla gl:glg gn:grn gu:guj gv:glv ha:hau
-he:heb hi:hin hr:hrv ht:hat hu:hun hy:hye ia:ina id:ind ie:ile ig:ibo ik:ipk is:isl it:ita iu:iku ja:jpn
-jv:jav ka:kat kk:kaz kl:kal km:khm kn:kan ko:kor ks:kas ku:kur ky:kir la:lat lb:ltz lg:lug ln:lin lo:lao
-lt:lit lv:lav mg:mlg mi:mri mk:mkd ml:mal mn:mon mr:mar ms:msa mt:mlt my:mya na:nau ne:nep nl:nld no:nor
-nn:nno ny:nya oc:oci om:orm or:ori pa:pan pl:pol ps:pus pt:por qu:que rm:roh rn:run ro:ron ru:rus rw:kin
-sa:san sd:snd sg:sag si:sin sk:slk sl:slv sm:smo sn:sna so:som sq:sqi sr:srp ss:ssw st:sot su:sun sv:swe
-sw:swa ta:tam te:tel tg:tgk th:tha ti:tir tk:tuk tl:tgl tn:tsn to:ton tr:tur ts:tso tt:tat tw:twi ug:uig
-uk:ukr ur:urd uz:uzb ve:ven vi:vie vo:vol wo:wol xh:xho yi:yid yo:yor za:zha zh:zho zu:zul
-"""
-ISO_639_3 = dict(word.split(":") for word in _CODES.split())
-"""Codes of two letters -> those of three that the index writes: the languages that CLD2, which made it, knows."""
-
-
+OTHER_CODES = {"bh": "bih", "fil": "tgl", "ie": "ile", "tl": "tgl", "tw": "twi"}
+"""Codes for which CLD2, which made the index, knows another language of three letters than the table of languages."""
 NO_PAGES_TO_CHOOSE = "an index of a crawl names pages by their language, and `language: none` names none; give the WARC files, or a language"
 
 
@@ -91,7 +78,8 @@ def index_language(code: str) -> str:
     if code.lower() == NO_LANGUAGE:
         raise DataError(NO_PAGES_TO_CHOOSE)
     plain = code.replace("_", "-").split("-")[0].lower()
-    return ISO_639_3.get(plain, plain)
+    row = known_languages().get(plain)
+    return OTHER_CODES.get(plain) or (row.iso639_3 if row else plain)
 
 
 def index_columns(known: Sequence[str]) -> list[str]:

@@ -5,7 +5,7 @@ the index and no text, so that the cost is that of the new input.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import write_json
+from anadil.recipe.clean import Clean
 from anadil.runtime.job import Copy, Job
 
 INDEX = "index"
@@ -155,11 +156,24 @@ def write_columns(table: Numbers, folder: Path) -> None:
 
 
 def _meta(settings: Settings) -> dict[str, object]:
-    minhash = settings.minhash
+    return {"language": settings.language.code, **key_settings(settings.recipe.clean)}
+
+
+def key_settings(clean: Clean) -> dict[str, object]:
+    """Return what decides the keys of an index."""
     return {
-        "language": settings.language.code, "bands": minhash.bands, "rows": minhash.rows,
-        "shingle": minhash.shingle, "seed": MINHASH_SEED, "folding": FOLDING,
+        "bands": clean.minhash_bands, "rows": clean.minhash_rows, "shingle": clean.minhash_shingle,
+        "seed": MINHASH_SEED, "folding": FOLDING,
     }  # fmt: skip
+
+
+def other_settings(theirs: Mapping[str, object], ours: Mapping[str, object]) -> str:
+    """List the settings of an index that are not ours; empty for none."""
+    return ", ".join(
+        f"{key} {theirs.get(key)} there and {value} here"
+        for key, value in ours.items()
+        if theirs.get(key) != value
+    )
 
 
 def _is_part(name: str) -> bool:
@@ -175,11 +189,7 @@ def _check_meta(uri: str, settings: Settings) -> None:
             "this version"
         )
     if theirs != ours:
-        differing = ", ".join(
-            f"{key} {theirs.get(key)} there and {value} here"
-            for key, value in ours.items()
-            if theirs.get(key) != value
-        )
+        differing = other_settings(theirs, ours)
         raise RecipeError(
             f"clean.since: {uri} was made with other settings ({differing}); use the same settings or clean everything again"
         )

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 
+from anadil.core.json_text import write_indented
 from anadil.pretrain.embedding_init import embedding_map
 
 log = logging.getLogger(__name__)
@@ -39,7 +40,7 @@ def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
             "%s: %s named tokens by ids that they no longer have; these are removed", FILE, ", ".join(lost)
         )
     valid = {key: value for key, value in valid.items() if value not in (None, [])}
-    file.write_text(json.dumps(valid, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")
+    write_indented(file, valid, 2)
 
 
 def _valid(key: str, value: object, same: AbstractSet[int]) -> object:

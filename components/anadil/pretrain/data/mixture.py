@@ -101,10 +101,6 @@ class TrainingData:
         sources[: len(sequences)] = numbers
         return replace(joined(parts), sources=torch.from_numpy(sources))
 
-    def with_schedule(self, schedule: Schedule) -> "TrainingData":
-        """The same text in another order."""
-        return replace(self, schedule=schedule)
-
     def _source_numbers(self, sequences: Sequences) -> Sequences:
         return np.searchsorted(self._ends, sequences, side="right")
 

@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -24,19 +24,6 @@ Cause = Literal[
     "init", "restore", "data", "step", "checkpoint", "validation", "wasted", "restart", "hang", "other"
 ]
 CAUSES: tuple[Cause, ...] = get_args(Cause)
-BADPUT_TYPES: Mapping[Cause, str] = {
-    "init": "PROGRAM_STARTUP",
-    "restore": "UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME",
-    "data": "DATA_LOADING_SYNC",
-    "checkpoint": "UNPRODUCTIVE_CHECKPOINT_SAVE_TIME",
-    "validation": "CUSTOM_BADPUT_EVENTS",
-    "wasted": "WASTED_PROGRESS_FROM_DISRUPTION",
-    "restart": "INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION",
-    "hang": "CUSTOM_BADPUT_EVENTS",
-    "other": "OTHER",
-}
-"""Name of each cause in Google's library; `step` is goodput.
-Source: ml-goodput-measurement, goodput_utils.py, BadputType."""
 BEAT_S = 1.0
 """Least time between two writes of the file: as much may count as `restart` after a kill. Assumption."""
 MOST_MARKS = 256
@@ -180,11 +167,7 @@ class Goodput:
             "seconds": round(sum(self.seconds.values()), 3),
             "starts": self.starts,
             "causes": {
-                cause: {
-                    "seconds": round(self.seconds[cause], 3),
-                    "share": round(share, 6),
-                    **({"badput_type": BADPUT_TYPES[cause]} if cause in BADPUT_TYPES else {}),
-                }
+                cause: {"seconds": round(self.seconds[cause], 3), "share": round(share, 6)}
                 for cause, share in shares.items()
             },
         }

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
-from anadil.model.fsdp_prefetch import gather_ahead
 from anadil.pretrain.parallel.mesh import Mesh
 
 
@@ -37,7 +36,7 @@ def shard(
     for layer in layers:
         fully_shard(layer, mesh=devices, mp_policy=policy, reshard_after_forward=reshard)
     fully_shard(model, mesh=devices, mp_policy=policy)
-    gather_ahead(layers, prefetch)
+    _gather_ahead(layers, prefetch)
     for module in model.modules():
         if isinstance(module, FSDPModule):
             # Summed, not averaged: losses are divided by the tokens of the whole batch.
@@ -45,6 +44,20 @@ def shard(
             # Without it a divisor of 1 becomes a scaled sum, which gloo does not have.
             module.set_force_sum_reduction_for_comms(True)
     model.register_forward_hook(_let_go)
+
+
+def _gather_ahead(layers: Sequence[nn.Module], prefetch: int) -> None:
+    """Let each layer, when it is gathered, start to gather the next `prefetch` ones of the same pass, after `fully_shard`."""
+    # 1 is left to FSDP2, which gathers the next layer beside this one's kernels, in both passes; 0 only stops it from
+    # gathering the next one early in the backward pass.
+    if prefetch == 1:
+        return
+    changed: list[Any] = list(layers)
+    for number, layer in enumerate(changed):
+        layer.set_modules_to_forward_prefetch(changed[number + 1 : number + 1 + prefetch])
+        before = changed[max(0, number - prefetch) : number]
+        # An empty list would stand for FSDP2's own way; the layer itself is there already.
+        layer.set_modules_to_backward_prefetch(before[::-1] or [layer])
 
 
 def _let_go(model: nn.Module, _inputs: object, _output: object) -> None:

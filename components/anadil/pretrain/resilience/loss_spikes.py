@@ -3,7 +3,6 @@
 Loss and norm are sums over all processes, so each process judges alone and all agree.
 """
 
-import json
 import logging
 import math
 from collections import deque
@@ -17,6 +16,7 @@ import numpy as np
 
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
+from anadil.core.json_text import write_indented
 from anadil.encode.packing import Packed, Sequences
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.mixture import TrainingData
@@ -225,7 +225,7 @@ def write_documents_of_step(
             for source, number in map(data.locate, sequences.tolist())
         ],
     }
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    write_indented(path, content)
     return path
 
 
