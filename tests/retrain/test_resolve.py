@@ -1,6 +1,5 @@
 """The recipe that a retraining derives from its champion and from new files."""
 
-import os
 import shutil
 from pathlib import Path
 
@@ -393,22 +392,3 @@ def test_a_week_of_which_nothing_was_kept_is_no_part_of_the_lineage(
     assert (lineage.places["corpus"], list(lineage.files[""])) == (uris["corpus"], [first])
     shutil.rmtree(uris["corpus"])
     assert len(lineage_of(released(uris["model"])).earlier[""]) == 1
-
-
-def test_clocks_of_the_storage_that_jump_change_no_lineage(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    add_text(tmp_path / "chats", "1.jsonl", "question 1")
-    recipe = recipe_of(tmp_path, finetune={"inputs": [f"{tmp_path}/chats/*.jsonl"]}, retrain={"chats": "new"})
-    registry.set_champion(make_week(recipe, until="finetune")["adapter"])
-    for week, folder in (("2", "text"), ("3", "chats"), ("4", "chats")):
-        add_text(tmp_path / folder, f"{week}.jsonl", f"question {week}")
-        registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], week)
-    add_text(tmp_path / "chats", "5.jsonl", "question 5")
-    expected = resolve(recipe)
-
-    manifests = sorted((tmp_path / "store").rglob("manifest.json"), key=lambda path: path.stat().st_mtime_ns)
-    for age, path in enumerate(manifests):
-        os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
-
-    assert resolve(recipe) == expected
-    assert expected.num_files == 1
