@@ -40,7 +40,11 @@ def recipe(work: Path) -> Path:
             "phases": [{"trains": "all", "steps": 12, "lr": 1e-3}],
             "schedule": "wsd", "batch_size": 4, "sequence_length": 128, "checkpoint_every": 4, "validate_every": 0,
         },
-        "evaluate": {"max_new_tokens": 8, "gate": {"min_documents": 1, "max_loop_rate": 1, "max_retained_ratio": 9}},
+        # So few steps lose some English, and a week that is refused moves no alias.
+        "evaluate": {
+            "max_new_tokens": 8,
+            "gate": {"min_documents": 1, "max_loop_rate": 1, "max_retained_ratio": 9, "max_champion_retained_ratio": 9},
+        },
     }  # fmt: skip
     path = work / "recipe.yaml"
     path.write_text(json.dumps(settings), encoding="utf-8")

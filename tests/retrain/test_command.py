@@ -242,6 +242,33 @@ def test_a_retraining_above_its_budget_begins_no_run(
     assert call(tmp_path, "--from-base", "--set", "retrain={max_usd: 5}") == 7
 
 
+def test_a_run_from_the_base_needs_the_champions_corpus_for_its_price_alone(
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.rmtree(tmp_path / "store/corpus")
+    began: list[Recipe] = []
+
+    def run(derived: Recipe, _: object) -> StepResults:
+        began.append(derived)
+        return StepResults(exit_code=4, run="run-1")
+
+    monkeypatch.setattr(retrain, "run_recipe", run)
+
+    assert call(tmp_path, "--from-base", "--set", "retrain={max_usd: 5}") == 5
+    said = capsys.readouterr().err
+    assert "retrain.max_usd: a run from the base is priced by the champion's artifacts" in said
+    assert (
+        "restore it or name its root as storage.root, or run without the limit: --set retrain.max_usd=null"
+        in said
+    )
+    assert "--from-base" not in said
+    assert not began
+
+    limits = ("--set", "retrain={max_usd: 5}", "--set", "retrain.max_usd=null")
+    assert call(tmp_path, "--from-base", *limits) == 4
+    assert [each.clean.inputs for each in began] == [recipe.clean.inputs]
+
+
 @pytest.mark.parametrize("end", ["killed", "promoted by hand"])
 def test_a_retraining_that_was_killed_behind_the_alias_is_finished_by_the_next(
     tmp_path: Path,

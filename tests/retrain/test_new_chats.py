@@ -1,5 +1,6 @@
 """Retrainings on new chats: which files count, what is kept, and where the run begins."""
 
+import os
 import shutil
 from pathlib import Path
 
@@ -286,3 +287,22 @@ def test_a_retraining_on_new_chats_alone_costs_no_more_than_they_do(
         # As long as the finetuning of one file, where from the base all are learnt.
         assert 3_600 * cost.week.hours == pytest.approx(36, rel=0.15)
         assert (cost.week.chat_files, cost.from_base.chat_files) == (1, int(version))
+
+
+def test_clocks_of_the_storage_that_jump_change_no_lineage(tmp_path: Path, registry: Registry) -> None:
+    add_text(tmp_path / "text", "1.jsonl")
+    add_text(tmp_path / "chats", "1.jsonl", "question 1")
+    recipe = recipe_of(tmp_path, finetune={"inputs": [f"{tmp_path}/chats/*.jsonl"]}, retrain={"chats": "new"})
+    registry.set_champion(make_week(recipe, until="finetune")["adapter"])
+    for week, folder in (("2", "text"), ("3", "chats"), ("4", "chats")):
+        add_text(tmp_path / folder, f"{week}.jsonl", f"question {week}")
+        registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], week)
+    add_text(tmp_path / "chats", "5.jsonl", "question 5")
+    expected = resolve(recipe)
+
+    manifests = sorted((tmp_path / "store").rglob("manifest.json"), key=lambda path: path.stat().st_mtime_ns)
+    for age, path in enumerate(manifests):
+        os.utime(path, (2_000_000_000 - age, 2_000_000_000 - age))
+
+    assert resolve(recipe) == expected
+    assert expected.num_files == 1

@@ -18,6 +18,7 @@ from anadil.cli.options import (
 )
 from anadil.cli.output import print_data, print_json, print_lines
 from anadil.cli.runs.run import run_recipe, with_root, work_of
+from anadil.core.errors import IntegrityError
 from anadil.core.stages import FLOW
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
@@ -94,11 +95,20 @@ def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
 
 def _refuse_dear(recipe: Recipe, resolution: "Resolution", options: argparse.Namespace) -> None:
     """Refuse a retraining that costs more than the recipe allows, before a GPU is asked for."""
-    from anadil.preflight.week_cost import refuse_dear
+    from anadil.preflight.week_cost import KEY, refuse_dear
 
-    if recipe.retrain and recipe.retrain.max_usd is not None:
+    if recipe.retrain is None or recipe.retrain.max_usd is None:
+        return
+    try:
         cost = _cost(recipe, resolution)
-        refuse_dear(recipe, cost.from_base if options.from_base else cost.week)
+    except IntegrityError as error:
+        # A run from the base is what the error asks for, and nothing but its price needs the champion's artifacts.
+        fault = str(error).partition(", or train anew")[0]
+        raise IntegrityError(
+            f"{KEY}: a run from the base is priced by the champion's artifacts. {fault}, or run without the limit: "
+            f"--set {KEY}=null"
+        ) from None
+    refuse_dear(recipe, cost.from_base if options.from_base else cost.week)
 
 
 def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
