@@ -13,7 +13,7 @@ from anadil.model.loss import summed_loss
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.run import run
 from anadil.pretrain.validation import SCORE, validation_of
-from anadil.runtime.tracking_spool import Tracker
+from anadil.runtime.mlflow_spool import Tracker
 from tests.kit.pretraining import (
     SHORT,
     generations,
