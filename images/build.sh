@@ -13,9 +13,9 @@ names=${*:-all}
 table=components/anadil/core/stages.py
 # Two stages may share an image, which is built and printed once: a recipe takes no key twice.
 [ "$names" != all ] ||
-    names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | awk '!seen[$0]++' | xargs) clean-ray pipelines mlflow"
-# Images of the stages that run the model hold torch.
-with_torch=$(awk -F'"' '/^        image=/ { image = $2 } /^        uses_model=True/ { print image }' $table | xargs)
+    names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | awk '!seen[$0]++' | xargs) clean-ray pipelines mlflow laptop"
+# Images of the stages that run the model hold torch, and so does that of all stages.
+with_torch=$(awk -F'"' '/^        image=/ { image = $2 } /^        uses_model=True/ { print image }' $table | xargs) && with_torch="$with_torch laptop"
 mkdir -p "$SBOM"
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 echo "digests:"
@@ -23,9 +23,10 @@ for name in $names; do
     image="$REGISTRY/$name:$TAG"
     file=images/stage.Containerfile && [ "$name" != mlflow ] || file=images/mlflow.Containerfile
     torch=none && case " $with_torch " in *" $name "*) torch=$TORCH ;; esac
+    folder= && [ "$name" != laptop ] || folder=/work
     engine=$(expr "$name" : 'clean-\(.*\)' || true)
     set -- -f "$file" -t "$image" --build-arg "STAGE=${name%%-*}" --build-arg "ENGINE=$engine" \
-        --build-arg "VERSION=$version" --build-arg "TORCH=$torch" \
+        --build-arg "VERSION=$version" --build-arg "TORCH=$torch" ${folder:+--build-arg "FOLDER=$folder"} \
         --build-arg "REVISION=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
         --build-arg "SOURCE=$(git config remote.origin.url || true)" ${BASE:+--build-arg "BASE=$BASE"} \
         ${TORCH_INDEX:+--build-arg "TORCH_INDEX=$TORCH_INDEX"} ${PIP_CONFIG_FILE:+--secret "id=pip,src=$PIP_CONFIG_FILE"}

@@ -18,16 +18,16 @@ import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
-from anadil.core.stages import IMAGES, TORCH_IMAGES
+from anadil.core.stages import IMAGES, LAPTOP, TORCH_IMAGES
 
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
-COMMON = ("s3", "tracking", "metrics")
-"""Extras of every image: S3, and the clients of MLflow and Prometheus."""
+COMMON = ("s3", "tracking", "metrics", "wandb")
+"""Extras of every image: S3, and the clients of MLflow, W&B and Prometheus."""
 ENGINES = {"ray": "clean"}
 """Extra of an engine -> image of which a variant holds it in a layer of its own, with what starts pods."""
-EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines")}
+EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines", LAPTOP)}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """Newest platform of wheels. Source: Debian 12 has glibc 2.36."""

@@ -8,11 +8,11 @@ image, checkout = sys.argv[1], Path(sys.argv[2])
 sys.path.insert(0, str(checkout / "components"))
 sys.dont_write_bytecode = True
 
-from anadil.core.stages import ENGINE_IMAGES, STAGES, rooms_of  # noqa: E402  the table of the checkout, not of this project
+from anadil.core.stages import ENGINE_IMAGES, LAPTOP, STAGES, rooms_of  # noqa: E402  the table of the checkout, not of this project
 
 package = checkout / "components/anadil"
 rooms = rooms_of(image)
-if image != "pipelines":
+if image not in ("pipelines", LAPTOP):
     shutil.rmtree(checkout / "pipelines")
 for path in package.rglob("*.*") if rooms else ():
     place = path.relative_to(package).as_posix()

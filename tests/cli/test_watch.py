@@ -69,3 +69,16 @@ def test_the_pages_of_a_run_last_as_long_as_the_run(
     with pytest.raises(urllib.error.URLError, match="refused"):
         urllib.request.urlopen(match[0], timeout=30)
     assert os.environ.get("ANADIL_PARENT") is None
+
+
+def test_in_a_container_it_is_said_how_the_port_is_published(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANADIL_WATCH_HOST", "0.0.0.0")
+
+    with watching(tmp_path):
+        said = capsys.readouterr().err
+
+    match = ADDRESS.search(said)
+    assert match
+    assert f"(needs docker run -p 127.0.0.1:{match[1]}:{match[1]})" in said

@@ -22,7 +22,7 @@ def test_a_machine_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "evaluate",
-            "no image holds them beside this command; run it on a machine, after pip install 'anadil[evaluate]' there",
+            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/laptop:0.1.0",
         ),
         (
             "launch",

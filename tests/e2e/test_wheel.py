@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.kit.visit_pages import visit_pages
+from tests.kit.watching import put_record, put_training
+
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 SOURCES = (("components/", ""), ("pipelines/", ""), ("recipes/", "anadil/recipes/"))
@@ -48,16 +51,26 @@ def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
         assert not ours - set(archive.namelist())
 
 
-def test_the_program_runs_from_the_wheel_in_an_empty_directory(installed: Path, tmp_path: Path) -> None:
+def test_the_program_and_its_pages_work_from_the_wheel_in_an_empty_directory(
+    installed: Path, tmp_path: Path
+) -> None:
+    """The whole built-in run from the wheel is the demo of `.ci/run`."""
     where = anadil(installed, tmp_path, "--version")
     recipes = anadil(installed, tmp_path, "recipe", "list")
     anadil(installed, tmp_path, "recipe", "copy", "smoke", "my.yaml")
-    anadil(installed, tmp_path, "run", "my.yaml", "--until", "clean", "--work", "work")
+    anadil(installed, tmp_path, "recipe", "check", "my.yaml")
     anadil(installed, tmp_path, "plan", "azerbaijani-1b", "--page", "plan.html")
+    put_training(tmp_path / "work", put_record(tmp_path / "work"))
+    pages = visit_pages([str(installed / "env/bin/anadil")], str(tmp_path / "work"))
 
     assert where.startswith("anadil ")
     assert {"own", "smoke"} <= {line.split()[0] for line in recipes.splitlines() if line.strip()}
-    assert len(list((tmp_path / "work/corpus").glob("*/manifest.json"))) == 2
+    assert {path for path, is_there in pages.items() if is_there} >= {
+        "/",
+        "/run/N",
+        "/style.css",
+        "/watch.js",
+    }
     page = (tmp_path / "plan.html").read_text(encoding="utf-8")
     assert "<style>" in page
     script = "import anadil; print(anadil.__file__)"

@@ -169,6 +169,22 @@ def test_a_weight_for_a_source_that_there_is_not_is_refused(reader: Reader, tmp_
         reader.read(put(tmp_path, "a.jsonl", answers(3)), mix={"dolly": 2})
 
 
+def test_a_source_of_which_every_chat_is_too_long_is_trained_without_and_said(
+    reader: Reader, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = [
+        put(tmp_path, "a.jsonl", answers(3)),
+        put(tmp_path, "english.jsonl", [pair("Who?", "word " * 400), pair("Where?", "there " * 400)]),
+    ]
+
+    found = reader.read(*files, mix={"english": 0.5})
+
+    assert len(found.train) == 3
+    assert reader.dropped.counts == {"too_long": 2}
+    assert "english: trained without any of its 2 chats, which are skipped as below" in caplog.text
+    assert "2 of 5 chats skipped: too_long 2" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

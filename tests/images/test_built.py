@@ -22,7 +22,7 @@ import yaml
 
 from anadil import __version__
 from anadil.cli.calibrate.runs import run_spec
-from anadil.core.stages import FLOW
+from anadil.core.stages import FLOW, LAPTOP
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import trained_shape
 from anadil.recipe.load import load_recipe
@@ -110,10 +110,13 @@ def test_a_stage_loads_with_any_user_a_read_only_root_and_no_network(name: str) 
     assert "Warning" not in done.stderr
 
 
-@pytest.mark.parametrize("name", ["clean", "tokenizer"])
-def test_no_process_of_an_image_compiles_kernels(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "stage"),
+    [("clean", "clean"), ("tokenizer", "tokenizer"), (LAPTOP, "clean"), (LAPTOP, "tokenizer")],
+)
+def test_no_process_of_an_image_compiles_kernels(name: str, stage: str) -> None:
     """Whatever starts it: a pod's command is `python -m`, not the entry point."""
-    done = podman("run", *RESTRICTED, "--entrypoint", "python", image(name), "-c", KERNELS, name)
+    done = podman("run", *RESTRICTED, "--entrypoint", "python", image(name), "-c", KERNELS, stage)
 
     seen = json.loads(done.stdout)
     assert seen["loaded"]
@@ -150,6 +153,54 @@ def lay_training(work: Path) -> list[str]:
         "--recipe", "/data/recipe.yaml", "--corpus", "/data/corpus", "--tokenizer", "/data/tokenizer",
         "--out", "/data/model", "--set", "tracking.uri=off",
     ]  # fmt: skip
+
+
+def test_a_person_with_docker_alone_runs_the_recipe_and_reads_its_pages(tmp_path: Path) -> None:
+    """One folder is mounted, of another user than the image's, and one port of this machine's loopback is published."""
+    tmp_path.chmod(0o700)
+    os.chown(tmp_path, 12345, 12345)
+    options = ("--volume", f"{tmp_path}:/work")
+    podman("run", *RESTRICTED, *options, image(LAPTOP), "run", "smoke", "--until", "clean", timeout=600)
+    outside = ("--network", "bridge", "--publish", "127.0.0.1::8765")
+
+    started = podman("run", "--detach", *RESTRICTED, *outside, *options, image(LAPTOP), "watch")
+    container = started.stdout.strip()
+    try:
+        address = podman("port", container, "8765").stdout.strip()
+        for _ in range(120):
+            if said := podman("logs", container).stdout.strip():
+                break
+            time.sleep(0.5)
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            urllib.request.urlopen(f"http://{address}/", timeout=30)
+        with urllib.request.urlopen(said.replace("127.0.0.1:8765", address), timeout=30) as answer:
+            page = answer.read().decode()
+    finally:
+        podman("rm", "--force", "--time", "5", container)
+
+    assert address.startswith("127.0.0.1:")
+    assert "<title>anadil</title>" in page
+
+
+def test_a_folder_of_another_user_is_said_with_the_remedy(tmp_path: Path) -> None:
+    os.chown(tmp_path, 1, 1)
+    tmp_path.chmod(0o755)
+
+    done = podman("run", *RESTRICTED, "--volume", f"{tmp_path}:/work", image(LAPTOP), "run", "smoke", code=4)
+
+    assert 'cannot be written; give another place, or docker run --user "$(id -u):$(id -g)"' in done.stderr
+
+
+def test_an_image_hands_its_tracking_to_wandb(tmp_path: Path) -> None:
+    """Offline, as a user that nobody knows, with a read-only root: the client writes into its directory alone."""
+    stage = lay_training(tmp_path)
+    given = ("--env", "WANDB_MODE=offline", "--env", "WANDB_DIR=/data", "--volume", f"{tmp_path}:/data")
+    stage = [*stage[:-1], "tracking.uri=wandb://az-team/az"]
+    short = ("--set", "pretrain.phases=[{trains: all, steps: 2, lr: 0.001}]")
+
+    podman("run", *RESTRICTED, *given, image("pretrain"), *stage, *short, timeout=600)
+
+    assert len(list(tmp_path.glob("wandb/offline-run-*/*.wandb"))) == 1
 
 
 def test_a_pre_training_that_is_killed_inside_its_image_goes_on(tmp_path: Path) -> None:
@@ -206,7 +257,8 @@ def test_an_image_holds_its_own_code_and_locked_packages_only(name: str) -> None
     }
     folders = set() if name == "mlflow" else {room.split("/")[0] for room in rooms(name)} | {"recipes"}
     assert set(seen["folders"]) - {"__pycache__"} == folders
-    assert seen["programs"] == []
+    # pip fetches the base of recipes/real.yaml.
+    assert seen["programs"] == (["pip", "pip3"] if name == LAPTOP else [])
     assert seen["opt"] == ["anadil"]
 
 
@@ -268,7 +320,7 @@ def shared(names: Sequence[str]) -> int:
 
 def test_all_images_share_the_clients_and_those_that_train_share_torch() -> None:
     """A lock and what it installs are two layers; the lock of an image without torch is another file."""
-    in_all, in_three = shared((*STAGES, "tools")), shared(TORCH)
+    in_all, in_three = shared((*STAGES, "tools")), shared([name for name in TORCH if name != LAPTOP])
 
     assert in_all >= 4
     assert in_three == in_all + 2

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from anadil import __version__
-from anadil.core.stages import FLOW
+from anadil.core.stages import FLOW, LAPTOP
 from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, pins, rooms
 
 PACKAGE = ROOT / "components/anadil"
@@ -80,12 +80,12 @@ def test_an_image_takes_no_other_stage(name: str) -> None:
     assert ("model" in rooms(name)) == (name in (*TORCH, "tokenizer"))
 
 
-@pytest.mark.parametrize("name", ["tools", "pipelines"])
+@pytest.mark.parametrize("name", ["tools", "pipelines", LAPTOP])
 def test_tools_take_every_stage_because_they_read_inputs_and_compute_keys_as_stages_do(name: str) -> None:
     assert {stage.name for stage in FLOW} | {"launch", "plan", "model"} <= rooms(name)
 
 
-@pytest.mark.parametrize("name", ["clean", "clean-ray", "pretrain", "tools", "pipelines"])
+@pytest.mark.parametrize("name", ["clean", "clean-ray", "pretrain", "tools", "pipelines", LAPTOP])
 def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: str, tmp_path: Path) -> None:
     for folder in ("components", "pipelines"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -96,11 +96,11 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
     package = tmp_path / "components/anadil"
     left = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.*") if path.is_file()}
     held = (*rooms(name), ".", "cli")
-    modules = {"tools": "anadil", "pipelines": "anadil", "clean-ray": "anadil.launch.clean"}
+    modules = {"tools": "anadil", "pipelines": "anadil", LAPTOP: "anadil", "clean-ray": "anadil.launch.clean"}
     assert started == f"{modules.get(name, f'anadil.{name}')}\n"
     assert {each for each in left if not any(f"{each}/".startswith(f"{room}/") for room in held)} == set()
     assert {room for room in rooms(name) if not (package / room).is_dir()} == set()
-    assert (tmp_path / "pipelines").is_dir() == (name == "pipelines")
+    assert (tmp_path / "pipelines").is_dir() == (name in ("pipelines", LAPTOP))
 
 
 def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -> None:
@@ -124,6 +124,7 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
         assert f"TORCH={'cpu' if name in TORCH else 'none'} " in call
         stage, _, engine = name.partition("-")
         assert f"STAGE={stage} --build-arg ENGINE={engine} " in call
+        assert ("FOLDER=/work " in call) == (name == LAPTOP)
 
 
 def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from anadil.core.stages import LAPTOP
 from tests.images.files import FOLDER, NAMES, PIN, PROJECT, TORCH, locks, pins
 
 LINUX = {"platform_machine": "x86_64", "sys_platform": "linux", "python_version": "3.11"}
@@ -22,7 +23,7 @@ def wanted(*extras: str) -> Iterator[Requirement]:
 
 
 EXTRAS: dict[str, tuple[str, ...]] = {
-    name: (name, "s3", "tracking", "metrics") for name in NAMES if name != "mlflow"
+    name: (name, "s3", "tracking", "metrics", "wandb") for name in NAMES if name != "mlflow"
 }
 EXTRAS["clean-ray"] = (*EXTRAS["clean"], "ray", "launch")
 
@@ -48,7 +49,7 @@ def test_ray_is_in_the_image_of_its_engine_alone() -> None:
 
 
 def test_numba_is_where_kernels_are_compiled_alone() -> None:
-    assert {name for name in NAMES if "numba" in pins(name)} == {"clean", "clean-ray", "tokenizer"}
+    assert {name for name in NAMES if "numba" in pins(name)} == {"clean", "clean-ray", "tokenizer", LAPTOP}
 
 
 def test_the_server_has_the_version_of_a_laptop_and_a_database_driver() -> None:

@@ -137,13 +137,53 @@ def test_arguments_of_trl_are_read_as_its_script_does() -> None:
     assert set(made.lost) == {"eos_token"}
 
 
+AXOLOTL = (
+    "base_model: NousResearch/Llama-3.2-1B\nsequence_len: 2048\ndatasets: [{path: a.jsonl, type: alpaca}]\n"
+)
+FACTORY = "model_name_or_path: Qwen/Qwen3-4B\nstage: sft\nfinetuning_type: lora\ndataset_dir: data\ntemplate: qwen3\n"
+
+
+@pytest.mark.parametrize(
+    ("settings", "tracking", "asked"),
+    [
+        (AXOLOTL + "wandb_project: az\nwandb_entity: team\nwandb_mode:\nwandb_watch: gradients\n",
+         {"uri": "wandb://team/az"}, ""),
+        (AXOLOTL + "wandb_project: az\nwandb_name: first\n", None, "wandb://ENTITY/az"),
+        (AXOLOTL + "use_mlflow: true\nmlflow_tracking_uri: http://mlflow:5000\nmlflow_experiment_name: az\n",
+         {"uri": "http://mlflow:5000", "experiment": "az"}, ""),
+        (AXOLOTL + "use_tensorboard: true\nwandb_project:\nwandb_entity:\n", {"uri": "tensorboard:runs"}, ""),
+        (AXOLOTL + "mlflow_tracking_uri: http://me:hunter2@mlflow\n", None, "the address holds a password"),
+        (FACTORY + "report_to: tensorboard\nlogging_dir: saves/qwen3/sft/run\nrun_name: first\n",
+         {"uri": "tensorboard:saves/qwen3/sft/run"}, ""),
+        (FACTORY + "report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]\n", None, ""),
+        (FACTORY + "report_to: [wandb, swanlab]\nuse_swanlab: true\n", None, "wandb://ENTITY/PROJECT"),
+        (FACTORY + "report_to: [swanlab]\n", None, "swanlab is no tracker here"),
+        ("trl sft --model_name_or_path a --dataset_name b --report_to tensorboard mlflow", None, ""),
+        ("trl sft --model_name_or_path a --dataset_name b --report_to tensorboard", {"uri": "tensorboard:runs"}, ""),
+    ],
+)  # fmt: skip
+def test_a_tracker_is_the_address_of_tracking(
+    settings: str, tracking: dict[str, str] | None, asked: str, tmp_path: Path
+) -> None:
+    (tmp_path / "peer.yml").write_text(settings, encoding="utf-8")
+
+    made = imported(settings if settings.startswith("trl") else str(tmp_path / "peer.yml"))
+
+    said = [*made.needed, *made.lost.values()]
+    assert made.recipe.get("tracking") == tracking
+    assert any(asked in each for each in said)
+    assert asked or not any("track" in each for each in said), said
+    assert {*made.settings.values} <= {*made.taken.values(), *made.lost, *made.decided, *made.idle}
+    assert "hunter2" not in recipe_text(made, "peer.yml")
+
+
 @pytest.mark.parametrize("given", [*sorted(map(str, PEERS.glob("*.y*ml"))), TRL])
 def test_every_setting_is_in_a_list_and_the_file_is_a_recipe(given: str, tmp_path: Path) -> None:
     made = imported(given)
     text = recipe_text(made, given)
 
     said = {*made.taken.values(), *made.lost, *made.decided, *made.idle}
-    assert set(made.settings.values) - {"wandb_entity"} <= said
+    assert set(made.settings.values) <= said
     (tmp_path / "my.yaml").write_text(text, encoding="utf-8")
     assert load_recipe(str(tmp_path / "my.yaml")) == parse_recipe(json.dumps(made.recipe), "recipe")
     assert all(f"# {name}" in text for name in made.taken.values())

@@ -82,6 +82,15 @@ def test_only_this_machine_can_connect() -> None:
         assert place.getsockname()[0] == "127.0.0.1"
 
 
+def test_in_a_container_the_port_that_docker_publishes_is_listened_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ANADIL_WATCH_HOST", "0.0.0.0")
+
+    with listener(0) as place:
+        assert place.getsockname()[0] == "0.0.0.0"
+
+
 def test_a_port_that_is_taken_is_said() -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))

@@ -83,7 +83,9 @@ def check_writable(path: Path, key: str) -> None:
         # Not `os.access`, which lets root write everywhere, into /proc too.
         tempfile.TemporaryFile(dir=there).close()
     except OSError:
-        raise PreflightError(f"{key}: {there} cannot be written; give another place") from None
+        # A container's user is another one than whoever owns the folder that is mounted.
+        ours = ', or docker run --user "$(id -u):$(id -g)"' if os.environ.get("ANADIL_IMAGE") else ""
+        raise PreflightError(f"{key}: {there} cannot be written; give another place{ours}") from None
 
 
 def refuse_occupied(uri: str) -> None:

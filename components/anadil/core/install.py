@@ -6,7 +6,7 @@ IMAGES = {
     "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
     "hub": "clean",
 }  # fmt: skip
-"""Extra -> image that holds its packages beside the command line; none holds what runs a model."""
+"""Extra -> image that holds its packages beside the command line; that of a laptop holds nearly all."""
 
 
 def install(extra: str) -> str:
@@ -19,7 +19,7 @@ def install(extra: str) -> str:
     if not here:
         return f"run {command}"
     place, _, tag = here.rpartition(":")
-    other = f"{place.rpartition('/')[0]}/{IMAGES.get(extra, '')}:{tag}"
-    if extra in IMAGES and other != here:
+    other = f"{place.rpartition('/')[0]}/{IMAGES.get(extra, 'laptop')}:{tag}"
+    if other != here:
         return f"the image {here} does not hold them; run it in {other}"
     return f"no image holds them beside this command; run it on a machine, after {command} there"

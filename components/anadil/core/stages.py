@@ -359,7 +359,9 @@ ENGINE_ROOMS = ("launch", "plan", "model")
 """Folders of the package that it holds besides: what launches pods plans them, and a plan knows models."""
 STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *dict.fromkeys(ENGINE_IMAGES.values()))
 """All that a pod of a run may need."""
-TORCH_IMAGES = tuple(dict.fromkeys(stage.image for stage in FLOW if stage.uses_model))
+LAPTOP = "laptop"
+"""Image that holds every stage and the local runner: the whole program for a machine with docker alone."""
+TORCH_IMAGES = (*dict.fromkeys(stage.image for stage in FLOW if stage.uses_model), LAPTOP)
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 """Folders of the package that every image holds."""

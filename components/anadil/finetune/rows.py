@@ -10,6 +10,7 @@ import logging
 import os
 import random
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,18 +98,19 @@ def read_rows(
     """
     settings, seed = job.recipe.finetune, job.recipe.seed
     path = rows_file(job, "rows")
+    read = Counter[str]()
     with _ChatFile(path) as file:
         for chat, example in _encoded(job, tokenizer, dropped, heldout):
             file.add(chat, example, "heldout")
         letters = letters_of(job.recipe.language_code)
         chats = read_chats(job.files, dropped, columns=settings.columns, letters=letters)
-        for chat, example in _encoded(job, tokenizer, dropped, chats):
+        for chat, example in _encoded(job, tokenizer, dropped, _counted(chats, read)):
             file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
     rows = Dataset.from_file(str(path))
     parts = _without_repeats(file, path, dropped)
     num_rows = sum(map(len, parts.values()))
     refuse_no_chats(job.files, max(0, num_rows - len(heldout)), dropped, columns=settings.columns)
-    trained, mix = _mix(parts["train"], rows, settings.mix)
+    trained, mix = _mix(parts, rows, settings.mix, read)
     shown = mix.places(seed, 0)
     order = b"".join([file.digest.digest(), trained[shown].tobytes(), parts["validation"].tobytes()])
     result = Rows(
@@ -232,7 +234,15 @@ def _without_repeats(file: _ChatFile, path: Path, dropped: DroppedChats) -> dict
     return {name: np.flatnonzero(unique & (parts == number)) for number, name in enumerate(PARTS)}
 
 
-def _mix(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Places, Mix]:
+def _counted(chats: Iterable[Chat], read: Counter[str]) -> Iterator[Chat]:
+    for chat in chats:
+        read[chat.source] += 1
+        yield chat
+
+
+def _mix(
+    parts: Mapping[Part, Places], rows: Dataset, mix: Mapping[str, float], read: Mapping[str, int]
+) -> tuple[Places, Mix]:
     """Return the rows that training shows at all, and how often an epoch shows those of each source.
 
     Raises:
@@ -240,13 +250,19 @@ def _mix(places: Places, rows: Dataset, mix: Mapping[str, float]) -> tuple[Place
     """
     source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)
     sources = sorted(set(source_of))
-    refuse_unknown_mix(mix, sources)
+    refuse_unknown_mix(mix, [*sources, *read])
+    # How long chats are is known once there is a tokenizer. Hours of pre-training lie before this, so it does not end here.
+    for source in sorted(read.keys() - set(source_of[np.concatenate([*parts.values()])])):
+        log.warning(
+            "%s: trained without any of its %d chats, which are skipped as below", source, read[source]
+        )
+    places = parts["train"]
     weights = {source: mix.get(source, 1.0) for source in sources}
     shown = np.array([weights[source] > 0 for source in source_of[places]], dtype=np.bool_)
-    parts = [
+    chosen = [
         (np.flatnonzero(source_of[places][shown] == source), weight) for source, weight in weights.items()
     ]
-    return places[shown], Mix(sources=tuple((chats, weight) for chats, weight in parts if len(chats)))
+    return places[shown], Mix(sources=tuple((chats, weight) for chats, weight in chosen if len(chats)))
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:

@@ -18,6 +18,9 @@ IMPORT_NAMES = {
     "tensorboardx": "tensorboardX",
 }
 
+ON_GPUS_ONLY = frozenset({"liger-kernel"})
+"""Packages that the build of torch for CPUs has no use for: our images with `TORCH=cpu` go without them."""
+
 
 def require_packages(extra: str, why: str = "") -> None:
     """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes.
@@ -33,7 +36,8 @@ def require_packages(extra: str, why: str = "") -> None:
 
 def missing_packages(extra: str) -> list[str]:
     """Return the packages of an extra that are not installed."""
-    return [name for name in sorted(_names_of(extra)) if not _is_installed(name)]
+    spared = ON_GPUS_ONLY if _has_torch_for_cpus() else frozenset[str]()
+    return [name for name in sorted(_names_of(extra) - spared) if not _is_installed(name)]
 
 
 def _is_installed(name: str) -> bool:
@@ -41,6 +45,13 @@ def _is_installed(name: str) -> bool:
     try:
         return importlib.util.find_spec(module.split(".")[0]) is not None
     except (ImportError, ValueError):
+        return False
+
+
+def _has_torch_for_cpus() -> bool:
+    try:
+        return metadata.version("torch").endswith("+cpu")
+    except metadata.PackageNotFoundError:
         return False
 
 

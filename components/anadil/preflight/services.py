@@ -24,7 +24,7 @@ from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
 from anadil.runtime.alerts import NoRedirect
-from anadil.runtime.tracking_spool import tracker_address
+from anadil.runtime.mlflow_spool import tracker_address
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
 # First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512.
@@ -207,11 +207,12 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def _wandb_key(recipe: Recipe, uri: str) -> CheckResult:
-    # Runs do without: what cannot be sent is kept and sent later.
-    remedy = "build images with `pip install wandb` on top (docs/guides/images.md) and set cluster.image"
-    if not any("WANDB_API_KEY" in keys for keys in recipe.cluster.secrets.values()):
-        remedy += ", and name WANDB_API_KEY in cluster.secrets"
-    return skipped("wandb", f"{uri}: anadil's own images do not hold the package wandb", remedy)
+    given = {key: secret for secret, keys in recipe.cluster.secrets.items() for key in keys}
+    # Without a login a pod keeps its lines, which end with it. With WANDB_MODE it is said what becomes of them.
+    if secret := given.get("WANDB_API_KEY") or given.get("WANDB_MODE"):
+        return passed("wandb", f"{uri}: pods have the login of the Secret {secret}")
+    remedy = "name a Secret that holds WANDB_API_KEY: cluster.secrets: {wandb: [WANDB_API_KEY]}"
+    return failed("wandb", f"{uri}: pods have no login of W&B, so nothing would arrive", remedy)
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:

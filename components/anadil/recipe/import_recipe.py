@@ -8,12 +8,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anadil.core.errors import RecipeError
+from anadil.core.log import masked
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.other_names import place_of
 from anadil.recipe.peer_datasets import Datasets, datasets_of
 from anadil.recipe.peer_settings import Kind, PeerSettings
 from anadil.recipe.sections import Recipe
-from anadil.recipe.tracking_address import tracking_fault
+from anadil.recipe.tracking_address import tracker_fault
 
 SECTIONS: dict[Kind, str] = {"chats": "finetune", "pairs": "finetune.preference", "text": "pretrain"}
 SAME_NAME = {
@@ -32,14 +33,10 @@ NOT_NEEDED = frozenset(
     ["model_type", "tokenizer_type", "tokenizer_use_fast", "processor_type", "trust_remote_code", "strict", "is_llama_derived_model", "do_train", "stage", "rl", "dataset_prepared_path", "dataset_processes", "dataset_num_proc", "preprocessing_num_workers", "dataloader_num_workers", "overwrite_cache", "overwrite_output_dir", "plot_loss", "ddp_timeout", "local_rank", "debug", "save_only_model", "save_safetensors", "lora_fan_in_fan_out", "pad_to_sequence_len", "eval_sample_packing", "save_strategy", "eval_strategy", "evaluation_strategy", "saves_per_epoch", "evals_per_epoch", "eval_steps", "do_eval", "per_device_eval_batch_size", "eval_batch_size", "logging_dir", "gradient_checkpointing_kwargs", "disable_tqdm", "log_level", "include_num_input_tokens_seen", "dataset_dir", "datasets", "dataset", "dataset_name", "dataset_text_field", "media_dir", "finetuning_type", "adapter", "use_peft", "lora_target", "lora_target_modules", "lora_target_linear", "lora_task_type", "logging_first_step", "no_remove_unused_columns", "remove_unused_columns", "warmup_steps", "pretraining_dataset", "pref_beta", "dpo_beta", "beta", "pref_loss", "loss_type", "resize_token_embeddings", "special_tokens"]
 )  # fmt: skip
 """Settings that are read above by hand, or that no result depends on and that are no choice here."""
-TRACKERS = (
-    "report_to",
-    "wandb_project",
-    "wandb_entity",
-    "wandb_name",
-    "wandb_watch",
-    "wandb_log_model",
-    "run_name",
+TRACKERS = ("wandb", "mlflow", "tensorboard")
+"""Trackers that `tracking.uri` can name. Settings may name several; a run here has one, the first of these."""
+OF_TRACKERS = re.compile(
+    r"report_to|(?:use_|hf_)?(wandb|mlflow|tensorboard|comet|swanlab|trackio)(?!_experiment)(_\w+)?"
 )
 
 
@@ -82,8 +79,8 @@ def import_recipe(settings: PeerSettings) -> Imported:
     for name, value in settings.values.items():
         if value is None or value is False or value in ("", [], {}, "none", "None"):
             made.idle.append(name)
-        elif name in TRACKERS:
-            continue
+        elif OF_TRACKERS.fullmatch(name):
+            continue  # `_trackers` makes one address of them
         elif name not in made.taken.values() and name not in made.lost:
             _setting(made, name, value)
     _trackers(made)
@@ -258,23 +255,34 @@ SPECIAL: dict[str, Callable[[Imported, str, Any], None]] = {
 
 
 def _trackers(made: Imported) -> None:
-    values = {name: value for name in TRACKERS if (value := made.settings.values.get(name))}
-    if not values:
-        return
-    project, named = values.get("wandb_project"), next(iter(values))
-    address = (
-        f"wandb://{values.get('wandb_entity', '')}/{project}"
-        if project and values.get("wandb_entity")
-        else ""
-    )
-    if address and not tracking_fault(address):
-        made.put("tracking.uri", address, "wandb_project")
-    elif values.get("report_to") not in ("none", ["none"]):
-        made.decided[named] = (
-            "tracking.uri names a server for the figures; TensorBoard files are always written"
-        )
-    if values.get("run_name"):
-        made.put("tracking.experiment", str(values["run_name"]), "run_name")
+    """Set the address of the tracker, out of all settings that name one."""
+    values = {
+        name: value
+        for name, value in made.settings.values.items()
+        if OF_TRACKERS.fullmatch(name) and name not in made.idle
+    }
+    asked: dict[str, str] = {}
+    for name, value in values.items():
+        match = OF_TRACKERS.fullmatch(name)
+        for each in [match[1]] if match and match[1] else value if isinstance(value, list) else [value]:
+            asked.setdefault(str(each).lower(), name)
+    kind = next((each for each in TRACKERS if each in asked), "")
+    for word, name in asked.items():
+        if word not in (*TRACKERS, "none"):
+            made.lost[name] = f"{word} is no tracker here; tracking.uri names MLflow, W&B or TensorBoard"
+    address = {
+        "wandb": f"wandb://{values.get('wandb_entity') or 'ENTITY'}/{values.get('wandb_project') or 'PROJECT'}",
+        "mlflow": values.get("mlflow_tracking_uri", ""),
+        "tensorboard": f"tensorboard:{made.settings.values.get('logging_dir') or 'runs'}",
+    }.get(kind, "")
+    if {"ENTITY", "PROJECT"} & {*address.split("/")}:
+        made.needed.append(f"tracking.uri: {address}; the settings do not name both")
+    elif address and (fault := "holds a password" if masked(address) != address else tracker_fault(address)):
+        made.lost[asked[kind]] = f"the address {fault}"
+    elif address:
+        made.put("tracking.uri", address, asked[kind])
+    for name in values.keys() - made.lost.keys() - {*made.taken.values()}:
+        made.decided[name] = "a run has one tracker, tracking.uri, which is MLflow where nothing is said"
 
 
 def _steps(made: Imported) -> None:

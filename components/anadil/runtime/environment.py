@@ -6,6 +6,8 @@ PARENT_VARIABLE = "ANADIL_PARENT"
 """Process id of the `anadil run` that started this process and must not be outlived."""
 END_VARIABLE = "ANADIL_END"
 """File for the end of a process that torchrun need not start again; each torchrun has one of its own."""
+WATCH_HOST_VARIABLE = "ANADIL_WATCH_HOST"
+"""Address that `anadil watch` listens on where 127.0.0.1 is the wrong one: no published port of a container reaches that."""
 
 
 def image_name() -> str:

@@ -4,6 +4,7 @@ It reads what runs leave in a work directory or a store. It writes nothing there
 """
 
 import logging
+import os
 import secrets
 import socket
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from starlette.routing import Route
 
 from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.install import install
+from anadil.runtime.environment import WATCH_HOST_VARIABLE
 from anadil.watch.access import TOKEN, Access
 from anadil.watch.page import page, style_sheet
 from anadil.watch.pages import answers, chats, document, documents, files, limits, run, runs, search, tokens
@@ -75,7 +77,7 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
 
 
 def listener(port: int | None) -> socket.socket:
-    """A socket that listens on a port of this machine alone.
+    """A socket that listens on a port of this machine alone, or where `WATCH_HOST_VARIABLE` says.
 
     Raises:
         PreflightError: The port is taken, or may not be used.
@@ -84,7 +86,7 @@ def listener(port: int | None) -> socket.socket:
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            place.bind((HOST, number))
+            place.bind((os.environ.get(WATCH_HOST_VARIABLE) or HOST, number))
             place.listen(64)
         except OSError as error:
             place.close()

@@ -4,6 +4,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -194,6 +195,19 @@ def test_an_extra_that_is_installed_misses_nothing() -> None:
     assert missing_packages("laptop") == []
     assert missing_packages("s3") == []
     assert missing_packages("tracking") == []
+
+
+@pytest.mark.parametrize(("torch", "absent"), [("2.13.0", ["liger-kernel"]), ("2.13.0+cpu", [])])
+def test_the_build_of_torch_for_cpus_needs_no_kernels_of_gpus(
+    torch: str, absent: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find, version = importlib.util.find_spec, metadata.version
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "liger_kernel" else find(name)
+    )
+    monkeypatch.setattr(metadata, "version", lambda name: torch if name == "torch" else version(name))
+
+    assert missing_packages("laptop") == absent
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

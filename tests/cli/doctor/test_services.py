@@ -169,6 +169,17 @@ def test_mlflow_with_a_password_in_its_address_tells_none(
     assert "canary" not in repr(check)
 
 
+def test_pods_without_a_login_of_wandb_fail_before_a_run(wanted: Recipe) -> None:
+    without = mlflow(wanted, "wandb://az-team/az")
+    secret = wanted.cluster.model_copy(update={"secrets": {"team": ("WANDB_API_KEY",)}})
+    with_login = mlflow(wanted.model_copy(update={"cluster": secret}), "wandb://az-team/az")
+
+    assert without.status == "failed"
+    assert "cluster.secrets: {wandb: [WANDB_API_KEY]}" in without.remedy
+    assert with_login.status == "passed"
+    assert "Secret team" in with_login.detail
+
+
 def test_mlflow_that_is_away_is_no_failure(closed_port: int, wanted: Recipe) -> None:
     check = mlflow(wanted, f"http://127.0.0.1:{closed_port}")
 

@@ -12,11 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from anadil.cli.options import WORK, place
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
-from anadil.runtime.environment import PARENT_VARIABLE
+from anadil.runtime.environment import PARENT_VARIABLE, WATCH_HOST_VARIABLE
 from anadil.runtime.signals import die_with_parent
 
 log = logging.getLogger(__name__)
@@ -66,7 +67,7 @@ def watching(work: Path) -> Iterator[None]:
         # Nobody reads it; a full pipe would hold the server up.
         threading.Thread(target=process.stderr.read, daemon=True).start()
         # The log masks tokens, and goes to places that others read.
-        print(f"watch this run: {address}", file=sys.stderr, flush=True)
+        print(f"watch this run: {address}{_publishing(address)}", file=sys.stderr, flush=True)
         _open(address)
         try:
             yield
@@ -91,12 +92,18 @@ def _watch(options: argparse.Namespace) -> int:
     def say(address: str) -> None:
         print(address)
         sys.stdout.flush()
-        log.info("watching %s; Ctrl-C ends it", " and ".join(roots))
+        log.info("watching %s; Ctrl-C ends it%s", " and ".join(roots), _publishing(address))
         if not options.no_open:
             _open(address)
 
     serve(roots, options.port, say=say)
     return 0
+
+
+def _publishing(address: str) -> str:
+    """Words for a container, whose ports are reached only where docker was told so."""
+    port = urlsplit(address).port
+    return f" (needs docker run -p 127.0.0.1:{port}:{port})" if os.environ.get(WATCH_HOST_VARIABLE) else ""
 
 
 def _open(address: str) -> None:

@@ -20,6 +20,7 @@ from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.throughput import RunBudget, Throughput, recipe_budget
 from anadil.runtime import prometheus
+from anadil.runtime.event_file import FOLDER, TensorBoardWriter
 from anadil.runtime.job import Job
 
 MIN_SHARE = 0.005
@@ -37,6 +38,7 @@ class Metrics:
     goodput: Goodput
     stragglers: Stragglers
     budget: RunBudget
+    events: TensorBoardWriter
     every: int
     """`pretrain.checkpoint_every`."""
     nodes: int
@@ -54,6 +56,7 @@ class Metrics:
         self.goodput.resume_after(step)
         # Encoding and restoring were no steps.
         self.stragglers.forget()
+        self.events.begin(step)
 
     def step_done(self, step: int) -> None:
         """Note that optimizer step `step` (from 1) is done."""
@@ -120,8 +123,9 @@ class Metrics:
         return summary
 
     def close(self) -> None:
-        """Write the accounts."""
+        """Write the accounts and end the event file."""
         self.goodput.heartbeat(force=True)
+        self.events.close()
 
 
 def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
@@ -160,6 +164,7 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=recipe_budget(settings.faults, cluster),
+        events=TensorBoardWriter(job.work / FOLDER, writes=group.is_first),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,
     )
