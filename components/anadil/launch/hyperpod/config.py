@@ -29,6 +29,8 @@ SMALLEST_GIB = 1_200
 STEP_GIB = 2_400
 # Directories of a file system that may be linked to S3. Source: Amazon FSx for Lustre user guide, quotas.
 MAX_LINKS = 8
+# Versions of Kubernetes. Source: SageMaker AI guide, "Getting started with Amazon EKS support in HyperPod".
+OLDEST, NEWEST = (1, 28), (1, 34)
 MLFLOW = "mlflow"
 # Images of this program, each in a repository of its own.
 REPOSITORIES = tuple(sorted({*STEP_IMAGES, "pipelines", MLFLOW}))

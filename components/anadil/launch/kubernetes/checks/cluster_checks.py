@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
+from anadil.launch.hyperpod.config import NEWEST, OLDEST
 from anadil.launch.kinds import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes.checks import cluster_objects
@@ -24,8 +25,6 @@ ASK_S = 15.0  # Longest time of one check; each of its questions has its own, sh
 INPUTS_S = 60.0  # Files of one key have ten seconds; the tokenizer of a base model may come from the hub.
 STORAGE_S = 25.0  # A dead endpoint is given up after some 10 s of retries, in writing and in removing.
 Question = Callable[[Api, Recipe], Iterable[CheckResult]]
-# Versions that HyperPod runs. Source: Amazon SageMaker AI, HyperPod on EKS, 2026.
-OLDEST, NEWEST = (1, 28), (1, 34)
 INSTALL = {
     "pytorchjob": "install the training operator: kubectl apply --server-side -k "
     "'github.com/kubeflow/training-operator.git/manifests/overlays/standalone?ref=v1.9.4'",
