@@ -17,7 +17,7 @@ from tests.kit.http_server import Reply, http_server
 from tests.kit.mlflow_server import MlflowServer, running
 
 from anadil.recipe.load import parse_recipe
-from anadil.runtime.mlflow_spool import CLOSED, SPOOL, Tracker, run_sender, track_stage
+from anadil.runtime.tracking_spool import CLOSED, SPOOL, Tracker, run_sender, track_stage
 
 
 def take_steps(tracker: Tracker, first: int, steps: int) -> tuple[list[float], list[float], list[float]]:

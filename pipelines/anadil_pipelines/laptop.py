@@ -34,7 +34,11 @@ from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.mlflow_database import SCHEME
-from anadil.runtime.mlflow_spool import (
+from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.run_record import LOG, recorded_run
+from anadil.runtime.signals import handle_signals
+from anadil.runtime.threads import ASLEEP
+from anadil.runtime.tracking_spool import (
     RUN,
     SPOOL_VARIABLE,
     Tracker,
@@ -43,10 +47,6 @@ from anadil.runtime.mlflow_spool import (
     tracker_address,
     tracking_uri,
 )
-from anadil.runtime.remake import VARIABLE, may_remake
-from anadil.runtime.run_record import LOG, recorded_run
-from anadil.runtime.signals import handle_signals
-from anadil.runtime.threads import ASLEEP
 from anadil_pipelines.adapt import NAME, adapt
 
 log = logging.getLogger(__name__)

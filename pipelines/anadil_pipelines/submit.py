@@ -132,8 +132,8 @@ def check_registry(recipe: Recipe, *, dry: bool) -> None:
     if (uri is None and given) or (uri not in (None, "off") and not str(uri).startswith(OF_ONE_MACHINE)):
         return
     fault = RecipeError(
-        f"tracking.uri: {masked(uri) if uri else 'not set'}: the steps of a retraining ask the registry for the champion; name "
-        f"a server that pods reach, such as http://mlflow:5000, or give {REGISTRY} by a Secret of cluster.secrets"
+        f"tracking.uri: {masked(recipe.tracking.uri or 'not set')}: the steps of a retraining ask MLflow's registry for the "
+        f"champion; name a server that pods reach, such as http://mlflow:5000, or give {REGISTRY} by a Secret of cluster.secrets"
     )
     if not dry:
         raise fault

@@ -281,12 +281,12 @@ def _keys(file: Path) -> str:
 
 
 def _files(folder: Path) -> str:
-    """Files that make the artifact, but for TensorBoard's, which are named by machine and time, and MLflow's.
+    """Files that make the artifact, but for MLflow's.
 
     What MLflow reads stands beside the content: an artifact of an earlier release without it is the same.
     """
     files = (path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    return " ".join(sorted(str(file) for file in files if not {*file.parts} & {"tensorboard", *MLFLOW_FILES}))
+    return " ".join(sorted(str(file) for file in files if not {*file.parts} & MLFLOW_FILES))
 
 
 def _tree(content: object) -> object:

@@ -14,7 +14,7 @@ from anadil.artifacts import artifact
 from anadil.pretrain.metrics.logger import FILE
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from anadil.runtime.mlflow_spool import Tracker
+from anadil.runtime.tracking_spool import Tracker
 from anadil.text.corpus import Document, write_documents
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.ranks import variables_of_ranks

@@ -24,7 +24,7 @@ from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import promote
 from anadil.release.release_record import read_release
 from anadil.runtime.execute import execute
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from tests.kit.promotable import model, scores
 from tests.kit.releasing import UNSURE, retraining, week
 

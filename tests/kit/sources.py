@@ -7,7 +7,7 @@ from typing import Any
 
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
-from anadil.runtime.mlflow_spool import Tracker
+from anadil.runtime.tracking_spool import Tracker
 from tests.kit.pretraining import make_corpus, make_job, make_recipe
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 

@@ -9,7 +9,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime import evidence
-from anadil.runtime.mlflow_spool import CLOSED, Tracker
+from anadil.runtime.tracking_spool import CLOSED, Tracker
 from anadil.text.metrics import deciding_scores
 
 SCORES = {

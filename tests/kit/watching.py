@@ -13,8 +13,8 @@ from typing import Any
 import uvicorn
 
 from anadil.core.stages import FLOW
-from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.run_record import RunRecord, StepRecord, this_process
+from anadil.runtime.tracking_spool import Tracker
 from anadil.watch.server import app, listener
 from anadil.watch.watched import Watched
 
@@ -77,7 +77,7 @@ def watching(*roots: Path | str) -> Iterator[Pages]:
             thread.join()
 
 
-def put_record(root: Path, run: str = "20260101-120000-1", **fields: Any) -> str:
+def put_record(root: Path, /, run: str = "20260101-120000-1", **fields: Any) -> str:
     """Write the record of a run; return the run's id."""
     now = time.time()
     record = RunRecord(

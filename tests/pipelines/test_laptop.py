@@ -13,7 +13,7 @@ from kfp.local import config, docker_task_handler, subprocess_task_handler
 from anadil.artifacts.prefetch import fetch
 from anadil.cli import main
 from anadil.recipe.load import load_recipe
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil_pipelines import laptop
 from anadil_pipelines.laptop import Containers, StepResults, run_container
 

@@ -199,7 +199,11 @@ def test_a_recurring_retraining_is_pinned_and_learns_its_time(
     registry = ("--set", "tracking.uri=http://mlflow:5000")
 
     assert anadil(*words) == 2
-    assert "tracking.uri: not set: the steps of a retraining ask the registry" in capsys.readouterr().err
+    assert "tracking.uri: not set: the steps of a retraining ask MLflow's registry" in capsys.readouterr().err
+    assert anadil(*words, "--set", "tracking.uri=wandb://az-team/az") == 2
+    said = capsys.readouterr().err
+    assert "tracking.uri: wandb://az-team/az: the steps of a retraining ask MLflow's registry" in said
+    assert "or give MLFLOW_TRACKING_URI by a Secret of cluster.secrets" in said
     assert anadil(*words, "--set", "tracking.uri=sqlite:////data/mlflow.db") == 2
     assert anadil(*words, *registry) == 0
 

@@ -14,7 +14,7 @@ from anadil.cli import main
 from anadil.recipe.load import load_recipe, shipped
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import list_runs
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil_pipelines.adapt import pipeline_yaml
 from anadil_pipelines.resources import with_clean_workers
 

@@ -3,7 +3,7 @@ import pytest
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.tracking_address import tracking_fault
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.tracking_spool import tracking_uri
 
 ALLOWED = [
     "off", "http://127.0.0.1:5000", "https://mlflow.example.com/path", "http://mlflow:5000", "http://[::1]:5000",

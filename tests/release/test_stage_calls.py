@@ -6,8 +6,10 @@ import re
 import subprocess
 import sys
 import types
+from base64 import b64decode
 from pathlib import Path
 from typing import Any
+from xml.dom import minidom
 
 import pytest
 
@@ -20,6 +22,7 @@ from anadil.release import stage_process
 from anadil.release.artifact_object import Artifact, open_artifact
 from anadil.release.child_process import EndedProcess
 from anadil.release.progress_display import Display
+from tests.kit import report_run
 from tests.kit.clean_stage import write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
@@ -144,6 +147,23 @@ def test_an_artifact_shows_its_figures_and_where_it_is(tmp_path: Path) -> None:
     assert "<b>" not in artifact._repr_html_()
     with pytest.raises(DataError, match="no finished"):
         open_artifact(tmp_path)
+
+
+def test_what_is_trained_shows_its_curve_as_a_picture(tmp_path: Path) -> None:
+    made = report_run.artifacts(tmp_path)
+    model = open_artifact(made["model"])
+
+    loss, *_ = re.findall(r'src="data:image/svg\+xml;base64,([^"]+)"', model._repr_html_())
+    (made["model"] / "training.jsonl").write_text("{}\n")
+
+    picture = minidom.parseString(b64decode(loss)).documentElement
+    assert picture is not None
+    assert picture.getAttribute("xmlns") == "http://www.w3.org/2000/svg"
+    assert ">Loss, nats per token<" in picture.toxml()
+    assert "<img" not in open_artifact(made["corpus"])._repr_html_()
+    damaged = model._repr_html_()
+    assert "<img" not in damaged
+    assert "training.jsonl: differs from its manifest" in damaged
 
 
 def test_a_notebook_shows_one_bar_and_the_log_in_a_fold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from anadil.recipe.sections import Recipe
 from anadil.runtime import live_copy
-from anadil.runtime.mlflow_spool import PIPELINE_RUN, SPOOL_VARIABLE, track_stage
+from anadil.runtime.tracking_spool import PIPELINE_RUN, SPOOL_VARIABLE, track_stage
 from tests.kit.watching import put_record, watching
 
 

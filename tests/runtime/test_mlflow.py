@@ -12,7 +12,7 @@ import pytest
 
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
-from anadil.runtime.mlflow_spool import CLOSED, DONE, Tracker
+from anadil.runtime.tracking_spool import CLOSED, DONE, Tracker
 from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
@@ -235,7 +235,7 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
 ) -> None:
     spool = tmp_path / "spool"
     code = (
-        "import sys, time; from pathlib import Path; from anadil.runtime.mlflow_spool import run_sender\n"
+        "import sys, time; from pathlib import Path; from anadil.runtime.tracking_spool import run_sender\n"
         f"with run_sender(Path({str(spool)!r}), 'sqlite:///{tmp_path}/x.db', 'az', 'flow'):\n"
         "    print('started', flush=True); time.sleep(60)\n"
     )

@@ -48,7 +48,7 @@ def test_whatever_is_raised_the_lines_are_sent_again(
         if errors:
             raise errors.pop()
 
-    assert send_all([tmp_path], lambda spools: mlflow_sender._trouble(spools, send), lambda: False) == 0
+    assert send_all(lambda: mlflow_sender._trouble([tmp_path], send), lambda: False) == 0
     assert message in caplog.text
 
 

@@ -13,8 +13,8 @@ import pytest
 from anadil.artifacts import storage
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
-from anadil.runtime.mlflow_spool import DONE, has_unsent
 from anadil.runtime.reachable import SAGEMAKER_VARIABLE
+from anadil.runtime.tracking_spool import DONE, has_unsent
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer

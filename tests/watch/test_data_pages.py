@@ -9,11 +9,14 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 import pytest
+from markupsafe import escape
 
 from anadil.runtime.run_record import StepRecord
 from anadil.text.corpus import Document, write_documents
+from anadil.watch.data.answers import OTHER
 from tests.kit.browser import browser
 from tests.kit.watched_corpus import make_watched_corpus, seal_corpus
+from tests.kit.watched_model import put_trained
 from tests.kit.watching import Pages, put_record, watching
 
 HOSTILE = "<script>window.hit = 1</script><img src=x onerror=alert(1)> \u202e {{ 7 * 7 }} ]]>"
@@ -157,27 +160,50 @@ def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
     assert "no finished corpus" in gone.text
 
 
+def test_chats_tokens_and_answers_are_shown_as_text(site: Site) -> None:
+    run = put_trained(site.root, HOSTILE)
+    shown = str(escape(HOSTILE))
+
+    chats = site.pages.ask(f"/run/{run}/chats").text
+    answers = site.pages.ask(f"/run/{run}/answers?{urlencode({'topic': OTHER})}").text
+    tokens = site.pages.ask(f"/run/{run}/tokens", urlencode({"text": HOSTILE})).text
+
+    assert f"<mark>{shown}</mark>" in chats
+    assert chats.count(shown) == 5
+    assert "150 of 152 rows are taught" in chats
+    assert answers.count(shown) >= 4
+    assert tokens.count('<span class="piece">&lt;</span>') == 2 * HOSTILE.count("<")
+    assert all("<script>window" not in text and "<img" not in text for text in (chats, answers, tokens))
+
+
 @pytest.mark.slow
 def test_pages_fit_every_screen_and_say_no_error(site: Site) -> None:
+    run = put_trained(site.root, HOSTILE)
     paths = [
         f"{site.data}?statistic=words&by=host",
         kept_place(site),
         f"{site.data}/limits?key=min_words&limit=20",
         f"{site.data}/search?words=dənizi",
+        *(f"/run/{run}/{name}" for name in ("chats", "answers", "tokens")),
     ]
     server = f"http://127.0.0.1:{site.pages.port}"
     with browser() as tab:
         name, _, value = site.pages.cookie.partition("=")
         tab.call("Network.setCookie", name=name, value=value, url=server)
-        for number, width in enumerate(WIDTHS):
-            tab.show(width, dark=number % 2 == 0)
-            for path in paths:
-                tab.open(f"{server}{path}")
-                wide = tab.value(
-                    "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-                )
-                assert wide <= 0, (path, width)
-        assert tab.value("window.hit === undefined")
+        for path in paths:
+            tab.open(f"{server}{path}")
+            if path.endswith("/tokens"):
+                tab.value(f"document.querySelector('textarea').value = {json.dumps(HOSTILE)}")
+                tab.value("document.querySelector('main form').submit()")
+                tab.wait("document.querySelectorAll('.piece').length > 100")
+            for width in WIDTHS:
+                for dark in (False, True):
+                    tab.show(width, dark=dark)
+                    wide = tab.value(
+                        "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+                    )
+                    assert wide <= 0, (path, width)
+            assert tab.value("window.hit === undefined && !document.querySelector('main img, main script')")
         tab.open(f"{server}{kept_place(site)}")
         # A form that a person sends, with the origin that the browser gives it.
         tab.value("""document.querySelector('button[value="good"]').click()""")

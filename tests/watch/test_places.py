@@ -1,13 +1,20 @@
 """Runs of several places: work directories, and a store that a cluster writes."""
 
+import re
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact, s3, storage
 from anadil.runtime.run_record import RunRecord, StepRecord
+from anadil.text.corpus import Document, write_documents
+from tests.kit.watched_corpus import make_watched_corpus, seal_corpus
+from tests.kit.watched_model import put_trained
 from tests.kit.watching import HOSTILE, put_record, watching
 
 
@@ -29,6 +36,42 @@ def put_remote(root: str, run: str) -> None:
     for name, text in files.items():
         uri = f"{root}/runs/{name}"
         storage.store(uri).write(uri, text.encode())
+
+
+RUN, TRAINED = "20260101-120000-1", "20260101-120000-3"
+
+
+def put_on_store(root: Path, place: str) -> None:
+    """Make a corpus of a hundred files and a trained model on this machine, and copy them to a store."""
+    corpus = make_watched_corpus(root / "corpus/0a1b", 20_000)
+    texts = [
+        Document(id=f"{number:032x}", text=f"Söz {number} " * 9, source=f"a:{number}", url="", lang="az")
+        for number in range(0, 2_000, 2)
+    ]
+    write_documents(corpus, "train", texts)
+    write_documents(corpus, "heldout", [])
+    seal_corpus(corpus)
+    step = StepRecord(stage="clean", status="finished", uri=f"{place}/corpus/0a1b")
+    put_record(root, RUN, root=place, steps={"clean": step}, stages=("clean",))
+    put_trained(root, "Salam", place)
+    for path in root.rglob("*"):
+        if path.is_file():
+            uri = f"{place}/{path.relative_to(root)}"
+            storage.store(uri).write(uri, path.read_bytes())
+
+
+@contextmanager
+def requests() -> Iterator[list[str]]:
+    """The names of the calls of S3 that are made in the block."""
+    names: list[str] = []
+    events = s3.s3_client().meta.events
+
+    def note(model: Any, **_: object) -> None:
+        names.append(model.name)
+
+    events.register("after-call.s3", note)
+    yield names
+    events.unregister("after-call.s3", note)
 
 
 def test_a_run_on_a_store_is_shown_beside_those_of_this_machine(bucket: str, tmp_path: Path) -> None:
@@ -97,3 +140,40 @@ def test_a_page_that_there_is_nothing_for_says_so(tmp_path: Path, page: str) -> 
 
     assert answer.status == (200 if page == "compare" else 404)
     assert any(words in answer.text for words in ("has no ", "was not kept"))
+
+
+def test_every_page_of_data_reads_a_store_by_range(
+    bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, data = f"{bucket}/az", f"/run/{RUN}/data/corpus"
+    monkeypatch.setattr("anadil.text.corpus.MAX_PART_BYTES", 2_000)
+    put_on_store(tmp_path, place)
+    with watching(place) as pages, requests() as sent:
+        first = pages.ask(data)
+        begun = len(sent)
+        again = pages.ask(data)
+        listed = sent[begun:]
+        kept = re.findall(r"/document/0-0-(\d*[02468])\"", pages.ask(f"{data}?reason=kept").text)[-1]
+        begun = len(sent)
+        document = pages.ask(f"{data}/document/0-0-{kept}")
+        read = sent[begun:]
+        others = [
+            pages.ask(path)
+            for path in (
+                f"{data}?statistic=words&order=largest&by=host", f"{data}/limits?key=min_words&limit=20",
+                f"{data}/search?words=s%C3%B6z", f"/run/{TRAINED}/chats", f"/run/{TRAINED}/answers",
+            )
+        ]  # fmt: skip
+        tokens = pages.ask(f"/run/{TRAINED}/tokens", "text=abc")
+
+    assert [each.status for each in (first, again, document, *others, tokens)] == [200] * 9
+    # Some columns of the 50 documents that are listed, of a file of 2 MB.
+    assert listed.count("HeadObject") == 0
+    assert len(listed) <= 9
+    # One of a hundred files, known by the first ids of some.
+    assert f"Söz {kept}" in document.text
+    assert len(read) <= 20
+    assert "<mark>Söz</mark>" in others[2].text
+    assert "<mark>Salam</mark>" in others[3].text
+    assert "Salam" in others[4].text
+    assert tokens.text.count('<span class="piece">') == 6

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import anadil.release.trace
+from anadil.runtime.metric_table import spec_of
 from anadil.runtime.run_record import StepRecord, recipe_name, this_process
+from anadil.watch.plots import KINDS
 from tests.kit.watching import HOSTILE, STAGES, Pages, put_live, put_record, put_training, watching
 
 
@@ -96,6 +98,12 @@ def test_a_curve_grows_and_goes_back(root: Path, pages: Pages) -> None:
     assert "1 lines of its log are damaged and not drawn." in grown
     assert "[31.0, 1.25]" not in back
     assert "[1.0, 7.5]" in back
+
+
+def test_charts_show_what_pretraining_logs() -> None:
+    names = {name for kind in KINDS["pretrain"] for name in kind.names}
+
+    assert all(spec_of(name + "az" if name.endswith("/") else name) for name in names)
 
 
 def test_steps_are_chosen_by_the_address(root: Path, pages: Pages) -> None:

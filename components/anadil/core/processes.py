@@ -40,11 +40,20 @@ def allow_more_memory(num_bytes: int) -> None:
 
 def data_bytes() -> int:
     """Memory that counts against the limit: pages of its own that may be written, as Linux counts it; 0 elsewhere."""
+    return _status_bytes("VmData")
+
+
+def resident_bytes() -> int:
+    """Memory that this process has in the machine now, as Linux counts it; 0 elsewhere."""
+    return _status_bytes("VmRSS")
+
+
+def _status_bytes(name: str) -> int:
     try:
         status = Path("/proc/self/status").read_text(encoding="ascii")
     except OSError:
         return 0
-    line = next((line for line in status.splitlines() if line.startswith("VmData:")), "VmData: 0 kB")
+    line = next((line for line in status.splitlines() if line.startswith(f"{name}:")), f"{name}: 0 kB")
     return int(line.split()[1]) * 1024
 
 

@@ -24,7 +24,7 @@ from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
 from anadil.runtime.alerts import NoRedirect
-from anadil.runtime.mlflow_spool import tracker_address
+from anadil.runtime.tracking_spool import tracker_address
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
 # First version whose server takes IAM roles of ServiceAccounts. Source: kubeflow/pipelines pull request 12512.

@@ -17,8 +17,8 @@ from anadil.core.log import masked
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
-from anadil.runtime.mlflow_spool import NAMES, tracker_address
 from anadil.runtime.threads import check_shared_locks
+from anadil.runtime.tracking_spool import NAMES, tracker_address
 
 PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.

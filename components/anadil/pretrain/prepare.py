@@ -44,7 +44,7 @@ from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
 from anadil.runtime.job import Job, word_of
-from anadil.runtime.mlflow_spool import SPOOL_VARIABLE
+from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 
 log = logging.getLogger(__name__)
 

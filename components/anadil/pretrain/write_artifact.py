@@ -32,7 +32,6 @@ from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.text_samples import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
-from anadil.runtime.event_file import FOLDER
 from anadil.runtime.job import Figures
 
 log = logging.getLogger(__name__)
@@ -54,10 +53,9 @@ def write_artifact(training: Training) -> Figures:
     beside = [name for name in (FILE, TEXTS) if (job.work / name).is_file()]
     for name in beside:
         shutil.copyfile(job.work / name, job.out / name)
-    for name in (FOLDER, PROFILE):
-        if (job.work / name).is_dir():
-            shutil.copytree(job.work / name, job.out / name, ignore=shutil.ignore_patterns("*.partial"))
-    # Traces and events hold times, which no key may depend on.
+    if (job.work / PROFILE).is_dir():
+        shutil.copytree(job.work / PROFILE, job.out / PROFILE, ignore=shutil.ignore_patterns("*.partial"))
+    # Traces hold times, which no key may depend on.
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), *beside, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))

@@ -1,5 +1,6 @@
 """Tables as text for a terminal and as HTML for a notebook, without a style that would leak into its page."""
 
+from base64 import b64encode
 from collections.abc import Sequence
 from html import escape
 
@@ -46,6 +47,15 @@ def html_table(
         f'<div style="overflow-x:auto"><table><caption style="text-align:left">{escape(caption)}</caption>'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>{footnote}"
     )
+
+
+def html_chart(svg: str, label: str, style: str) -> str:
+    """A picture with a style of its own, which neither takes that of the notebook nor gives it one."""
+    begin, _, rest = svg.partition(">")
+    rules = f"<style>{style}.chart{{background:var(--paper);font-family:system-ui,sans-serif}}</style>"
+    picture = f'{begin} xmlns="http://www.w3.org/2000/svg">{rules}{rest}'
+    data = b64encode(picture.encode()).decode()
+    return f'<img alt="{escape(label)}" src="data:image/svg+xml;base64,{data}" style="width:480px;max-width:100%">'
 
 
 def html_page(page: str, label: str) -> str:

@@ -28,7 +28,7 @@ from anadil.report.verdict import before, check_words, checks_of, outcome_words,
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.job import Figures, Job
-from anadil.runtime.mlflow_spool import PIPELINE_RUN
+from anadil.runtime.tracking_spool import PIPELINE_RUN
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
 from anadil.runtime.champion import ALIAS
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.tracking_spool import tracking_uri
 
 RESTORE = "restore it, or go back to the version before by `anadil rollback`"
 

@@ -23,7 +23,7 @@ from anadil.core.candidates import BY_KIND
 from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.tracking_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 

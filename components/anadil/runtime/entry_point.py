@@ -20,12 +20,12 @@ from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute, find_for_group
 from anadil.runtime.flow import Step, named_inputs, recipe_of_step, refuse_missing
 from anadil.runtime.job import Engines, most_processes
-from anadil.runtime.mlflow_spool import PIPELINE_RUN
 from anadil.runtime.remake import allow_remake
 from anadil.runtime.run_record import record_step
 from anadil.runtime.signals import Stop, die_with_parent
 from anadil.runtime.termination import exit_code_of, repeat_end
 from anadil.runtime.threads import wait_asleep
+from anadil.runtime.tracking_spool import PIPELINE_RUN
 
 log = logging.getLogger(__name__)
 

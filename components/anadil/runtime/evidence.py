@@ -22,7 +22,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
 from anadil.runtime.flow import Step
 from anadil.runtime.job import by_source
-from anadil.runtime.mlflow_spool import Dataset, Tracker
+from anadil.runtime.tracking_spool import Dataset, Tracker
 from anadil.text.metrics import deciding_scores
 
 CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}

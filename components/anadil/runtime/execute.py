@@ -30,7 +30,6 @@ from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
-from anadil.runtime.mlflow_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 from anadil.runtime.planned_artifact import (
     LOOKED_UP,
     MadeArtifact,
@@ -51,6 +50,7 @@ from anadil.runtime.remake import (
 )
 from anadil.runtime.signals import Stop
 from anadil.runtime.termination import writing
+from anadil.runtime.tracking_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
 
 log = logging.getLogger(__name__)
 

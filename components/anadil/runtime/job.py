@@ -18,8 +18,8 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.stage import SideFiles, Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
-from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.signals import Stop
+from anadil.runtime.tracking_spool import Tracker
 
 Figures = dict[str, float | int | str]
 T = TypeVar("T")

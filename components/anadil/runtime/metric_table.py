@@ -1,4 +1,4 @@
-"""Metrics of training. One row feeds log, files, MLflow, Prometheus, the dashboard and the reference.
+"""Metrics of training. One row feeds log, file, tracker, Prometheus, the dashboard and the reference.
 
 A row and the value are all that a metric takes. A value that follows from the others of a logged line stands in the
 row; any other is recorded by the callback that measures it.
@@ -10,9 +10,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-Sink = Literal["log", "jsonl", "tensorboard", "mlflow", "prometheus"]
-ALL: tuple[Sink, ...] = ("log", "jsonl", "tensorboard", "mlflow", "prometheus")
-"""Every logged line: the run's log, `training.jsonl`, TensorBoard, MLflow and Prometheus."""
+Sink = Literal["log", "jsonl", "tracker", "prometheus"]
+ALL: tuple[Sink, ...] = ("log", "jsonl", "tracker", "prometheus")
+"""Every logged line: the run's log, `training.jsonl`, what `tracking.uri` names and Prometheus."""
 
 GAUGE: tuple[Sink, ...] = ("prometheus",)
 
@@ -83,7 +83,7 @@ METRICS = (
     MetricSpec(name="goodput", doc="Share of the time since the first start in steps that count", unit="percentunit",
                panel="Goodput"),
     MetricSpec(name="time_share", doc="Share of the time since the first start by cause (part); all add up to 1", unit="percentunit",
-               sinks=("mlflow", "prometheus")),
+               sinks=("tracker", "prometheus")),
     MetricSpec(name="data_wait_s", doc="Longest wait of a process for data, median per step of the last 20", unit="s",
                panel="Wait for data"),
     MetricSpec(name="straggler_ratio", doc="Own work of the slowest process over the median"),
@@ -97,6 +97,7 @@ METRICS = (
                written_out="source_validation_bits_per_byte"),
     MetricSpec(name="peak_memory_bytes", doc="Peak memory of each process's GPU in the current phase", unit="bytes",
                panel="Peak memory", by_rank=True),
+    MetricSpec(name="resident_memory_bytes", doc="Memory of the first process in its machine", unit="bytes"),
     MetricSpec(name="own_work_s", doc="Own work of each process per step, without waits; one above the rest slows all down", unit="s",
                sinks=GAUGE, panel="Own work", by_rank=True),
     MetricSpec(name="own_data_wait_s", doc="Part of own work in which the process waited for data", unit="s", sinks=GAUGE,

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from anadil.runtime.mlflow_database import alone_at, artifact_place, follow_move
-from anadil.runtime.mlflow_spool import FILES, SENT, SPOOL
+from anadil.runtime.tracking_spool import FILES, SENT, SPOOL
 
 log = logging.getLogger(__name__)
 

@@ -4,6 +4,7 @@ It follows the spool of a run, tries again while the server is away, ends with t
 for the next sender in the same place.
 """
 
+import argparse
 import logging
 import os
 import sys
@@ -14,21 +15,11 @@ from typing import Any
 
 from anadil.core.install import install
 from anadil.runtime.mlflow_records import Records
-from anadil.runtime.mlflow_spool import DONE
 from anadil.runtime.reachable import answers
-from anadil.runtime.sender_process import (
-    IsClosed,
-    began,
-    follow_spools,
-    parsed,
-    sender_options,
-    whole_lines,
-)
+from anadil.runtime.sender_process import PROBE_S, IsClosed, began, parsed, sender, whole_lines
 
 log = logging.getLogger(__name__)
 
-PROBE_S = 5.0
-"""How long a server has to answer at all, before MLflow's client is loaded, which takes seconds of CPU time."""
 LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -75,7 +66,6 @@ class Sender:
         self._end()
         if trouble:
             raise OSError(f"artifacts: {trouble}") from trouble
-        (self.spool / DONE).touch()
 
     def _end(self) -> None:
         ended: dict[str, str] = self.state["ended"]
@@ -154,14 +144,12 @@ class Sender:
 
 def main() -> int:
     """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to MLFLOW_TRACKING_URI, and those beside it that wait."""
-    options = sender_options("anadil.runtime.mlflow_sender", main.__doc__)
     os.environ.update(LIMITS | os.environ)
+    return sender("mlflow", main.__doc__, _send, _trouble)
 
-    def send(spool: Path, is_closed: IsClosed) -> None:
-        shared = options.run if spool == options.spool else ""
-        Sender(spool, options.experiment, options.name, shared).follow(is_closed)
 
-    return follow_spools(options, send, _trouble)
+def _send(spool: Path, options: argparse.Namespace, is_closed: IsClosed) -> None:
+    Sender(spool, options.experiment, options.name, options.run).follow(is_closed)
 
 
 def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
@@ -173,8 +161,7 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
     logging.getLogger("mlflow.tracking.request_header.registry").setLevel(logging.ERROR)
     try:
         for spool in spools:
-            if not (spool / DONE).exists():
-                send(spool)
+            send(spool)
     except ImportError as error:
         return f"tracking needs a package that is not installed: {error}; {install('tracking')}"
     except Exception as error:  # noqa: BLE001  drivers of databases have errors of their own: another try may help

@@ -10,43 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core import log as logs
-from anadil.runtime.mlflow_spool import CLOSED, RUN, destination, has_unsent
+from anadil.runtime.tracking_spool import CLOSED, DONE, RUN, destination, has_unsent
 
 log = logging.getLogger(__name__)
 
 LONGEST_PAUSE_S = 15.0
 """Between two tries to reach a server; shorter than a run's patience at its end."""
+PROBE_S = 5.0
+"""How long a server has to answer at all, before a client is loaded, which takes seconds of CPU time."""
 IsClosed = Callable[[], bool]
+Send = Callable[[Path, argparse.Namespace, IsClosed], None]
+"""Sends one spool, until it is closed and nothing is left, under the `name` and `run` of some options."""
+Trouble = Callable[[Sequence[Path], Callable[[Path], None]], str]
+"""Sends spools with a function for each; says why that failed, empty if it did not."""
 
 
-def sender_options(module: str, description: str | None) -> argparse.Namespace:
-    """Options of a sender's command line, which every sender has."""
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    parser.add_argument("spool", type=Path, help="directory that holds the lines")
-    parser.add_argument("--experiment", default="anadil", help="MLflow experiment")
-    parser.add_argument("--name", default="anadil", help="name of the run")
-    parser.add_argument("--run", default="", help="pipeline run that other senders send to as well")
-    parser.add_argument("--parent", type=int, default=0, help="process whose end closes the spool")
-    options = parser.parse_args()
-    logs.set_up("tracking")
-    return options
-
-
-def follow_spools(
-    options: argparse.Namespace,
-    send: Callable[[Path, IsClosed], None],
-    trouble: Callable[[Sequence[Path], Callable[[Path], None]], str],
-) -> int:
-    """Send the spool of the options, and those beside it that wait for the same tracker, until the run has ended.
-
-    Args:
-        options: From `sender_options`.
-        send: Sends one spool, until it is closed and nothing is left.
-        trouble: Sends all with a function for each; says why that failed, empty if it did not.
+def sender(kind: str, description: str | None, send: Send, trouble: Trouble) -> int:
+    """Send the spool of the command line, and those beside it that wait for the same tracker, until the run has ended.
 
     Returns:
         0, or 1 where something could not be sent.
     """
+    options = _options(f"anadil.runtime.{kind}_sender", description)
     current: Path = options.spool
     unsent = [
         path
@@ -66,18 +51,37 @@ def follow_spools(
         time.sleep(0.2)
 
     def send_one(spool: Path) -> None:
-        send(spool, is_closed if spool == current else lambda: True)
+        if spool == current:
+            send(spool, options, is_closed)
+        else:
+            earlier = argparse.Namespace(**{**vars(options), "name": spool.name, "run": ""})
+            send(spool, earlier, lambda: True)
+        (spool / DONE).touch()
 
-    return send_all([*unsent, current], lambda spools: trouble(spools, send_one), is_closed)
+    def try_all() -> str:
+        return trouble([path for path in (*unsent, current) if not (path / DONE).exists()], send_one)
+
+    return send_all(try_all, is_closed)
 
 
-def send_all(spools: Sequence[Path], trouble: Callable[[Sequence[Path]], str], is_closed: IsClosed) -> int:
+def _options(module: str, description: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("spool", type=Path, help="directory that holds the lines")
+    parser.add_argument("--experiment", default="anadil", help="MLflow experiment")
+    parser.add_argument("--name", default="anadil", help="name of the run")
+    parser.add_argument("--run", default="", help="pipeline run that other senders send to as well")
+    parser.add_argument("--parent", type=int, default=0, help="process whose end closes the spool")
+    options = parser.parse_args()
+    logs.set_up("tracking")
+    return options
+
+
+def send_all(try_all: Callable[[], str], is_closed: IsClosed) -> int:
     """Try until all is sent, or once more after the run has ended; the exit code."""
     pause_s = 1.0
     while True:
         last = is_closed()
-        reason = trouble(spools)
-        if not reason:
+        if not (reason := try_all()):
             return 0
         log.warning("%s", reason)
         if last:
@@ -101,6 +105,16 @@ def follow_lines(
             return
         if not num_lines:
             time.sleep(poll_s)
+
+
+def noted(path: Path, **words: str) -> dict[str, str]:
+    """Note words in a sender's file about a run, and return all that it holds; empty at first."""
+    state: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    state |= words
+    draft = path.with_suffix(".draft")
+    draft.write_text(json.dumps(state), encoding="utf-8")
+    draft.replace(path)
+    return state
 
 
 def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:

@@ -4,7 +4,7 @@ W&B's client does not say which lines the server has taken. So each try begins w
 overwrites what an earlier one has sent. The client's own variables hold: WANDB_API_KEY, WANDB_BASE_URL, WANDB_MODE, WANDB_DIR.
 """
 
-import json
+import argparse
 import os
 import shutil
 import sys
@@ -15,12 +15,10 @@ from uuid import uuid4
 
 from anadil.core.install import install
 from anadil.recipe.tracking_address import wandb_project
-from anadil.runtime.mlflow_spool import DONE, FILES, WANDB_STATE, destination
 from anadil.runtime.reachable import answers
-from anadil.runtime.sender_process import IsClosed, follow_lines, follow_spools, sender_options
+from anadil.runtime.sender_process import PROBE_S, IsClosed, follow_lines, noted, sender
+from anadil.runtime.tracking_spool import FILES, WANDB_STATE, destination
 
-PROBE_S = 5.0
-"""How long a server has to answer at all."""
 FINISH_S = 60.0
 """How long the end of a run waits for uploads; whoever waits for the sender waits less."""
 NOTE_TAG = "mlflow.note.content"
@@ -58,7 +56,7 @@ class WandbRun:
         elif kind in ("tags", "run tags"):
             self._tags("" if kind == "run tags" else f"{stage}/", line["values"])
         elif kind == "inputs":
-            self._settings({f"data/{each['name']}": each for each in line["datasets"]})
+            self._settings({f"{stage}/data/{each['name']}": each for each in line["datasets"]})
         elif kind == "model":
             words = {name: line[name] for name in ("uri", "digest", "artifact")}
             self._settings({f"model/{line['name']}": words})
@@ -105,19 +103,8 @@ class WandbRun:
 
 def main() -> int:
     """`python -m anadil.runtime.wandb_sender SPOOL`: send a spool to its project of W&B, and those beside it that wait."""
-    options = sender_options("anadil.runtime.wandb_sender", main.__doc__)
     os.environ.update(LIMITS | os.environ)
-
-    def send(spool: Path, is_closed: IsClosed) -> None:
-        is_own = spool == options.spool
-        _send(
-            spool,
-            options.name if is_own else spool.name,
-            (options.run or None) if is_own else None,
-            is_closed,
-        )
-
-    return follow_spools(options, send, _trouble)
+    return sender("wandb", main.__doc__, _send, _trouble)
 
 
 def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
@@ -128,15 +115,14 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
         return f"W&B needs a package that is not installed: {error}; {install('wandb')}"
     settings = wandb.setup().settings
     server = "" if settings.mode in OFFLINE else settings.base_url
-    unsent = [spool for spool in spools if not (spool / DONE).exists()]
     try:
-        for spool in unsent:
-            _note(spool, server=server)
+        for spool in spools:
+            noted(spool / WANDB_STATE, server=server)
         if server and not answers(server, PROBE_S):
             return (
                 f"W&B is away: nothing answers at {server}; WANDB_MODE=offline writes files for `wandb sync`"
             )
-        for spool in unsent:
+        for spool in spools:
             send(spool)
     except wandb.errors.UsageError as error:
         return f"W&B refuses: {error}; set WANDB_API_KEY (pods: cluster.secrets), or WANDB_MODE=offline"
@@ -145,7 +131,7 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
     return ""
 
 
-def _send(spool: Path, name: str, group: str | None, is_closed: IsClosed) -> None:
+def _send(spool: Path, options: argparse.Namespace, is_closed: IsClosed) -> None:
     """Send one spool from its first line on, until it is closed and nothing is left.
 
     Raises:
@@ -154,32 +140,21 @@ def _send(spool: Path, name: str, group: str | None, is_closed: IsClosed) -> Non
     import wandb
 
     entity, project = wandb_project(destination(spool))
-    run_id = _note(spool)["id"]
+    state = spool / WANDB_STATE
+    run_id = noted(state).get("id") or noted(state, id=uuid4().hex[:16])["id"]
     place = Path(os.environ.get("WANDB_DIR") or spool)
     # An earlier try that did not come to its end has left half a run.
     for earlier in place.glob(f"wandb/*run-*-{run_id}"):
         shutil.rmtree(earlier, ignore_errors=True)
     run = wandb.init(
-        entity=entity, project=project, id=run_id, name=name, group=group,
+        entity=entity, project=project, id=run_id, name=options.name, group=options.run or None,
         settings=wandb.Settings(root_dir=str(place), **SETTINGS),
     )  # fmt: skip
-    _note(spool, page=run.url or "", folder=str(Path(run.dir).parent))
+    noted(state, page=run.url or "", folder=str(Path(run.dir).parent))
     handed = WandbRun(run, spool)
     for stage, line in follow_lines(spool, is_closed):
         handed.send(stage, line)
     run.finish(exit_code=int(handed.failed))
-    (spool / DONE).touch()
-
-
-def _note(spool: Path, **words: str) -> dict[str, str]:
-    """Note words in the sender's file of a run, and return all that it holds."""
-    path = spool / WANDB_STATE
-    state = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"id": uuid4().hex[:16]}
-    state |= words
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(state), encoding="utf-8")
-    draft.replace(path)
-    return dict(state)
 
 
 if __name__ == "__main__":

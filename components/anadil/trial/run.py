@@ -21,8 +21,8 @@ from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.run import train
 from anadil.runtime.job import Figures, Job
-from anadil.runtime.mlflow_spool import Tracker
 from anadil.runtime.planned_artifact import reusable_artifact
+from anadil.runtime.tracking_spool import Tracker
 from anadil.trial.budget import Budget, budget_of, trial_recipe
 from anadil.trial.finalists import Finalist, find_finalists, sealed_copy
 from anadil.trial.outcome import FinalistResult, choose_winner, outcome_table

@@ -35,7 +35,7 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
         Kind("Held-out text", "bits per byte", ("validation_bits_per_byte", "validation_bits_per_byte/")),
         Kind("Learning rate", "step size", ("lr",), from_zero=True),
         Kind("Throughput", "tokens per second", ("tokens_per_s",), from_zero=True),
-        Kind("Memory", "GiB of a GPU, peak of the phase", ("peak_memory_bytes",), from_zero=True),
+        Kind("Memory", "GiB", ("peak_memory_bytes", "resident_memory_bytes"), from_zero=True),
         Kind("Gradient norm", "before clipping", ("grad_norm",), from_zero=True),
         Kind("Cost", "USD on demand", ("cost_usd",), from_zero=True),
     ),
@@ -46,9 +46,15 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }
 """Stage -> its charts; one without numbers is left out."""
-SCALES = {"peak_memory_bytes": 1 / 1024**3}
-WHOLE = {"loss": "all", "validation_bits_per_byte": "taught language", "validation_loss": "validation"}
-"""Label of a curve beside those of sources."""
+SCALES = dict.fromkeys(("peak_memory_bytes", "resident_memory_bytes"), 1 / 1024**3)
+WHOLE = {
+    "loss": "all",
+    "validation_bits_per_byte": "taught language",
+    "validation_loss": "validation",
+    "peak_memory_bytes": "GPU, peak of the phase",
+    "resident_memory_bytes": "process",
+}
+"""Label of a curve beside others of its chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,11 +2,8 @@
 
 import logging
 import os
-import struct
-import sys
 import time
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +18,8 @@ from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
-from anadil.runtime.event_file import FOLDER, TensorBoardWriter
 from anadil.runtime.job import Job
-from anadil.runtime.mlflow_spool import Tracker
+from anadil.runtime.tracking_spool import Tracker
 from tests.kit.gauges import fresh_gauges
 
 CPU = torch.device("cpu")
@@ -195,81 +191,6 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
     assert not (tmp_path / "work").exists()
 
 
-def test_without_tensorboardx_one_line_says_so_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setitem(sys.modules, "tensorboardX.event_file_writer", None)
-    events = TensorBoardWriter(tmp_path / FOLDER)
-
-    with caplog.at_level(logging.INFO):
-        events.begin(0)
-        events.begin(3)
-        events.add({"loss": 1.0}, 4)
-        events.close()
-
-    assert len(caplog.records) == 1
-    assert "tensorboardX is not installed" in caplog.text
-    assert not (tmp_path / FOLDER).exists()
-
-
-def events_in(folder: Path) -> list[Any]:
-    """Events of all files of a directory, read by the format of TFRecord."""
-    event_pb2 = import_module("tensorboardX.proto.event_pb2")
-    found = []
-    for path in sorted((folder / FOLDER).iterdir()):
-        content, at = path.read_bytes(), 0
-        while at < len(content):
-            (size,) = struct.unpack_from("<Q", content, at)
-            found.append(event_pb2.Event.FromString(content[at + 12 : at + 12 + size]))
-            at += 12 + size + 4
-    return found
-
-
-def test_event_files_hold_every_number_and_where_a_start_took_up(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = TensorBoardWriter(tmp_path / FOLDER)
-    events.begin(4)
-
-    events.add({"loss": 2.5, "time_share/step": 0.75}, 5)
-
-    header, begun, said = events_in(tmp_path)
-    assert header.file_version == "brain.Event:2"
-    assert (begun.step, begun.session_log.status) == (5, begun.session_log.START)
-    assert said.step == 5
-    assert {value.tag: value.simple_value for value in said.summary.value} == {
-        "loss": 2.5,
-        "time_share/step": 0.75,
-    }
-    events.close()
-
-
-def test_a_start_from_the_beginning_hides_an_earlier_base_and_a_roll_back_does_not(tmp_path: Path) -> None:
-    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    events = TensorBoardWriter(tmp_path / FOLDER)
-
-    events.begin(0)
-    events.add({"validation_bits_per_byte": 2.5}, 0)
-    events.begin(0)
-
-    assert [event.step for event in events_in(tmp_path)[1:]] == [0, 0, 1]
-    events.close()
-
-
-def test_a_full_disk_ends_event_files_with_one_warning(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    pytest.importorskip("tensorboardX", reason="needs tensorboardX")
-    (tmp_path / FOLDER).write_text("in the way")
-    events = TensorBoardWriter(tmp_path / FOLDER)
-
-    events.begin(0)
-    events.add({"loss": 1.0}, 1)
-    events.begin(0)
-
-    assert len(caplog.records) == 1
-    assert "the run continues" in caplog.text
-
-
 def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, gauges: Any) -> None:
     metrics = made(tmp_path)
     metrics.resume_after(0)
@@ -286,7 +207,6 @@ def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, gauges: An
         journal.add(line)
         values = {**line, **metrics.time_shares()}
         tracker.metrics(values, number)
-        metrics.events.add(values, number)
         metrics.show_own(1)
         costs.append(time.thread_time() - began)
 

@@ -15,8 +15,8 @@ from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, e
 from anadil.release.model_source import REGISTERED, ModelSource, find_model
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.execute import base_cache
-from anadil.runtime.mlflow_spool import tracking_uri
 from anadil.runtime.signals import Stop
+from anadil.runtime.tracking_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 

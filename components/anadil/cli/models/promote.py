@@ -22,7 +22,7 @@ from anadil.release.registry.client import SCHEME, check_name, open_registry, pa
 from anadil.release.registry.gate_verdict import check_promotable, find_scores
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
-from anadil.runtime.mlflow_spool import tracking_uri
+from anadil.runtime.tracking_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from anadil.release.notebook import text_table
 from anadil.report.read import Json, field, table_of
 from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
-from anadil.runtime.mlflow_spool import WANDB_STATE, tracker_address
+from anadil.runtime.tracking_spool import WANDB_STATE, tracker_address
 
 WIDTH = 100
 PORT = 5000

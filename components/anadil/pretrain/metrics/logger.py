@@ -1,4 +1,4 @@
-"""Lines of metrics: `training.jsonl`, the log, TensorBoard, MLflow and Prometheus; and the progress bar."""
+"""Lines of metrics: `training.jsonl`, the log, the tracker and Prometheus; and the progress bar."""
 
 import json
 import logging
@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.core.processes import resident_bytes
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.state import SourceState, State
@@ -90,6 +91,7 @@ class MetricsLogger(Callback):
             **_by_source(state),
             **run.metrics.figures(tokens, now - before, trains),
             **({} if peak is None else {"peak_memory_bytes": peak}),
+            "resident_memory_bytes": resident_bytes(),
         }
         run.metrics.show_own(peak)
         self._write(line)
@@ -117,9 +119,8 @@ class MetricsLogger(Callback):
         self._writer.add(values_for("jsonl", line))
         if step:
             _log(values_for("log", line))
-        run.metrics.events.add(values_for("tensorboard", line), step)
         # Prometheus gets its part through the tracker.
-        run.job.tracker.metrics({**values_for("mlflow", line), **run.metrics.time_shares()}, step)
+        run.job.tracker.metrics({**values_for("tracker", line), **run.metrics.time_shares()}, step)
 
 
 class ProgressBar(Callback):

@@ -20,7 +20,6 @@ from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
 from anadil.pretrain.metrics.throughput import RunBudget, Throughput, recipe_budget
 from anadil.runtime import prometheus
-from anadil.runtime.event_file import FOLDER, TensorBoardWriter
 from anadil.runtime.job import Job
 
 MIN_SHARE = 0.005
@@ -38,7 +37,6 @@ class Metrics:
     goodput: Goodput
     stragglers: Stragglers
     budget: RunBudget
-    events: TensorBoardWriter
     every: int
     """`pretrain.checkpoint_every`."""
     nodes: int
@@ -56,7 +54,6 @@ class Metrics:
         self.goodput.resume_after(step)
         # Encoding and restoring were no steps.
         self.stragglers.forget()
-        self.events.begin(step)
 
     def step_done(self, step: int) -> None:
         """Note that optimizer step `step` (from 1) is done."""
@@ -123,9 +120,8 @@ class Metrics:
         return summary
 
     def close(self) -> None:
-        """Write the accounts and end the event file."""
+        """Write the accounts."""
         self.goodput.heartbeat(force=True)
-        self.events.close()
 
 
 def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
@@ -164,7 +160,6 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
         goodput=Goodput(job.work, writes=group.is_first),
         stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
         budget=recipe_budget(settings.faults, cluster),
-        events=TensorBoardWriter(job.work / FOLDER, writes=group.is_first),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,
     )

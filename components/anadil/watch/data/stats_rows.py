@@ -116,16 +116,21 @@ class StatsRows:
             )
 
     @functools.cached_property
+    def _schema(self) -> pa.Schema:
+        return self._file(0).schema_arrow
+
+    @property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns."""
-        return tuple(self._file(0).schema_arrow.names)
+        return tuple(self._schema.names)
 
     @property
     def statistics(self) -> tuple[str, ...]:
         """Columns that hold numbers."""
-        schema = self._file(0).schema_arrow
         return tuple(
-            each.name for each in schema if pa.types.is_floating(each.type) or pa.types.is_integer(each.type)
+            each.name
+            for each in self._schema
+            if pa.types.is_floating(each.type) or pa.types.is_integer(each.type)
         )
 
     @property
@@ -202,19 +207,21 @@ _LOCK = threading.Lock()
 def _opened(uri: str, written: float) -> pq.ParquetFile:
     """Return a file with a cached footer; each reader has a file of its own, since pages are made by several threads."""
     with _LOCK:
-        footer = _footer(uri, written)
-    return _parquet(uri, footer)
+        footer, version = _footer(uri, written)
+    return _parquet(uri, version, footer)
 
 
 @functools.lru_cache(OPEN_FILES)
-def _footer(uri: str, written: float) -> pq.FileMetaData:  # noqa: ARG001  another file in its place is read anew
-    return _parquet(uri, None).metadata
+def _footer(uri: str, written: float) -> tuple[pq.FileMetaData, str]:  # noqa: ARG001  another file in its place is read anew
+    """Return the footer, and of a remote file its version, so that it is asked for once."""
+    version = storage.store(uri).version(uri) if "://" in uri else ""
+    return _parquet(uri, version).metadata, version
 
 
-def _parquet(uri: str, footer: pq.FileMetaData | None) -> pq.ParquetFile:
+def _parquet(uri: str, version: str, footer: pq.FileMetaData | None = None) -> pq.ParquetFile:
     is_remote = "://" in uri
     try:
-        source: Any = storage.readable(uri).open("rb", 0) if is_remote else uri
+        source: Any = storage.readable(uri, version).open("rb", 0) if is_remote else uri
         # A remote file is asked for all columns of a row group at once.
         return pq.ParquetFile(source, metadata=footer, pre_buffer=is_remote)
     except FileNotFoundError:

@@ -1,13 +1,14 @@
 """Texts of a corpus: of one document by its id, and those that hold some words.
 
 Parts of a corpus are sorted by id and packed as a whole, so that a text is reached by reading its file up to it: 256 MB of
-text at most, some .5 s.
+text at most, some .5 s. The file is known by the first ids of ten others: a corpus may have a thousand, in a store.
 """
 
 import functools
 import json
 import time
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -20,6 +21,8 @@ from anadil.text.corpus import CorpusPart, packed_lines
 
 PARTS: tuple[CorpusPart, ...] = get_args(CorpusPart)
 ID_START, ID_CHARS = len('{"id": "'), 32
+FIRST_BYTES = 160_000
+"""Read of a file for its first id: more than the first block of zstd, 128 KiB at most, and its frame's head."""
 HITS = 20
 """Documents of a page of hits."""
 BUDGET_S = 2.0
@@ -60,17 +63,14 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, Json] | None:
         IntegrityError: A file is damaged.
     """
     key = number.encode()
-    for part in PARTS:
-        # Files of one run hold one range of ids each; a corpus that went on from another has several such series.
-        for uri in reversed(_files(corpus, part)):
-            if _first_id(uri) > number:
-                continue
-            for line in _lines(uri):
-                known = line[ID_START : ID_START + ID_CHARS]
-                if known == key:
-                    return part, _document(line, uri)
-                if known > key:
-                    break
+    files: dict[str, CorpusPart] = {uri: part for part in PARTS for uri in _files(corpus, part)}
+    for uri in _candidates(list(files.items()), number):
+        for line in _lines(uri):
+            known = line[ID_START : ID_START + ID_CHARS]
+            if known == key:
+                return files[uri], _document(line, uri)
+            if known > key:
+                break
     return None
 
 
@@ -177,10 +177,26 @@ def _files(corpus: str, part: CorpusPart) -> list[str]:
     return [join(folder, name) for name in sorted(names) if name.startswith("part-")]
 
 
+def _candidates(files: Sequence[tuple[str, CorpusPart]], number: str) -> Iterator[str]:
+    """Yield files that may hold an id, the likeliest of each part first."""
+    likely: list[str] = []
+    for part in PARTS:
+        uris = [uri for uri, each in files if each == part]
+        place = bisect(uris, number, key=_first_id)
+        likely += uris[max(0, place - 1) : place]
+    yield from likely
+    # Files of one run hold one range of ids each; a corpus that went on from another has several such series.
+    yield from (uri for uri, _ in reversed(files) if uri not in likely and _first_id(uri) <= number)
+
+
 @functools.lru_cache(4_096)
 def _first_id(uri: str) -> str:
     """Return the id that a file begins with; one without documents has the greatest."""
-    line = next(_lines(uri), None)
+    content, _ = storage.store(uri).part(uri, 0, FIRST_BYTES)
+    try:
+        line = zstandard.ZstdDecompressor().decompressobj().decompress(content)
+    except zstandard.ZstdError as error:
+        raise IntegrityError(f"{uri}: cannot be read ({error}); make the corpus again") from None
     return line[ID_START : ID_START + ID_CHARS].decode(errors="replace") if line else "~"
 
 

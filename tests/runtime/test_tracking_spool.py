@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from anadil.recipe.load import parse_recipe
-from anadil.runtime import mlflow_spool
+from anadil.runtime import tracking_spool
 from anadil.runtime.mlflow_database import artifact_place
 from anadil.runtime.mlflow_records import work_of
-from anadil.runtime.mlflow_spool import (
+from anadil.runtime.tracking_spool import (
     SPOOL,
     SPOOL_VARIABLE,
     Tracker,
@@ -152,8 +152,8 @@ def test_a_server_that_does_not_answer_costs_a_stage_2_s_at_its_end_and_nothing_
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert mlflow_spool.SILENCE_S + mlflow_spool.LOOK_EVERY_S < 2
-    monkeypatch.setattr(mlflow_spool, "SILENCE_S", 0.5)
+    assert tracking_spool.SILENCE_S + tracking_spool.LOOK_EVERY_S < 2
+    monkeypatch.setattr(tracking_spool, "SILENCE_S", 0.5)
     uri = silent if server == "silent" else "http://127.0.0.1:9"
 
     with track_stage("pretrain", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
@@ -172,7 +172,7 @@ def test_a_server_that_does_not_answer_costs_a_stage_2_s_at_its_end_and_nothing_
 def test_a_server_that_falls_silent_while_a_stage_waits_for_it_costs_no_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mlflow_spool, "SILENCE_S", 0.3)
+    monkeypatch.setattr(tracking_spool, "SILENCE_S", 0.3)
     asked: list[str] = []
 
     def reply(request: Request) -> Reply:
@@ -184,7 +184,7 @@ def test_a_server_that_falls_silent_while_a_stage_waits_for_it_costs_no_more(
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process,
     ):
         began = time.monotonic()
-        mlflow_spool._end(process, f"http://127.0.0.1:{port}", tmp_path / "sent.json")
+        tracking_spool._end(process, f"http://127.0.0.1:{port}", tmp_path / "sent.json")
         took = time.monotonic() - began
 
     assert len(asked) == 3
@@ -202,11 +202,11 @@ def test_a_server_that_is_slow_but_answers_the_sender_is_waited_for(
             os.utime(sent, ns=(look + 1, look + 1))
         return False
 
-    monkeypatch.setattr(mlflow_spool, "answers", answers)
-    monkeypatch.setattr(mlflow_spool, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(tracking_spool, "answers", answers)
+    monkeypatch.setattr(tracking_spool, "LOOK_EVERY_S", 0.01)
 
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]) as process:
-        mlflow_spool._end(process, "http://127.0.0.1:9", sent)
+        tracking_spool._end(process, "http://127.0.0.1:9", sent)
 
     assert next(looks) == 3
 
@@ -214,7 +214,7 @@ def test_a_server_that_is_slow_but_answers_the_sender_is_waited_for(
 def test_files_wait_in_the_spool_with_secrets_masked_and_what_is_too_large_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(mlflow_spool, "MAX_FILE_BYTES", 5)
+    monkeypatch.setattr(tracking_spool, "MAX_FILE_BYTES", 5)
     monkeypatch.setenv("HF_TOKEN", "hf_canary_canary")
     (tmp_path / "weights").write_bytes(b"123456")
     (tmp_path / "note").write_bytes(b"12345")
@@ -231,7 +231,7 @@ def test_files_wait_in_the_spool_with_secrets_masked_and_what_is_too_large_is_le
 
     files, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
     kept = {
-        name: (tmp_path / mlflow_spool.FILES / place).read_text() for name, place in files["values"].items()
+        name: (tmp_path / tracking_spool.FILES / place).read_text() for name, place in files["values"].items()
     }
     assert kept == {"recipe.yaml": "a: http://me:***@x\nb: ***\n", "note": "12345"}
     assert params["values"] == {
