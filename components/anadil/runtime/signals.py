@@ -4,6 +4,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache, partial
@@ -43,6 +44,7 @@ class Stop:
         self.unsaved = True
         """There is something to save inside `deferred`; where there is not, a signal does not wait."""
         self._deferred = False
+        self._sender: threading.Thread | None = None
 
     def listen(self) -> None:
         """Take over both signals; only the main thread may."""
@@ -74,14 +76,31 @@ class Stop:
         raise Stopped("stopped by SIGTERM; run the same command again to resume")
 
     def _receive(self, number: int, _frame: FrameType | None) -> None:
+        is_sent_again = self._sender is not None and self._sender.is_alive()
         if _Fork.under_way:
-            again = threading.Timer(FORKED_WAIT_S, signal.pthread_kill, (threading.get_ident(), number))
-            again.start()
+            if not is_sent_again:
+                main = threading.get_ident()
+                self._sender = threading.Thread(
+                    target=self._send_until_taken, args=(main, number), daemon=True
+                )
+                self._sender.start()
             return
         second = self.signal is not None
+        if second and is_sent_again:
+            return
         self.signal = number
         if second or not (self._deferred and self.unsaved):
             self.leave()
+
+    def _send_until_taken(self, main: int, number: int) -> None:
+        # Once is not enough: Python handles a signal that comes as a call begins to block only when that call ends.
+        while True:
+            time.sleep(FORKED_WAIT_S)
+            if self.signal is not None:
+                return
+            signal.pthread_kill(main, number)
+            if signal.getsignal(number) != self._receive:
+                return
 
 
 @contextmanager
