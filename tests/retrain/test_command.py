@@ -254,14 +254,15 @@ def test_a_run_from_the_base_needs_the_champions_corpus_for_its_price_alone(
 
     monkeypatch.setattr(retrain, "run_recipe", run)
 
-    assert call(tmp_path, "--from-base", "--set", "retrain={max_usd: 5}") == 5
-    said = capsys.readouterr().err
-    assert "retrain.max_usd: a run from the base is priced by the champion's artifacts" in said
-    assert (
-        "restore it or name its root as storage.root, or run without the limit: --set retrain.max_usd=null"
-        in said
-    )
-    assert "--from-base" not in said
+    for options in (("--set", "retrain={max_usd: 5}"), ("--plan",)):
+        assert call(tmp_path, "--from-base", *options) == 5
+        said = capsys.readouterr().err
+        assert "a run from the base is priced by the champion's artifacts" in said
+        assert (
+            "or name its root as storage.root, or run it without --plan and without a limit: --set retrain.max_usd=null"
+            in said
+        )
+        assert "--from-base" not in said
     assert not began
 
     limits = ("--set", "retrain={max_usd: 5}", "--set", "retrain.max_usd=null")

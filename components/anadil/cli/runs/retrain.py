@@ -5,6 +5,8 @@ import logging
 import os
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -83,9 +85,10 @@ def _with_registry(recipe: Recipe, options: argparse.Namespace) -> Recipe:
 
 
 def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
-    # Both runs are planned, whichever is asked for.
-    options.from_base = False
-    cost = _cost(recipe, _resolve(recipe, options))
+    with _priced(is_from_base=options.from_base):
+        # Both runs are planned, whichever is asked for.
+        options.from_base = False
+        cost = _cost(recipe, _resolve(recipe, options))
     if options.output == "json":
         print_json(asdict(cost))
     else:
@@ -95,20 +98,28 @@ def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
 
 def _refuse_dear(recipe: Recipe, resolution: "Resolution", options: argparse.Namespace) -> None:
     """Refuse a retraining that costs more than the recipe allows, before a GPU is asked for."""
-    from anadil.preflight.week_cost import KEY, refuse_dear
+    from anadil.preflight.week_cost import refuse_dear
 
-    if recipe.retrain is None or recipe.retrain.max_usd is None:
-        return
+    if recipe.retrain and recipe.retrain.max_usd is not None:
+        with _priced(is_from_base=options.from_base):
+            cost = _cost(recipe, resolution)
+        refuse_dear(recipe, cost.from_base if options.from_base else cost.week)
+
+
+@contextmanager
+def _priced(*, is_from_base: bool) -> Iterator[None]:
+    """Replace the remedy of an artifact that is gone where only the price of a run from the base needs it."""
     try:
-        cost = _cost(recipe, resolution)
+        yield
     except IntegrityError as error:
-        # A run from the base is what the error asks for, and nothing but its price needs the champion's artifacts.
+        if not is_from_base:
+            raise
+        # A run from the base is what the error asks for.
         fault = str(error).partition(", or train anew")[0]
         raise IntegrityError(
-            f"{KEY}: a run from the base is priced by the champion's artifacts. {fault}, or run without the limit: "
-            f"--set {KEY}=null"
+            f"a run from the base is priced by the champion's artifacts. {fault}, or run it without --plan and without a "
+            "limit: --set retrain.max_usd=null"
         ) from None
-    refuse_dear(recipe, cost.from_base if options.from_base else cost.week)
 
 
 def _cost(recipe: Recipe, resolution: "Resolution") -> "WeekCost":
