@@ -161,9 +161,13 @@ def test_a_person_with_docker_alone_runs_the_recipe_and_reads_its_pages(tmp_path
     os.chown(tmp_path, 12345, 12345)
     options = ("--volume", f"{tmp_path}:/work")
     podman("run", *RESTRICTED, *options, image(LAPTOP), "run", "smoke", "--until", "clean", timeout=600)
-    outside = ("--network", "bridge", "--publish", "127.0.0.1::8765")
+    outside = [
+        *(each for each in RESTRICTED if each not in ("--network", "none")),
+        "--publish",
+        "127.0.0.1::8765",
+    ]
 
-    started = podman("run", "--detach", *RESTRICTED, *outside, *options, image(LAPTOP), "watch")
+    started = podman("run", "--detach", *outside, *options, image(LAPTOP), "watch")
     container = started.stdout.strip()
     try:
         address = podman("port", container, "8765").stdout.strip()
