@@ -15,12 +15,12 @@ ATTEMPTS = 8
 class AwsRefusal(NamedTuple):
     """Meaning of an answer of AWS."""
 
-    codes: tuple[str, ...]
-    """Parts of AWS's error codes."""
-    statuses: tuple[int, ...]
-    """HTTP statuses that mean the same, whatever the code."""
     error: type[AnadilError]
     text: str
+    codes: tuple[str, ...]
+    """Parts of AWS's error codes."""
+    status: int | None = None
+    """HTTP status that means the same, whatever the code."""
 
 
 class NoBucketError(DataError):
@@ -29,56 +29,39 @@ class NoBucketError(DataError):
 
 REFUSALS = (
     AwsRefusal(
-        (
-            "ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignature", "InvalidToken",
-            "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClient",
-        ),
-        (),
-        PreflightError,
-        "AWS credentials are expired or wrong ({code}); sign in again",
+        PreflightError, "AWS credentials are expired or wrong ({code}); sign in again",
+        ("ExpiredToken", "InvalidAccessKeyId", "InvalidClientTokenId", "InvalidSignature", "InvalidToken",
+         "RequestExpired", "SignatureDoesNotMatch", "UnrecognizedClient"),
     ),
     AwsRefusal(
+        PreflightError, "the clock of this machine is wrong ({code}: {said}); set it, such as by NTP",
         ("RequestTimeTooSkewed",),
-        (),
-        PreflightError,
-        "the clock of this machine is wrong ({code}: {said}); set it, such as by NTP",
     ),
     AwsRefusal(
-        ("InvalidObjectState",),
-        (),
         PreflightError,
         "lies in an archive ({said}); restore it first (aws s3api restore-object), or copy it to another storage class",
+        ("InvalidObjectState",),
+    ),
+    # Below status 500: bytes that were damaged or late on the way, or a request that crossed another.
+    # Source: Amazon S3 API Reference, List of error codes.
+    AwsRefusal(
+        RetryableError, "{code}; what was sent did not arrive whole, run the same command again",
+        ("BadDigest", "IncompleteBody", "OperationAborted", "RequestTimeout", "XAmzContentChecksumMismatch",
+         "XAmzContentSHA256Mismatch"),
     ),
     AwsRefusal(
-        # Below status 500: bytes that were damaged or late on the way, or a request that crossed another.
-        # Source: Amazon S3 API Reference, List of error codes.
-        (
-            "BadDigest", "IncompleteBody", "OperationAborted", "RequestTimeout", "XAmzContentChecksumMismatch",
-            "XAmzContentSHA256Mismatch",
-        ),
-        (),
-        RetryableError,
-        "{code}; what was sent did not arrive whole, run the same command again",
+        RetryableError, "throttled ({code}); run the same command again",
+        ("Throttling", "ThrottledException", "TooManyRequests", "RequestLimitExceeded", "RateExceeded", "SlowDown"), 429,
     ),
     AwsRefusal(
-        ("Throttling", "ThrottledException", "TooManyRequests", "RequestLimitExceeded", "RateExceeded", "SlowDown"),
-        (429,),
-        RetryableError,
-        "throttled ({code}); run the same command again",
-    ),
-    AwsRefusal(
+        PreflightError, "quota reached: {said}; ask for more in the console of Service Quotas",
         ("ResourceLimitExceeded", "LimitExceeded", "QuotaExceeded", "ServiceLimit", "FileSystemLimit"),
-        (),
-        PreflightError,
-        "quota reached: {said}; ask for more in the console of Service Quotas",
     ),
-    AwsRefusal(("NoSuchBucket",), (), NoBucketError, "does not exist; check {place} ({said})"),
-    AwsRefusal(("NoSuch", "NotFound"), (404,), DataError, "does not exist; check {place} ({said})"),
+    AwsRefusal(NoBucketError, "does not exist; check {place} ({said})", ("NoSuchBucket",)),
+    AwsRefusal(DataError, "does not exist; check {place} ({said})", ("NoSuch", "NotFound"), 404),
     AwsRefusal(
-        ("AccessDenied", "UnauthorizedOperation", "AuthorizationError", "NotAuthorized"),
-        (403,),
-        PreflightError,
-        "access denied ({code}); grant {action} ({said})",
+        PreflightError, "access denied ({code}); grant {action} ({said})",
+        ("AccessDenied", "UnauthorizedOperation", "AuthorizationError", "NotAuthorized"), 403,
     ),
 )  # fmt: skip
 """The first that fits counts."""
@@ -198,7 +181,7 @@ def _refusal(error: Exception, what: str, refused: type[AnadilError], **words: s
     absent = code == "ValidationException" and re.search("not found|could not find", said, re.IGNORECASE)
     for refusal in REFUSALS:
         is_missing = refusal.error is DataError and (absent or "NotFound" in code)
-        if is_missing or status in refusal.statuses or any(word in code for word in refusal.codes):
+        if is_missing or status == refusal.status or any(word in code for word in refusal.codes):
             return refusal.error(f"{what}: {refusal.text.format(code=code, said=said, **words)}")
     if status >= 500 or not status:
         return RetryableError(

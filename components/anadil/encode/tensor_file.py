@@ -140,10 +140,6 @@ class TensorFile:
         data = self._bytes(begin + start * row, begin + stop * row)
         return np.frombuffer(data, dtype=dtype).reshape(-1, *shape[1:])
 
-    def length(self, name: str) -> int:
-        """Rows of a tensor."""
-        return int(self._header[0][name]["shape"][0])
-
     def _bytes(self, start: int, stop: int) -> bytes | memoryview:
         if start >= stop:
             return b""

@@ -96,7 +96,7 @@ def measure(
     of_use = [text for text in texts if is_of_use(text.kind, answers=candidate.answers)]
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
-        | domain_figures(material.heldout.documents, nats, recipe.seed)
+        | domain_figures(material.heldout.documents, material.heldout.num_bytes, nats, recipe.seed)
         | answers.table
         | {
             "parameters": loaded.parameters,
@@ -106,7 +106,7 @@ def measure(
             "dtype": loaded.dtype,
             "device": loaded.device,
             "retained": bits_by_group(
-                material.retained.documents, retained, [each.lang for each in material.retained.documents]
+                material.retained.num_bytes, retained, [each.lang for each in material.retained.documents]
             ),
             "repetition": repetition_of(of_use),
             "output_language": output_language(of_use, language),

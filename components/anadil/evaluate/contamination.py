@@ -16,7 +16,6 @@ Only hashes of held-out n-grams are kept, so memory follows the held-out text, w
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import compress
 
 import numpy as np
 
@@ -83,25 +82,21 @@ def find_contamination(
         if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
             exact.add(whole)
         index.mark(ngram_hashes(hashes, ngram))
-    ids = [document.id for document in heldout]
     marks = [index.seen_of(each) for each in grams]
-    is_exact = [each.tobytes() in exact for each in units]
-    figures = [seen_document(name, each, ngram, stretch) for name, each in zip(ids, marks, strict=True)]
-    contaminated = [whole or one.is_contaminated for one, whole in zip(figures, is_exact, strict=True)]
-    overlapping = [whole or one.share > 0 for one, whole in zip(figures, is_exact, strict=True)]
-    long_enough = [
-        is_seen or one.stretch >= stretch for one, is_seen in zip(figures, contaminated, strict=True)
+    figures = [
+        (seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)
+        for document, each, hashes in zip(heldout, marks, units, strict=True)
     ]
     num_grams = sum(map(len, marks))
     return Contamination(
         unit="characters" if by_character else "words",
         ngram=ngram,
         stretch=stretch,
-        num_documents=len(ids),
+        num_documents=len(heldout),
         num_train_documents=num_train,
-        exact=tuple(compress(ids, is_exact)),
-        contaminated=tuple(compress(ids, contaminated)),
-        overlapping=tuple(compress(ids, overlapping)),
+        exact=tuple(one.id for one, whole in figures if whole),
+        contaminated=tuple(one.id for one, whole in figures if whole or one.is_contaminated),
+        overlapping=tuple(one.id for one, whole in figures if whole or one.share > 0),
         coverage=sum(int(each.sum()) for each in marks) / num_grams if num_grams else 0.0,
-        seen=tuple(compress(figures, long_enough)),
+        seen=tuple(one for one, whole in figures if whole or one.is_contaminated or one.stretch >= stretch),
     )

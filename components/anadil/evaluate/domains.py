@@ -12,13 +12,14 @@ from anadil.text.domains import domains_of, sources_of
 from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
 
 
-def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], seed: int) -> dict[str, Any]:
+def domain_figures(
+    documents: Sequence[Document], num_bytes: NDArray[np.int64], nats: NDArray[np.float64], seed: int
+) -> dict[str, Any]:
     """Return bits per byte by domain and by source, and how much text each domain's figure rests on."""
-    num_bytes = _num_bytes(documents)
     domains = domains_of(documents, num_bytes.tolist())
     return {
-        "domains": bits_by_group(documents, nats, domains),
-        "sources": bits_by_group(documents, nats, sources_of(documents, num_bytes.tolist())),
+        "domains": bits_by_group(num_bytes, nats, domains),
+        "sources": bits_by_group(num_bytes, nats, sources_of(documents, num_bytes.tolist())),
         "domain_figures": {
             name: _domain(nats[chosen], num_bytes[chosen], seed) for name, chosen in _groups(domains).items()
         },
@@ -26,10 +27,9 @@ def domain_figures(documents: Sequence[Document], nats: NDArray[np.float64], see
 
 
 def bits_by_group(
-    documents: Sequence[Document], nats: NDArray[np.float64], groups: Sequence[str]
+    num_bytes: NDArray[np.int64], nats: NDArray[np.float64], groups: Sequence[str]
 ) -> dict[str, float]:
     """Return bits per byte of each group's documents, the largest group first."""
-    num_bytes = _num_bytes(documents)
     members = _groups(groups)
     sizes = {name: int(num_bytes[chosen].sum()) for name, chosen in members.items()}
     largest_first = sorted(members, key=lambda name: (-sizes[name], name))
@@ -49,7 +49,3 @@ def _domain(nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int) 
 def _groups(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
     listed = np.array(names)
     return {name: listed == name for name in dict.fromkeys(names)}
-
-
-def _num_bytes(documents: Sequence[Document]) -> NDArray[np.int64]:
-    return np.array([len(document.text.encode()) for document in documents], dtype=np.int64)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.core.candidates import before_finetuning
+from anadil.core.candidates import BY_NAME, before_finetuning
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.contamination import Contamination
@@ -18,16 +18,10 @@ from anadil.evaluate.models import EncodedDocuments
 
 log = logging.getLogger(__name__)
 
+MADE = ("base", *BY_NAME)
 PAIRS = (
-    ("adapted", "base"),
-    ("merged", "base"),
-    ("merged", "adapted"),
-    ("finetuned", "base"),
-    ("finetuned", "adapted"),
-    ("finetuned", "merged"),
-    ("adapted", "champion"),
-    ("merged", "champion"),
-    ("finetuned", "champion"),
+    *((name, earlier) for place, name in enumerate(MADE) for earlier in MADE[:place]),
+    *((name, "champion") for name in BY_NAME),
 )
 """Candidates that are compared: the second is taken from the first."""
 

@@ -207,12 +207,8 @@ class _Part:
     """A part of the sample, as one text and as one each, noise made of it, and what the other parts teach."""
 
     texts: Sequence[str]
-    running: str
-    small: str
-    misread: str
-    shuffled: str
-    joined: str
-    signs: str
+    running: Mapping[str, str]
+    """Kind, such as `letters` or `misread` -> running text."""
     tables: Tables
 
 
@@ -233,12 +229,14 @@ def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
         parts.append(
             _Part(
                 texts=texts,
-                running=letters_of(joined),
-                small=small_letters_of(joined),
-                misread=letters_of(misread),
-                shuffled=letters_of(shuffled),
-                joined=joined,
-                signs=signs,
+                running={
+                    "joined": joined,
+                    "letters": letters_of(joined),
+                    "small": small_letters_of(joined),
+                    "misread": letters_of(misread),
+                    "shuffled": letters_of(shuffled),
+                    "signs": signs,
+                },
                 tables=Tables.learn([*taught[:number], *taught[number + 1 :]] or taught),
             )
         )
@@ -274,7 +272,7 @@ def _figures(parts: Sequence[_Part], kind: str, length: int, score: _Score) -> l
     """Score the pieces of each part that have a score. Short texts of a part are joined: they are of a kind."""
     figures = []
     for part in parts:
-        text = getattr(part, kind)
+        text = part.running[kind]
         starts = range(0, max(1, len(text) - length + 1), length)
         some = starts[:: max(1, len(starts) * len(parts) // MAX_PIECES)]
         pieces = [text[start : start + length] for start in some]
@@ -300,7 +298,7 @@ def _limits(
             hashes = ngram_profile.buckets(codes_of_pieces(pieces), max(ngram_profile.ORDERS))
             return ngram_profile.score_letters(hashes, [part.tables.ngrams, *others])[place]
 
-        return _figures(parts, "running", length, score)
+        return _figures(parts, "letters", length, score)
 
     least = _outermost(scores_of(0), DROP_RATE, largest=False, widened=widened)
     margin = min(float(np.quantile(each, DROP_RATE)) for each in scores_of(1)) if others else 0.0
@@ -312,7 +310,7 @@ def _damage_limits(parts: Sequence[_Part], kind: str, score: _Score) -> tuple[fl
     """Return least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
     limits = [NO_LIMIT]
     for length in LENGTHS:
-        good, damaged = (_figures(parts, each, length, score) for each in ("running", kind))
+        good, damaged = (_figures(parts, each, length, score) for each in ("letters", kind))
         if min(sum(map(len, each)) for each in (good, damaged)) < MIN_PIECES:
             limits.append(limits[-1])
             continue

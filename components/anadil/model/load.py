@@ -183,17 +183,20 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
     copy_tokenizer(tokenizer_dir, out)
 
 
-def save_settings(base: Path, out: Path) -> None:
-    """Write what `save_model` writes beside the weights, for a model of the same shape, precision and tokenizer."""
-    config = read_config(base)
+def save_settings(base: Path, out: Path, config: Any = None, tokenizer: Path | None = None) -> None:
+    """Write what `save_model` writes beside the weights, for a model with the settings of another one.
+
+    Without `config` and `tokenizer` it has the same shape, precision and vocabulary.
+    """
+    config, tokenizer = config or read_config(base), tokenizer or base
     generating: Any = GenerationConfig.from_model_config(config)
     if (base / "generation_config.json").is_file():
         generating = GenerationConfig.from_pretrained(base, local_files_only=True)
-    _set_special_tokens(config, generating, load_tokenizer(base))
+    _set_special_tokens(config, generating, load_tokenizer(tokenizer))
     config.save_pretrained(out)
     generating.save_pretrained(out)
     write_both_spellings(out / "config.json")
-    copy_tokenizer(base, out)
+    copy_tokenizer(tokenizer, out)
 
 
 def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast) -> None:

@@ -13,6 +13,8 @@ from ipaddress import IPv4Address
 
 from anadil.clean.filters import telephones
 
+SEVEN_DIGITS = re.compile(rf"\d(?:[{telephones.SIGNS}]{{0,3}}\d){{6}}")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pattern:
@@ -20,7 +22,7 @@ class Pattern:
 
     kind: str
     """Name of the placeholder."""
-    hint: re.Pattern[str]
+    hint: re.Pattern[str] = SEVEN_DIGITS
     """Cheap search; a text without it holds none."""
     expression: re.Pattern[str]
     context: re.Pattern[str] | None = None
@@ -71,7 +73,6 @@ CONTEXT_CHARS = 40
 AT_SIGN = re.compile("@")
 FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
-SEVEN_DIGITS = re.compile(rf"\d(?:[{telephones.SIGNS}]{{0,3}}\d){{6}}")
 OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
 RUN_OF_DIGITS = re.compile(rf"\d[\d{telephones.SIGNS}]{{6}}")
 """With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
@@ -105,13 +106,11 @@ IP = Pattern(
 )
 IBAN = Pattern(
     kind="IBAN",
-    hint=SEVEN_DIGITS,
     expression=re.compile(r"(?<!\w)[A-Z]{2}\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,3})?(?!\w)"),
     is_valid=passes_mod_97,
 )
 CARD = Pattern(
     kind="CARD",
-    hint=SEVEN_DIGITS,
     expression=re.compile(
         rf"{NO_DIGIT_BEFORE}(?:[456]\d{{3}}|2[2-7]\d\d)(?:[ -]?\d{{4}}){{3}}{NO_DIGIT_AFTER}"
         rf"|{NO_DIGIT_BEFORE}3[47]\d\d[ -]?\d{{6}}[ -]?\d{{5}}{NO_DIGIT_AFTER}"
@@ -121,14 +120,12 @@ CARD = Pattern(
 """Prefixes of Visa, Mastercard, UnionPay, Maestro of 16 digits, and American Express."""
 INTERNATIONAL_PHONE = Pattern(
     kind="PHONE",
-    hint=SEVEN_DIGITS,
     expression=telephones.international(),
     not_before=telephones.RECORD,
     is_valid=telephones.is_no_amount,
 )
 LOCAL_PHONE = Pattern(
     kind="PHONE",
-    hint=SEVEN_DIGITS,
     expression=telephones.LOCAL,
     context=telephones.TELEPHONE_WORD,
     not_before=telephones.RECORD,
@@ -146,14 +143,12 @@ FIN = Pattern(
 """Personal number of Azerbaijan's identity card: seven digits and letters without I and O."""
 VOEN = Pattern(
     kind="VOEN",
-    hint=SEVEN_DIGITS,
     expression=re.compile(r"(?<!\w)\d{10}(?!\w)"),
     context=re.compile(rf"\bV[ÖO]EN{SUFFIX}[^\w\n]{{0,3}}(?:kod\w*|nömrə\w*)?[^\w\n]{{0,5}}$", re.IGNORECASE),
 )
 """Number of a taxpayer of Azerbaijan: ten digits; a person in business has one too."""
 KIMLIK = Pattern(
     kind="KIMLIK",
-    hint=SEVEN_DIGITS,
     expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9]\d{{10}}(?!\w|[.,/-]\d)"),
     not_behind=telephones.NUMBER_OF_RECORD,
     not_before=telephones.RECORD,
@@ -162,7 +157,6 @@ KIMLIK = Pattern(
 """Number of a citizen of Turkey."""
 NAMED_KIMLIK = Pattern(
     kind="KIMLIK",
-    hint=SEVEN_DIGITS,
     expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9](?:[ .-]?\d){{10}}(?!\w|[.,/-]\d)"),
     context=re.compile(
         r"(?:\bT\.?\s?C\.?|\bkimlik|\bvatandaşlık)\w{0,6}(?:\s(?:kimlik|no|numara)\w{0,4}){0,2}[^\w\n]{0,4}$",
@@ -173,7 +167,6 @@ NAMED_KIMLIK = Pattern(
 """The same behind its name, in groups too."""
 MY_NUMBER = Pattern(
     kind="MY_NUMBER",
-    hint=SEVEN_DIGITS,
     expression=re.compile(r"(?<![\d-])\d{4}[ -]?\d{4}[ -]?\d{4}(?![\d-])"),
     context=re.compile("個人番号|マイナンバー"),
     is_valid=passes_my_number,
@@ -198,7 +191,6 @@ def patterns_of(code: str) -> tuple[Pattern, ...]:
 def _national(code: str) -> Pattern:
     return Pattern(
         kind="PHONE",
-        hint=SEVEN_DIGITS,
         # Letters of Japanese stand right beside a number.
         expression=re.compile(
             rf"(?<![\da-zA-Z./+-])(?:{telephones.NATIONAL[code]})(?![\da-zA-Z/-])"

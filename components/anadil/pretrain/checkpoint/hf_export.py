@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import GenerationConfig
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
@@ -13,9 +12,8 @@ from anadil.core.errors import DataError
 from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
-from anadil.model.load import copy_tokenizer, end_ids, load_tokenizer
+from anadil.model.load import save_settings
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.model.spellings import write_both_spellings
 from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
@@ -67,7 +65,6 @@ def export_checkpoint(
     _write_config(checkpoint.metadata.state_dict_metadata, base, tokenizer, out, dtype)
     counts = _write_mean([checkpoint], base, out, dtype, shard_bytes)
     clean_generation_settings(out, tokenizer)
-    copy_tokenizer(tokenizer, out)
     return {"step": checkpoint.state.step, **counts}
 
 
@@ -154,22 +151,8 @@ def _write_config(
             f"{base}: hidden size {config.hidden_size}, and the checkpoint has {width}; "
             "give the base model that it was trained from"
         )
-    used = load_tokenizer(tokenizer)
-    ends = end_ids(used)
     config.architectures = config.architectures or [type(empty_model(base)).__name__]
     config.vocab_size = rows
     config.tie_word_embeddings = outputs not in tensors
     config.dtype = dtype or tensors[inputs].properties.dtype
-    config.bos_token_id = used.bos_token_id
-    config.eos_token_id = ends[0] if ends else None
-    config.pad_token_id = used.pad_token_id
-    config.use_cache = True
-    config.save_pretrained(out)
-    write_both_spellings(out / "config.json")
-    generating: Any = GenerationConfig.from_model_config(config)
-    if (base / "generation_config.json").is_file():
-        generating = GenerationConfig.from_pretrained(base, local_files_only=True)
-    generating.bos_token_id = used.bos_token_id
-    generating.eos_token_id = ends or None
-    generating.pad_token_id = used.pad_token_id
-    generating.save_pretrained(out)
+    save_settings(base, out, config, tokenizer)
