@@ -123,6 +123,25 @@ def test_groups_are_those_of_the_rows(rows: StatsRows, table: Any) -> None:
     assert result.num_groups == len(expected)
 
 
+def test_hosts_of_one_domain_are_counted_together_and_chosen_together(tmp_path: Path) -> None:
+    folder = make_watched_corpus(tmp_path, 300)
+    path = folder / "stats/part-00000.parquet"
+    hosts = ["sport.xeber.com.az", "xeber.com.az", "notxeber.com.az"] * 100
+    pq.write_table(pq.read_table(path).drop(["host"]).append_column("host", [hosts]), path)
+    rows = StatsRows(str(folder))
+
+    result = group_counts(rows, "domain", ALL, 300)
+    page = list_documents(rows, where(rows, domain="xeber.com.az"), Place())
+
+    counts = zip(result.names, result.num_kept, result.num_dropped, strict=True)
+    assert {name: kept + dropped for name, kept, dropped in counts} == {
+        "xeber.com.az": 200,
+        "notxeber.com.az": 100,
+    }
+    assert page.num_matches == 200
+    assert {row["host"] for row in page.rows} == {*hosts[:2]}
+
+
 @pytest.mark.parametrize(
     ("key", "limit"), [("min_words", 20), ("min_words", 90), ("max_top_ngram", 0.35), ("max_top_ngram", 0.1)]
 )

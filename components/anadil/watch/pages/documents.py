@@ -63,7 +63,7 @@ def _show(watched: Watched, request: Request) -> Response:
     )
     view = {
         "title": f"Documents of {corpus.word}", "run": run, "place": place, "lead": _lead(corpus),
-        "fields": {"by": by, "order": order, "host": "", "file": "", "licence": "", "source": "", "least": "", "most": "", "statistic": "", "reason": "", "fails": ""} | where.given,
+        "fields": {"by": by, "order": order, "domain": "", "host": "", "file": "", "licence": "", "source": "", "least": "", "most": "", "statistic": "", "reason": "", "fails": ""} | where.given,
         "reasons": [KEPT, DROPPED, *(name for name, _ in drops(corpus.stats))],
         "rules": corpus.rows.rules, "statistics": corpus.rows.statistics, "groups": GROUPS,
         "histogram": histogram, "counts": _counts(corpus, place), "by_group": _by_group(corpus, by, where, place),
@@ -124,7 +124,7 @@ def _counts(corpus: WatchedCorpus, place: str) -> list[tuple[str, list[tuple[Lin
 
 
 def _by_group(corpus: WatchedCorpus, by: str, where: Where, place: str) -> dict[str, object] | None:
-    """Documents that meet the conditions, by host, file, licence or reason; None where nobody asks."""
+    """Documents that meet the conditions, by one of `GROUPS`; None where nobody asks."""
     if by not in GROUPS:
         return None
     counts = group_counts(corpus.rows, by, where, corpus.num_rows)
