@@ -1,6 +1,8 @@
 """Rows of a corpus of a million documents, read by column."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -188,6 +190,21 @@ def test_a_rule_that_only_counts_drops_when_it_is_tried(rows: StatsRows, stats: 
     assert result.in_force is None
     assert result.lost.documents == pytest.approx(result.num_kept / 2, rel=0.02)
     assert result.gained.documents == 0
+
+
+def test_reading_rows_loads_nothing_that_takes_memory_and_is_not_needed(corpus: Path) -> None:
+    code = (
+        "import sys, pyarrow\n"
+        "from anadil.watch.data.document_list import Place, StatsRows, Where, list_documents\n"
+        "from anadil.watch.server import spare_memory\n"
+        "spare_memory()\n"
+        f"assert list_documents(StatsRows({str(corpus)!r}), Where(), Place()).rows\n"
+        "print('pandas' in sys.modules, pyarrow.default_memory_pool().backend_name)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["False", "system"]
 
 
 def test_what_is_asked_wrongly_is_refused_with_the_remedy(rows: StatsRows, stats: dict[str, Any]) -> None:
