@@ -50,7 +50,7 @@ def make(work: Path, documents: int) -> None:
             source=f"a:{number}",
             url="",
             lang="az",
-        )  # fmt: skip
+        )
         for number in range(0, documents, 2)
     )
     write_documents(corpus, "train", texts)
