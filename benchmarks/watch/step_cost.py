@@ -93,7 +93,8 @@ class Steps:
         known = self._last()
         while (now := self._last()) == known:
             time.sleep(POLL_S)
-        return now, time.monotonic(), *map(cpu_s, self._pids)
+        training, server = map(cpu_s, self._pids)
+        return now, time.monotonic(), training, server
 
     def _last(self) -> int:
         for path in self._work.glob("model/*.work/training.jsonl"):

@@ -115,7 +115,8 @@ def put_training(root: Path, run: str, steps: int = 30, key: str = "0123456789ab
         {"level": "info", "stage": "pretrain", "msg": "m", "progress": {"what": "pre-training", "done": 30, "total": 120, "seconds_left": 90.0}},
     ]  # fmt: skip
     (root / "runs" / run).mkdir(parents=True, exist_ok=True)
-    text = "".join(f"{json.dumps(line)}\n" for line in log)
+    # A writer was killed, and the next one went on behind its half line.
+    text = '{"level": "err\n' + "".join(f"{json.dumps(line)}\n" for line in log)
     (root / "runs" / run / "log.jsonl").write_text(f'{text}{{"level": "warn', encoding="utf-8")
     plan = {"expected": {"hours": 0.5, "cost": 12.0}}
     (root / "runs" / run / "plan.json").write_text(json.dumps(plan), encoding="utf-8")

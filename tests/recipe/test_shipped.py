@@ -49,6 +49,19 @@ def test_text_on_the_command_line_takes_the_place_of_the_sources_and_says_so(
     )
 
 
+def test_chats_on_the_command_line_take_the_place_of_weighed_ones_and_say_so(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING):
+        alone = load_recipe("smoke", ["finetune.inputs=[mine.csv]"])
+        beside = load_recipe("smoke", ["finetune.inputs=[mine.csv, chats.jsonl]"])
+        weighed = load_recipe("smoke", ["finetune.inputs=[mine.csv]", "finetune.mix={mine: 2.0}"])
+
+    assert [recipe.finetune.mix for recipe in (alone, beside, weighed)] == [{}, {"chats": 0.5}, {"mine": 2.0}]
+    [line] = caplog.messages
+    assert line.endswith("--set finetune.inputs are the only chats; set aside: finetune.mix of chats")
+
+
 def test_sources_on_the_command_line_beside_another_text_are_not_set_aside() -> None:
     with pytest.raises(RecipeError, match=r"clean\.inputs and sources are both given"):
         parse_recipe(MIXED, "r.yaml", ["clean.inputs=[c.txt]", "sources.az.max_epochs=2"])

@@ -3,7 +3,7 @@
 import pytest
 
 from anadil.text.corpus import Document
-from anadil.text.domains import MAX_DOMAINS, OTHER, domains_of
+from anadil.text.domains import MAX_DOMAINS, OTHER, domains_of, site_of
 
 
 def domains(*places: tuple[str, str]) -> tuple[str, ...]:
@@ -48,3 +48,14 @@ def test_the_smallest_of_many_domains_share_one(number: int, own: int) -> None:
 
     assert found[:own] == tuple(f"{place:02}" for place in range(own))
     assert set(found[own:]) <= {OTHER}
+
+
+@pytest.mark.parametrize(
+    ("host", "site"),
+    [
+        ("www.sport.xeber.az", "xeber.az"), ("xeber.com.az", "xeber.com.az"), ("a.b.xeber.com.az", "xeber.com.az"), ("com.az", "com.az"),
+        ("en.wikipedia.org", "wikipedia.org"), ("localhost", "localhost"), ("10.0.0.7", "10.0.0.7"), ("", ""),
+    ],
+)  # fmt: skip
+def test_a_site_is_the_domain_that_somebody_has_registered(host: str, site: str) -> None:
+    assert site_of(host) == site

@@ -91,6 +91,26 @@ def test_the_page_follows_a_run_and_shows_numbers_under_the_pointer(
     assert page.errors == []
 
 
+def test_without_scripts_a_page_reads_and_its_forms_work(tmp_path: Path, page: Page, pages: Pages) -> None:
+    run = put_live(tmp_path)
+    put_training(tmp_path, run)
+    page.call("Emulation.setScriptExecutionDisabled", value=True)
+
+    page.open(f"http://127.0.0.1:{pages.port}/run/{run}")
+    shown = page.value("document.querySelector('main').innerText")
+    page.value("document.querySelector('.plot details').open = true")
+    table = page.value("document.querySelector('.plot table').innerText")
+    page.value("document.querySelector('input[name=to]').value = '10'")
+    page.value("document.querySelector('form.window button').click()")
+    page.wait("location.search === '?from=&to=10'")
+
+    page.call("Emulation.setScriptExecutionDisabled", value=False)
+    assert all(words in shown for words in ("Loss", "a remedy", "What the model writes", "Stop this run"))
+    assert page.value("typeof refresh") == "undefined"
+    assert table.split("\n")[-1].split("\t")[0] == "30"
+    assert page.errors == []
+
+
 def test_text_of_a_document_runs_no_script(tmp_path: Path, page: Page, pages: Pages) -> None:
     marks = ["<script>window.evil=1</script>", "<img src=x onerror='window.evil=1'>", '" onmouseover="window.evil=1',
              "<svg onload='window.evil=1'>", "javascript:window.evil=1", "</textarea><script>window.evil=1</script>",

@@ -88,6 +88,7 @@ def test_a_run_on_a_store_is_shown_beside_those_of_this_machine(bucket: str, tmp
     assert here in listed
     assert there in listed
     assert "[1.0, 4.5]" in text
+    assert "damaged" not in text
     assert "şəhəri" in text
     assert "The run is on a cluster: stop and start it there." in text
     assert "[3.0, 0.125]" in later

@@ -28,6 +28,25 @@ def start_of(pid: int) -> str:
         return ""
 
 
+def do_without(*packages: str) -> None:
+    """Make imports of some packages fail in this process: PyArrow and numba load pandas and scipy wherever they are installed.
+
+    They take .3 CPU seconds and 40 MB.
+    """
+    sys.meta_path.insert(0, _Unused(packages))
+
+
+class _Unused:
+    """Importer that reports packages as not installed: Cython takes None in `sys.modules` for the package."""
+
+    def __init__(self, packages: tuple[str, ...]) -> None:
+        self._packages = packages
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name in self._packages:
+            raise ModuleNotFoundError(f"{name} is not used in this process", name=name)
+
+
 def allow_more_memory(num_bytes: int) -> None:
     """Leave room for what the process holds all the time, such as a model of the user's."""
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)

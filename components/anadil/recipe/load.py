@@ -4,7 +4,7 @@ import difflib
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -97,7 +97,10 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
     phases = _phases(data)
     if "clean.inputs" in keys and not any(key.partition(".")[0] == "sources" for key in keys):
         _set_sources_aside(data, phases, name)
+    chats = _names_of_chats(data)
     given = [_apply(data, override) for override in overrides]
+    if "finetune.inputs" in keys and "finetune.mix" not in keys:
+        _set_weights_aside(data, chats - _names_of_chats(data), name)
     if "pretrain.phases" in keys and data.get("sources"):
         _keep_shares(phases, _phases(data))
     try:
@@ -173,6 +176,29 @@ def _set_sources_aside(data: dict[str, Any], phases: Sequence[dict[str, Any]], n
         for phase in phases:
             for key in SHARES:
                 phase.pop(key, None)
+
+
+def _names_of_chats(data: Mapping[str, Any]) -> set[str]:
+    """Return the names by which `finetune.mix` weighs the files of a recipe."""
+    finetune = data.get("finetune")
+    inputs = finetune.get("inputs") if isinstance(finetune, dict) else None
+    return (
+        {PurePosixPath(str(uri)).name.partition(".")[0] for uri in inputs if uri}
+        if isinstance(inputs, list)
+        else set()
+    )
+
+
+def _set_weights_aside(data: dict[str, Any], gone: set[str], name: str) -> None:
+    """Take away the weights of files of chats that those of the command line have replaced."""
+    mix = data["finetune"].get("mix")
+    if isinstance(mix, dict) and (names := sorted(gone & mix.keys())):
+        log.warning(
+            "%s: --set finetune.inputs are the only chats; set aside: finetune.mix of %s",
+            name,
+            ", ".join(names),
+        )
+        data["finetune"]["mix"] = {key: weight for key, weight in mix.items() if key not in gone}
 
 
 def _keep_shares(before: Sequence[dict[str, Any]], after: Sequence[dict[str, Any]]) -> None:

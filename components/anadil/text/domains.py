@@ -13,8 +13,40 @@ OTHER = "other"
 """The domain of all the rest."""
 PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".wet", ".parquet")
 """Ends of file names that say nothing about the text."""
+SECOND_LEVELS = frozenset(
+    [
+        "ac",
+        "biz",
+        "co",
+        "com",
+        "edu",
+        "gob",
+        "gov",
+        "go",
+        "info",
+        "mil",
+        "name",
+        "ne",
+        "net",
+        "or",
+        "org",
+        "pp",
+    ]
+)
 SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
 """As `clean` writes sources: the file, the place in it, and what the record itself names as its source."""
+
+
+def site_of(host: str) -> str:
+    """Domain that somebody has registered, of a host below it: `xeber.az` of `www.sport.xeber.az`.
+
+    Source: Public Suffix List, whose general second levels below a country's are these; it has thousands of others.
+    """
+    labels = host.split(".")
+    if labels[-1].isdecimal() or ":" in host:  # an address of a machine
+        return host
+    is_general = len(labels) > 2 and len(labels[-1]) == 2 and labels[-2] in SECOND_LEVELS
+    return ".".join(labels[-3 if is_general else -2 :])
 
 
 def domains_of(documents: Sequence[Document], sizes: Sequence[int]) -> tuple[str, ...]:

@@ -7,14 +7,13 @@ from anadil.artifacts.uri import join
 from anadil.report.axes import LEFT, RIGHT, WIDTH, line_scale, thinned
 from anadil.report.charts import Line
 from anadil.report.elements import Chart, lines
+from anadil.report.training_view import COLOURS
 from anadil.runtime.run_record import RunRecord
 from anadil.watch.curves import Curves
 from anadil.watch.run_state import work_of
 from anadil.watch.watched import Watched
 
 FILE = "training.jsonl"
-COLOURS = (1, 4, 0, 3, 2)
-"""Colours of the lines of a chart, those that differ most first; the sixth has the first one's, and dashes."""
 MOST_LINES = 10
 
 
@@ -128,6 +127,7 @@ def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
 
 def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False) -> list[Plot]:
     """One chart in a list; none without points."""
+    # The sixth line has the first one's colour, and dashes.
     coloured = [
         replace(line, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
         for place, line in enumerate(line for line in drawn if line.points)

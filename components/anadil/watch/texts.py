@@ -51,7 +51,7 @@ def _texts(uri: str) -> Iterator[tuple[int, str, str]]:
     with suppress(AnadilError):
         there = storage.store(uri)
         content = there.part(uri, -MAX_BYTES, MAX_BYTES)[0] if there.exists(uri) else b""
-    for line in content.split(b"\n")[:-1]:
+    for line in content.split(b"\n"):
         with suppress(ValueError, TypeError, KeyError, AttributeError):
             known = json.loads(line)
             if (step := number(known["step"])) is not None:

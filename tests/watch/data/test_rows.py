@@ -1,6 +1,8 @@
 """Rows of a corpus of a million documents, read by column."""
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -123,6 +125,25 @@ def test_groups_are_those_of_the_rows(rows: StatsRows, table: Any) -> None:
     assert result.num_groups == len(expected)
 
 
+def test_hosts_of_one_domain_are_counted_together_and_chosen_together(tmp_path: Path) -> None:
+    folder = make_watched_corpus(tmp_path, 300)
+    path = folder / "stats/part-00000.parquet"
+    hosts = ["sport.xeber.com.az", "xeber.com.az", "notxeber.com.az"] * 100
+    pq.write_table(pq.read_table(path).drop(["host"]).append_column("host", [hosts]), path)
+    rows = StatsRows(str(folder))
+
+    result = group_counts(rows, "domain", ALL, 300)
+    page = list_documents(rows, where(rows, domain="xeber.com.az"), Place())
+
+    counts = zip(result.names, result.num_kept, result.num_dropped, strict=True)
+    assert {name: kept + dropped for name, kept, dropped in counts} == {
+        "xeber.com.az": 200,
+        "notxeber.com.az": 100,
+    }
+    assert page.num_matches == 200
+    assert {row["host"] for row in page.rows} == {*hosts[:2]}
+
+
 @pytest.mark.parametrize(
     ("key", "limit"), [("min_words", 20), ("min_words", 90), ("max_top_ngram", 0.35), ("max_top_ngram", 0.1)]
 )
@@ -169,6 +190,21 @@ def test_a_rule_that_only_counts_drops_when_it_is_tried(rows: StatsRows, stats: 
     assert result.in_force is None
     assert result.lost.documents == pytest.approx(result.num_kept / 2, rel=0.02)
     assert result.gained.documents == 0
+
+
+def test_reading_rows_loads_nothing_that_takes_memory_and_is_not_needed(corpus: Path) -> None:
+    code = (
+        "import sys, pyarrow\n"
+        "from anadil.watch.data.document_list import Place, StatsRows, Where, list_documents\n"
+        "from anadil.watch.server import spare_memory\n"
+        "spare_memory()\n"
+        f"assert list_documents(StatsRows({str(corpus)!r}), Where(), Place()).rows\n"
+        "print('pandas' in sys.modules, pyarrow.default_memory_pool().backend_name)"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.split() == ["False", "system"]
 
 
 def test_what_is_asked_wrongly_is_refused_with_the_remedy(rows: StatsRows, stats: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from anadil.artifacts import sealed_dir
 from anadil.core.errors import PreflightError
-from anadil.core.processes import die_with
+from anadil.core.processes import die_with, do_without
 from anadil.runtime.executor import Task
 from anadil.runtime.executors import process_limits
 from anadil.runtime.job import Job
@@ -33,8 +33,6 @@ YOUNG_OBJECTS = 50_000
 """Before the next look for cycles: what is held of a batch of documents is no garbage, and a tenth of the time."""
 MAX_DEATHS = 50
 """Processes that one task may take with it: each had another document, or something else is wrong."""
-UNUSED = ("pandas", "scipy")
-"""PyArrow and numba import them where they are installed, for .3 CPU seconds; nothing of the stage needs them."""
 Function = Callable[[Any], None]
 
 
@@ -175,14 +173,6 @@ class _LogToParent(logging.Handler):
         self._connection.send(record)
 
 
-class _Unused:
-    """Importer that reports unused packages as not installed: Cython takes None in `sys.modules` for the package."""
-
-    def find_spec(self, name: str, *_: object) -> None:
-        if name in UNUSED:
-            raise ModuleNotFoundError(f"{name} is not used in processes that clean", name=name)
-
-
 def _can_fork() -> bool:
     """Return whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with."""
     # A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
@@ -191,7 +181,7 @@ def _can_fork() -> bool:
 
 
 def _serve(connection: Connection, parent: int, level: int) -> None:
-    sys.meta_path.insert(0, _Unused())
+    do_without("pandas", "scipy")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # what a copied process does with it is not ours to do
     die_with(parent)
     process_limits.limit_process()

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.compute as pc
 
+from anadil.text.domains import site_of
 from anadil.watch.data.stats_rows import StatsRows
 from anadil.watch.data.where import Where, floats, is_kept
 
@@ -19,7 +20,8 @@ MIN_RATIO = 30.0
 """Ratio of the largest value to the median, from which on bins grow by a factor. Chosen by us."""
 MAX_GROUPS = 20_000
 """Hosts and files that are counted at a time; with more the rarest are dropped, and counts of them are too low."""
-GROUPS = ("host", "file", "licence", "reason")
+GROUPS = ("domain", "host", "file", "licence", "reason")
+"""Ways to count documents; all but a domain are columns."""
 NO_HOST = ""
 Floats = npt.NDArray[np.float32]
 
@@ -99,7 +101,7 @@ def _edges(values: Floats) -> npt.NDArray[np.float64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCounts:
-    """Documents by host, file, licence or reason."""
+    """Documents by domain, host, file, licence or reason."""
 
     names: tuple[str, ...]
     """Most documents first."""
@@ -115,7 +117,8 @@ def group_counts(
     """Return the documents of the largest groups that meet conditions."""
     assert by in GROUPS, by
     counts: dict[bool, Counter[str]] = {True: Counter(), False: Counter()}
-    columns = tuple(dict.fromkeys((by, "reason", *where.columns)))
+    column = "host" if by == "domain" else by
+    columns = tuple(dict.fromkeys((column, "reason", *where.columns)))
     looked_at = 0
     for group in rows.sample(num_rows, budget_s):
         table = group.read(columns)
@@ -123,9 +126,9 @@ def group_counts(
         looked_at += group.num_rows
         # Counted by Arrow and not by Python: a row group has thousands of rows and few hosts.
         for verdict, counter in counts.items():
-            tally = pc.value_counts(table[by].filter(chosen & (stays == verdict)))
-            names, numbers = (tally.field(side).to_pylist() for side in (0, 1))
-            counter.update({name or NO_HOST: number for name, number in zip(names, numbers, strict=True)})
+            tally = pc.value_counts(table[column].filter(chosen & (stays == verdict)))
+            for name, number in zip(*(tally.field(side).to_pylist() for side in (0, 1)), strict=True):
+                counter[site_of(name or NO_HOST) if by == "domain" else name or NO_HOST] += number
             if len(counter) > 2 * MAX_GROUPS:
                 counts[verdict] = Counter(dict(counter.most_common(MAX_GROUPS)))
     total = counts[True] + counts[False]

@@ -102,6 +102,8 @@ def extreme_documents(
         values = sign * floats(table[statistic])
         chosen = np.flatnonzero(where.mask(table) & ~np.isnan(values))
         num_matches += len(chosen)
+        # A place is made for those alone that may be among the best.
+        chosen = chosen[np.argsort(values[chosen], kind="stable")[:size]]
         joined = np.concatenate([best, values[chosen]])
         order = np.argsort(joined, kind="stable")[:size]
         named = [*places, *(group.place._replace(row=int(row)) for row in chosen)]

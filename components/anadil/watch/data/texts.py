@@ -25,7 +25,8 @@ FIRST_BYTES = 160_000
 """Read of a file for its first id: more than the first block of zstd, 128 KiB at most, and its frame's head."""
 HITS = 20
 """Documents of a page of hits."""
-BUDGET_S = 2.0
+BUDGET_S = 0.8
+"""Seconds of a search: its page is to be there within one, and says how far it looked."""
 MIN_WORD = 2
 """Characters of a search at least."""
 AROUND = 160

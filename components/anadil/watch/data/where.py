@@ -27,6 +27,8 @@ class Where:
     fails: str = ""
     """A rule that it breaks, be it the reason or not."""
     host: str = ""
+    domain: str = ""
+    """Domain of the host, or one that it is below."""
     file: str = ""
     licence: str = ""
     source: str = ""
@@ -61,6 +63,7 @@ class Where:
     def columns(self) -> tuple[str, ...]:
         """Columns that the conditions ask."""
         asked = [name for name in ("reason", "host", "file", "licence") if getattr(self, name)]
+        asked += ["host"] if self.domain else []
         asked += [f"{VERDICT}{self.fails}"] if self.fails else []
         asked += ["source", "host", "id"] if self.source else []
         asked += [self.statistic] if self.statistic and (self.least or self.most) else []
@@ -74,6 +77,9 @@ class Where:
         for name in ("host", "file", "licence"):
             if value := getattr(self, name):
                 mask &= _bools(pc.equal(table[name], value))
+        if self.domain:
+            below = pc.ends_with(table["host"], pattern=f".{self.domain}")
+            mask &= _bools(pc.or_(pc.equal(table["host"], self.domain), below))
         if self.fails:
             mask &= _bools(table[f"{VERDICT}{self.fails}"])
         # Ids are compared whole: part of a digest names nothing.

@@ -1,6 +1,8 @@
 """The documents of a corpus: counts by rule, host and file, a list under conditions, the distribution of a statistic."""
 
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 from urllib.parse import urlencode
 
 from starlette.requests import Request
@@ -45,7 +47,8 @@ def _choose(watched: Watched, request: Request) -> Response:
     rows = []
     for word in words:
         corpus = corpus_of(run, word)
-        rows.append((word, figure(corpus.num_rows), figure(corpus.stats.get("kept")), _share(corpus)))
+        link = (word, f"/run/{run.id}/data/{word}")
+        rows.append((link, figure(corpus.num_rows), figure(corpus.stats.get("kept")), _share(corpus)))
     return page(request, "corpora.html.j2", {"title": "Data", "run": run, "rows": rows})
 
 
@@ -63,7 +66,7 @@ def _show(watched: Watched, request: Request) -> Response:
     )
     view = {
         "title": f"Documents of {corpus.word}", "run": run, "place": place, "lead": _lead(corpus),
-        "fields": {"by": by, "order": order, "host": "", "file": "", "licence": "", "source": "", "least": "", "most": "", "statistic": "", "reason": "", "fails": ""} | where.given,
+        "fields": {"by": by, "order": order, "domain": "", "host": "", "file": "", "licence": "", "source": "", "least": "", "most": "", "statistic": "", "reason": "", "fails": ""} | where.given,
         "reasons": [KEPT, DROPPED, *(name for name, _ in drops(corpus.stats))],
         "rules": corpus.rows.rules, "statistics": corpus.rows.statistics, "groups": GROUPS,
         "histogram": histogram, "counts": _counts(corpus, place), "by_group": _by_group(corpus, by, where, place),
@@ -124,7 +127,7 @@ def _counts(corpus: WatchedCorpus, place: str) -> list[tuple[str, list[tuple[Lin
 
 
 def _by_group(corpus: WatchedCorpus, by: str, where: Where, place: str) -> dict[str, object] | None:
-    """Documents that meet the conditions, by host, file, licence or reason; None where nobody asks."""
+    """Documents that meet the conditions, by one of `GROUPS`; None where nobody asks."""
     if by not in GROUPS:
         return None
     counts = group_counts(corpus.rows, by, where, corpus.num_rows)
@@ -148,16 +151,23 @@ def _looked_at(num_rows: int, total: int) -> str:
     )
 
 
-def _list(documents: DocumentList, where: Where, place: str, order: str) -> dict[str, object]:
-    rows = [
+def document_rows(
+    places: Sequence[Place], rows: Sequence[Mapping[str, Any]], statistic: str, place: str
+) -> list[dict[str, object]]:
+    """Documents as their table shows them; each leads to its page below `place`."""
+    return [
         {
             "address": f"{place}/document/{at}", "name": row["source"], "host": row["host"] or "",
             "verdict": words_of(row["reason"] or KEPT), "is_kept": row["reason"] is None,
-            "words": figure(_whole(row.get("words"))), "size": human_bytes(row.get("bytes_out")),
-            "value": value_of(row.get(where.statistic)) if where.statistic else "",
+            "words": value_of(row.get("words")), "size": human_bytes(row.get("bytes_out")),
+            "value": value_of(row.get(statistic)) if statistic else "",
         }
-        for at, row in zip(documents.places, documents.rows, strict=True)
+        for at, row in zip(places, rows, strict=True)
     ]  # fmt: skip
+
+
+def _list(documents: DocumentList, where: Where, place: str, order: str) -> dict[str, object]:
+    rows = document_rows(documents.places, documents.rows, where.statistic, place)
     more = where.given | ({"order": order} if order else {})
     counts = (
         f"{documents.num_matches:,} documents"
@@ -175,10 +185,6 @@ def value_of(value: object) -> str:
     """Return a value of a statistic in print: rows hold counts as fractions, too."""
     known = number(value)
     return figure(None if known is None else integer_if_whole(known))
-
-
-def _whole(value: object) -> int | None:
-    return None if value is None else int(_float(value))
 
 
 def _histogram(result: Distribution) -> dict[str, object]:

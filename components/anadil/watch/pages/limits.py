@@ -15,10 +15,9 @@ from anadil.text.filter_rules import KEYS
 from anadil.watch.corpora import WatchedCorpus, corpus_of
 from anadil.watch.data.document_list import SHOWN
 from anadil.watch.data.recipe_change import RecipeChange, change_of, lines_to_paste, set_option, write_change
-from anadil.watch.data.stats_rows import Place
 from anadil.watch.data.tried_limit import Side, TriedLimit, tried_limit
 from anadil.watch.page import form_of, page
-from anadil.watch.pages.documents import value_of
+from anadil.watch.pages.documents import document_rows
 from anadil.watch.watched import Watched
 
 PLACE = "/run/{id}/data/{corpus}/limits"
@@ -141,14 +140,4 @@ def _extent(side: Side) -> str:
 def _rows(corpus: WatchedCorpus, side: Side, measure: str, place: str) -> list[dict[str, object]]:
     columns = [name for name in dict.fromkeys((*SHOWN, measure)) if name in corpus.rows.columns]
     rows = corpus.rows.rows(side.examples, columns) if side.examples else []
-    return [_row(at, row, measure, place) for at, row in zip(side.examples, rows, strict=True)]
-
-
-def _row(at: Place, row: dict[str, object], measure: str, place: str) -> dict[str, object]:
-    words = row.get("words")
-    return {
-        "address": f"{place}/document/{at}", "name": row["source"], "host": row["host"] or "",
-        "verdict": words_of(str(row["reason"] or "kept")), "is_kept": row["reason"] is None, "value": value_of(row.get(measure)),
-        "words": figure(int(words) if isinstance(words, float) and words == words else None),  # noqa: PLR0124  nan
-        "size": human_bytes(float(str(row["bytes_out"]))),
-    }  # fmt: skip
+    return document_rows(side.examples, rows, measure, place)
