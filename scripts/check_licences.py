@@ -27,11 +27,14 @@ ALLOWED = frozenset(
 )  # fmt: skip
 """Identifiers of SPDX, and what classifiers of PyPI call the same."""
 READ = {
-    "huey": "MIT", "protobuf": "BSD-3-Clause", "ray": "Apache-2.0", "skops": "MIT",
-    "transformers": "Apache-2.0",
+    "huey": "MIT", "kfp-kubernetes": "Apache-2.0", "kfp-pipeline-spec": "Apache-2.0", "kfp-server-api": "Apache-2.0",
+    "protobuf": "BSD-3-Clause", "ray": "Apache-2.0", "skops": "MIT", "transformers": "Apache-2.0", "word2number": "MIT",
 }  # fmt: skip
-"""Package -> licence, where its metadata names none that a machine reads: from its file LICENSE."""
-ACCEPTED = {"psycopg2-binary": "LGPL: a library of its own that the server loads, as it was published"}
+"""Package -> licence, where its metadata names none that a machine reads: from its file LICENSE or its field License."""
+ACCEPTED = {
+    "psycopg2-binary": "LGPL: a library of its own that the server loads, as it was published",
+    "chardet": "LGPL: a library of its own that lm-evaluation-harness loads, as it was published",
+}
 """Package -> why it may stay with another licence."""
 
 
