@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
@@ -91,21 +92,18 @@ def _log(place: str, run: str) -> list[dict[str, object]]:
     """The last lines of a run's log; none for a run elsewhere, whose pods keep it."""
     if "://" in place:
         return []
-    uri = join(place, "runs", run, LOG)
-    with suppress(DataError):
-        content, size = storage.store(uri).part(uri, -TAIL_BYTES, TAIL_BYTES)
-        pieces = content.split(b"\n")
-        # The first is cut off where the file is longer, the last is being written.
-        return list(filter(None, map(_parsed, pieces[size > len(content) : -1])))
-    return []
+    return last_lines(join(place, "runs", run, LOG), TAIL_BYTES)
 
 
-def _parsed(line: bytes) -> dict[str, object]:
-    # A killed run leaves half a line.
-    with suppress(ValueError):
-        known = json.loads(line)
-        return known if isinstance(known, dict) else {}
-    return {}
+def last_lines(uri: str, num_bytes: int) -> list[dict[str, Any]]:
+    """Tables at the end of a file of JSON lines; half ones, of a killed writer or the cut, and a missing file are none."""
+    content, tables = b"", []
+    with suppress(AnadilError):
+        content, _ = storage.store(uri).part(uri, -num_bytes, num_bytes)
+    for line in content.split(b"\n"):
+        with suppress(ValueError):
+            tables.append(json.loads(line))
+    return [table for table in tables if isinstance(table, dict)]
 
 
 def _progress(lines: Sequence[Mapping[str, object]]) -> Progress | None:

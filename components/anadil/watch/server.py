@@ -119,14 +119,9 @@ def _script(request: Request) -> Response:  # noqa: ARG001  an endpoint
 
 def _say_error(request: Request, error: Exception) -> Response:
     """Say on a page what went wrong."""
-    status = (
-        error.status_code
-        if isinstance(error, HTTPException)
-        else 404
-        if isinstance(error, DataError)
-        else 503
-    )
-    text = error.detail if isinstance(error, HTTPException) else str(error)
+    status, text = 404 if isinstance(error, DataError) else 503, str(error)
+    if isinstance(error, HTTPException):
+        status, text = error.status_code, error.detail
     if isinstance(error, ModuleNotFoundError):
         text = f"this page needs {error.name}, which is not installed; {install('laptop')}"
     return page(request, "error.html.j2", {"title": "Nothing to show", "message": text}, status=status)

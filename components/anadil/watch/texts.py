@@ -1,17 +1,14 @@
 """Texts that a model wrote at each validation, side by side over time."""
 
-import json
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.core.errors import AnadilError
 from anadil.core.format import number
 from anadil.report.format import clip, evenly
 from anadil.watch.plots import folder_of
-from anadil.watch.run_state import RunState
+from anadil.watch.run_state import RunState, last_lines
 from anadil.watch.watched import Watched
 
 FILE = "texts.jsonl"
@@ -47,12 +44,7 @@ def texts_of(watched: Watched, state: RunState) -> list[PromptTexts]:
 
 def _texts(uri: str) -> Iterator[tuple[int, str, str]]:
     """Yield step, prompt and text; a line that is being written, or is none of ours, is passed over."""
-    content = b""
-    with suppress(AnadilError):
-        there = storage.store(uri)
-        content = there.part(uri, -MAX_BYTES, MAX_BYTES)[0] if there.exists(uri) else b""
-    for line in content.split(b"\n"):
-        with suppress(ValueError, TypeError, KeyError, AttributeError):
-            known = json.loads(line)
+    for known in last_lines(uri, MAX_BYTES):
+        with suppress(TypeError, KeyError):
             if (step := number(known["step"])) is not None:
                 yield from ((int(step), str(each["prompt"]), str(each["text"])) for each in known["texts"])

@@ -22,6 +22,7 @@ MAX_GROUPS = 20_000
 """Hosts and files that are counted at a time; with more the rarest are dropped, and counts of them are too low."""
 GROUPS = ("domain", "host", "file", "licence", "reason")
 """Ways to count documents; all but a domain are columns."""
+QUANTILES = {"least": 0.0, "1 %": 0.01, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "largest": 1.0}
 NO_HOST = ""
 Floats = npt.NDArray[np.float32]
 
@@ -65,21 +66,10 @@ def distribution(
     return Distribution(
         statistic=statistic, edges=tuple(edges.tolist()), num_kept=tuple(counts[0]), num_dropped=tuple(counts[1]),
         quantiles=tuple(
-            (name, _quantile(halves[0], share), _quantile(halves[1], share)) for name, share in QUANTILES
+            (name, _quantile(halves[0], share), _quantile(halves[1], share)) for name, share in QUANTILES.items()
         ),
         num_values=len(known), num_unmeasured=int((~measured).sum()), num_rows=looked_at,
     )  # fmt: skip
-
-
-QUANTILES = (
-    ("least", 0.0),
-    ("1 %", 0.01),
-    ("10 %", 0.1),
-    ("median", 0.5),
-    ("90 %", 0.9),
-    ("99 %", 0.99),
-    ("largest", 1.0),
-)
 
 
 def _quantile(values: Floats, share: float) -> float:

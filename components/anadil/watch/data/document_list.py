@@ -52,11 +52,9 @@ def list_documents(
             # A page that is not full goes on behind what was looked at.
             further, is_complete = further or group.place, False
             break
-        matches = (
-            np.flatnonzero(where.mask(group.read(where.columns)))
-            if where.columns
-            else np.arange(group.num_rows)
-        )
+        matches = np.arange(group.num_rows)
+        if where.columns:
+            matches = np.flatnonzero(where.mask(group.read(where.columns)))
         if group.place[:2] == start[:2]:
             matches = matches[matches >= start.row]
         room = size - len(places)
@@ -72,14 +70,9 @@ def list_documents(
 
 
 def extreme_documents(
-    rows: StatsRows,
-    where: Where,
-    statistic: str,
-    *,
-    largest: bool,
-    size: int = SIZE,
+    rows: StatsRows, where: Where, statistic: str, *, largest: bool, size: int = SIZE,
     budget_s: float = BUDGET_EMPTY_S,
-) -> DocumentList:
+) -> DocumentList:  # fmt: skip
     """Return the documents with the largest, or least, values of a statistic; what was not measured has none.
 
     Row groups whose footer says that they hold none of them are not read.

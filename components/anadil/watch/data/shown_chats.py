@@ -12,7 +12,6 @@ from anadil.artifacts.chat_files import read_chats
 from anadil.artifacts.find import read_table
 from anadil.recipe.load import parse_recipe
 from anadil.text.chats import Chat, DroppedChats
-from anadil.text.drop_reasons import DROP_REMEDIES
 
 SIZE = 25
 """Chats of a page."""
@@ -27,14 +26,10 @@ class ShownChats:
     """A page of chats."""
 
     chats: tuple[Chat, ...]
-    first: int
-    """Number of the first among the good chats, from 0."""
     next: int | None
     """Number of the first chat of the next page."""
     is_over_time: bool
     """Reading took longer than a page may: the page is not full."""
-    dropped: tuple[tuple[str, int, str, str], ...]
-    """(reason, rows, first places, remedy) of rows up to the end of the page that are no chats."""
 
 
 def audit_of(adapter: str) -> Mapping[str, Any]:
@@ -71,13 +66,10 @@ def chats_of(
     """
     manifest = artifact.finished_manifest(adapter, "adapter")
     settings = parse_recipe(json.dumps(manifest.recipe), f"recipe of {adapter}").finetune
-    uris, until = (
-        storage.expand(settings.inputs, FINETUNE),
-        time.monotonic() + budget_s,
-    )
-    dropped, chats, place = DroppedChats(), list[Chat](), 0
+    uris, until = storage.expand(settings.inputs, FINETUNE), time.monotonic() + budget_s
+    chats = list[Chat]()
     further, is_over_time = None, False
-    for place, chat in enumerate(read_chats(uris, dropped, columns=settings.columns)):
+    for place, chat in enumerate(read_chats(uris, DroppedChats(), columns=settings.columns)):
         if place < start:
             continue
         # Files of chats have no index, so that a later page reads what is before it.
@@ -86,10 +78,4 @@ def chats_of(
             break
         if not words or any(words.casefold() in each.content.casefold() for each in chat.messages):
             chats.append(chat.with_system(settings.system_text))
-    return ShownChats(
-        chats=tuple(chats), first=start, next=further, is_over_time=is_over_time,
-        dropped=tuple(
-            (reason, count, ", ".join(dropped.places[reason]), DROP_REMEDIES[reason])
-            for reason, count in sorted(dropped.counts.items(), key=lambda item: -item[1])
-        ),
-    )  # fmt: skip
+    return ShownChats(chats=tuple(chats), next=further, is_over_time=is_over_time)

@@ -20,8 +20,6 @@ from anadil.core.errors import DataError, IntegrityError
 KEPT, DROPPED = "kept", "dropped"
 VERDICT = "fails_"
 """Prefix of a rule's name: the column of its verdict."""
-PLACES = ("id", "file", "source", "host", "licence", "reason", "duplicate_of")
-"""Columns of text."""
 OPEN_FILES = 4
 """Footers in memory, some 3 MB each with 8 row groups of 115 columns."""
 SAMPLE_ROWS = 4_000_000

@@ -93,14 +93,7 @@ def tried_limit(
     num_kept = num_passing = looked_at = 0
     gained, lost = Side(), Side()
     # Several limits may be one rule: all of its statistics are needed, to judge it anew.
-    columns = [
-        "reason",
-        "duplicate_of",
-        "words",
-        "bytes_out",
-        f"{VERDICT}{KEYS[key].name}",
-        *(each.measure for each in records),
-    ]
+    columns = ["reason", "duplicate_of", "words", "bytes_out", *(each.measure for each in records)]
     for group in rows.sample(int(stats.get("in") or 0), budget_s):
         table = group.read(columns)
         now, breaks = is_kept(table["reason"]), _breaks(table, records, limits | {key: limit})

@@ -65,21 +65,11 @@ def _show(watched: Watched, request: Request) -> Response:
     run = watched.run(request.path_params["id"])
     state, window = run_state(watched, run.id), window_of(request)
     view = {
-        "title": run.recipe or run.id,
-        "run": run,
-        "state": state,
-        "facts": _facts(run, state),
-        "flow": _flow(state),
-        "parts": _parts(watched, state, window),
-        "texts": texts_of(watched, state),
-        "lang": _language(run),
-        "earlier": _earlier(watched, run, state, window),
-        "window": window,
-        "is_zoomed": window != Window(),
-        "messages": state.messages,
-        "can_stop": can_stop(state.record),
-        "resume": resume_command(run, state.record),
-    }
+        "title": run.recipe or run.id, "run": run, "facts": _facts(run, state), "flow": _flow(state),
+        "parts": _parts(watched, state, window), "texts": texts_of(watched, state), "lang": _language(run),
+        "earlier": _earlier(watched, run, state, window), "window": window, "is_zoomed": window != Window(),
+        "messages": state.messages, "can_stop": can_stop(state.record), "resume": resume_command(run, state.record),
+    }  # fmt: skip
     return page(request, "run.html.j2", view)
 
 
@@ -99,35 +89,18 @@ def _facts(run: Run, state: RunState) -> list[tuple[str, str, str]]:
     progress = state.progress if state.progress and state.progress.step == state.running else None
     left = progress.seconds_left if progress and state.running else None
     now = time.time() if state.record.state == "running" else state.record.updated
+    cost = f"; cost {human_dollars(dollars)}" if dollars else ""
     facts = [
         ("State", run.state, f"{run.progress} steps"),
-        (
-            "Time",
-            human_seconds(now - state.record.started),
-            f"began {age(time.time() - state.record.started)} ago",
+        ("Time", human_seconds(now - state.record.started), f"began {age(time.time() - state.record.started)} ago"),
+        hours and ("Plan", human_seconds(hours * 3600), f"of training{cost}"),
+        progress and left is not None and ("Time left", human_seconds(left), f"of {state.running}: {progress.what}"),
+        run.dollars is not None and ("Cost", human_dollars(run.dollars), "so far, on demand"),
+        run.bits_per_byte is not None and (
+            "Bits per byte", human_figure(run.bits_per_byte), f"base: {human_figure(run.base_bits_per_byte)}; lower is better"
         ),
-    ]
-    if hours:
-        facts.append(
-            (
-                "Plan",
-                human_seconds(hours * 3600),
-                f"of training{f'; cost {human_dollars(dollars)}' if dollars else ''}",
-            )
-        )
-    if progress and left is not None:
-        facts.append(("Time left", human_seconds(left), f"of {state.running}: {progress.what}"))
-    if run.dollars is not None:
-        facts.append(("Cost", human_dollars(run.dollars), "so far, on demand"))
-    if run.bits_per_byte is not None:
-        facts.append(
-            (
-                "Bits per byte",
-                human_figure(run.bits_per_byte),
-                f"base: {human_figure(run.base_bits_per_byte)}; lower is better",
-            )
-        )
-    return facts
+    ]  # fmt: skip
+    return [fact for fact in facts if isinstance(fact, tuple)]
 
 
 def _flow(state: RunState) -> list[tuple[str, str, list[StepView]]]:
