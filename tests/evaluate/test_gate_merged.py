@@ -12,7 +12,7 @@ RUNNING_TEXT = ("merged - base", "adapted - base", "merged - adapted")
 
 
 def judged(
-    answering: tuple[str, ...] = (), kept: tuple[str, ...] = (), **candidates: dict[str, Any]
+    answering: tuple[str, ...] = (), of_champion: tuple[str, ...] = (), **candidates: dict[str, Any]
 ) -> GateVerdict:
     tables = dict.fromkeys(("base", "adapted", "merged"), table()) | candidates
     differences = dict.fromkeys(RUNNING_TEXT, SAME)
@@ -20,7 +20,13 @@ def judged(
         differences |= {"finetuned - base": SAME, "finetuned - merged": SAME}
         differences |= {"finetuned - merged, answers": BETTER}
     return apply_gate(
-        Gate(), tables, differences, CLEAN, AUDIT, answering={"finetuned", *answering}, kept=kept
+        Gate(),
+        tables,
+        differences,
+        CLEAN,
+        AUDIT,
+        answering={"finetuned", *answering},
+        of_champion=of_champion,
     )
 
 
@@ -70,7 +76,7 @@ def test_a_finetuned_model_is_compared_with_the_merged_one_that_it_began_with() 
 
 
 def test_models_that_a_retraining_took_as_they_are_are_judged_and_not_released() -> None:
-    verdict = judged(kept=("adapted", "merged"))
+    verdict = judged(of_champion=("adapted", "merged"))
 
     assert (verdict.passed, verdict.released, failed(verdict)) == (False, None, set())
     assert verdict.verdicts["model"].passed

@@ -94,7 +94,7 @@ def apply_gate(
     contamination: Contamination,
     mask_audit: Mapping[str, Any] | None = None,
     answering: Collection[str] = ("finetuned",),
-    kept: Collection[str] = (),
+    of_champion: Collection[str] = (),
 ) -> GateVerdict:
     """Judge the candidates that were measured, each for its own use.
 
@@ -108,7 +108,7 @@ def apply_gate(
         contamination: Of the held-out text, on which all candidates are scored.
         mask_audit: The adapter's `mask_audit.json`, where it has one.
         answering: Names of those that are asked through their chat template.
-        kept: Names of those that a retraining took as they are; they are judged, and there is nothing to release.
+        of_champion: Names of those that a retraining took as they are; they are judged, and there is nothing to release.
     """
     answers_measured = f"finetuned - {before_finetuning(tables)}, answers" in differences
     judge = _Judge(
@@ -131,7 +131,9 @@ def apply_gate(
             verdicts[each.kind] = Verdict(candidate=name, use=use, passed=not failed, failed=failed)
     # In the order of `CANDIDATES`: the last one is the better one.
     good = [
-        verdict.candidate for verdict in verdicts.values() if verdict.passed and verdict.candidate not in kept
+        verdict.candidate
+        for verdict in verdicts.values()
+        if verdict.passed and verdict.candidate not in of_champion
     ]
     return GateVerdict(
         passed=bool(good),

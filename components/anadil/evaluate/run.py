@@ -87,7 +87,7 @@ def run(job: Job) -> Figures:
     compare_own_chats(tables, material.own_chat)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
-        answering={each.name for each in candidates if each.answers}, kept=_kept(recipe),
+        answering={each.name for each in candidates if each.answers}, of_champion=_of_champion(recipe),
     )  # fmt: skip
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
@@ -111,7 +111,7 @@ def run(job: Job) -> Figures:
     }
 
 
-def _kept(recipe: Recipe) -> set[str]:
+def _of_champion(recipe: Recipe) -> set[str]:
     """Return the candidates that are the champion's own: on new chats alone, all but the finetuned model."""
     keeps_model = recipe.retrain is not None and recipe.retrain.keeps_model
     return {each.name for each in CANDIDATES if each.use != ANSWERS} if keeps_model else set()
