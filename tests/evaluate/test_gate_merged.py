@@ -11,13 +11,23 @@ from tests.evaluate.test_gate_checks import AUDIT, BETTER, CLEAN, SAME, answers,
 RUNNING_TEXT = ("merged - base", "adapted - base", "merged - adapted")
 
 
-def judged(answering: tuple[str, ...] = (), **candidates: dict[str, Any]) -> GateVerdict:
+def judged(
+    answering: tuple[str, ...] = (), of_champion: tuple[str, ...] = (), **candidates: dict[str, Any]
+) -> GateVerdict:
     tables = dict.fromkeys(("base", "adapted", "merged"), table()) | candidates
     differences = dict.fromkeys(RUNNING_TEXT, SAME)
     if "finetuned" in tables:
         differences |= {"finetuned - base": SAME, "finetuned - merged": SAME}
         differences |= {"finetuned - merged, answers": BETTER}
-    return apply_gate(Gate(), tables, differences, CLEAN, AUDIT, answering={"finetuned", *answering})
+    return apply_gate(
+        Gate(),
+        tables,
+        differences,
+        CLEAN,
+        AUDIT,
+        answering={"finetuned", *answering},
+        of_champion=of_champion,
+    )
 
 
 def test_of_two_models_that_pass_the_merged_one_is_released_for_continuing_text() -> None:
@@ -63,3 +73,10 @@ def test_a_finetuned_model_is_compared_with_the_merged_one_that_it_began_with() 
     [check] = [each for each in verdict.checks if each.name == "finetuned.bits_per_byte"]
     assert check.value == pytest.approx(1.01)
     assert verdict.released == "finetuned"
+
+
+def test_models_that_a_retraining_took_as_they_are_are_judged_and_not_released() -> None:
+    verdict = judged(of_champion=("adapted", "merged"))
+
+    assert (verdict.passed, verdict.released, failed(verdict)) == (False, None, set())
+    assert verdict.verdicts["model"].passed

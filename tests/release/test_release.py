@@ -87,7 +87,7 @@ def test_a_candidate_that_beats_the_champion_takes_its_place_and_says_who_what_a
     assert aliases(registry, champion.name) == {"champion": "2", "previous": "1"}
     assert record.reasons == (
         f"Version 2 of {champion.name}, the adapted model, is champion: it beats version 1 with 95 % confidence.",
-        "bits per byte over the champion's is 0.9 (0.8500 to 0.9500), the limit 1.02",
+        "Bits per byte over the champion's is 0.9 (0.8500 to 0.9500), the limit 1.02.",
     )
     assert record.uri == f"{tmp_path}/model/second"
     assert {check["name"] for check in record.checks} >= {"adapted.bits_per_byte_to_champion"}
@@ -152,7 +152,7 @@ def test_a_gate_that_released_none_leaves_the_champion_and_sends_the_reasons(
     assert (record.outcome, record.alias, record.version, record.previous) == ("refused", "", "", "1")
     assert record.reasons == (
         f"The gate released none, so version 1 of {champion.name} stays champion.",
-        "adapted: tokens per word over the base's is 0.5, the limit 1",
+        "Adapted: tokens per word over the base's is 0.5, the limit 1.",
     )
     assert aliases(registry, champion.name) == {"champion": "1"}
     assert [each.kind for each in events] == ["refused"]

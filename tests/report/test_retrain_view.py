@@ -160,6 +160,8 @@ def test_new_chats_are_told_also_where_no_text_is_new(tmp_path: Path) -> None:
     assert "No text was new, so this is the champion's training." in told[0]
     assert "on all text" not in told[0]
     assert "Without new text" not in told[1]
+    # A table of dashes would say the same once more.
+    assert ["| new files |" in each for each in told] == [False, True]
 
 
 def test_new_and_earlier_text_have_curves_of_their_own(tmp_path: Path) -> None:

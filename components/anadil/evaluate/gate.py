@@ -94,6 +94,7 @@ def apply_gate(
     contamination: Contamination,
     mask_audit: Mapping[str, Any] | None = None,
     answering: Collection[str] = ("finetuned",),
+    of_champion: Collection[str] = (),
 ) -> GateVerdict:
     """Judge the candidates that were measured, each for its own use.
 
@@ -107,6 +108,7 @@ def apply_gate(
         contamination: Of the held-out text, on which all candidates are scored.
         mask_audit: The adapter's `mask_audit.json`, where it has one.
         answering: Names of those that are asked through their chat template.
+        of_champion: Names of those that a retraining took as they are; they are judged, and there is nothing to release.
     """
     answers_measured = f"finetuned - {before_finetuning(tables)}, answers" in differences
     judge = _Judge(
@@ -128,7 +130,11 @@ def apply_gate(
             use = ANSWERS if name in answering else each.use
             verdicts[each.kind] = Verdict(candidate=name, use=use, passed=not failed, failed=failed)
     # In the order of `CANDIDATES`: the last one is the better one.
-    good = [verdict.candidate for verdict in verdicts.values() if verdict.passed]
+    good = [
+        verdict.candidate
+        for verdict in verdicts.values()
+        if verdict.passed and verdict.candidate not in of_champion
+    ]
     return GateVerdict(
         passed=bool(good),
         released=good[-1] if good else None,

@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
-from anadil.core.candidates import CANDIDATES
+from anadil.core.candidates import ANSWERS, CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
 from anadil.evaluate.candidate import Material, measure
@@ -34,6 +34,7 @@ from anadil.evaluate.scores_table import differences_of, log_scores, scores_tabl
 from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
+from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import read_corpora
@@ -86,7 +87,7 @@ def run(job: Job) -> Figures:
     compare_own_chats(tables, material.own_chat)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
-        answering={each.name for each in candidates if each.answers},
+        answering={each.name for each in candidates if each.answers}, of_champion=_of_champion(recipe),
     )  # fmt: skip
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
@@ -108,6 +109,12 @@ def run(job: Job) -> Figures:
         "gate": "passed" if verdict.passed else "failed",
         "released": verdict.released or "none",
     }
+
+
+def _of_champion(recipe: Recipe) -> set[str]:
+    """Return the candidates that are the champion's own: on new chats alone, all but the finetuned model."""
+    keeps_model = recipe.retrain is not None and recipe.retrain.keeps_model
+    return {each.name for each in CANDIDATES if each.use != ANSWERS} if keeps_model else set()
 
 
 def _candidates(job: Job) -> list[ScoredModel]:

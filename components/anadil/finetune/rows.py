@@ -13,6 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Self, get_args
 
@@ -99,13 +100,14 @@ def read_rows(
     settings, seed = job.recipe.finetune, job.recipe.seed
     path = rows_file(job, "rows")
     read = Counter[str]()
+    letters = letters_of(job.recipe.language_code)
+    chats = _counted(read_chats(job.files, dropped, columns=settings.columns, letters=letters), read)
+    # The recipe may hold out another share by now.
+    asked = {chat.id for chat in heldout}
     with _ChatFile(path) as file:
-        for chat, example in _encoded(job, tokenizer, dropped, heldout):
-            file.add(chat, example, "heldout")
-        letters = letters_of(job.recipe.language_code)
-        chats = read_chats(job.files, dropped, columns=settings.columns, letters=letters)
-        for chat, example in _encoded(job, tokenizer, dropped, _counted(chats, read)):
-            file.add(chat, example, split_of(chat, settings.validation_fraction, settings.heldout_fraction))
+        for chat, example in _encoded(job, tokenizer, dropped, chain(heldout, chats)):
+            part = split_of(chat, settings.validation_fraction, settings.heldout_fraction)
+            file.add(chat, example, "heldout" if chat.id in asked else part)
     rows = Dataset.from_file(str(path))
     parts = _without_repeats(file, path, dropped)
     num_rows = sum(map(len, parts.values()))

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from anadil import __version__
-from anadil.core.candidates import ANSWERS, BY_NAME
+from anadil.core.candidates import BY_NAME
 from anadil.core.errors import PreflightError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
@@ -43,10 +43,8 @@ def run(job: Job) -> Figures:
     scores = table_of(json.loads((job.inputs["scores"] / "scores.json").read_text(encoding="utf-8")))
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     candidate = released_name(scores)
-    # On new chats alone the adapter is all that a retraining makes. The model before it is the champion's own.
-    is_old = bool(candidate) and keeps_model(job) and BY_NAME[candidate].use != ANSWERS
     # A plain run of such a recipe has nothing to stand against, and must not move the model that people serve.
-    if champion is None or not candidate or is_old:
+    if champion is None or not candidate:
         record = _refused(job, scores, champion)
     else:
         record = _released(job, scores, candidate, champion)
@@ -63,11 +61,6 @@ def run(job: Job) -> Figures:
     return {"outcome": record.outcome, **({"version": record.version} if record.version else {})}
 
 
-def keeps_model(job: Job) -> bool:
-    """Return True for a retraining on new chats alone."""
-    return job.recipe.retrain is not None and job.recipe.retrain.keeps_model
-
-
 def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord:
     """The record where no alias is moved."""
     if champion is None:
@@ -79,7 +72,7 @@ def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord
         failed = [each for each in checks_of(scores) if each.get("enforced", True) and not each.get("passed")]
         reasons = [
             f"The gate released none, so version {champion.version} of {name} stays champion.",
-            *(f"{check_words(each, '', before(scores))} {outcome_words(each)}" for each in failed),
+            *(_sentence(each, "", scores) for each in failed),
         ]
     return ReleaseRecord(
         outcome="refused", name=name, previous=champion.version if champion else "", reasons=tuple(reasons),
@@ -149,7 +142,13 @@ def _reasons(
         yield f"{what}, is challenger: nothing shows with 95 % confidence that it beats {other}, which stays champion."
     for check in model.checks:
         if TO_CHAMPION in str(check.get("name")):
-            yield f"{check_words(check, model.candidate, before(model.table))} {outcome_words(check)}"
+            yield _sentence(check, model.candidate, model.table)
+
+
+def _sentence(check: Json, candidate: str, scores: Json) -> str:
+    words = check_words(check, candidate, before(scores))
+    weight = "" if check.get("enforced", True) else ", not decisive"
+    return f"{words[0].upper()}{words[1:]} {outcome_words(check)}{weight}."
 
 
 def _by(job: Job) -> dict[str, str]:

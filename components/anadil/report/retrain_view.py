@@ -124,9 +124,9 @@ def _cost(facts: Facts, keeps: Sequence[str]) -> str:
 
 
 def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
-    """A row for each source: files, documents and tokens that the champion has not read."""
+    """A row for each source: files, documents and tokens that the champion has not read; none where no text is new."""
     rows = []
-    for each in facts.corpora:
+    for each in () if retrain.keeps_model else facts.corpora:
         tokens = facts.manifests.get(word_of("tokens", each.source))
         is_new = word_of("corpus", each.source) not in retrain.keeps
         cells = _new_text(each, tokens) if is_new else ("none", *[DASH] * 6)
