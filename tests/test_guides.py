@@ -24,7 +24,7 @@ from tests.kit.page_commands import BLOCK, commands, lines
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 GUIDE = ROOT / "docs/guides/your-own-data.md"
-OTHERS = {
+OTHERS = {"alias",
     "aws", "curl", "find", "grype", "hf", "less", "llama-server", "mlflow", "ollama", "openssl", "podman",
     "source", "vllm", "wget", "xargs", "yoxla",
 }  # fmt: skip
@@ -102,8 +102,14 @@ def check_make(words: list[str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+def check_docker(words: list[str]) -> None:
+    place = next(place for place, word in enumerate(words) if word.startswith("anadil/laptop:"))
+    check_anadil(words[place + 1 :])
+
+
 CHECKS = {
     "anadil": check_anadil,
+    "docker": check_docker,
     "helm": check_helm,
     "kubectl": check_kubectl,
     "make": check_make,
@@ -119,7 +125,7 @@ def test_every_command_is_known_to_the_program_that_takes_it(page: Path) -> None
             continue
         if program.startswith("images/"):
             assert (ROOT / program).is_file(), named(page, [program, *words])
-            assert not words or words[0] in ("all", *IMAGES.values()) or "/" in words[0]
+            assert not words or words[0] in ("all", "laptop", *IMAGES.values()) or "/" in words[0]
             continue
         assert program in CHECKS, f"{named(page, [program, *words])}: no program that is known"
         try:

@@ -1,19 +1,15 @@
 """A model that only continues text beside a champion that answers."""
 
-import json
 from pathlib import Path
 
 import pytest
 
 from anadil.artifacts import artifact
-from anadil.recipe.load import parse_recipe
-from anadil.release import run as release
 from anadil.release.registry.client import RegisteredModel
 from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import target_alias
-from anadil.runtime.job import Job
 from tests.kit.promotable import model
-from tests.kit.releasing import retraining, week
+from tests.kit.releasing import week
 
 
 def champion_of(root: Path, kind: str) -> RegisteredModel:
@@ -30,25 +26,3 @@ def test_a_model_that_only_continues_text_does_not_replace_one_that_answers(
     made = week(tmp_path, "second", champion.digest)
 
     assert target_alias(champion, check_promotable(made["scores"], made["model"])) == alias
-
-
-def test_the_champions_own_model_is_not_released_anew_where_only_chats_are_new(tmp_path: Path) -> None:
-    champion = champion_of(tmp_path, "adapter")
-    made = week(tmp_path, "second", champion.digest)
-    data = json.loads(retraining(tmp_path, "http://nowhere:1", champion).model_dump_json())
-    data["retrain"]["champion"]["artifacts"] = {"model": made["model"]}
-    data["retrain"]["keeps"] = ["model"]
-    out = tmp_path / "out"
-    out.mkdir()
-    job = Job(
-        recipe=parse_recipe(json.dumps(data), "derived"), inputs={"scores": Path(made["scores"])}, uris=made, out=out,
-        work=tmp_path / "work", base_cache=tmp_path,
-    )  # fmt: skip
-
-    figures = release.run(job)
-
-    assert figures == {"outcome": "refused"}
-    assert (
-        "The gate released none, so version 1 of anadil-az stays champion."
-        in (out / "release.json").read_text()
-    )

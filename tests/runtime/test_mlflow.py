@@ -17,7 +17,7 @@ from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 PASSWORD = "hunter2-and-more"
-PARENT = "(select run_uuid from runs where name = 'flow')"
+PARENT = "(select run_uuid from runs where name in ('first', 'flow'))"
 
 
 WORDS = ("--experiment", "az", "--name", "flow")
@@ -111,7 +111,7 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
     assert sorted(found) == [
         ("clean", "FINISHED"),
         ("clean", "KILLED"),
-        ("flow", "FAILED"),
+        ("first", "FAILED"),  # as its spool is called
         ("flow", "KILLED"),
         ("pretrain", "FAILED"),
     ]
@@ -122,7 +122,7 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
         "and t.key = 'mlflow.parentRunId' join runs parent on parent.run_uuid = t.value",
     )
 
-    assert sorted(parents) == [("clean", "flow"), ("clean", "flow"), ("pretrain", "flow")]
+    assert sorted(parents) == [("clean", "first"), ("clean", "flow"), ("pretrain", "first")]
 
 
 @pytest.mark.slow

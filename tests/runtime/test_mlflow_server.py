@@ -14,7 +14,7 @@ from anadil.artifacts import storage
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.reachable import SAGEMAKER_VARIABLE
-from anadil.runtime.tracking_spool import DONE, has_unsent
+from anadil.runtime.tracking_spool import has_unsent
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer
@@ -176,7 +176,6 @@ def test_a_server_that_is_killed_while_a_run_goes_on_loses_nothing(
     noted = (spool / "sent.json").read_text(encoding="utf-8")
     send(spool, mlflow_server.uri, "killed")
     (spool / "sent.json").write_text(noted, encoding="utf-8")
-    (spool / DONE).unlink()
     send(spool, mlflow_server.uri, "killed")
 
     client = mlflow_server.client()

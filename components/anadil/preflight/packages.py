@@ -5,6 +5,7 @@ import platform
 import re
 import sys
 from importlib import metadata
+from importlib.machinery import PathFinder
 
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
@@ -43,7 +44,9 @@ def missing_packages(extra: str) -> list[str]:
 def _is_installed(name: str) -> bool:
     module = IMPORT_NAMES.get(name, name.replace("-", "_"))
     try:
-        return importlib.util.find_spec(module.split(".")[0]) is not None
+        # Setuptools hooks into importlib.util, and warns at the name of pip.
+        find = PathFinder.find_spec if module == "pip" else importlib.util.find_spec
+        return find(module.split(".")[0]) is not None
     except (ImportError, ValueError):
         return False
 
