@@ -38,14 +38,14 @@ Watch = Callable[[bool], None]
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """What the steps of one stretch took."""
+    """Time of a step in one stretch, and the server's share of the machine meanwhile."""
 
     seconds: float
-    """By the clock, each step."""
+    """Clock time of a step."""
     cpu_s: float
-    """Of all processes of the training, each step."""
+    """CPU time of a step, in all processes of the training."""
     server_share: float
-    """Of the machine's CPU time, by the server."""
+    """Share of the machine's CPU time that the server takes, 0 to 1."""
 
 
 @contextmanager

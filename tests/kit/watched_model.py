@@ -1,4 +1,4 @@
-"""What a run leaves of a tokenizer, chats and answers, for pages that show them."""
+"""Tokenizer, chats and answers of a run, for pages that show them."""
 
 import json
 from pathlib import Path

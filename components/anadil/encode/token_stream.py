@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
-    # Which knows the stream, and reads it where it lies.
+    # That module reads stored tokens in place, and imports this one.
     from anadil.encode.stored_tokens import StoredIds, StoredStarts
 
 Ids = npt.NDArray[np.int32]

@@ -27,6 +27,8 @@ EXTENDED = {stage.extends: stage.writes for stage in FLOW if stage.extends}
 PREFERENCE = "finetune.preference.inputs"
 """Recipe key of the pairs, which finetuning learns beside the chats."""
 DIGITS = 16
+ANEW = ", or train anew: --from-base"
+"""End of an error where something of the champion is gone. A run from the base needs another remedy."""
 log = logging.getLogger(__name__)
 Made = tuple[str, Manifest]
 """URI and manifest of an artifact."""
@@ -142,7 +144,7 @@ class _Walk:
         try:
             return self._chain(adapter, STAGES["finetune"].extends)
         except IntegrityError as error:
-            log.warning("%s. Until then its chats count as new", str(error).partition(", or train anew")[0])
+            log.warning("%s. Until then its chats count as new", str(error).removesuffix(ANEW))
             return [adapter]
 
     def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
@@ -170,7 +172,7 @@ class _Walk:
             return places[-1]
         raise IntegrityError(
             f"{self.champion.uri}: its {reader.kind} was made from the {word} {digest[:DIGITS]}, and none with that digest "
-            f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root, or train anew: --from-base"
+            f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root{ANEW}"
         )
 
     def _overlap(self, name: str, model: Manifest) -> Made | None:

@@ -108,12 +108,13 @@ def follow_lines(
 
 
 def noted(path: Path, **words: str) -> dict[str, str]:
-    """Note words in a sender's file about a run, and return all that it holds; empty at first."""
+    """Note words, if there are any, in a sender's file about a run, and return all that it holds; empty at first."""
     state: dict[str, str] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    state |= words
-    draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(state), encoding="utf-8")
-    draft.replace(path)
+    if words:
+        state |= words
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(state), encoding="utf-8")
+        draft.replace(path)
     return state
 
 

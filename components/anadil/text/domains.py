@@ -13,26 +13,9 @@ OTHER = "other"
 """The domain of all the rest."""
 PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".wet", ".parquet")
 """Ends of file names that say nothing about the text."""
-SECOND_LEVELS = frozenset(
-    [
-        "ac",
-        "biz",
-        "co",
-        "com",
-        "edu",
-        "gob",
-        "gov",
-        "go",
-        "info",
-        "mil",
-        "name",
-        "ne",
-        "net",
-        "or",
-        "org",
-        "pp",
-    ]
-)
+SECOND_LEVELS = (
+    "ac", "biz", "co", "com", "edu", "gob", "gov", "go", "info", "mil", "name", "ne", "net", "or", "org", "pp",
+)  # fmt: skip
 SOURCE = re.compile(r"(?P<file>.*?):\d+(?: (?P<origin>.*))?", re.DOTALL)
 """As `clean` writes sources: the file, the place in it, and what the record itself names as its source."""
 

@@ -114,8 +114,10 @@ def _priced(*, is_from_base: bool) -> Iterator[None]:
     except IntegrityError as error:
         if not is_from_base:
             raise
+        from anadil.retrain.lineage import ANEW
+
         # A run from the base is what the error asks for.
-        fault = str(error).partition(", or train anew")[0]
+        fault = str(error).removesuffix(ANEW)
         raise IntegrityError(
             f"a run from the base is priced by the champion's artifacts. {fault}, or run it without --plan and without a "
             "limit: --set retrain.max_usd=null"
