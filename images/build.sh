@@ -45,7 +45,5 @@ for name in $names; do
     *1) "$BUILDER" push --digestfile "$scratch/digest" "$image" >&2 ;;
     *) "$BUILDER" images --digests --format '{{.Digest}}' "$image" | head -n 1 > "$scratch/digest" ;;
     esac
-    # The chart refuses what it has no place for.
-    note= && [ "$name" != laptop ] || note="# "
-    echo "  $note$name: $(cat "$scratch/digest")"
+    echo "  $name: $(cat "$scratch/digest")"
 done

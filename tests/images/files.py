@@ -4,13 +4,13 @@ import re
 import tomllib
 from pathlib import Path
 
-from anadil.core.stages import IMAGES, LAPTOP, STEP_IMAGES, TORCH_IMAGES, rooms_of
+from anadil.core.stages import ALL_IMAGES, IMAGES, TORCH_IMAGES, rooms_of
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "images"
 TORCH = TORCH_IMAGES
 STAGES = tuple(sorted(set(IMAGES.values()) - {"tools"}))
-NAMES = (*STEP_IMAGES, "pipelines", "mlflow", LAPTOP)
+NAMES = ALL_IMAGES
 PIN = re.compile(r"^([a-z0-9][a-z0-9._-]*)==(\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})*)$", re.MULTILINE)
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 

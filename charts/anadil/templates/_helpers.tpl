@@ -119,7 +119,7 @@ default
 {{- with .Values.images.registry -}}
 {{- $_ := set $cluster "image" (printf "%s/anadil/{stage}:{version}" (trimSuffix "/" .)) -}}
 {{- end -}}
-{{- with omit .Values.digests "mlflow" "pipelines" -}}
+{{- with .Values.digests -}}
 {{- $_ := set $cluster "digests" . -}}
 {{- end -}}
 {{- with .Values.images.pullSecrets -}}

@@ -329,6 +329,8 @@ STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *dict.fromkeys(ENGINE_IMAGES.val
 """All that a pod of a run may need."""
 LAPTOP = "laptop"
 """Image that holds every stage and the local runner: the whole program for a machine with docker alone."""
+ALL_IMAGES = (*STEP_IMAGES, "pipelines", "mlflow", LAPTOP)
+"""All that `images/build.sh all` makes."""
 TORCH_IMAGES = (*dict.fromkeys(stage.image for stage in FLOW if stage.uses_model), LAPTOP)
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_model import (
     BEGIN,
@@ -19,6 +20,8 @@ from anadil.artifacts.base_model import (
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
 from anadil.artifacts.weight_files import has_weights, stored_tensors
 from anadil.core.errors import DataError, PreflightError
+from anadil.finetune import start_adapter
+from anadil.finetune.start_adapter import refuse_other_form
 from anadil.model.family_table import check_family
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
@@ -228,6 +231,24 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
         return passed(KEY, detail, "; ".join(_short(said)))
 
     return inspect_where_visible(KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here))
+
+
+def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
+    """Compare the adapter that finetuning begins with with the recipe; its model is compared once it is there.
+
+    Raises:
+        DataError: There is no finished adapter.
+        RecipeError: It has another form.
+    """
+    place = str(recipe.finetune.start_from)
+
+    def inspect() -> CheckResult:
+        refuse_other_form(place, finished_manifest(place, start_adapter.KIND), recipe)
+        return passed(start_adapter.KEY, "an adapter of the recipe's form")
+
+    return inspect_where_visible(
+        start_adapter.KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here)
+    )
 
 
 def _short(lines: list[str]) -> list[str]:

@@ -21,7 +21,7 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
-from anadil.preflight.base_model import inspect_base, inspect_kind, inspect_start_point
+from anadil.preflight.base_model import inspect_base, inspect_kind, inspect_start_adapter, inspect_start_point
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
@@ -180,6 +180,11 @@ def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:
         yield inspect_start_point(planned.recipe, here=planned.here)
 
 
+def _start_adapter(planned: PlannedRun) -> Iterator[CheckResult]:
+    if planned.recipe.finetune.start_from and "finetune" in planned.names:
+        yield inspect_start_adapter(planned.recipe, here=planned.here)
+
+
 def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
     if STAGES["clean"] not in planned.stages:
         return
@@ -237,6 +242,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
     Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
+    Check(name=STAGES["finetune"].extends, by=EVERY, function=_start_adapter, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.preflight import this_machine
 from anadil.preflight.check import CheckResult
 from anadil.preflight.packages import missing_packages, require_packages
+from anadil.recipe.load import load_recipe
+from anadil.runtime.cache_key import recipe_origin
 from tests.cli.doctor.lines import run_checks
 
 TINY = "base.model=tiny"
@@ -151,6 +154,23 @@ def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pyte
 
     assert check.status == "failed"
     assert "give the directory as base.model" in check.remedy
+
+
+def test_an_adapter_to_begin_with_is_looked_for_before_anything_is_trained(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    artifact.seal(other, kind="adapter", origin={"recipe finetune.rank": "8"})
+    fitting = tmp_path / "fitting"
+    fitting.mkdir()
+    artifact.seal(fitting, kind="adapter", origin=recipe_origin(load_recipe("smoke"), ("finetune",)))
+
+    absent = found("finetune.start_from", f"finetune.start_from={tmp_path}/none", work=tmp_path)
+    wrong = found("finetune.start_from", f"finetune.start_from={other}", work=tmp_path)
+    right = found("finetune.start_from", f"finetune.start_from={fitting}", work=tmp_path)
+
+    assert (absent.status, wrong.status, right.status) == ("failed", "failed", "passed")
+    assert "no finished adapter there" in absent.detail
+    assert "another form than the recipe's adapter: finetune.rank" in wrong.detail
 
 
 def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
