@@ -259,6 +259,18 @@ def test_places_on_a_claim_are_fine(recipe_file: str) -> None:
     check_reach(recipe)
 
 
+def test_a_tracker_that_pods_cannot_log_in_to_is_told_before_a_run(
+    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("submit", recipe_file, "--dry-run", "--set", "tracking.uri=wandb://az-team/az")
+    said = "wandb: wandb://az-team/az: pods have no login of W&B, so nothing would arrive"
+
+    assert anadil(*words) == 0
+    assert said in capsys.readouterr().err
+    assert anadil(*words, "--set", "cluster.secrets={team: [WANDB_API_KEY]}") == 0
+    assert "no login of W&B" not in capsys.readouterr().err
+
+
 def settings(*given: str) -> list[str]:
     return [word for each in given for word in ("--set", each)]
 

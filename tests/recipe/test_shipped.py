@@ -45,7 +45,7 @@ def test_text_on_the_command_line_takes_the_place_of_the_sources_and_says_so(
     assert all(phase.mix is None for phase in recipe.pretrain.phases)
     [line] = caplog.messages
     assert line.endswith(
-        f"--set clean.inputs is the only text; set aside: sources {', '.join(load_recipe(name).sources)}"
+        f"clean.inputs, as given here, is the only text; set aside: sources {', '.join(load_recipe(name).sources)}"
     )
 
 
@@ -59,7 +59,9 @@ def test_chats_on_the_command_line_take_the_place_of_weighed_ones_and_say_so(
 
     assert [recipe.finetune.mix for recipe in (alone, beside, weighed)] == [{}, {"chats": 0.5}, {"mine": 2.0}]
     [line] = caplog.messages
-    assert line.endswith("--set finetune.inputs are the only chats; set aside: finetune.mix of chats")
+    assert line.endswith(
+        "finetune.inputs, as given here, are the only chats; set aside: finetune.mix of chats"
+    )
 
 
 def test_sources_on_the_command_line_beside_another_text_are_not_set_aside() -> None:

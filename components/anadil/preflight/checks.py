@@ -28,6 +28,7 @@ from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.merge import inspect_merge, inspect_tuning_text
 from anadil.preflight.packages import require_packages
 from anadil.preflight.places import check_reach, check_shared
+from anadil.preflight.services import warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
@@ -250,6 +251,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         name="tracking", by=(DOCTOR,), remedy="correct the variable, or set tracking.uri",
         function=lambda each: this_machine.check_tracking(each.recipe, each.work),
     ),
+    Check(name="tracking", by=(SUBMIT,), function=lambda each: warn_of_tracker(each.recipe)),
     Check(name="device", by=(DOCTOR,), function=lambda _: this_machine.check_device()),
 )  # fmt: skip
 

@@ -22,7 +22,7 @@ from anadil.core.log import masked
 from anadil.core.stages import IMAGES
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
-from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
+from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder
 from anadil.runtime.alerts import NoRedirect
 from anadil.runtime.tracking_spool import tracker_address
 
@@ -175,13 +175,8 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
     if uri is None or uri == "off":
         yield skipped("mlflow", "no tracking server is set")
         return
-    if tracker(uri) == WANDB:
-        yield _wandb_key(recipe, uri)
-        return
     if not uri.startswith(("http://", "https://")):
-        remedy = "set tracking.uri: http://mlflow:5000 or the like"
-        what = "directory" if tracker(uri) == TENSORBOARD else "database file"
-        yield failed("mlflow", f"{masked(uri)}: pods do not share a {what}", remedy)
+        yield _pods_tracker(recipe, uri)
         return
     base, headers = _without_password(uri.rstrip("/"))
     if http_get(f"{base}/health", headers).status == 0:
@@ -206,13 +201,39 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
         yield passed("mlflow", f"{base} answers")
 
 
-def _wandb_key(recipe: Recipe, uri: str) -> CheckResult:
-    given = {key: secret for secret, keys in recipe.cluster.secrets.items() for key in keys}
-    # Without a login a pod keeps its lines, which end with it. With WANDB_MODE it is said what becomes of them.
-    if secret := given.get("WANDB_API_KEY") or given.get("WANDB_MODE"):
-        return passed("wandb", f"{uri}: pods have the login of the Secret {secret}")
-    remedy = "name a Secret that holds WANDB_API_KEY: cluster.secrets: {wandb: [WANDB_API_KEY]}"
-    return failed("wandb", f"{uri}: pods have no login of W&B, so nothing would arrive", remedy)
+def warn_of_tracker(recipe: Recipe) -> Iterator[CheckResult]:
+    """Warn of a tracker that no pod reaches, without a call. A pod may get a login that no recipe names."""
+    uri = recipe.tracking.uri
+    if uri in (None, "off") or str(uri).startswith(("http://", "https://")):
+        return
+    result = _pods_tracker(recipe, str(uri))
+    if result.status == "failed":
+        yield skipped(result.name, result.detail, result.remedy)
+
+
+def _pods_tracker(recipe: Recipe, uri: str) -> CheckResult:
+    """Say whether pods reach a tracker that has no web address."""
+    scheme = uri.partition(":")[0].lower()
+    if scheme == WANDB:
+        given = {key: secret for secret, keys in recipe.cluster.secrets.items() for key in keys}
+        # Without a login a pod keeps its lines, which end with it. With WANDB_MODE it is said what becomes of them.
+        if secret := given.get("WANDB_API_KEY") or given.get("WANDB_MODE"):
+            return passed("wandb", f"{uri}: pods have the login of the Secret {secret}")
+        remedy = "name a Secret that holds WANDB_API_KEY: cluster.secrets: {wandb: [WANDB_API_KEY]}"
+        return failed("wandb", f"{uri}: pods have no login of W&B, so nothing would arrive", remedy)
+    if scheme == TENSORBOARD:
+        folder = tensorboard_folder(uri)
+        claims = [each for each in recipe.cluster.volumes if not each.read_only and each.holds(folder)]
+        if claims:
+            return passed("tensorboard", f"{folder} is on claim {claims[0].claim}")
+        remedy = (
+            "name the claim of that directory in cluster.volumes, or set tracking.uri: http://mlflow:5000"
+        )
+        return failed("tensorboard", f"{uri}: pods do not share a directory", remedy)
+    if scheme.startswith("sqlite"):
+        remedy = "set tracking.uri: http://mlflow:5000 or the like"
+        return failed("mlflow", f"{masked(uri)}: pods do not share a database file", remedy)
+    return skipped("mlflow", f"{masked(uri)} is asked by pods alone")
 
 
 def _without_password(uri: str) -> tuple[str, dict[str, str]]:

@@ -172,7 +172,7 @@ def _set_sources_aside(data: dict[str, Any], phases: Sequence[dict[str, Any]], n
     """Take away the sources, and the shares of the phases, of which none is left."""
     if isinstance(data.get("sources"), dict) and (sources := data.pop("sources")):
         names = ", ".join(map(str, sources))
-        log.warning("%s: --set clean.inputs is the only text; set aside: sources %s", name, names)
+        log.warning("%s: clean.inputs, as given here, is the only text; set aside: sources %s", name, names)
         for phase in phases:
             for key in SHARES:
                 phase.pop(key, None)
@@ -194,7 +194,7 @@ def _set_weights_aside(data: dict[str, Any], gone: set[str], name: str) -> None:
     mix = data["finetune"].get("mix")
     if isinstance(mix, dict) and (names := sorted(gone & mix.keys())):
         log.warning(
-            "%s: --set finetune.inputs are the only chats; set aside: finetune.mix of %s",
+            "%s: finetune.inputs, as given here, are the only chats; set aside: finetune.mix of %s",
             name,
             ", ".join(names),
         )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -187,5 +188,23 @@ def test_mlflow_that_is_away_is_no_failure(closed_port: int, wanted: Recipe) -> 
     assert "inside the cluster" in check.remedy
 
 
-def test_pods_do_not_share_a_database_file(wanted: Recipe) -> None:
-    assert mlflow(wanted, "sqlite:///mlflow.db").status == "failed"
+@pytest.mark.parametrize(
+    ("uri", "status"),
+    [
+        ("sqlite:///mlflow.db", "failed"),
+        ("tensorboard:/data/events", "failed"),
+        ("tensorboard:/fsx/events", "passed"),
+        ("arn:aws:sagemaker:eu-central-1:123456789012:mlflow-tracking-server/az", "skipped"),
+        ("postgresql://mlflow.example/az", "skipped"),
+    ],
+)
+def test_a_tracker_without_a_web_address(wanted: Recipe, uri: str, status: str) -> None:
+    claimed = again(wanted, "cluster.volumes=[{claim: fsx, path: /fsx}]")
+
+    check = mlflow(claimed, uri)
+    warnings = list(services.warn_of_tracker(again(claimed, f"tracking.uri={uri}")))
+
+    assert check.status == status
+    # A start is not refused for its tracker, but says so.
+    expected = [replace(check, status="skipped")] if status == "failed" else []
+    assert warnings == expected
