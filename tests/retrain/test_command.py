@@ -6,7 +6,7 @@ import shutil
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -15,7 +15,7 @@ from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.cli.runs import retrain
 from anadil.cli.runs.run import after_failure
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import AnadilError, DataError, PreflightError, Stopped
 from anadil.preflight.week_cost import RunCost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -25,6 +25,9 @@ from anadil.retrain.ledger import Ledger
 from anadil.runtime.run_record import record_step, write_recipe
 from anadil_pipelines.laptop import StepResults
 from tests.kit.retraining import NAME, Registry, add_text, make_week, recipe_of
+
+if TYPE_CHECKING:
+    from anadil.runtime.alerts import Event
 
 DEAR = RunCost(documents=1, tokens=1, steps=1, hours=1.0, usd=6.0)
 
@@ -153,10 +156,15 @@ def test_text_that_is_refused_is_no_failure_and_no_command_to_repeat(
             raise DataError("the new text is refused for 1 reason: growth")
         return StepResults(exit_code=3, run="run-1")
 
+    events: list[Event] = []
     monkeypatch.setattr(retrain, "run_recipe", run)
+    monkeypatch.setattr(retrain, "notify", events.append)
 
     assert call(tmp_path) == 3
 
+    assert [(each.kind, each.run, each.stage) for each in events] == [("refused", "run-1", "admit")]
+    assert "the new text is refused for 1 reason: growth" in events[0].message
+    assert "the champion stays as it is" in events[0].resume
     [entry] = Ledger(str(recipe.storage.root), NAME).read()
     assert (entry.outcome, entry.exit_code) == ("text refused", 3)
     assert entry.reason == "admit: the new text is refused for 1 reason: growth"
@@ -175,18 +183,28 @@ def test_how_the_first_champion_is_made_repeats_the_options(
     assert first in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "num_events"), [(PreflightError("no memory"), 1), (Stopped("no memory"), 0)]
+)
 def test_an_error_before_the_run_stands_in_the_ledger(
-    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, recipe: Recipe, monkeypatch: pytest.MonkeyPatch, error: AnadilError, num_events: int
 ) -> None:
     def run(*_: object) -> StepResults:
-        raise PreflightError("no memory")
+        raise error
 
+    events: list[Event] = []
     monkeypatch.setattr(retrain, "run_recipe", run)
+    monkeypatch.setattr(retrain, "notify", events.append)
 
-    assert call(tmp_path) == 4
+    assert call(tmp_path) == error.exit_code
+
+    # Whoever stops it knows.
+    assert [(each.kind, each.run, each.message) for each in events] == [
+        ("failed", NAME, "no memory")
+    ] * num_events
 
     [entry] = Ledger(str(recipe.storage.root), NAME).read()
-    assert (entry.outcome, entry.reason) == ("failed", "no memory")
+    assert (entry.outcome, entry.reason) == ("failed" if num_events else "stopped", "no memory")
 
 
 def test_without_new_text_it_ends_at_once(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from anadil.cli.options import (
     WORK,
@@ -19,11 +19,12 @@ from anadil.cli.options import (
     add_work_option,
 )
 from anadil.cli.output import print_data, print_json, print_lines
-from anadil.cli.runs.run import run_recipe, with_root, work_of
-from anadil.core.errors import IntegrityError
+from anadil.cli.runs.run import after_failure, run_recipe, with_root, work_of
+from anadil.core.errors import AnadilError, IntegrityError, Stopped
 from anadil.core.stages import FLOW
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import Event, notify
 
 if TYPE_CHECKING:
     from anadil.preflight.week_cost import WeekCost
@@ -71,8 +72,19 @@ def _retrain(options: argparse.Namespace) -> int:
     name, _ = champion_name(recipe)
     root = str(recipe.storage.root)
     # Before the registry is asked: another retraining may be about to move the champion.
-    with exclusive(root, name):
+    with exclusive(root, name), _errors_notified(name):
         return _run_alone(recipe, options, Ledger(root, name))
+
+
+@contextmanager
+def _errors_notified(name: str) -> Iterator[None]:
+    """Tell people of a retraining that an error ends: nobody reads what a schedule prints."""
+    try:
+        yield
+    except AnadilError as error:
+        if not isinstance(error, Stopped):
+            notify(Event(kind="failed", run=name, stage="retrain", message=str(error)))
+        raise
 
 
 def _with_registry(recipe: Recipe, options: argparse.Namespace) -> Recipe:
@@ -177,6 +189,18 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         if end.outcome == "champion":
             end = as_registered(end, champion_version(recipe))
         endings.append(end)
+    if end.outcome in ("failed", "text refused"):
+        kind: Literal["failed", "refused"] = "failed" if end.outcome == "failed" else "refused"
+        after = after_failure(str(recipe.storage.root), steps.run)
+        notify(
+            Event(
+                kind=kind,
+                run=steps.run,
+                stage=step,
+                message=why or f"exit code {steps.exit_code}",
+                resume=after,
+            )
+        )
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
     return end.exit_code or 0
