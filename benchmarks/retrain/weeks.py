@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--lr", type=float, default=1e-3)
     made.add_argument("--precision", default="auto")
     made.add_argument("--documents", type=int, help="at most so many of a language")
+    text = "a week ends with the mean of so many checkpoints, in place of a decay (default: it decays)"
+    made.add_argument("--average", type=int, metavar="N", help=text)
     return made
 
 
@@ -61,11 +63,9 @@ def write_texts(folder: Path, most: int | None) -> None:
         for name in ("az", "en")
     )  # fmt: skip
     trained = [text for at, text in enumerate(az) if at % HELD_OUT_EVERY]
-    week = len(trained) // PARTS
-    bodies = {
-        f"week-{number}": trained[(number - 1) * week : number * week] for number in range(1, WEEKS + 1)
-    }
-    bodies["first"] = trained[WEEKS * week :]
+    parts = equal_parts(trained)
+    bodies = {f"week-{number}": parts[number - 1] for number in range(1, WEEKS + 1)}
+    bodies["first"] = [text for part in parts[WEEKS:] for text in part]
     bodies["english"] = [text for at, text in enumerate(en) if at % HELD_OUT_EVERY]
     scored = {"az": az[::HELD_OUT_EVERY], "en": en[::HELD_OUT_EVERY], "week-1": bodies["week-1"]}
     bodies |= {
@@ -73,6 +73,16 @@ def write_texts(folder: Path, most: int | None) -> None:
     }
     for name, texts in bodies.items():
         write_lines(folder / f"{name}.jsonl", [{"text": text} for text in texts])
+
+
+def equal_parts(texts: Sequence[str]) -> list[list[str]]:
+    """Cut texts, in their order, into `PARTS` of about as many characters: a week's share of the cost is that of its text."""
+    parts: list[list[str]] = [[] for _ in range(PARTS)]
+    whole, before = sum(map(len, texts)), 0
+    for text in texts:
+        parts[PARTS * before // whole].append(text)
+        before += len(text)
+    return parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +171,9 @@ class Weeks:
     def week(self, name: str, number: int) -> dict[str, Any]:
         """Retrain the champion on the text of a week."""
         self.add_text(name, f"week-{number}")
-        return self.run(name, f"week-{number}", "retrain", str(self.recipe(name)), *self.options(name))
+        asked = self.asked.average
+        mean = ("--set", f"merge.average_last={asked}", "--set", "pretrain.decay_fraction=0") if asked else ()
+        return self.run(name, f"week-{number}", "retrain", str(self.recipe(name)), *mean, *self.options(name))
 
     def options(self, name: str) -> list[str]:
         """Return the options that commands share."""
@@ -169,10 +181,11 @@ class Weeks:
 
 
 def bits(made: Mapping[str, Any]) -> dict[str, float]:
-    """Return bits per byte of a run's trained model, by body of text."""
+    """Return bits per byte of a run's merged model, else of its trained one, by body of text."""
     scores = Path(made["result"]["scores"]) / "scores.json"
-    adapted = json.loads(scores.read_text(encoding="utf-8"))["candidates"]["adapted"]
-    return {"az": adapted["bits_per_byte"], **adapted["retained"]}
+    candidates = json.loads(scores.read_text(encoding="utf-8"))["candidates"]
+    model = candidates.get("merged") or candidates["adapted"]
+    return {"az": model["bits_per_byte"], **model["retained"]}
 
 
 def seconds(made: Mapping[str, Any]) -> dict[str, float]:
