@@ -220,6 +220,19 @@ def test_a_short_week_writes_as_many_checkpoints_as_the_merge_averages() -> None
     assert week.averaged_steps == (5, 10, 15, 20)
 
 
+def test_a_week_of_fewer_steps_than_the_merge_averages_is_not_refused() -> None:
+    recipe = recipe_of(merge={"average_last": 8})
+    settings = week_settings(recipe, [part("", 5_000), part("", 15, new=True)])
+    alone = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": None})})
+
+    week = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": "model"})})
+    week.refuse_few_checkpoints()
+
+    assert week.averaged_steps == (1, 2, 3)
+    with pytest.raises(ValueError, match=r"merge.average_last is 8"):
+        alone.refuse_few_checkpoints()
+
+
 def test_a_source_may_not_have_the_name_of_new_text() -> None:
     with pytest.raises(
         ValidationError, match=r"new_web: is the name that retrain gives to the new text of web"

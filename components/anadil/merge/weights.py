@@ -301,13 +301,19 @@ def _differs(model: ModelWeights, minus: ModelWeights, row: int) -> bool:
     return any(not torch.equal(model.rows(name, row, 1), minus.rows(name, row, 1)) for name in model.tables)
 
 
+def averaged_steps(model: Path) -> list[int]:
+    """Read the steps of the checkpoints whose mean a model artifact holds; empty where it holds none."""
+    steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
+    return steps
+
+
 def average_steps(model: Path, number: int) -> list[int]:
-    """Read the steps of the checkpoints whose mean a model artifact holds.
+    """Read the steps of a mean of so many checkpoints.
 
     Raises:
-        DataError: It holds none, or one of another number.
+        DataError: The model artifact holds none, or one of another number.
     """
-    steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
+    steps = averaged_steps(model)
     if len(steps) != number:
         held = f"the mean of {len(steps)} checkpoints" if steps else "no mean of checkpoints"
         key = f"set the key to {len(steps)}" if steps else "leave the key out"

@@ -288,11 +288,13 @@ class Recipe(StrictModel):
     def refuse_few_checkpoints(self) -> None:
         """Check that training writes as many checkpoints as the merge averages; `max_epochs` may shorten it later.
 
+        A retraining averages those that it has: a schedule must not end because a week was short.
+
         Raises:
             ValueError: It writes fewer.
         """
         steps, number = self.averaged_steps, self.merge.average_last if self.merge else None
-        if number is not None and len(steps) < number:
+        if number is not None and len(steps) < number and not (steps and self.continues_champion):
             written = f" (steps {', '.join(map(str, steps))})" if steps else ""
             raise ValueError(
                 f"merge.average_last is {number}, and the phases that train the same weights as the last one write "
