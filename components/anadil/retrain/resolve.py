@@ -105,6 +105,13 @@ def _lines_of_run(
         "weights of the champion" if start == lineage.places["model"] else "plateau checkpoint, with moments"
     )
     yield f"training begins with the {begin}: {start}"
+    is_averaged = derived.merge and derived.merge.average_last
+    if start == lineage.plateau and derived.pretrain.decay_fraction and not is_averaged:
+        # Measured: benchmarks/retrain, "How a week ends".
+        yield (
+            f"its rate falls in {100 * derived.pretrain.decay_fraction:g} % of the week's own steps, which is short; the mean of "
+            "the week's checkpoints may serve better: --set merge.average_last=8 --set pretrain.decay_fraction=0"
+        )
 
 
 def _chats_words(derived: Recipe, lineage: Lineage) -> str:
