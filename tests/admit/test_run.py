@@ -104,6 +104,19 @@ def test_a_week_of_one_document_is_admitted_and_one_of_copies_leaves_nothing(tmp
         admission(tmp_path, {"corpus": copy})
 
 
+def test_a_figure_above_its_limit_that_chance_explains_says_so(tmp_path: Path) -> None:
+    corpus = corpus_of_weeks(tmp_path, [ROWS[:60], [*ROWS[60:64], ROWS[0]]])
+
+    checks = {each["name"]: each for each in admission(tmp_path, {"corpus": corpus})["checks"]}
+
+    duplicates = checks["duplicates"]
+    assert (duplicates["passed"], duplicates["value"] > duplicates["limit"]) == (True, True)
+    assert "20.0 % of 5 documents are alike" in duplicates["words"]
+    assert duplicates["words"].endswith(" %, which is within the limit")
+    others = [each["words"] for name, each in checks.items() if name != "duplicates"]
+    assert not any("may be chance" in words for words in others)
+
+
 def test_an_earlier_week_that_is_gone_is_said_and_no_fault(tmp_path: Path) -> None:
     first = corpus_of_weeks(tmp_path, [ROWS[:60]])
     second = add_week(tmp_path, "second", ROWS[60:120], first)

@@ -124,11 +124,11 @@ def _share(
     usual = _quotient(*map(sum, zip(*before, strict=True)))
     # A week that was no better was admitted before.
     limit = max(usual + allowed, *(least_share(*each) for each in before))
-    value = _quotient(count, total)
+    value, least = _quotient(count, total), least_share(count, total)
     yield Check(
-        name=kind, source=source, value=value, usual=usual, limit=limit,
-        passed=least_share(count, total) <= limit,
-        words=f"{human_percent(value)} of {counted(round(total), 'document')} {WORDS[kind]}",
+        name=kind, source=source, value=value, usual=usual, limit=limit, passed=least <= limit,
+        words=f"{human_percent(value)} of {counted(round(total), 'document')} {WORDS[kind]}"
+        f"{_by_chance(value, least, limit, human_percent(least))}",
     )  # fmt: skip
 
 
@@ -137,12 +137,19 @@ def _heldout(source: str, new: Week, limits: RetrainLimits) -> Iterator[Check]:
     total, count = new.heldout["looked_at"], new.heldout["contaminated"]
     if limits.contaminated is None or not total:
         return
-    value = count / total
+    value, least, limit = count / total, least_share(count, total), limits.contaminated
     yield Check(
-        name="contaminated", source=source, value=value, usual=0.0, limit=limits.contaminated,
-        passed=least_share(count, total) <= limits.contaminated,
-        words=f"much of {human_percent(value)} of {counted(total, 'held-out document')} stands in it",
+        name="contaminated", source=source, value=value, usual=0.0, limit=limit, passed=least <= limit,
+        words=f"much of {human_percent(value)} of {counted(total, 'held-out document')} stands in it"
+        f"{_by_chance(value, least, limit, human_percent(least))}",
     )  # fmt: skip
+
+
+def _by_chance(value: float, least: float, limit: float, text: str) -> str:
+    """Return why a figure above its limit passes; empty for any other. `text` is the least that chance leaves of it."""
+    return (
+        f"; that may be chance: {text} is sure, which is within the limit" if value > limit >= least else ""
+    )
 
 
 def _growth(source: str, weeks: Sequence[Week], limits: RetrainLimits) -> Iterator[Check]:
@@ -158,10 +165,11 @@ def _growth(source: str, weeks: Sequence[Week], limits: RetrainLimits) -> Iterat
                     odds_ratio(each[place], each.total(), usual[place], usual.total()) for each in counts
                 ]
                 limit = max(limits.growth or 0, *(lowest for _, lowest in ratios[1:]))
+                ratio, least_ratio = ratios[0]
                 yield Check(
-                    name="growth", source=source, value=ratios[0][0], usual=1.0, limit=limit, passed=ratios[0][1] <= limit,
-                    words=f"{kind} {place} is {ratios[0][0]:.1f} times as large as usual against the rest: {count:,} of "
-                    f"{counted(weeks[0].rows, 'document')}",
+                    name="growth", source=source, value=ratio, usual=1.0, limit=limit, passed=least_ratio <= limit,
+                    words=f"{kind} {place} is {ratio:.1f} times as large as usual against the rest: {count:,} of "
+                    f"{counted(weeks[0].rows, 'document')}{_by_chance(ratio, least_ratio, limit, f'{least_ratio:.1f}')}",
                 )  # fmt: skip
 
 
