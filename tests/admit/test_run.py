@@ -112,7 +112,7 @@ def test_a_figure_above_its_limit_that_chance_explains_says_so(tmp_path: Path) -
     duplicates = checks["duplicates"]
     assert (duplicates["passed"], duplicates["value"] > duplicates["limit"]) == (True, True)
     assert "20.0 % of 5 documents are alike" in duplicates["words"]
-    assert duplicates["words"].endswith(" %, which is within the limit")
+    assert duplicates["words"].endswith("1.77 % is sure, which is within the limit")
     others = [each["words"] for name, each in checks.items() if name != "duplicates"]
     assert not any("may be chance" in words for words in others)
 
