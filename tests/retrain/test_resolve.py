@@ -157,32 +157,6 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
         start(start="plateau")
 
 
-@pytest.mark.parametrize(
-    ("given", "advised"),
-    [
-        ([], True),
-        (["merge.average_last=8"], False),
-        (["pretrain.decay_fraction=0"], False),
-        (["retrain.start=weights"], False),
-    ],
-)
-def test_a_week_with_a_short_decay_is_advised_to_average(
-    tmp_path: Path, registry: Registry, given: list[str], advised: bool
-) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    phases = [{"trains": "all", "steps": 80, "lr": 0.001}]
-    pretrain = {"phases": phases, "sequence_length": 64, "schedule": "wsd", "checkpoint_every": 10}
-    recipe = recipe_of(tmp_path, pretrain=pretrain)
-    point = {"step": 70, "place": make_checkpoint(tmp_path / "work/step-70")}
-    registry.set_champion(make_week(recipe, points=[point])["model"])
-    add_text(tmp_path / "text", "2.jsonl")
-
-    lines = text(resolve(parse_recipe(recipe.model_dump_json(), "recipe", given)))
-
-    assert ("10 % of the week's own steps" in lines) == advised
-    assert ("--set merge.average_last=8 --set pretrain.decay_fraction=0" in lines) == advised
-
-
 def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
