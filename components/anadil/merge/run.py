@@ -14,7 +14,7 @@ from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import write_indented
 from anadil.merge.measure import choose_values
-from anadil.merge.weights import Ends, averaged_steps
+from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
 from anadil.recipe.merge import Merge
 from anadil.recipe.sections import Base
@@ -81,11 +81,10 @@ def _open(job: Job, settings: Merge) -> Ends:
             "was a trial"
         )
     base = base_model(job.recipe.base, job.base_cache)
-    number = settings.average_last
-    if number is not None and job.recipe.continues_champion:
-        # A short week has fewer checkpoints, and averages them all.
-        number = min(number, len(averaged_steps(model)) or number)
-    return Ends.open(model, base, tokenizer, average_last=number, add=_additions(job, settings))
+    return Ends.open(
+        model, base, tokenizer, average_last=settings.average_last, or_fewer=job.recipe.continues_champion,
+        add=_additions(job, settings),
+    )  # fmt: skip
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:

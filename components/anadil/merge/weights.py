@@ -94,6 +94,7 @@ class Ends:
         tokenizer: Path,
         *,
         average_last: int | None = None,
+        or_fewer: bool = False,
         add: Sequence[tuple[Path, Path]] = (),
     ) -> "Ends":
         """Open and check all models of a merge: headers first, then a few rows of each matrix.
@@ -103,6 +104,7 @@ class Ends:
             base: Directory of the base model.
             tokenizer: Artifact with the embedding map that the model was trained with.
             average_last: Number of checkpoints whose mean takes the place of the trained model.
+            or_fewer: A mean of fewer will do: a short week of a retraining averages those that it has.
             add: Directories of the models whose differences are added, the first of each pair less the second.
 
         Raises:
@@ -110,7 +112,9 @@ class Ends:
             IntegrityError: A file is damaged, or its tensors are not those of its config.json.
             PreflightError: Weights are quantized, or a model is a mixture of experts.
         """
-        average_of = () if average_last is None else tuple(average_steps(model, average_last))
+        average_of = (
+            () if average_last is None else tuple(average_steps(model, average_last, or_fewer=or_fewer))
+        )
         theta = open_weights(model if average_last is None else model / AVERAGED, "the trained model")
         opened_base = open_weights(base, "base.model")
         check_alike(theta, opened_base)
@@ -301,20 +305,14 @@ def _differs(model: ModelWeights, minus: ModelWeights, row: int) -> bool:
     return any(not torch.equal(model.rows(name, row, 1), minus.rows(name, row, 1)) for name in model.tables)
 
 
-def averaged_steps(model: Path) -> list[int]:
-    """Read the steps of the checkpoints whose mean a model artifact holds; empty where it holds none."""
-    steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
-    return steps
-
-
-def average_steps(model: Path, number: int) -> list[int]:
-    """Read the steps of a mean of so many checkpoints.
+def average_steps(model: Path, number: int, *, or_fewer: bool) -> list[int]:
+    """Read the steps of the checkpoints whose mean a model artifact holds.
 
     Raises:
-        DataError: The model artifact holds none, or one of another number.
+        DataError: It holds none, or one of another number.
     """
-    steps = averaged_steps(model)
-    if len(steps) != number:
+    steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
+    if len(steps) != number and not (or_fewer and 0 < len(steps) < number):
         held = f"the mean of {len(steps)} checkpoints" if steps else "no mean of checkpoints"
         key = f"set the key to {len(steps)}" if steps else "leave the key out"
         raise DataError(

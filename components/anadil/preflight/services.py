@@ -203,10 +203,10 @@ def check_mlflow(recipe: Recipe) -> Iterator[CheckResult]:
 
 def warn_of_tracker(recipe: Recipe) -> Iterator[CheckResult]:
     """Warn of a tracker that no pod reaches, without a call. A pod may get a login that no recipe names."""
-    uri = recipe.tracking.uri
-    if uri in (None, "off") or str(uri).startswith(("http://", "https://")):
+    uri = recipe.tracking.uri or "off"
+    if uri == "off" or uri.startswith(("http://", "https://")):
         return
-    result = _pods_tracker(recipe, str(uri))
+    result = _pods_tracker(recipe, uri)
     if result.status == "failed":
         yield skipped(result.name, result.detail, result.remedy)
 

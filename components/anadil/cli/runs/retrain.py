@@ -168,7 +168,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
     from anadil.retrain.champion import champion_version
     from anadil.retrain.ledger import Retraining, as_registered, ended, failure_of, lines_of_past
 
-    now, past = time.time(), ledger.read()
+    root, now, past = str(recipe.storage.root), time.time(), ledger.read()
     for line in lines_of_past(past, now):
         log.info("%s", line)
     resolution = _resolve(recipe, options)
@@ -182,7 +182,7 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
             return 0
         _refuse_dear(recipe, resolution, options)
         steps = run_recipe(resolution.recipe, options)
-        step, why = failure_of(str(recipe.storage.root), steps.run) if steps.exit_code else ("", "")
+        step, why = failure_of(root, steps.run) if steps.exit_code else ("", "")
         reason = f"{step}: {why}" if step else ""
         release = steps.uris.get("release", "")
         end = ended(retraining, steps.exit_code, release=release, step=step, reason=reason)
@@ -191,16 +191,10 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace, ledger: "Ledger") ->
         endings.append(end)
     if end.outcome in ("failed", "text refused"):
         kind: Literal["failed", "refused"] = "failed" if end.outcome == "failed" else "refused"
-        after = after_failure(str(recipe.storage.root), steps.run)
-        notify(
-            Event(
-                kind=kind,
-                run=steps.run,
-                stage=step,
-                message=why or f"exit code {steps.exit_code}",
-                resume=after,
-            )
-        )
+        notify(Event(
+            kind=kind, run=steps.run, stage=step, message=why or f"exit code {steps.exit_code}",
+            resume=after_failure(root, steps.run),
+        ))  # fmt: skip
     if end.outcome in ("champion", "challenger", "refused"):
         log.log(logging.ERROR if end.exit_code else logging.INFO, "%s", end.reason)
     return end.exit_code or 0
