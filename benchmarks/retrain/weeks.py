@@ -45,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--length", type=int, default=256, help="tokens of a sequence")
     made.add_argument("--lr", type=float, default=1e-3)
     made.add_argument("--precision", default="auto")
+    made.add_argument(
+        "--tokens", type=float, default=1.0, help="tokens of a week over its share of the run on all's"
+    )
     made.add_argument("--documents", type=int, help="at most so many of a language")
     text = "a week ends with the mean of so many checkpoints, in place of a decay (default: it decays)"
     made.add_argument("--average", type=int, metavar="N", help=text)
@@ -126,8 +129,8 @@ class Weeks:
                 # A model this small loops, after one run on all text too.
                 "gate": {"modes": {"adapted.loops": "report"}},
             },
-            # As many tokens for each token of text as the run on all has.
-            "retrain": {"epochs": asked.epochs * 0.5 / (1 - ENGLISH_SHARE)},
+            # With 1, as many tokens for each token of text as the run on all has.
+            "retrain": {"epochs": asked.tokens * asked.epochs * 0.5 / (1 - ENGLISH_SHARE)},
         }
         return StageRuns(self.work).recipe(name, settings)
 
@@ -172,7 +175,7 @@ class Weeks:
         """Retrain the champion on the text of a week."""
         self.add_text(name, f"week-{number}")
         asked = self.asked.average
-        mean = ("--set", f"merge.average_last={asked}", "--set", "pretrain.decay_fraction=0") if asked else ()
+        mean = ("--set", f"pretrain.average_last={asked}") if asked else ()
         return self.run(name, f"week-{number}", "retrain", str(self.recipe(name)), *mean, *self.options(name))
 
     def options(self, name: str) -> list[str]:

@@ -211,8 +211,9 @@ def test_no_new_text_and_none_that_the_last_phase_reads_are_two_reasons() -> Non
         week_settings(recipe, [part("web", 10), part("en", 10), part("en", 3, new=True)])
 
 
-def test_a_short_week_writes_as_many_checkpoints_as_the_merge_averages() -> None:
-    recipe = recipe_of(merge={"average_last": 4})
+@pytest.mark.parametrize("given", [{"merge": {"average_last": 4}}, {"schedule": "wsd", "average_last": 4}])
+def test_a_short_week_writes_as_many_checkpoints_as_are_averaged(given: dict[str, Any]) -> None:
+    recipe = recipe_of(**given)
     settings = week_settings(recipe, [part("", 5_000), part("", 100, new=True)])
 
     week = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": "model"})})

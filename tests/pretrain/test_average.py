@@ -1,4 +1,4 @@
-"""The mean of the last checkpoints, which a merge takes in place of the last one alone."""
+"""The mean of the last checkpoints: the model itself, or what a merge takes in place of it."""
 
 import json
 import signal
@@ -13,12 +13,17 @@ from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.merge.weights import Ends
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+from anadil.pretrain.lr_schedule import rate_factor
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.trial.budget import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import SignalAt, generations, make_job, make_recipe, run_in_child, run_in_several
+
+
+MEAN: dict[str, Any] = {"schedule": "wsd", "average_last": 3}
+"""Checkpoints 6, 9 and 12 of `make_recipe`."""
 
 
 def averaging(base: Path, number: int | None = 3, **pretrain: Any) -> Recipe:
@@ -64,6 +69,56 @@ def test_a_run_writes_the_mean_of_its_last_checkpoints_beside_the_model(
         ends = Ends.open(job.out, base, tmp_path / "tokenizer", average_last=3)
         assert ends.average_of == (6, 9, 12)
         assert all(torch.equal(ends.tensor(name, 0.0, []), mean[name]) for name in ends.names)
+
+
+@pytest.mark.parametrize(("processes", "shard"), [(1, 1), (2, 2), matrix(2, 1)])
+def test_the_mean_is_the_model_where_it_takes_the_place_of_a_decay(
+    tmp_path: Path, base: Path, processes: int, shard: int
+) -> None:
+    job = make_job(tmp_path, make_recipe(base, **MEAN, keep_checkpoints=1, parallelism={"shard": shard}))
+
+    codes = run_in_several(job, processes)
+
+    assert codes == [0] * processes
+    expected = mean_by_hand(job.work, base, tmp_path / "tokenizer", (6, 9, 12))
+    mean = tensors_of(job.out)
+    assert mean.keys() == expected.keys()
+    assert all(torch.equal(mean[name], expected[name]) for name in mean)
+    assert json.loads((job.out / "training.json").read_text())["average_of"] == [6, 9, 12]
+    assert not (job.out / "averaged").exists()
+    load_model(job.out)
+
+
+def test_a_model_has_the_same_files_with_a_mean_and_without(tmp_path: Path, base: Path, whole: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, **MEAN))
+
+    run(job)
+
+    assert {path.name for path in job.out.iterdir()} == {path.name for path in whole.iterdir()}
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        assert (job.out / name).read_bytes() == (whole / name).read_bytes()
+
+
+def test_the_rate_stays_flat_where_a_mean_takes_the_place_of_the_decay(base: Path) -> None:
+    settings = make_recipe(base, **MEAN, decay_fraction=0.5).pretrain
+
+    assert {rate_factor(step, settings.phases[-1], settings, 0) for step in range(8)} == {1.0}
+    assert settings.plateau_ends[-1] == settings.steps
+
+
+def test_a_mean_in_place_of_a_decay_needs_a_plateau_and_no_second_mean(base: Path) -> None:
+    with pytest.raises(
+        ValidationError, match=r"average_last is 3, .* wsd alone, not of cosine; set schedule to wsd"
+    ):
+        make_recipe(base, average_last=3)
+    with pytest.raises(ValidationError, match="pretrain.average_last and merge.average_last are both set"):
+        averaging(base, **MEAN)
+    with pytest.raises(ValidationError, match=r"pretrain.average_last is 4, .* or pretrain.average_last"):
+        make_recipe(base, **MEAN | {"average_last": 4})
+
+
+def test_a_trial_of_tokenizers_averages_nothing(base: Path) -> None:
+    assert trial_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()
 
 
 def test_a_run_that_is_resumed_behind_its_last_step_gets_its_mean_without_training_again(

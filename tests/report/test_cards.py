@@ -47,7 +47,8 @@ def run_of(root: Path, *, base: str = "tiny", scores: Json | None = None, **more
     corpus = sealed(
         root / "corpus/0a", "corpus", {"file /raw/web.jsonl": "1f" * 32}, told, {"stats.json": counts}
     )
-    training = {"steps": 300, "tokens": 1_228_800, "phases": [{"trains": "all", "steps": 300, "lr": 0.0024}]}
+    training: Json = {"steps": 300, "tokens": 1_228_800, "average_of": [280, 300]}
+    training["phases"] = [{"trains": "all", "steps": 300, "lr": 0.0024}]
     model = sealed(
         root / "model/0a", "model", {"input corpus": digest(corpus)}, told, {"training.json": training}
     )
@@ -184,6 +185,7 @@ def test_the_model_card_finds_what_the_model_was_made_from(tmp_path: Path) -> No
     assert "| bits per byte of held-out text | 2.913 | 1.745 |" in card
     assert "| web.jsonl |" in card
     assert "| continued pre-training, steps | 300 |" in card
+    assert "| weights | mean of 2 checkpoints, the last at step 300 |" in card
     assert digest(uris["corpus"]) in card
     alone = tmp_path / "elsewhere/model/0a"
     alone.parent.mkdir(parents=True)

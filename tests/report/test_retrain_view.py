@@ -89,6 +89,7 @@ def page_of(root: Path, recipe: Recipe, **changed: Any) -> tuple[str, str]:
 def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path: Path) -> None:
     start = {
         "start_from": {"place": "/srv/branch", "digest": "0d" * 32, "step": 260, "run": "/srv/model/1"},
+        "average_of": [280, 290, 300],
         "retrain": {
             "begin": "plateau",
             "steps": 40,
@@ -111,6 +112,7 @@ def test_the_page_of_a_week_begins_with_what_changed_since_the_champion(tmp_path
     assert (
         "It began with the champion's checkpoint at step 260, with its moments, and took 40 steps." in short
     )
+    assert "The model is the mean of 3 checkpoints, steps 280 to 300." in html.unescape(page)
     assert "Its stages took 1 h" in short
     assert "| text | 2 | 18,400 | 13,856 | 4,182,331 |" in short
     assert "4,100,000" in short

@@ -73,7 +73,7 @@ def week_settings(
     )
     steps = _steps(recipe, phase, parts)
     settings = trajectory(recipe.pretrain, phase, steps, begin)
-    number = recipe.merge.average_last if recipe.merge else None
+    number = recipe.average_last
     # A week is short: without more checkpoints there would be none to average.
     every = min(settings.checkpoint_every, max(1, steps // number)) if number else settings.checkpoint_every
     return settings.model_copy(update={"checkpoint_every": every})
@@ -100,7 +100,7 @@ def trajectory(settings: Pretrain, phase: Phase, steps: int, begin: tuple[Pretra
         left -= each.steps
     whole = phase.model_copy(update={"steps": left + steps})
     update = {"phases": (*done, whole)}
-    if settings.schedule != "wsd" or not settings.decay_fraction:
+    if settings.schedule != "wsd" or not settings.decay_steps(whole):
         return settings.model_copy(update=update)
     decay = max(1, min(ceil(settings.decay_fraction * steps), steps - 1))
     # Half a step less, or rounding would make it one more.

@@ -21,10 +21,10 @@ from anadil.model.tiny import base_model
 from anadil.plan.retraining import new_names
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.hf_export import export_checkpoint, export_mean
+from anadil.pretrain.checkpoint.hf_export import export_checkpoints, export_mean
 from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.pretrain.checkpoint.start_weights import StartWeights
-from anadil.pretrain.checkpoint.storage import CHECKPOINTS, CheckpointStorage
+from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE
 from anadil.pretrain.metrics.profiler import PROFILE
@@ -43,10 +43,11 @@ def write_artifact(training: Training) -> Figures:
     """Write model, tokenizer, metrics and summary; return the figures for the last line of the log."""
     job = training.job
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
-    if trainer.net.mesh.shares_model:
-        # No process holds the whole model, but the last checkpoint does.
-        last = directory.path_of(job.work / CHECKPOINTS, training.state.step)
-        export_checkpoint(last, _begin_folder(training), tokenizer, job.out, dtype=trainer.dtype)
+    steps, is_mean = job.recipe.averaged_steps, bool(job.recipe.pretrain.average_last)
+    if is_mean or trainer.net.mesh.shares_model:
+        # No process holds the mean, or the whole model, but checkpoints do.
+        paths = _checkpoints(training, steps if is_mean else (training.state.step,))
+        export_checkpoints(paths, _begin_folder(training), tokenizer, job.out, dtype=trainer.dtype)
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
         clean_generation_settings(job.out, tokenizer)
@@ -59,7 +60,9 @@ def write_artifact(training: Training) -> Figures:
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), *beside, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))
-    if steps := job.recipe.averaged_steps:
+    if is_mean:
+        log.info("the model is %s", _mean_of(steps))
+    elif steps:
         _write_mean(training, steps)
     summary = _summary(training)
     write_indented(job.out / SUMMARY, summary)
@@ -71,12 +74,19 @@ def write_artifact(training: Training) -> Figures:
 def _write_mean(training: Training, steps: Sequence[int]) -> None:
     """Write the mean of the last checkpoints as a model of its own in the artifact, for the stage `merge`."""
     job, out = training.job, training.job.out / AVERAGED
-    folder = _storage(training).durable.folder
-    paths = [directory.path_of(folder, step) for step in steps]
-    export_mean(paths, _begin_folder(training), out, dtype=training.trainer.dtype)
+    export_mean(_checkpoints(training, steps), _begin_folder(training), out, dtype=training.trainer.dtype)
     shutil.copyfile(job.out / "config.json", out / "config.json")
     (out / AVERAGE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
-    log.info("%s: mean of the checkpoints of steps %s", AVERAGED, ", ".join(map(str, steps)))
+    log.info("%s: %s", AVERAGED, _mean_of(steps))
+
+
+def _checkpoints(training: Training, steps: Sequence[int]) -> list[Path]:
+    folder = _storage(training).durable.folder
+    return [directory.path_of(folder, step) for step in steps]
+
+
+def _mean_of(steps: Sequence[int]) -> str:
+    return f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
 
 
 def _begin_folder(training: Training) -> Path:
@@ -110,6 +120,7 @@ def _summary(training: Training) -> dict[str, Any]:
     return {
         "loss": lines[-1]["loss"],
         "steps": state.step,
+        **({"average_of": list(training.job.recipe.averaged_steps)} if settings.average_last else {}),
         "tokens": state.tokens,
         "tokens_per_s": round(state.tokens / max(state.seconds, 1e-9), 1),
         "seconds": round(state.seconds, 1),

@@ -82,7 +82,10 @@ def _of_phases(pretrain: "Pretrain", sources: Collection[str]) -> Iterator[Mista
             reason = f"is the mix of the decay of wsd, and pretrain.schedule is {pretrain.schedule}"
             yield (*place, "anneal"), f"{reason}; set schedule to wsd, or remove anneal"
         elif phase.anneal is not None and not pretrain.decay_steps(phase):
-            yield (*place, "anneal"), "no step decays; raise pretrain.decay_fraction, or remove anneal"
+            yield (
+                (*place, "anneal"),
+                "no step decays; raise pretrain.decay_fraction and leave pretrain.average_last out, or remove anneal",
+            )
 
 
 def _example(sources: Collection[str]) -> dict[str, float]:

@@ -165,6 +165,8 @@ class Pretrain(StrictModel):
     """Learning rate after warm-up: half a cosine (Azercell), or flat with a linear fall at the end (WSD)."""
     decay_fraction: Fraction = 0.1
     """Share of each phase's steps in which `wsd` falls. Source: MiniCPM, arXiv:2404.06395, section 4.3."""
+    average_last: Annotated[int, Field(ge=2)] | None = None
+    """Checkpoints of `wsd` whose mean is the model, the last ones, all alike. Its rate never falls then, whatever `decay_fraction` says. Source: LAWA, arXiv:2306.03241."""
     warmup_fraction: Fraction = 0.05
     """Share of each phase's steps with a rising rate. Source: Chinese-LLaMA-Alpaca, arXiv:2304.08177."""
     final_lr_fraction: Fraction = 0.1
@@ -201,6 +203,11 @@ class Pretrain(StrictModel):
                 "precision fp32 contradicts state bf16: weights kept in BF16 are computed with in BF16; "
                 "set precision to auto or bf16, or state to fp32"
             )
+        if self.average_last and self.schedule != "wsd":
+            raise ValueError(
+                f"average_last is {self.average_last}, and the mean takes the place of the decay of wsd alone, not of {self.schedule}; "
+                "set schedule to wsd, or take merge.average_last, which leaves the trained model as well"
+            )
         if self.copies.local_every and self.copies.local_path is None:
             raise ValueError(
                 "copies.local_every is set without copies.local_path; name a directory on the node's disk"
@@ -219,6 +226,8 @@ class Pretrain(StrictModel):
 
     def decay_steps(self, phase: Phase) -> int:
         """Steps at the end of a phase in which `wsd` falls; the warm-up comes first where the two overlap."""
+        if self.average_last:
+            return 0
         return min(math.ceil(self.decay_fraction * phase.steps), phase.steps - self.warmup_steps(phase))
 
     @property

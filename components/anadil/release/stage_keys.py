@@ -74,6 +74,7 @@ class PretrainOptions(Options, total=False):
     embedding_init: Literal["mean", "random"]
     schedule: Literal["cosine", "wsd"]
     decay_fraction: float
+    average_last: int | None
     warmup_fraction: float
     final_lr_fraction: float
     weight_decay: float

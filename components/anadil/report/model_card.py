@@ -11,7 +11,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.candidates import BY_KIND, CANDIDATES
-from anadil.core.format import DASH, human_figure, human_percent, number, short_count
+from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
 from anadil.report.corpora import corpora_table, stated_licence
 from anadil.report.data_card import (
     NamedLanguage,
@@ -221,6 +221,13 @@ def _training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
     ):  # fmt: skip
         if (value := number(summary.get(key))) is not None:
             rows.append((f"continued pre-training, {label}", human_figure(value)))
+    if averaged := list_of(summary.get("average_of")):
+        rows.append(
+            (
+                "weights",
+                f"mean of {counted(len(averaged), 'checkpoint')}, the last at step {human_figure(number(averaged[-1]))}",
+            )
+        )
     for place, (_, phase) in enumerate(named_tables(summary.get("phases")), start=1):
         steps, rate = (human_figure(number(phase.get(key))) for key in ("steps", "lr"))
         rows.append((f"phase {place}", f"{phase.get('trains') or DASH}, {steps} steps, learning rate {rate}"))

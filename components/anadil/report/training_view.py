@@ -4,7 +4,7 @@ import math
 import re
 from dataclasses import dataclass
 
-from anadil.core.format import DASH, integer_if_whole, number
+from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.recipe.retrain import part_name
 from anadil.report.charts import Band, Line
 from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
@@ -83,7 +83,7 @@ def training_view(facts: Facts) -> TrainingView:
     return TrainingView(
         steps="" if steps is None else figure(int(steps)),
         phases="; ".join(stretches),
-        words=" ".join(filter(None, (_begin_words(facts), _words(facts, PRETRAINING)))),
+        words=" ".join(filter(None, (_begin_words(facts), _mean_words(facts), _words(facts, PRETRAINING)))),
         charts=charts[:OPEN_CURVES],
         more_charts=charts[OPEN_CURVES:],
         source_charts=_source_charts(facts, bands),
@@ -92,7 +92,7 @@ def training_view(facts: Facts) -> TrainingView:
         summary=facts_table(
             "Continued pre-training in numbers",
             facts.training_summary,
-            skipped=("phases", "sources", "start_from", "branch_points"),
+            skipped=("phases", "sources", "start_from", "branch_points", "average_of"),
         ),
     )
 
@@ -111,6 +111,17 @@ def _begin_words(facts: Facts) -> str:
     return (
         f"Training began with the checkpoint of step {figure(begin.get('step'))}{of_run}; the steps before it are those "
         "of that run."
+    )
+
+
+def _mean_words(facts: Facts) -> str:
+    """Say that the model is a mean of checkpoints, which no curve shows; nothing where it is the last one."""
+    steps = [figure(step) for step in list_of(facts.training_summary.get("average_of"))]
+    if not steps:
+        return ""
+    return (
+        f"The model is the mean of {counted(len(steps), 'checkpoint')}, steps {steps[0]} to {steps[-1]}. The curves are of single "
+        "steps, and none is of the mean."
     )
 
 

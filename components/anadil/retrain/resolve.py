@@ -105,12 +105,12 @@ def _lines_of_run(
         "weights of the champion" if start == lineage.places["model"] else "plateau checkpoint, with moments"
     )
     yield f"training begins with the {begin}: {start}"
-    is_averaged = derived.merge and derived.merge.average_last
-    if start == lineage.plateau and derived.pretrain.decay_fraction and not is_averaged:
+    settings = derived.pretrain
+    if start == lineage.plateau and settings.decay_fraction and not derived.average_last:
         # Measured: benchmarks/retrain, "How a week ends".
         yield (
-            f"its rate falls in {100 * derived.pretrain.decay_fraction:g} % of the week's own steps, which is short; the mean of "
-            "the week's checkpoints may serve better: --set merge.average_last=8 --set pretrain.decay_fraction=0"
+            f"its rate falls in {100 * settings.decay_fraction:g} % of the week's own steps, which is short; the mean of "
+            "the week's checkpoints may serve better: --set pretrain.average_last=8"
         )
 
 

@@ -70,6 +70,7 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
     changed = {
         "phases": phases,
         "start_from": None,
+        "average_last": None,
         "max_epochs": None,
         "copies": Copies(),
         "faults": faults,

@@ -56,16 +56,30 @@ def export_checkpoint(
         IntegrityError: It is damaged, or was made to run code.
         PreflightError: The base model is of a type that is not trained.
     """
+    return export_checkpoints([path], base, tokenizer, out, dtype=dtype, shard_bytes=shard_bytes)
+
+
+def export_checkpoints(
+    paths: Sequence[Path],
+    base: Path,
+    tokenizer: Path,
+    out: Path,
+    *,
+    dtype: torch.dtype | None = None,
+    shard_bytes: int = SHARD_BYTES,
+) -> dict[str, int]:
+    """Write the mean of checkpoints of one run, as `export_checkpoint` writes one; the counts hold the last one's step."""
     check_family(model_config(base), {})
-    checkpoint = open_checkpoint(path)
-    trained = directory.manifest_of(path).origin.get("input tokenizer")
-    if trained is not None and trained != digest_of(tokenizer):
-        raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
+    checkpoints = [open_checkpoint(path) for path in paths]
+    for path in paths:
+        trained = directory.manifest_of(path).origin.get("input tokenizer")
+        if trained is not None and trained != digest_of(tokenizer):
+            raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
     out.mkdir(parents=True, exist_ok=True)
-    _write_config(checkpoint.metadata.state_dict_metadata, base, tokenizer, out, dtype)
-    counts = _write_mean([checkpoint], base, out, dtype, shard_bytes)
+    _write_config(checkpoints[0].metadata.state_dict_metadata, base, tokenizer, out, dtype)
+    counts = _write_mean(checkpoints, base, out, dtype, shard_bytes)
     clean_generation_settings(out, tokenizer)
-    return {"step": checkpoint.state.step, **counts}
+    return {"step": checkpoints[-1].state.step, **counts}
 
 
 def export_mean(
