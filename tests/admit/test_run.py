@@ -1,5 +1,6 @@
 """New text is compared with the earlier weeks of its source."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -75,6 +76,33 @@ def test_a_host_that_grew_tenfold_is_refused_and_the_limit_is_a_key(tmp_path: Pa
         admission(tmp_path, {"corpus": corpus})
     lax = {"limits": {"growth": None, "mix": None}}
     assert admission(tmp_path, {"corpus": corpus}, retrain=lax)["admitted"]
+
+
+def test_a_larger_week_of_files_that_an_admitted_week_was_made_of_is_admitted(tmp_path: Path) -> None:
+    rows = rows_of(texts(660))
+    champion = add_week(tmp_path, "all", rows[:400])
+    small = add_week(tmp_path, "week-1", rows[400:460], champion)
+    # Such as the next one with a week that the gate refused.
+    large = add_week(tmp_path, "week-2", rows[460:], small)
+
+    admitted = admission(tmp_path, {"corpus": large})
+
+    (files,) = (each for each in admitted["checks"] if "files week-#.jsonl" in each["words"])
+    assert files["passed"]
+    assert files["words"].endswith("200 of 200 documents; it was as large a part of an earlier week")
+
+
+def test_files_that_were_a_small_part_of_every_earlier_week_are_refused(tmp_path: Path) -> None:
+    rows = rows_of(texts(660))
+    champion = add_week(tmp_path, "all", rows[:400])
+    named = {"week-1.jsonl": rows[400:403], "daily-1.jsonl": rows[403:460]}
+    for name, lines in named.items():
+        (tmp_path / name).write_text("".join(json.dumps(each) + "\n" for each in lines), encoding="utf-8")
+    mixed = add_week(tmp_path, "mixed", [], champion, inputs=[str(tmp_path / name) for name in named])
+    only = add_week(tmp_path, "week-2", rows[460:], mixed)
+
+    with pytest.raises(DataError, match=r"files week-#.jsonl is .* times as large as usual"):
+        admission(tmp_path, {"corpus": only})
 
 
 def test_the_only_source_is_compared_with_its_own_weeks(tmp_path: Path) -> None:
