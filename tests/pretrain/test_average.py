@@ -21,7 +21,6 @@ from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import SignalAt, generations, make_job, make_recipe, run_in_child, run_in_several
 
-
 MEAN: dict[str, Any] = {"schedule": "wsd", "average_last": 3}
 """Checkpoints 6, 9 and 12 of `make_recipe`."""
 
@@ -111,7 +110,7 @@ def test_a_mean_in_place_of_a_decay_needs_a_plateau_and_no_second_mean(base: Pat
         ValidationError, match=r"average_last is 3, .* wsd alone, not of cosine; set schedule to wsd"
     ):
         make_recipe(base, average_last=3)
-    with pytest.raises(ValidationError, match="pretrain.average_last and merge.average_last are both set"):
+    with pytest.raises(ValidationError, match=r"pretrain.average_last and merge.average_last are both set"):
         averaging(base, **MEAN)
     with pytest.raises(ValidationError, match=r"pretrain.average_last is 4, .* or pretrain.average_last"):
         make_recipe(base, **MEAN | {"average_last": 4})
