@@ -83,7 +83,7 @@ def training_view(facts: Facts) -> TrainingView:
     return TrainingView(
         steps="" if steps is None else figure(int(steps)),
         phases="; ".join(stretches),
-        words=" ".join(filter(None, (_begin_words(facts), _mean_words(facts), _words(facts, PRETRAINING)))),
+        words=" ".join(filter(None, (_words(facts, PRETRAINING), _begin_words(facts), _mean_words(facts)))),
         charts=charts[:OPEN_CURVES],
         more_charts=charts[OPEN_CURVES:],
         source_charts=_source_charts(facts, bands),
