@@ -77,7 +77,7 @@ def test_shares_that_are_no_shares_are_told_with_their_value() -> None:
         (
             SOURCES
             + phases("mix: {web: 1, en: 1}, anneal: {web: 1}", more="  schedule: wsd\n  decay_fraction: 0\n"),
-            "line 9: pretrain.phases.0.anneal: no step decays; raise pretrain.decay_fraction, or remove anneal",
+            "line 9: pretrain.phases.0.anneal: no step decays; raise pretrain.decay_fraction and leave pretrain.average_last out, or remove anneal",
         ),
     ],
 )
