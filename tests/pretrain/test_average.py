@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.merge.weights import Ends
 from anadil.model.load import load_model
-from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+from anadil.pretrain.checkpoint.hf_export import export_checkpoints
 from anadil.pretrain.lr_schedule import rate_factor
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
@@ -38,7 +38,7 @@ def mean_by_hand(work: Path, base: Path, tokenizer: Path, steps: tuple[int, ...]
     total: dict[str, torch.Tensor] = {}
     for step in steps:
         out = work / f"exported-{step}"
-        export_checkpoint(work / f"checkpoints/step-{step:08}", base, tokenizer, out)
+        export_checkpoints([work / f"checkpoints/step-{step:08}"], base, tokenizer, out)
         for name, tensor in tensors_of(out).items():
             total[name] = total[name] + tensor if name in total else tensor
     return {name: tensor / len(steps) for name, tensor in total.items()}

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anadil.core.format import counted, human_bytes
+from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.retrain.champion import ReleasedModel, find_released
 from anadil.retrain.changes import changes_of, lines_of_changes
@@ -20,6 +21,8 @@ from anadil.retrain.new_files import (
 )
 
 State = Literal["new", "nothing"]
+ADVISED = 8
+"""Checkpoints of a week whose mean was measured: benchmarks/retrain, "How a week ends"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,11 +110,18 @@ def _lines_of_run(
     yield f"training begins with the {begin}: {start}"
     settings = derived.pretrain
     if start == lineage.plateau and settings.decay_fraction and not derived.average_last:
-        # Measured: benchmarks/retrain, "How a week ends".
         yield (
             f"its rate falls in {100 * settings.decay_fraction:g} % of the week's own steps, which is short; the mean of "
-            "the week's checkpoints may serve better: --set pretrain.average_last=8"
+            f"the week's checkpoints may serve better: {_mean_settings(settings)}"
         )
+
+
+def _mean_settings(settings: Pretrain) -> str:
+    """Options by which a week ends with a mean. The recipe is checked before its week is known, so it has to write enough."""
+    advised, least = f"--set pretrain.average_last={ADVISED}", settings.phases[-1].steps // ADVISED
+    if least < settings.checkpoint_every:
+        advised += f" --set pretrain.checkpoint_every={max(1, least)}"
+    return advised
 
 
 def _chats_words(derived: Recipe, lineage: Lineage) -> str:

@@ -14,7 +14,7 @@ from anadil.model.load import load_model, load_tokenizer
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
-from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+from anadil.pretrain.checkpoint.hf_export import export_checkpoints
 from anadil.pretrain.state import State
 from tests.kit.families import make_family
 from tests.kit.marks import matrix, slow
@@ -53,7 +53,7 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(tmp_path: Path, ti
     base = make_model(tmp_path / "base", tied=tied)
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export_checkpoint(trained(base, tmp_path), base, tokenizer, tmp_path / "out")
+    figures = export_checkpoints([trained(base, tmp_path)], base, tokenizer, tmp_path / "out")
 
     model = load_model(tmp_path / "out")
     wanted = torch.load(tmp_path / "parameters.pt", weights_only=True)
@@ -79,8 +79,8 @@ def test_an_exported_checkpoint_is_the_model_that_was_trained(tmp_path: Path, ti
 def test_a_large_model_is_cut_into_files(generation: Path, base: Path, tmp_path: Path) -> None:
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export_checkpoint(
-        generation, base, tokenizer, tmp_path / "out", dtype=torch.bfloat16, shard_bytes=25_000
+    figures = export_checkpoints(
+        [generation], base, tokenizer, tmp_path / "out", dtype=torch.bfloat16, shard_bytes=25_000
     )
 
     model = AutoModelForCausalLM.from_pretrained(
@@ -99,7 +99,7 @@ def test_a_damaged_checkpoint_is_not_exported(generation: Path, base: Path, tmp_
     file.write_bytes(file.read_bytes().replace(b"\x00\x00\x80\x3f", b"\x00\x00\x80\x40", 1))
 
     with pytest.raises(IntegrityError, match=r"__0_0\.distcp: differs from its manifest"):
-        export_checkpoint(generation, base, base, tmp_path / "out")
+        export_checkpoints([generation], base, base, tmp_path / "out")
 
     assert not (tmp_path / "out").exists()
 
@@ -124,7 +124,7 @@ def test_a_place_without_a_checkpoint_and_another_base_model_are_refused(
     (base / "config.json").write_text(json.dumps({**config, **changes}))
 
     with pytest.raises(error, match=words):
-        export_checkpoint(generation.parent / step, base, base, tmp_path / "out")
+        export_checkpoints([generation.parent / step], base, base, tmp_path / "out")
 
 
 USUAL = ("gemma3_text", "gpt_neox", "phi3")
@@ -142,7 +142,7 @@ def test_a_checkpoint_of_each_type_becomes_a_model_of_that_type(tmp_path: Path, 
     generation = trained(base, tmp_path)
     tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    figures = export_checkpoint(generation, base, tokenizer, tmp_path / "out", shard_bytes=50_000)
+    figures = export_checkpoints([generation], base, tokenizer, tmp_path / "out", shard_bytes=50_000)
 
     expected, found = load_model(base), load_model(tmp_path / "out")
     expected.resize_token_embeddings(320)
@@ -166,6 +166,6 @@ def test_a_base_that_names_no_architecture_gets_that_of_the_model(
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "architectures": None}))
 
-    export_checkpoint(generation, base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
+    export_checkpoints([generation], base, make_tokenizer(tmp_path / "tokenizer", 320), tmp_path / "out")
 
     assert json.loads((tmp_path / "out/config.json").read_text())["architectures"] == ["LlamaForCausalLM"]

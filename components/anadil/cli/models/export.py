@@ -132,7 +132,7 @@ def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
     import torch
 
     from anadil.model.tiny import base_model
-    from anadil.pretrain.checkpoint.hf_export import export_checkpoint
+    from anadil.pretrain.checkpoint.hf_export import export_checkpoints
 
     recipe = load_recipe(options.recipe, options.set)
     tokenizer, _ = fetch(options.tokenizer, "tokenizer")
@@ -140,7 +140,7 @@ def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
 
     def write(directory: Path) -> None:
         base = base_model(recipe.base, base_cache(recipe))
-        report = export_checkpoint(Path(source.uri), base, tokenizer, directory, dtype=dtype)
+        report = export_checkpoints([Path(source.uri)], base, tokenizer, directory, dtype=dtype)
         log.info("step %s: %s tensors", f"{report['step']:,}", report["tensors"])
 
     return write

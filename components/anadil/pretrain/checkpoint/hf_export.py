@@ -38,27 +38,6 @@ def open_checkpoint(path: Path) -> VerifiedCheckpoint:
     return VerifiedCheckpoint(path=path, state=state, metadata=read_metadata(path, manifest.files))
 
 
-def export_checkpoint(
-    path: Path,
-    base: Path,
-    tokenizer: Path,
-    out: Path,
-    *,
-    dtype: torch.dtype | None = None,
-    shard_bytes: int = SHARD_BYTES,
-) -> dict[str, int]:
-    """Write a directory that transformers 4 and 5 and vLLM load as it is; return its counts.
-
-    A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
-
-    Raises:
-        DataError: There is no such checkpoint, or it is not of this base model and tokenizer.
-        IntegrityError: It is damaged, or was made to run code.
-        PreflightError: The base model is of a type that is not trained.
-    """
-    return export_checkpoints([path], base, tokenizer, out, dtype=dtype, shard_bytes=shard_bytes)
-
-
 def export_checkpoints(
     paths: Sequence[Path],
     base: Path,
@@ -68,7 +47,15 @@ def export_checkpoints(
     dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD_BYTES,
 ) -> dict[str, int]:
-    """Write the mean of checkpoints of one run, as `export_checkpoint` writes one; the counts hold the last one's step."""
+    """Write a directory that transformers 4 and 5 and vLLM load as it is: one checkpoint, or the mean of several; return its counts.
+
+    A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
+
+    Raises:
+        DataError: There is no such checkpoint, or one is not of this base model and tokenizer.
+        IntegrityError: It is damaged, or was made to run code.
+        PreflightError: The base model is of a type that is not trained.
+    """
     check_family(model_config(base), {})
     checkpoints = [open_checkpoint(path) for path in paths]
     for path in paths:
