@@ -230,11 +230,7 @@ def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
 
 
 def write_pipeline(recipe: Recipe, path: Path, *, retrains: bool = False) -> None:
-    """Compile the DAG of a recipe, or of its retrainings, to a file: the pipeline, and what Kubernetes alone knows.
-
-    Raises:
-        RecipeError: The file's name does not end as kfp wants it.
-    """
+    """Compile the DAG of a recipe, or of its retrainings, to a file: the pipeline, and what Kubernetes alone knows."""
     if path.suffix not in (".yaml", ".yml"):
         raise RecipeError(f"{path}: a pipeline is YAML; give a name that ends in .yaml")
     path.parent.mkdir(parents=True, exist_ok=True)

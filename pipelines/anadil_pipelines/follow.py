@@ -26,9 +26,6 @@ def follow(
     """Wait for the end of a run, telling what its steps do; return the exit code of the step that failed.
 
     A retraining whose result the gate refused has the gate's, as `anadil retrain` has.
-
-    Raises:
-        RetryableError: The server has not answered for ten minutes.
     """
     names = [*([RETRAIN] if retrains else []), *(step.name for step in flow_of(recipe))]
     last_states: dict[str, str] = {}

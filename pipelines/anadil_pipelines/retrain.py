@@ -51,9 +51,6 @@ def kubeflow_cron(cron: str) -> str:
     """Return a cron expression as Kubeflow Pipelines reads it: seconds first.
 
     It would read the usual five fields as second, minute, hour, day and month, and say nothing.
-
-    Raises:
-        RecipeError: It is no cron expression.
     """
     fields = MACROS.get(cron.strip().lower(), cron).split()
     if len(fields) == 5:
@@ -147,11 +144,7 @@ def schedule(server: Kubeflow, submission: Submission, cron: str) -> str:
 
 
 def change(server: Kubeflow, experiment: str, name: str, verb: str) -> list[str]:
-    """`disable`, `enable` or `delete` the recurring runs of a name; return their ids.
-
-    Raises:
-        DataError: There is none.
-    """
+    """`disable`, `enable` or `delete` the recurring runs of a name; return their ids."""
     existing = server.recurring_runs(server.experiment(experiment), name)
     if not existing:
         raise DataError(

@@ -53,12 +53,7 @@ class Client(kfp.Client):
 
 
 class Kubeflow:
-    """A server that answers and is new enough.
-
-    Raises:
-        PreflightError: There is none at the address, it is too old, or it wants other credentials.
-        RetryableError: It does not answer for now.
-    """
+    """A server that answers and is new enough."""
 
     def __init__(self, host: str | None = None, namespace: str | None = None) -> None:
         given = host or os.environ.get(HOST_VARIABLE)

@@ -93,13 +93,7 @@ class Submission:
 
 
 def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Submission:
-    """Check and compile a recipe; nothing is sent. If `dry`, what a check finds is a warning.
-
-    Raises:
-        RecipeError: A step would not see a directory of the recipe.
-        DataError: What a stage will read is missing, damaged or of no use.
-        PreflightError: The training does not fit the machines of `cluster`, or they share no checkpoints.
-    """
+    """Check and compile a recipe; nothing is sent. If `dry`, what a check finds is a warning."""
     if options.retrains:
         recipe = with_retrain(recipe)
         check_registry(recipe, dry=dry)
@@ -121,11 +115,7 @@ def with_retrain(recipe: Recipe) -> Recipe:
 
 
 def check_registry(recipe: Recipe, *, dry: bool) -> None:
-    """Refuse a retraining whose pods would know no registry, or warn if `dry`.
-
-    Raises:
-        RecipeError: Neither the recipe nor a Secret names one that pods reach.
-    """
+    """Refuse a retraining whose pods would know no registry, or warn if `dry`."""
     # Beside W&B or TensorBoard the registry is the one that the variable names.
     uri = recipe.tracking.uri if tracker(recipe.tracking.uri or "") == "mlflow" else None
     given = any(REGISTRY in keys for keys in recipe.cluster.secrets.values())

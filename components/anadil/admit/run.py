@@ -43,11 +43,7 @@ class SourceWeek:
 
 
 def run(job: Job) -> Figures:
-    """Fill `admission.json`: each check with its figure, the usual one and the limit.
-
-    Raises:
-        DataError: Text is refused, with all reasons; or nothing of it is left to train on.
-    """
+    """Fill `admission.json`: each check with its figure, the usual one and the limit."""
     retrain = job.recipe.retrain or Retrain()
     weeks = [
         _week(job, retrain, source, folder)

@@ -98,11 +98,7 @@ def origin_key(origin: Mapping[str, str]) -> str:
 
 
 def read_manifest(uri: str) -> Manifest | None:
-    """The manifest of an artifact, or None where there is no finished artifact.
-
-    Raises:
-        IntegrityError: The file is there but is no manifest of ours.
-    """
+    """The manifest of an artifact, or None where there is no finished artifact."""
     where = join(uri, MANIFEST)
     files = storage.store(uri)
     return parse_manifest(files.read(where), uri) if files.exists(where) else None
@@ -134,12 +130,7 @@ def _adapter() -> TypeAdapter[Manifest]:
 
 
 def finished_manifest(uri: str, *kinds: str) -> Manifest:
-    """The manifest of an artifact that has to be there, of one of some kinds.
-
-    Raises:
-        DataError: There is no finished artifact, or one of another kind.
-        IntegrityError: As `read_manifest`.
-    """
+    """The manifest of an artifact that has to be there, of one of some kinds."""
     one = " or ".join(with_article(kind) for kind in kinds)
     manifest = read_manifest(uri)
     if manifest is None:
@@ -159,11 +150,7 @@ def files_of(manifest: Manifest, beginnings: tuple[str, ...]) -> dict[str, dict[
 
 
 def verify_files(path: Path, manifest: Manifest, name: str, beginnings: tuple[str, ...] = ()) -> None:
-    """Compare every file with the manifest; with `beginnings`, the content of files whose names begin so.
-
-    Raises:
-        IntegrityError: With the first file that differs and the remedy.
-    """
+    """Compare every file with the manifest; with `beginnings`, the content of files whose names begin so."""
     remedy = remedy_of(name)
     present = _own(set(local_directory.names_below(path)))
     for missing in sorted(manifest.files.keys() - present):
@@ -179,9 +166,6 @@ def check_sizes(uri: str, manifest: Manifest) -> None:
     """Compare the size of every file with the manifest, and the digests of small ones, without fetching the rest.
 
     This notices what a stopped program, or two that wrote at once, leave behind; a reader verifies every byte.
-
-    Raises:
-        IntegrityError: With the first file that differs and the remedy.
     """
     store, remedy = storage.store(uri), remedy_of(uri)
     sizes = store.directory_sizes(uri)
@@ -205,11 +189,7 @@ def check_sizes(uri: str, manifest: Manifest) -> None:
 
 
 def verify(uri: str, manifest: Manifest, *, whole: bool = False) -> None:
-    """Compare every byte of a local artifact; on S3 sizes and small files, or every byte with `whole`.
-
-    Raises:
-        IntegrityError: A file is missing or changed.
-    """
+    """Compare every byte of a local artifact; on S3 sizes and small files, or every byte with `whole`."""
     if "://" not in uri:
         verify_files(Path(uri), manifest, uri)
         return

@@ -89,11 +89,6 @@ def base_tokenizer(base: Base, cache: Path, key: str = "base.model") -> Path:
 
     Weights are not checked: a tokenizer alone is enough to compare tokenizers. That of `tiny` is kept in `cache`, as is a
     packaged base, whole. Errors name the recipe's `key`.
-
-    Raises:
-        DataError: The directory is missing or holds no `tokenizer.json`.
-        IntegrityError: Its tokenizer wants to run code of its own.
-        PreflightError: A hub model or a packaged one is not in the local cache and cannot be fetched.
     """
     if base.model in PACKAGED:
         target = packaged_place(base.model, cache)
@@ -143,11 +138,7 @@ def _local_bases() -> list[str]:
 
 
 def refuse_gone(model: str, maker: str) -> None:
-    """Refuse a base that was a directory and is none now.
-
-    Raises:
-        DataError: It names `maker`, which was made of it.
-    """
+    """Refuse a base that was a directory and is none now."""
     if model not in BUILT_IN and not is_local(model):
         raise DataError(
             f"base.model: the directory {model!r} has gone, and {maker} was made of it; put it back and run again"
@@ -155,12 +146,7 @@ def refuse_gone(model: str, maker: str) -> None:
 
 
 def model_config(directory: Path) -> dict[str, Any]:
-    """The content of a model directory's `config.json`.
-
-    Raises:
-        DataError: There is none, or it is not a JSON object.
-        IntegrityError: The directory holds or says what it may not; see `check_directory`.
-    """
+    """The content of a model directory's `config.json`."""
     path = directory / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a Hugging Face model directory")
@@ -170,20 +156,12 @@ def model_config(directory: Path) -> dict[str, Any]:
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:
-    """The content of `tokenizer_config.json`; empty where there is none.
-
-    Raises:
-        DataError: It is not a JSON object.
-    """
+    """The content of `tokenizer_config.json`; empty where there is none."""
     return read_settings(directory / "tokenizer_config.json")
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """The content of a file of settings; empty where there is none.
-
-    Raises:
-        DataError: It is not a JSON object.
-    """
+    """The content of a file of settings; empty where there is none."""
     if not path.is_file():
         return {}
     try:
@@ -196,11 +174,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def read_tokenizer(directory: Path) -> "Tokenizer":
-    """Return the tokenizer of a directory, set to read documents.
-
-    Raises:
-        DataError: `tokenizer.json` is missing, cannot be read, gets other ids by being read, or cuts at random.
-    """
+    """Return the tokenizer of a directory, set to read documents."""
     from tokenizers import Tokenizer
 
     path = directory / "tokenizer.json"
@@ -342,12 +316,7 @@ def _train_tiny(text: str) -> "Tokenizer":
 
 
 def from_hub(base: Base, patterns: Sequence[str], key: str = "base.model") -> Path:
-    """The local copy of some of a hub model's files; fetched if they are not there. Errors name the recipe's `key`.
-
-    Raises:
-        DataError: It is no hub id, or was a directory before.
-        PreflightError: The hub cannot be reached, or wants its licence accepted.
-    """
+    """The local copy of some of a hub model's files; fetched if they are not there. Errors name the recipe's `key`."""
     if base.model in _local_bases():
         raise DataError(
             f"{key}: the directory {base.model!r} has gone since the start; put it back and run again"

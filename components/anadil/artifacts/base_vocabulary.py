@@ -32,9 +32,6 @@ def read_base(folder: Path) -> "Tokenizer":
     """Return the tokenizer of a base, in which every special token that its files name is one.
 
     One that only its vocabulary and settings name would count as an ordinary token, and be lost where those are replaced.
-
-    Raises:
-        DataError: `tokenizer.json` is missing, or a file of settings cannot be read.
     """
     from tokenizers import AddedToken
 
@@ -60,11 +57,7 @@ def base_settings(folder: Path, tokenizer: "Tokenizer") -> dict[str, Any]:
 
 
 def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
-    """Check that a model's documents can be told apart.
-
-    Raises:
-        DataError: No file names the token that ends a text, and the directory holds more than a tokenizer.
-    """
+    """Check that a model's documents can be told apart."""
     if not (folder / "config.json").is_file():  # its vocabulary may be studied; nothing is trained on it
         return
     if any(tokenizer.token_to_id(token) is not None for token in (END, CHAT_TOKENS[-1])):  # named or not
@@ -76,11 +69,7 @@ def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
 
 
 def require_byte_level(tokenizer: "Tokenizer", name: str) -> None:
-    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged.
-
-    Raises:
-        DataError: It is not byte-level BPE.
-    """
+    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged."""
     content = json.loads(tokenizer.to_str())
     model = content["model"]
     kind_name = ""

@@ -69,9 +69,6 @@ def read_chats(
     """Yield the good chats of files, in order; rows that are no chats are counted in `dropped`.
 
     `letters` are those of the language, which tell code pages of tables apart.
-
-    Raises:
-        DataError: A file is of another kind or damaged, or a row is not a JSON object; with file and line.
     """
     for row, place, source in _rows_in(uris, copy, columns, letters, dropped, columns_read):
         chat = messages_of(row)
@@ -121,11 +118,7 @@ def read_pairs(
 
 
 def refuse_unknown_mix(mix: Iterable[str], sources: Iterable[str]) -> None:
-    """Refuse weights of `finetune.mix` for names that no chat has.
-
-    Raises:
-        RecipeError: With the names that there are.
-    """
+    """Refuse weights of `finetune.mix` for names that no chat has."""
     known = sorted(set(sources))
     if unknown := sorted(set(mix) - set(known)):
         raise RecipeError(
@@ -218,9 +211,6 @@ def check_chat_files(uris: Sequence[str]) -> list[str]:
     """Return the files that hold chats to train on; refuse those of another kind, before any is read.
 
     Of a dataset with parts only `train` is read, unless the recipe names files of another part alone.
-
-    Raises:
-        DataError: Of the first such file.
     """
     files = [uri for uri in uris if not is_no_data(PurePosixPath(uri).name)] or list(uris)
     for uri in files:
@@ -251,11 +241,7 @@ def refuse_no_chats(
     kind: Literal["chats", "pairs"] = "chats",
     columns: Names = NO_NAMES,
 ) -> None:
-    """Refuse files without a chat, or a pair of answers, to train on.
-
-    Raises:
-        DataError: With the reason of each kind of row, or no row has a column that `finetune.columns` names.
-    """
+    """Refuse files without a chat, or a pair of answers, to train on."""
     missing = [f"{role}: {column}" for role, column in columns.items() if column not in dropped.columns]
     if missing and dropped.columns:
         raise DataError(
@@ -279,10 +265,6 @@ def rows_of(
     """Yield the rows of one file, numbered from 1 or by line; the end of `name`, its URI, tells its kind.
 
     `bad` is told of each row of a table that cannot be read.
-
-    Raises:
-        DataError: It is damaged, or a row is not an object, or of a table is bad and nobody is told; with its place.
-        PreflightError: It is a table and pyarrow is not installed.
     """
     suffix = next(end for end in SUFFIXES if name.lower().endswith(end))
     try:

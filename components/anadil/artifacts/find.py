@@ -47,11 +47,7 @@ def find_artifact(roots: Sequence[str], word: str, digest: str) -> tuple[str, Ma
 
 
 def read_verified(uri: str, manifest: Manifest, name: str) -> bytes:
-    """The bytes of one small file of an artifact, as its manifest vouches for them.
-
-    Raises:
-        IntegrityError: The file is missing from the manifest or differs from it.
-    """
+    """The bytes of one small file of an artifact, as its manifest vouches for them."""
     entry = manifest.files.get(name)
     if entry is None:
         raise IntegrityError(f"{uri}: its manifest names no {name}; {artifact.remedy_of(uri)}")
@@ -62,11 +58,7 @@ def read_verified(uri: str, manifest: Manifest, name: str) -> bytes:
 
 
 def read_table(uri: str, manifest: Manifest, name: str) -> dict[str, object]:
-    """The JSON table in a file of an artifact; empty where the artifact has no such file.
-
-    Raises:
-        IntegrityError: As `read_verified`.
-    """
+    """The JSON table in a file of an artifact; empty where the artifact has no such file."""
     if name not in manifest.files:
         return {}
     table = json.loads(read_verified(uri, manifest, name))

@@ -100,12 +100,7 @@ class HubStore:
     """Files of data sets on the hub; credentials come from the environment, as huggingface_hub finds them."""
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Return the bytes of each file of a path, folder or glob (`**` goes down), by its URI, in order.
-
-        Raises:
-            DataError: There is no such data set, commit or folder.
-            RecipeError: The address names no commit.
-        """
+        """Return the bytes of each file of a path, folder or glob (`**` goes down), by its URI, in order."""
         address = hub_address(pattern)
         return {address.uri(path): size for path, size in sorted(_matching(address))}
 
@@ -153,11 +148,7 @@ class HubStore:
 
 
 def hub_address(uri: str) -> HubAddress:
-    """Take an address apart.
-
-    Raises:
-        RecipeError: It is not one of a data set, or names no commit.
-    """
+    """Take an address apart."""
     parts = ADDRESS.fullmatch(uri)
     if not parts:
         raise RecipeError(f"{uri}: is not the address of a data set on the hub; write {FORM}")

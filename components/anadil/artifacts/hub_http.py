@@ -45,11 +45,7 @@ class BusyError(RetryableError):
 
 
 def endpoint() -> str:
-    """Return the address of the hub, or of the mirror that HF_ENDPOINT names.
-
-    Raises:
-        PreflightError: It is no web address.
-    """
+    """Return the address of the hub, or of the mirror that HF_ENDPOINT names."""
     # Read here: the library reads its environment once, when it is imported.
     address = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
     with contextlib.suppress(ValueError):  # of a port that is no number
@@ -77,12 +73,6 @@ def request(
         method: HTTP method.
         headers: Headers beside the client's own.
         arguments: Further ones of the client, such as `params`.
-
-    Raises:
-        DataError: There is no such data set, commit or file.
-        IntegrityError: The file ends before the range that was asked for.
-        PreflightError: The hub may not be asked, or wants a token or its terms accepted.
-        RetryableError: It does not answer.
     """
     for attempt in range(1, ATTEMPTS + 1):
         try:

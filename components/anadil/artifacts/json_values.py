@@ -25,11 +25,7 @@ SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def refuse_wide(name: str, first: bytes | TooLong) -> None:
-    """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own.
-
-    Raises:
-        DataError: It is one.
-    """
+    """Refuse a file in UTF-16 or UTF-32, in which every line would be bad for a reason of its own."""
     if isinstance(first, TooLong):
         return
     codec = json.detect_encoding(first[:4])
@@ -57,12 +53,7 @@ def holds_lines(path: ReadableFile, suffix: str) -> bool:
 
 
 def json_values(path: ReadableFile, suffix: str) -> Iterator[tuple[int, object]]:
-    """Yield each value and its number from 1 on.
-
-    Raises:
-        ValueError: What follows is not JSON in UTF-8, or a value is too long.
-        EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged.
-    """
+    """Yield each value and its number from 1 on."""
     with unpacked(path, suffix) as file:
         text = _Text(file)
         in_list = text.next_is("[")

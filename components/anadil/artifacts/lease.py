@@ -109,9 +109,6 @@ class Lease(ABC):
 
         Args:
             patience_s: How long to wait for an owner that lives.
-
-        Raises:
-            Taken: It is held for longer than that.
         """
         deadline, has_waited = time.monotonic() + patience_s, False
         tag, since, is_alive = "", math.nan, False
@@ -138,11 +135,7 @@ class Lease(ABC):
             threading.Thread(target=self._renew_until_ended, name="lease", daemon=True).start()
 
     def check(self) -> None:
-        """Renew the lease before a write to its place.
-
-        Raises:
-            Taken: It is, or may be, another's by now.
-        """
+        """Renew the lease before a write to its place."""
         with self._turn:
             is_stale = time.monotonic() - self._renewed_at > self.fence_s
             if self._is_lost or is_stale or not self._write(self._tag):
@@ -203,11 +196,7 @@ class ObjectLease(Lease):
     """Leave the object, for a place that is written again: a removal that arrives late would hit the next owner's."""
 
     def check_conditions(self) -> None:
-        """Make sure that the storage heeds conditions; some answer 200 and write all the same.
-
-        Raises:
-            ConditionsError: It does not.
-        """
+        """Make sure that the storage heeds conditions; some answer 200 and write all the same."""
         if self._replace("") is not None:  # the object is there, so this must fail
             text = "the storage has no conditional writes (If-None-Match, If-Match)"
             raise ConditionsError(f"{self._place}: {text}")
@@ -312,9 +301,6 @@ def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
     Args:
         work: The directory; it goes when it is empty.
         patience_s: How long to wait for another process; None: `PATIENCE_S`.
-
-    Raises:
-        RetryableError: Another one is at it for longer than that.
     """
     lease = FileLease(str(work / LOCK))
     try:

@@ -56,11 +56,7 @@ class TooLong:
 
 
 def bounded_lines(path: Path, suffix: str | None = None) -> Iterator[bytes | TooLong]:
-    """Yield the lines of a file, each with its end; `suffix` stands for its own and says whether it is packed.
-
-    Raises:
-        EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError: Compressed data is damaged (`DAMAGED`).
-    """
+    """Yield the lines of a file, each with its end; `suffix` stands for its own and says whether it is packed."""
     return (line for _, line in lines_with_offsets(path, suffix))
 
 
@@ -128,13 +124,7 @@ class ZstdFile(io.BufferedIOBase):
         self._frame: Any = None
 
     def readinto1(self, target: Any) -> int:
-        """Fill a buffer with what one read of the source gives, 0 bytes at the end.
-
-        Raises:
-            EOFError: The stream ends within a frame.
-            WindowError: A frame asks for too much memory.
-            zstandard.ZstdError: It is damaged.
-        """
+        """Fill a buffer with what one read of the source gives, 0 bytes at the end."""
         while not (count := self._unpacked.readinto(target)):
             self._packed = self._packed or self._source.read(ZSTD_READ_BYTES)
             if not self._packed:

@@ -11,11 +11,7 @@ from anadil.core.format import human_bytes
 
 
 def files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Yield every file below, also behind links, but for hidden names; a link back to one of `parents` is not followed.
-
-    Raises:
-        DataError: A directory cannot be read.
-    """
+    """Yield every file below, also behind links, but for hidden names; a link back to one of `parents` is not followed."""
     # Desktops leave `.DS_Store` and `._page.txt`. `Path.rglob` follows no link and silently passes over directories that it
     # may not read.
     parents = (*parents, folder.resolve())
@@ -35,11 +31,7 @@ def files_below(folder: Path, parents: tuple[Path, ...] = ()) -> Iterator[Path]:
 
 
 def names_below(folder: Path) -> Iterator[str]:
-    """Yield paths from a folder to every file below; links are named, not followed.
-
-    Raises:
-        OSError: A directory cannot be read.
-    """
+    """Yield paths from a folder to every file below; links are named, not followed."""
 
     # `Path.rglob` silently skips a directory that it may not read: a sound artifact would lack files, and be removed.
     def refuse(error: OSError) -> None:
@@ -53,12 +45,7 @@ def names_below(folder: Path) -> Iterator[str]:
 
 
 def check_directory(path: Path, key: str) -> None:
-    """Make sure that a place, given by `key`, is a directory or can become one.
-
-    Raises:
-        PreflightError: This user may not look there.
-        RecipeError: Something else stands there or above it.
-    """
+    """Make sure that a place, given by `key`, is a directory or can become one."""
     for place in (path, *path.parents):
         try:
             if place.is_dir():
@@ -71,12 +58,7 @@ def check_directory(path: Path, key: str) -> None:
 
 
 def check_writable(path: Path, key: str) -> None:
-    """Make sure that a directory, given by `key`, can be written or made.
-
-    Raises:
-        PreflightError: It, or what it would be made in, cannot be written.
-        RecipeError: Something else stands there or above it.
-    """
+    """Make sure that a directory, given by `key`, can be written or made."""
     check_directory(path, key)
     there = next(place for place in (path, *path.parents) if place.is_dir())
     try:
@@ -89,12 +71,7 @@ def check_writable(path: Path, key: str) -> None:
 
 
 def refuse_occupied(uri: str) -> None:
-    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten.
-
-    Raises:
-        DataError: There is a file or a directory that is not empty.
-        RecipeError: A file stands where a directory above it would be.
-    """
+    """Make sure that a local place for an artifact is free, so that nobody's files are overwritten."""
     path = Path(uri)
     if "://" not in uri:
         check_directory(path.parent, uri)
@@ -104,11 +81,7 @@ def refuse_occupied(uri: str) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Bring files and then directories to the disk; remove them all if that fails.
-
-    Raises:
-        OSError: It fails.
-    """
+    """Bring files and then directories to the disk; remove them all if that fails."""
     below = sorted(path.rglob("*"))
     try:
         for file in [
@@ -124,11 +97,7 @@ def flush_directory(path: Path) -> None:
 
 
 def flush(path: Path) -> None:
-    """Bring one file's bytes, or one directory's names, to the disk.
-
-    Raises:
-        OSError: It fails; the error names the path.
-    """
+    """Bring one file's bytes, or one directory's names, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -149,11 +118,7 @@ def link(source: Path, target: Path) -> None:
 
 
 def check_space(path: Path, num_bytes: int) -> None:
-    """Check that the disk of a path has room.
-
-    Raises:
-        PreflightError: It has not.
-    """
+    """Check that the disk of a path has room."""
     free = shutil.disk_usage(path.parent).free
     if num_bytes > free:
         raise PreflightError(

@@ -29,11 +29,7 @@ WEIGHTS_KEY = "transformers_weights"
 
 
 def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a directory that would make another model than its config, tokenizer and weights describe.
-
-    Raises:
-        IntegrityError: It brings code, an adapter or a link to files elsewhere.
-    """
+    """Refuse a directory that would make another model than its config, tokenizer and weights describe."""
     if (folder / ADAPTER_CONFIG).is_file():
         raise IntegrityError(
             f"{folder}: holds {ADAPTER_CONFIG} beside config.json, so that machines with PEFT load another model than "

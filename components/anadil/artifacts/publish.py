@@ -40,10 +40,6 @@ def publish(objects: S3, source: Path, uri: str, copies: Mapping[str, str] = NO_
     """Upload every file, the manifest last; replace what a killed run has left there.
 
     `copies` are files, by name, that are copied within the storage from their URI.
-
-    Raises:
-        AlreadyThereError: Another run has finished first; nothing of it was changed.
-        RetryableError: Another run is at it for too long.
     """
     deadline = time.monotonic() + PATIENCE_S
     while True:

@@ -39,11 +39,7 @@ class BytesAt(Protocol):
         ...
 
     def read(self, start: int, num_bytes: int) -> bytes:
-        """Return exactly these bytes.
-
-        Raises:
-            IntegrityError: The file is not the one that was planned for.
-        """
+        """Return exactly these bytes."""
         ...
 
     def discard(self, start: int, num_bytes: int) -> bool:
@@ -57,11 +53,7 @@ class LocalBytes:
     # Not mapped: the kernel kills who reads a mapped page of a file that was cut off, and what was read of a
     # mapped file counts as the process's memory.
     def __init__(self, path: Path, size: int) -> None:
-        """Open a file that must have `size` bytes.
-
-        Raises:
-            IntegrityError: It is missing, or has another size.
-        """
+        """Open a file that must have `size` bytes."""
         self.name = str(path)
         self._descriptor = -1
         try:
@@ -173,11 +165,7 @@ def bytes_at(uri: str, size: int, *, first_byte: int, block_bytes: int) -> Bytes
 
 
 def check_size(name: str, size: int, expected: int) -> None:
-    """Refuse a file of another size.
-
-    Raises:
-        IntegrityError: With both sizes.
-    """
+    """Refuse a file of another size."""
     if size != expected:
         raise IntegrityError(
             f"{name}: has {size:,} bytes, and its manifest says {expected:,}; copy it again, or remove the artifact and "

@@ -50,12 +50,7 @@ class Ranges(Protocol):
     """Bytes of the file."""
 
     def fetch(self, start: int, num_bytes: int) -> bytes:
-        """Return a piece, or less of it where the answer is cut off.
-
-        Raises:
-            IntegrityError: The file is not the one that was planned for.
-            RetryableError: It does not come for now.
-        """
+        """Return a piece, or less of it where the answer is cut off."""
         ...
 
 
@@ -113,12 +108,7 @@ class RangedStream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any, /) -> int:
-        """Fill a buffer as far as there are bytes.
-
-        Raises:
-            IntegrityError: The file has changed or is gone.
-            RetryableError: The bytes do not come, or come cut off again and again.
-        """
+        """Fill a buffer as far as there are bytes."""
         view = memoryview(buffer).cast("B")
         num_bytes = min(len(view), self._ranges.size - self._position)
         if num_bytes <= 0:
@@ -153,11 +143,7 @@ def changed(uri: str) -> IntegrityError:
 
 
 def check_place(uri: str, content_range: str, start: int, *, is_complete: bool) -> None:
-    """Refuse an answer that does not begin where it should; one without a range that `is_complete` may come from the start.
-
-    Raises:
-        PreflightError: The storage knows no ranges.
-    """
+    """Refuse an answer that does not begin where it should; one without a range that `is_complete` may come from the start."""
     if not content_range.startswith(f"bytes {start}-") and (start or not is_complete):
         raise PreflightError(
             f"{uri}: the storage does not answer for a range of bytes (Range: bytes={start}-); "

@@ -123,11 +123,7 @@ class S3:
                 raise
 
     def copy(self, source: str, uri: str, tag: str | None) -> bool:
-        """Copy an object within the storage; `tag` and the answer are those of `upload`.
-
-        Raises:
-            DataError: There is no such object.
-        """
+        """Copy an object within the storage; `tag` and the answer are those of `upload`."""
         from boto3.s3.transfer import TransferConfig
 
         self.size(source)  # its absence is not to be taken for a change of the target
@@ -293,11 +289,7 @@ class S3:
 
 @functools.cache
 def s3_client() -> Any:
-    """Return the one client of this process; making one takes longer than most calls.
-
-    Raises:
-        PreflightError: boto3 is not installed, or its profile or endpoint is wrong.
-    """
+    """Return the one client of this process; making one takes longer than most calls."""
     # A dead endpoint is given up after some 10 s of retries, a silent one after a minute. AWS_MAX_ATTEMPTS changes that.
     return aws_client("s3", attempts=ATTEMPTS)
 
@@ -324,11 +316,7 @@ def _below(prefix: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Bucket and key.
-
-    Raises:
-        DataError: There is no bucket.
-    """
+    """Bucket and key."""
     bucket, _, key = uri.removeprefix("s3://").partition("/")
     if not bucket:
         raise DataError(f"{uri}: names no bucket; write s3://bucket/key")
@@ -340,11 +328,7 @@ def _condition(tag: str) -> dict[str, str]:
 
 
 def _was_changed(error: Exception, uri: str) -> bool:
-    """Return whether a write on condition was refused because of the condition.
-
-    Raises:
-        ConditionsError: The storage has no conditional writes.
-    """
+    """Return whether a write on condition was refused because of the condition."""
     code, status = error_code(error), error_status(error)
     if status == HTTPStatus.NOT_IMPLEMENTED or code == "NotImplemented":
         raise ConditionsError(

@@ -45,9 +45,6 @@ class SeparatedFile:
             text: The table, opened with `newline=""`.
             name: Name with its suffix, for messages too.
             column: A column that should be there: it tells separators apart.
-
-        Raises:
-            DataError: The first row cannot be cut into cells.
         """
         # Cells are bounded by the library, a row of many by `_Lines`.
         csv.field_size_limit(MAX_LINE_BYTES)

@@ -38,11 +38,7 @@ BUILT_IN = "builtin:"
 
 
 def store(uri: str) -> "LocalStore | S3Store":
-    """The storage that a URI belongs to.
-
-    Raises:
-        PreflightError: Its scheme is not one that we speak, or boto3 is not installed.
-    """
+    """The storage that a URI belongs to."""
     scheme, separator, _ = uri.partition("://")
     if uri.startswith(BUILT_IN):
         return BuiltInStore()
@@ -54,11 +50,7 @@ def store(uri: str) -> "LocalStore | S3Store":
 
 
 def input_store(uri: str) -> "LocalStore | S3Store | hub_files.HubStore":
-    """The storage that an input of a run belongs to; nothing can be written to that of `hf://`.
-
-    Raises:
-        PreflightError: See `store`.
-    """
+    """The storage that an input of a run belongs to; nothing can be written to that of `hf://`."""
     return hub_files.HubStore() if uri.startswith(hub_files.SCHEME) else store(uri)
 
 
@@ -81,11 +73,7 @@ def readable(uri: str, version: str = "") -> ReadableFile:
 
 @contextmanager
 def local_copy(uri: str) -> Iterator[Path]:
-    """A local path with the bytes of one file; a download lives as long as the block.
-
-    Raises:
-        DataError: It is gone, though a listing named it.
-    """
+    """A local path with the bytes of one file; a download lives as long as the block."""
     if "://" not in uri:
         path = built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)
         if not path.exists():  # before a reader takes it for damaged
@@ -116,10 +104,6 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
         patterns: Paths, globs, directories, `s3://` and `hf://` URIs. Files of directories and globs whose name says that they hold
             no data (`_SUCCESS`, `README.md`) are skipped, and said.
         key: The recipe key that holds them, for messages.
-
-    Raises:
-        DataError: A pattern names no file.
-        RecipeError: One of `hf://` names no commit.
     """
     size_of: dict[str, int] = {}
     for pattern in patterns:
@@ -176,11 +160,7 @@ class LocalStore:
             raise DataError(f"{uri}: no such file") from None
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
-        """Return some bytes of a file and its size; a negative start counts from its end.
-
-        Raises:
-            DataError: There is no such file, or it cannot be read.
-        """
+        """Return some bytes of a file and its size; a negative start counts from its end."""
         path = self._path(uri)
         try:
             with path.open("rb") as file:
@@ -206,11 +186,7 @@ class LocalStore:
             raise
 
     def files(self, pattern: str) -> list[str]:
-        """Return the sorted files of a path, directory or glob (`**` goes down); hidden ones have to be named.
-
-        Raises:
-            DataError: A directory cannot be read.
-        """
+        """Return the sorted files of a path, directory or glob (`**` goes down); hidden ones have to be named."""
         path = Path(pattern).expanduser()
         if path.is_dir():
             return sorted(map(str, local_directory.files_below(path)))
@@ -221,27 +197,15 @@ class LocalStore:
         return sorted(name for name in names if not Path(name).is_dir())
 
     def sizes(self, pattern: str) -> dict[str, int]:
-        """Return the bytes of each of those files, by its URI.
-
-        Raises:
-            DataError: One cannot be read, such as a link to nowhere, or is no file, such as a pipe.
-        """
+        """Return the bytes of each of those files, by its URI."""
         return {name: self.size(name) for name in self.files(pattern)}
 
     def size(self, uri: str) -> int:
-        """Bytes of one file.
-
-        Raises:
-            DataError: It is not there or cannot be read.
-        """
+        """Bytes of one file."""
         return self._stat(uri).st_size
 
     def version(self, uri: str) -> str:
-        """Mark that changes when a file does, without reading it: its size, and when it was written.
-
-        Raises:
-            DataError: It is not there or cannot be read.
-        """
+        """Mark that changes when a file does, without reading it: its size, and when it was written."""
         stat = self._stat(uri)
         return f"{stat.st_size}-{stat.st_mtime_ns}"
 
@@ -258,12 +222,7 @@ class LocalStore:
         return stat
 
     def put_directory(self, source: Path, uri: str, copies: Mapping[str, str] = NO_COPIES) -> None:
-        """Rename `source`, on the same disk, to `uri` in one step, after its bytes have reached the disk.
-
-        Raises:
-            AlreadyThereError: Another run has finished it first; `source` is left.
-            DataError: Something else is there.
-        """
+        """Rename `source`, on the same disk, to `uri` in one step, after its bytes have reached the disk."""
         assert not copies, "files of a local artifact are linked or fetched into it"
         target = Path(uri)
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -55,10 +55,6 @@ def parquet_batches(
         columns: Names or paths; None: all.
         groups: Numbers of row groups; None: all.
         look_into_pages: Read headers of pages; of a remote file each is a request.
-
-    Raises:
-        TooLargeError: A page unpacks to too much, or a column of lists holds too many values.
-        pyarrow.ArrowException, OSError: It is damaged.
     """
     metadata = pq.read_metadata(stream)
     listed = list(range(metadata.num_row_groups)) if groups is None else list(groups)
@@ -91,12 +87,7 @@ def _texts_in_lists(schema: Any) -> dict[str, bool]:
 
 
 def arrow_batches(file: Any, name: str) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of an `.arrow` file of either format, given as a memory map.
-
-    Raises:
-        TooLargeError: A packed batch unpacks to too much.
-        pyarrow.ArrowException, OSError: It is damaged.
-    """
+    """Yield the batches of an `.arrow` file of either format, given as a memory map."""
     is_file = file.read(len(ARROW_FILE)) == ARROW_FILE
     # The file format is a stream of messages between two marks of 8 bytes.
     file.seek(8 if is_file else 0)

@@ -33,10 +33,6 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
     """Yield the rows of a file with their place, such as `a.jsonl:17`; a text file is one row.
 
     The suffix of `name` says how the file is read, `field` which key or column holds the text.
-
-    Raises:
-        DataError: A record cannot be read; with its place.
-        PreflightError: Parquet is given and pyarrow is not installed.
     """
     suffix = text_suffix(name)
     try:
@@ -56,11 +52,7 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
 
 
 def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, object]]:
-    """Yield the values of the lines of a file with the number of their line; blank lines have none.
-
-    Raises:
-        DataError: A line is too long, or not JSON.
-    """
+    """Yield the values of the lines of a file with the number of their line; blank lines have none."""
     for number, line in enumerate(bounded_lines(path, name), start=1):
         if isinstance(line, TooLong):
             raise DataError(f"{name}:{number}: {line}; {remedy or 'write each record as a line of its own'}")
@@ -87,10 +79,6 @@ def table_rows(
         field: The column of a Parquet file that is read; None: all of them.
         remedy: For messages; left out, to repair the row or the file.
         at_a_time: Rows in memory at a time, fewer where they are long.
-
-    Raises:
-        DataError: A row is too long, or the file is damaged.
-        PreflightError: pyarrow is not installed.
     """
     try:
         import pyarrow as pa
@@ -120,11 +108,7 @@ def table_rows(
 
 
 def text_of(row: object, field: str, place: str) -> str:
-    """The text of a row.
-
-    Raises:
-        DataError: It has none, one that is too long, or one that UTF-8 cannot hold.
-    """
+    """The text of a row."""
     text = row.get(field) if isinstance(row, dict) else None
     if not isinstance(text, str):
         raise DataError(f"{place}: has no text in {field!r}; set clean.text_field or correct the record")

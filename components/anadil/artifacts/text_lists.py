@@ -46,9 +46,6 @@ def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[by
         path: The file.
         key: Recipe key that names it, for messages.
         members: Files to read of an archive; where it has none of them, or none are given, all are read.
-
-    Raises:
-        DataError: It is not text, is damaged, or too large.
     """
     name = f"{key}: {path.name}"
     num_bytes = num_entries = 0

@@ -31,9 +31,6 @@ def separated_rows(path: Path, name: str, letters: Letters = UNKNOWN) -> Iterato
         path: The file.
         name: Name with its suffix, for messages too.
         letters: Letters of the language, which tell code pages apart; without them a file must be UTF-8 or UTF-16.
-
-    Raises:
-        DataError: It is damaged, of an unknown encoding, or two of its columns have one name; with its place.
     """
     with _table(path, name, letters) as table:
         columns = _columns(table.columns, f"{name}:{table.first_line}")

@@ -44,12 +44,7 @@ def has_weights(folder: Path) -> bool:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The files that make the model: `model.safetensors`, or those that the index names.
-
-    Raises:
-        DataError: The directory holds no weights.
-        IntegrityError: A file is missing or outside, there are two sets of weights, or pickled ones alone.
-    """
+    """The files that make the model: `model.safetensors`, or those that the index names."""
     names = sorted(set(_weight_map(folder).values()))
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
@@ -69,12 +64,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of a directory by name, out of the headers of its files.
-
-    Raises:
-        DataError: The directory holds no weights.
-        IntegrityError: A file is torn or missing, or tensors are not where the index says.
-    """
+    """All tensors of a directory by name, out of the headers of its files."""
     tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         for name, tensor in read_header(file).items():
@@ -97,11 +87,7 @@ def unindexed(folder: Path, names: Iterable[str]) -> list[str]:
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file, which must be as long as its header says.
-
-    Raises:
-        IntegrityError: It is torn, or of another kind.
-    """
+    """The tensors of a safetensors file, which must be as long as its header says."""
     size = file.stat().st_size
     with file.open("rb") as stream:
         length = int.from_bytes(stream.read(LENGTH_BYTES), "little")

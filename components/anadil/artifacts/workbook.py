@@ -56,9 +56,6 @@ def open_workbook(file: ReadableFile, name: str, column: str = "") -> Iterator["
         file: The workbook.
         name: Name with its suffix, for messages.
         column: A column that should be there: the first sheet with it is read.
-
-    Raises:
-        DataError: It cannot be read, or its columns have no names.
     """
     with file.open("rb") as stream:
         yield Workbook(stream, name, column)

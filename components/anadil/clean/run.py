@@ -78,10 +78,6 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     Args:
         job: What the stage gets.
         executor: Instead of that of the recipe.
-
-    Raises:
-        DataError: Files of unknown kind, too many unreadable records, or nothing is left.
-        IntegrityError: An input changed while it was read.
     """
     started = time.perf_counter()
     written: dict[str, Any] = {}

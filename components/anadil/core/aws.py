@@ -75,9 +75,6 @@ def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS
     """A client of a service by boto3's name; botocore repeats throttled and failed calls.
 
     AWS_MAX_ATTEMPTS goes before `attempts`, the environment's region counts where none is given.
-
-    Raises:
-        PreflightError: boto3, a region or the profile is missing, or the endpoint is no URL.
     """
     try:
         import boto3

@@ -7,11 +7,7 @@ from typing import Any
 
 
 def field_of(row: Mapping[str, Any], path: str) -> Any:
-    """The value of a key, or of a path of keys; None where a table on the way is null.
-
-    Raises:
-        KeyError: There is no such key.
-    """
+    """The value of a key, or of a path of keys; None where a table on the way is null."""
     if path in row:
         return row[path]
     for dot in re.finditer(r"\.", path):  # each of them: keys may hold dots too

@@ -20,11 +20,7 @@ class TooDeepError(ValueError):
 
 
 def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
-    """The value of a text, as `json.loads`; `no_twins` refuses a key that a table has twice.
-
-    Raises:
-        ValueError: It is not JSON; `TooDeepError` where it nests too deep.
-    """
+    """The value of a text, as `json.loads`; `no_twins` refuses a key that a table has twice."""
     try:
         value = json.loads(text, object_pairs_hook=_without_twins if no_twins else None)
     except RecursionError:
@@ -38,11 +34,7 @@ def parse_json(text: str | bytes, *, no_twins: bool = False) -> Any:
 
 
 def parse_next(text: str, place: int) -> tuple[Any, int]:
-    """The value that begins at a place, and where it ends, as `json.JSONDecoder.raw_decode`.
-
-    Raises:
-        ValueError: As `parse_json`.
-    """
+    """The value that begins at a place, and where it ends, as `json.JSONDecoder.raw_decode`."""
     try:
         value, end = DECODER.raw_decode(text, place)
     except RecursionError:
@@ -53,11 +45,7 @@ def parse_next(text: str, place: int) -> tuple[Any, int]:
 
 
 def refuse_deep(value: object) -> None:
-    """Refuse a value that nests too deep, of YAML also one that holds itself.
-
-    Raises:
-        TooDeepError: It does.
-    """
+    """Refuse a value that nests too deep, of YAML also one that holds itself."""
     level: list[Any] = [value] if isinstance(value, dict | list) else []
     for _ in range(MAX_DEPTH):
         inner = (each for one in level for each in (one.values() if isinstance(one, dict) else one))
@@ -89,10 +77,6 @@ def read_json(path: Path) -> Any:
 
 
 def write_indented(path: Path, value: Any, indent: int = 1, *, allow_nan: bool = True) -> None:
-    """Write a file of an artifact that people read, too.
-
-    Raises:
-        ValueError: Without `allow_nan`, a number is NaN or Inf.
-    """
+    """Write a file of an artifact that people read, too."""
     text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=allow_nan)
     path.write_text(text + "\n", encoding="utf-8")

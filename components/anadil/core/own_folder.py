@@ -11,11 +11,7 @@ from anadil.core.errors import PreflightError
 
 
 def cache_folder() -> Path:
-    """Folder for what can be made again: below XDG_CACHE_HOME or `~/.cache`, or where neither can be written below TMPDIR.
-
-    Raises:
-        PreflightError: There is no place for it.
-    """
+    """Folder for what can be made again: below XDG_CACHE_HOME or `~/.cache`, or where neither can be written below TMPDIR."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:
         # Source: XDG Base Directory Specification: a path that is not absolute is ignored.
@@ -26,21 +22,13 @@ def cache_folder() -> Path:
 
 
 def work_folder() -> Path:
-    """Folder for what outlives a killed run whose artifacts are remote: ANADIL_WORK, or a folder below TMPDIR.
-
-    Raises:
-        PreflightError: There is no place for it.
-    """
+    """Folder for what outlives a killed run whose artifacts are remote: ANADIL_WORK, or a folder below TMPDIR."""
     place = os.environ.get("ANADIL_WORK")
     return Path(place) if place else temporary_folder("anadil-work")
 
 
 def temporary_folder(name: str) -> Path:
-    """A folder below TMPDIR, the same one for all processes of the user, that nobody else may write to.
-
-    Raises:
-        PreflightError: Somebody else has made it.
-    """
+    """A folder below TMPDIR, the same one for all processes of the user, that nobody else may write to."""
     folder = Path(tempfile.gettempdir()) / f"{name}-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     stat = folder.lstat()  # of a link the mode is 777

@@ -31,9 +31,6 @@ def parse_yaml(text: str, name: str, most: int = MAX_BYTES) -> tuple[object, dic
     """The value of one YAML document, and the line (from 1) on which each path stands.
 
     Error messages call it `name`. It may have `most` bytes; JSON is YAML too.
-
-    Raises:
-        RecipeError: It is not YAML, too large or too deep, or has a duplicate key or an alias.
     """
     # Not every text of a command line can be encoded; yaml says so below.
     if len(text.encode(errors="replace")) > most:

@@ -29,11 +29,7 @@ class Frame:
 
 
 def document_tokenizer(folder: Path) -> "tuple[Tokenizer, Frame]":
-    """The tokenizer of a directory, and the tokens that it puts round documents.
-
-    Raises:
-        DataError: There is none, or it has no end token.
-    """
+    """The tokenizer of a directory, and the tokens that it puts round documents."""
     tokenizer = read_tokenizer(folder)
     settings = {key: value for name in SETTINGS for key, value in read_settings(folder / name).items()}
     bos, eos = (token_text(settings.get(f"{role}_token")) for role in ("bos", "eos"))

@@ -88,9 +88,6 @@ class ChampionTokens:
             out: Directory of the new artifact.
             work: Directory for files that are fetched.
             copies: Files that S3 copies, to be filled; None: the new artifact stays on this machine.
-
-        Raises:
-            IntegrityError: A file is not that of its manifest.
         """
         entries = {name: self.manifest.files[name] for name in names}
         folder = Path(self.uri)
@@ -142,10 +139,6 @@ def earlier_part(
         corpus: The corpus of the retraining, local.
         excluded: File of its documents that are left out now.
         is_usable: True for tokens of the present tokenizer.
-
-    Raises:
-        DataError: The champion's corpus is gone.
-        IntegrityError: An artifact of the champion is damaged.
     """
     if not places:
         return None

@@ -69,13 +69,7 @@ def encode_file_in_worker(task: EncodeTask) -> None:
 
 
 def encode_file(task: EncodeTask) -> None:
-    """Make the shard of one file of a corpus, unless it is there.
-
-    Raises:
-        DataError: A document is not Unicode text.
-        IntegrityError: The file is damaged.
-        OSError: The disk is full, among others.
-    """
+    """Make the shard of one file of a corpus, unless it is there."""
     if sealed_dir.exists(task.folder):
         return
     encoder = _encoder(task.tokenizer, task.origin["tokenizer"], task.threads, task.reads_special)
@@ -172,11 +166,7 @@ def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:
 
 @lru_cache(1)
 def _excluded(path: Path) -> dict[str, str]:
-    """Id of each document to leave out -> reason.
-
-    Raises:
-        IntegrityError: A line is not of that form.
-    """
+    """Id of each document to leave out -> reason."""
     reasons: dict[str, str] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

@@ -90,11 +90,6 @@ def make_tokens(
         work: Directory of finished shards.
         executor: Processes that encode.
         copies: Files of the champion that S3 copies into the artifact, to be filled; None: they are put into `out`.
-
-    Raises:
-        DataError: The corpus has no training text, or the tokenizer has no end token.
-        IntegrityError: The corpus or the champion's tokens are damaged.
-        PreflightError: The disk is full.
     """
     tokenizer, frame = document_tokenizer(settings.tokenizer)
     # The frame follows from the tokenizer, and from the program that reads it.

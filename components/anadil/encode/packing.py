@@ -87,9 +87,6 @@ def packed_of(stream: TokenStream, pieces: Pieces, rows: Places, length: int) ->
 def pack(stream: TokenStream, length: int) -> Packed:
     """Cut documents into pieces of at most `length` pairs and fit the pieces into sequences.
 
-    Raises:
-        DataError: There is nothing to predict.
-
     Source: best fit of the longest pieces first: Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830.
     """
     pieces = cut_pieces(stream, length)

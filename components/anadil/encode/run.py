@@ -24,13 +24,7 @@ log = logging.getLogger(__name__)
 
 
 def run(job: Job) -> Figures:
-    """Fill the artifact of tokens.
-
-    Raises:
-        DataError: The corpus has no training text, or the tokenizer has no end token.
-        IntegrityError: The corpus is damaged.
-        PreflightError: The disk is full.
-    """
+    """Fill the artifact of tokens."""
     with _executor(job) as executor:
         copies = job.copies if "://" in job.target else None
         settings = settings_of(job, job.recipe)

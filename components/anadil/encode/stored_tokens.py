@@ -110,11 +110,7 @@ class StoredTokens:
 
 
 def open_tokens(uri: str, manifest: Manifest) -> StoredTokens:
-    """Open an artifact of tokens; nothing but `tokens.json` is read.
-
-    Raises:
-        IntegrityError: See `read_facts`.
-    """
+    """Open an artifact of tokens; nothing but `tokens.json` is read."""
     return StoredTokens(uri=uri, facts=read_facts(uri, manifest))
 
 

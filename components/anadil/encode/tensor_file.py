@@ -128,11 +128,7 @@ class TensorFile:
         return json.loads(header[LENGTH_BYTES:]), np.frombuffer(table, dtype=DTYPES["U32"])
 
     def read(self, name: str, start: int, stop: int) -> Any:
-        """Rows of a tensor, as an array.
-
-        Raises:
-            IntegrityError: The bytes are not those that were written.
-        """
+        """Rows of a tensor, as an array."""
         entry = self._header[0][name]
         dtype, shape = DTYPES[entry["dtype"]], entry["shape"]
         row = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))

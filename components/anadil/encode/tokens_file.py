@@ -169,12 +169,7 @@ class TokensFacts:
 
 
 def read_facts(uri: str, manifest: Manifest) -> TokensFacts:
-    """The facts of an artifact of tokens, checked against its manifest.
-
-    Raises:
-        IntegrityError: The file differs from its manifest, is of another format, or other files are not as long as
-            it says.
-    """
+    """The facts of an artifact of tokens, checked against its manifest."""
     place = join(uri, TOKENS)
     entry = manifest.files.get(TOKENS)
     if entry is None:

@@ -93,9 +93,6 @@ def score(
         stride: Tokens scored by each window after the first.
         batch_tokens: Most tokens of a padded batch; a longer window goes alone.
         name: The candidate, for progress and messages.
-
-    Raises:
-        DataError: A token has no embedding, or the logits are not finite or come from more than the last hidden states.
     """
     full = [np.concatenate(pair).astype(np.int64) for pair in pairs]
     _check_ids(model, full, name)

@@ -69,12 +69,7 @@ def by_target(
 
 
 def read_heldout(corpora: Sequence[Path], files: Sequence[str], text_field: str, language: str) -> Heldout:
-    """Read the text to score.
-
-    Raises:
-        DataError: There is no text, or a record cannot be read.
-        PreflightError: Parquet is given and pyarrow is not installed.
-    """
+    """Read the text to score."""
     source = (
         refuse_too_large(documents_of(files, text_field, language))
         if files
@@ -101,10 +96,6 @@ def read_retained(
 
     Returns:
         Documents whose `lang` is what the record names, or else the name of its file or its source.
-
-    Raises:
-        DataError: A record cannot be read, or a file holds no text.
-        PreflightError: Parquet is given and pyarrow is not installed.
     """
     of_files = tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
     languages = {document.lang for document in of_files}
@@ -133,12 +124,7 @@ def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:
 def documents_of(
     files: Sequence[str], text_field: str, language: str, copy: storage.Copy = storage.local_copy
 ) -> Iterator[Document]:
-    """Yield the documents of files, in order.
-
-    Raises:
-        DataError: A record cannot be read; with its place.
-        PreflightError: Parquet is given and pyarrow is not installed.
-    """
+    """Yield the documents of files, in order."""
     check_heldout_files(files)
     for uri in files:
         with copy(uri) as path:
@@ -155,11 +141,7 @@ def documents_of(
 
 
 def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:
-    """Yield the documents, as long as they are few enough to be held in memory and scored.
-
-    Raises:
-        DataError: They are too many, or too long.
-    """
+    """Yield the documents, as long as they are few enough to be held in memory and scored."""
     num_bytes = 0
     for number, document in enumerate(documents, start=1):
         num_bytes += len(document.text.encode())
@@ -172,11 +154,7 @@ def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout
 
 
 def check_heldout_files(files: Sequence[str]) -> None:
-    """Refuse files of another kind, before any is read.
-
-    Raises:
-        DataError: Of the first such file.
-    """
+    """Refuse files of another kind, before any is read."""
     for uri in files:
         if not text_suffix(uri):
             raise DataError(
@@ -186,11 +164,7 @@ def check_heldout_files(files: Sequence[str]) -> None:
 
 
 def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
-    """Refuse held-out text without a document.
-
-    Raises:
-        DataError: There is none.
-    """
+    """Refuse held-out text without a document."""
     if not num_documents:
         raise DataError(
             f"held-out text is empty: {', '.join(places)}; give evaluate.heldout a file with text or "

@@ -83,11 +83,7 @@ def write_measurements(folder: Path, measured: Iterable[Measurements]) -> None:
 
 
 def read_measurements(folder: Path | None) -> list[Measurements]:
-    """Read the file of an artifact; empty where there is none, as in scores of an earlier version.
-
-    Raises:
-        IntegrityError: The file is damaged.
-    """
+    """Read the file of an artifact; empty where there is none, as in scores of an earlier version."""
     if folder is None or not (folder / FILE).is_file():
         return []
     try:

@@ -54,11 +54,7 @@ class ScoredModel:
 
 
 def open_model(name: str, path: Path, *, answers: bool = False, digest: str = "") -> ScoredModel:
-    """Load a candidate's tokenizer.
-
-    Raises:
-        DataError: It has no end token.
-    """
+    """Load a candidate's tokenizer."""
     tokenizer = load_tokenizer(path)
     prefix, _ = document_ids(tokenizer, f"{path}, {name}")
     return ScoredModel(
@@ -67,11 +63,7 @@ def open_model(name: str, path: Path, *, answers: bool = False, digest: str = ""
 
 
 def open_artifact(name: str, folder: Path) -> ScoredModel:
-    """Load the tokenizer of an artifact; what it is, and its manifest, say whether it answers.
-
-    Raises:
-        DataError: It has no end token.
-    """
+    """Load the tokenizer of an artifact; what it is, and its manifest, say whether it answers."""
     manifest = artifact.read_manifest(str(folder))
     inside = folder / BY_KIND["adapter"].folder
     kind = "adapter" if inside.is_dir() else manifest.kind if manifest else "model"
@@ -83,11 +75,7 @@ def open_artifact(name: str, folder: Path) -> ScoredModel:
 
 
 def load_for_scoring(path: Path, name: str) -> Any:
-    """Load a model on the fewest GPUs of this machine that hold it with a batch; see `load_placed`.
-
-    Raises:
-        PreflightError: The GPUs of this machine together do not hold it.
-    """
+    """Load a model on the fewest GPUs of this machine that hold it with a batch; see `load_placed`."""
     return load_placed(
         path, name, lambda count: evaluate_parts(shape_from(model_config(path), name), count, on_gpu=True), FITS
     )  # fmt: skip
@@ -114,9 +102,6 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
 
     A tokenizer that normalizes does not score the text whose bytes we count. Such a document
     is skipped for all candidates, so that all are scored on the same text.
-
-    Raises:
-        DataError: A tokenizer alters more than 1 % of the documents; names the first.
     """
     ids: dict[str, list[NDArray[np.int32]]] = {}
     altered: set[int] = set()
@@ -152,11 +137,7 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
 def encode_with_champion(
     candidates: Sequence[ScoredModel], folder: Path | None, documents: Sequence[Document]
 ) -> tuple[list[ScoredModel], EncodedDocuments]:
-    """Add the champion to the candidates where it can be scored, and encode the documents for all of them.
-
-    Raises:
-        DataError: See `encode_for_all`, for the candidates of this run.
-    """
+    """Add the champion to the candidates where it can be scored, and encode the documents for all of them."""
     if folder:
         try:
             champion = open_artifact("champion", folder)

@@ -25,11 +25,7 @@ UNKNOWN = "un"
 
 
 def language_of(text: str, language: Language) -> str | None:
-    """Return the code of the language that most of a text is in: its own, or CLD2's; None if it is too short.
-
-    Raises:
-        PreflightError: The language is known by a model of the user's, which is not there.
-    """
+    """Return the code of the language that most of a text is in: its own, or CLD2's; None if it is too short."""
     letters = [*filter(str.isalpha, text)]
     if len(letters) < MIN_LETTERS:
         return None

@@ -184,11 +184,7 @@ def is_sound(answer: Mapping[str, Any], language: str) -> bool:
 
 
 def _how(kind: BaseKind, base: ScoredModel) -> OwnChat:
-    """Return how to ask a base.
-
-    Raises:
-        DataError: Its template fails, or there are no questions in its language.
-    """
+    """Return how to ask a base."""
     language, questions = _questions(base.path)
     tokenizer: Any = base.tokenizer
     user = {"role": "user", "content": questions[0]}

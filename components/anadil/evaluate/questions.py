@@ -85,11 +85,7 @@ class Questions:
 
 
 def read_questions(job: Job) -> Questions:
-    """Read the questions that the recipe names, or the adapter's held-out chats, and some chats that training saw.
-
-    Raises:
-        DataError: A file holds no question that can be asked, or cannot be read.
-    """
+    """Read the questions that the recipe names, or the adapter's held-out chats, and some chats that training saw."""
     files = job.side_files.get(KEY, ())
     adapter = job.inputs.get("adapter")
     heldout = (
@@ -162,11 +158,7 @@ def render(candidate: ScoredModel, questions: Sequence[Question], how: Rendering
 def encode_references(
     candidates: Sequence[ScoredModel], questions: Questions
 ) -> tuple[Questions, dict[str, list[NDArray[np.int32]]]]:
-    """Return the questions whose answers every tokenizer gives back unchanged, and the answers' ids by candidate.
-
-    Raises:
-        DataError: A tokenizer alters more than 1 % of the answers.
-    """
+    """Return the questions whose answers every tokenizer gives back unchanged, and the answers' ids by candidate."""
     if not questions.listed:
         return questions, {}
     answers = [

@@ -47,13 +47,7 @@ CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def run(job: Job) -> Figures:
-    """Score the base and the candidates, and judge the candidates.
-
-    Raises:
-        DataError: There is no held-out text or no question, or a model or tokenizer cannot be scored on it.
-        IntegrityError: The adapter has another rank than it says.
-        PreflightError: A model is a mixture of experts.
-    """
+    """Score the base and the candidates, and judge the candidates."""
     recipe, language = job.recipe, load_language(job.recipe.language)
     corpora = job.of_sources("corpus")
     targets, others = by_target(corpora, recipe.target_sources)
@@ -153,9 +147,6 @@ def refuse_other_rank(adapter: Path) -> None:
 
     Args:
         adapter: Its directory; one without an adapter, where all weights were trained, is left alone.
-
-    Raises:
-        IntegrityError: With both ranks and the matrix.
     """
     # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
     if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():

@@ -51,11 +51,7 @@ def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
 def retained_tuning(
     recipe: Recipe, files: Sequence[str], sources: Mapping[str, Path] = NO_SOURCES
 ) -> tuple[Document, ...]:
-    """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`.
-
-    Raises:
-        DataError: A file, or the language of a source, has no text for tuning.
-    """
+    """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`."""
     read = read_retained(files, recipe.clean.text_field, sources)
     tuning = tuning_part(read)[0]
     _refuse_unmeasured(recipe, sources, Counter(each.lang for each in read), {each.lang for each in tuning})
@@ -95,11 +91,7 @@ def _refuse_unmeasured(
 def without_tuning(
     heldout: Heldout, retained: Sequence[Document], corpora: Sequence[Path]
 ) -> tuple[Heldout, tuple[Document, ...], dict[str, Any]]:
-    """Return held-out and retained documents that nothing was tuned by, and the counts of both parts.
-
-    Raises:
-        DataError: All documents of `evaluate.heldout` also stand in the part for tuning.
-    """
+    """Return held-out and retained documents that nothing was tuned by, and the counts of both parts."""
     # Files lose only what the corpora's part repeats.
     texts = {document.text for document in target_tuning(corpora)}
     documents = tuple(document for document in heldout.documents if document.text not in texts)

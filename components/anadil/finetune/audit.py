@@ -21,11 +21,7 @@ TRAINED = ("⟦", "⟧")
 
 
 def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: DroppedChats) -> dict[str, Any]:
-    """Return the content of `mask_audit.json`.
-
-    Raises:
-        DataError: A row has no trained token, or a trained span does not end in the control token that closes a turn.
-    """
+    """Return the content of `mask_audit.json`."""
     chats = chat_format(tokenizer)
     trained, stopping, lengths = [], [], []
     for row in rows:

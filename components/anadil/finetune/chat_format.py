@@ -59,12 +59,7 @@ class UnprovenTemplateError(Exception):
 
 
 def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> ChatFormat:
-    """Return the format of a tokenizer's chats.
-
-    Raises:
-        DataError: It has neither the control tokens of Llama 3 nor a template that can be trained on, or its template
-            takes too much.
-    """
+    """Return the format of a tokenizer's chats."""
     vocabulary = tokenizer.get_vocab()
     if all(token in vocabulary for token in CONTROL):
         return Llama3Format({token: vocabulary[token] for token in CONTROL})
@@ -157,11 +152,7 @@ class TemplateFormat:
         return self._reasoning_key is not None
 
     def pieces(self, chat: Chat) -> list[Piece]:
-        """Return a chat in parts; reasoning before an answer is trained with it.
-
-        Raises:
-            UnprovenTemplateError: The template writes it otherwise than it will be served.
-        """
+        """Return a chat in parts; reasoning before an answer is trained with it."""
         turns = [
             {"role": message.role, "content": message.content}
             | ({key: message.reasoning} if (key := self._reasoning_key) and message.reasoning else {})
@@ -209,11 +200,7 @@ class TemplateFormat:
         return len(opened), close.end()
 
     def render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
-        """Return some turns as the template writes them.
-
-        Raises:
-            UnprovenTemplateError: It refuses them.
-        """
+        """Return some turns as the template writes them."""
         settings |= {"tokenize": False}
         try:
             return str(
@@ -224,11 +211,7 @@ class TemplateFormat:
 
 
 def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
-    """Yield the templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's.
-
-    Raises:
-        DataError: Its own takes minutes or gigabytes.
-    """
+    """Yield the templates that may do, and what to call them: the tokenizer's own, TRL's copy of it, its family's."""
     template = tokenizer.chat_template
     # The tokenizer stage writes our template where a base has none.
     if isinstance(template, str) and template != CHAT_TEMPLATE.read_text(encoding="utf-8"):
@@ -246,11 +229,7 @@ def _templates(tokenizer: Any, name: str) -> Iterator[tuple[str, str]]:
 def _proven(
     tokenizer: Any, template: str, samples: Sequence[Sequence[tuple[str, str]]], origin: str
 ) -> TemplateFormat:
-    """Return the format of a template that writes the sample chats so that each answer can be trained.
-
-    Raises:
-        UnprovenTemplateError: It does not.
-    """
+    """Return the format of a template that writes the sample chats so that each answer can be trained."""
     if DATE in template:
         raise UnprovenTemplateError("writes today's date")
     unproven = TemplateFormat(tokenizer, template)

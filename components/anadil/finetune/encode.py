@@ -44,11 +44,7 @@ class PairExample:
 def encode_chats(
     tokenizer: PreTrainedTokenizerFast, chats: Iterable[Chat], max_length: int, dropped: DroppedChats
 ) -> Iterator[tuple[Chat, Example]]:
-    """Yield chats with their examples; a chat of more than `max_length` tokens is dropped whole and counted.
-
-    Raises:
-        DataError: The tokenizer has no chat format, or reads a control token out of plain text.
-    """
+    """Yield chats with their examples; a chat of more than `max_length` tokens is dropped whole and counted."""
     written = chat_format(tokenizer)
     rest = iter(chats)
     while batch := list(islice(rest, CHATS_AT_A_TIME)):
@@ -68,9 +64,6 @@ def encode_pairs(
     """Yield pairs whose chats both have at most `max_length` tokens; any other is dropped whole and counted once.
 
     The loss falls on the last answers alone, each with the control token that ends it.
-
-    Raises:
-        DataError: The tokenizer has no chat format, or reads a control token out of plain text.
     """
     written = chat_format(tokenizer)
     rest = iter(pairs)

@@ -19,11 +19,7 @@ class EvaluationQuestions:
     """Fingerprints of the questions of `evaluate.questions` and of the lines of `evaluate.heldout`."""
 
     def __init__(self, job: Job) -> None:
-        """Read the files that the recipe names.
-
-        Raises:
-            DataError: One is damaged.
-        """
+        """Read the files that the recipe names."""
         files = job.side_files.get("evaluate.questions", ())
         letters = letters_of(job.recipe.language_code)
         questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns, letters=letters)

@@ -23,11 +23,7 @@ log = logging.getLogger(__name__)
 
 
 def refuse_quantization(settings: Finetune, device: torch.device, processes: int = 1) -> None:
-    """Refuse `quantization: 4bit` where it cannot run, before chats are read.
-
-    Raises:
-        PreflightError: There is no NVIDIA GPU, or bitsandbytes is not installed, or several processes would share it.
-    """
+    """Refuse `quantization: 4bit` where it cannot run, before chats are read."""
     if settings.quantization == "none":
         return
     if processes > 1:
@@ -93,9 +89,6 @@ def linear_layers(model: Any) -> list[str]:
     """Return the names of the layers that get an adapter: every linear one but the head, in any family.
 
     Source: QLoRA, arXiv:2305.14314, section 4: adapters on all linear layers match full finetuning, on some do not.
-
-    Raises:
-        PreflightError: The model has none.
     """
     tables = (model.get_input_embeddings(), model.get_output_embeddings())
     modules = {name: module for name, module in model.named_modules() if module not in tables}

@@ -30,9 +30,6 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
     """Write the base model with a PEFT adapter added to its weights; tied weights stay tied.
 
     The adapter is LoRA, rank-stabilized or not, DoRA, or rows of embeddings that learned.
-
-    Raises:
-        IntegrityError: A file is damaged, or the adapter was made for another model.
     """
     weights, added = SafetensorsFiles(base), _Adapter(adapter)
     _write(weights, weights, base, out, shard_bytes, added)
@@ -44,11 +41,7 @@ def write_merged(base: Path, adapter: Path, out: Path, shard_bytes: int = SHARD_
 
 
 def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD_BYTES) -> None:
-    """Write a model of which all weights learned, in the precision of the base that it was trained from.
-
-    Raises:
-        IntegrityError: A file is damaged.
-    """
+    """Write a model of which all weights learned, in the precision of the base that it was trained from."""
     _write(SafetensorsFiles(trained), SafetensorsFiles(base), base, out, shard_bytes, None)
 
 

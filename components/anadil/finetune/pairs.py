@@ -46,11 +46,7 @@ class Pairs:
 
 
 def read_pair_rows(job: Job, settings: Preference, tokenizer: Any, asked: Fingerprints) -> Pairs:
-    """Return every pair that can be trained on, as ids; log the others.
-
-    Raises:
-        DataError: None can, or the loss would not fall on the answers.
-    """
+    """Return every pair that can be trained on, as ids; log the others."""
     dropped = DroppedChats()
     path, fraction = rows_file(job, "pairs"), job.recipe.finetune.heldout_fraction
     heldout = array("b")

@@ -42,11 +42,7 @@ MEANS = ("loss", "reward_margin", "reward_accuracy", "reward_chosen", "reward_re
 
 
 def refuse_uneven(settings: Preference, processes: int) -> None:
-    """Refuse a number of processes that does not divide the batch.
-
-    Raises:
-        PreflightError: It does not.
-    """
+    """Refuse a number of processes that does not divide the batch."""
     if settings.batch_size % processes:
         raise PreflightError(
             f"finetune.preference.batch_size: {settings.batch_size} pairs are not as many for each of {processes} "
@@ -63,11 +59,7 @@ def prefer(
     processes: Group,
     device: torch.device,
 ) -> tuple[Path, Figures]:
-    """Train the result of the first step on; return the newest checkpoint and the part of `training.json`.
-
-    Raises:
-        Stopped: A signal came; a checkpoint is saved.
-    """
+    """Train the result of the first step on; return the newest checkpoint and the part of `training.json`."""
     settings = _settings(job)
     work = replace(job, work=job.work / FOLDER)
     before = artifact.read_manifest(str(finetuned))

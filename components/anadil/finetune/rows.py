@@ -92,10 +92,6 @@ def read_rows(
         tokenizer: The model's.
         dropped: Takes what is left out.
         heldout: Chats that the adapter which training begins with has never seen, and that stay held out.
-
-    Raises:
-        DataError: None can, or a part that the recipe asks for is empty.
-        RecipeError: `finetune.mix` names an unknown source.
     """
     settings, seed = job.recipe.finetune, job.recipe.seed
     path = rows_file(job, "rows")
@@ -245,11 +241,7 @@ def _counted(chats: Iterable[Chat], read: Counter[str]) -> Iterator[Chat]:
 def _mix(
     parts: Mapping[Part, Places], rows: Dataset, mix: Mapping[str, float], read: Mapping[str, int]
 ) -> tuple[Places, Mix]:
-    """Return the rows that training shows at all, and how often an epoch shows those of each source.
-
-    Raises:
-        RecipeError: A weight is for an unknown source.
-    """
+    """Return the rows that training shows at all, and how often an epoch shows those of each source."""
     source_of = np.array(rows.data.column("source").to_pylist(), dtype=object)
     sources = sorted(set(source_of))
     refuse_unknown_mix(mix, [*sources, *read])
@@ -288,11 +280,7 @@ def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
 
 
 def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:
-    """Count all rows in the manifest and the log.
-
-    Raises:
-        DataError: Nothing is left to train on, or for a part that is asked for.
-    """
+    """Count all rows in the manifest and the log."""
     settings = job.recipe.finetune
     total = num_kept + dropped.total
     job.records.update(rows=total, kept=num_kept, dropped=dropped.total)

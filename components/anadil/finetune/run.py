@@ -51,12 +51,6 @@ def run(job: Job) -> Figures:
 
     Where all weights learn there is no adapter: `merged/` is the model. Processes that torchrun has started share the
     model and each batch (FSDP); the first of them writes.
-
-    Raises:
-        DataError: There is nothing to train on, or the loss would not fall on the answers.
-        PreflightError: The model is a mixture of experts, or is to be in 4 bits without a GPU or in several processes.
-        Stopped: A signal came while training; a checkpoint is saved.
-        RetryableError: Another process is gone.
     """
     if not in_group():
         # TRL refuses to spread a model over the GPUs that it sees.

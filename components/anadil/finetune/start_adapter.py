@@ -39,13 +39,7 @@ class StartAdapter:
 
 
 def read_start_adapter(recipe: Recipe, model: Path, processes: "Group") -> StartAdapter | None:
-    """Return the adapter that `finetune.start_from` names, compared with recipe and model; None where it names none.
-
-    Raises:
-        DataError: There is no finished adapter.
-        IntegrityError: A file of it is missing or changed.
-        RecipeError: It has another form, or was trained on another model.
-    """
+    """Return the adapter that `finetune.start_from` names, compared with recipe and model; None where it names none."""
     if recipe.finetune.start_from is None:
         return None
     place = str(recipe.finetune.start_from)
@@ -64,11 +58,7 @@ def read_start_adapter(recipe: Recipe, model: Path, processes: "Group") -> Start
 
 
 def refuse_other_form(place: str, manifest: Manifest, recipe: Recipe) -> None:
-    """Refuse an adapter of another form than the recipe's.
-
-    Raises:
-        RecipeError: With each key that differs.
-    """
+    """Refuse an adapter of another form than the recipe's."""
     origin = recipe_origin(recipe, STAGE.sections)
     others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
     changes = origin_changes(manifest.origin, others | origin, STAGE.sections, manifest.recipe)

@@ -16,9 +16,6 @@ def recipe_format(
     """Return the format of a run's chats, and the base's default system turn, empty for none.
 
     With `finetune.system: none` the tokenizer gets a template without that turn, which is trained and shipped.
-
-    Raises:
-        DataError: See `chat_format`; or the turn cannot be told from the rest of a chat.
     """
     written = chat_format(tokenizer, name)
     default = written.default_system

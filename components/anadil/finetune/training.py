@@ -132,11 +132,7 @@ def set_up_model(job: Job, tokenizer: PreTrainedTokenizerFast, processes: Group)
 def train(
     job: Job, trainer: Any, callback: "TrainingCallback", done: int, folder: Path | None, title: str
 ) -> tuple[int, Path]:
-    """Train to the end from a checkpoint; return the last step and its checkpoint.
-
-    Raises:
-        Stopped: A signal came; a checkpoint is saved.
-    """
+    """Train to the end from a checkpoint; return the last step and its checkpoint."""
     with job.stop.deferred(), progress(title, trainer.args.max_steps) as bar:
         bar.advance(done)
         callback.bar = bar
@@ -213,11 +209,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
             control.should_training_stop = True
 
     def on_log(self, args: Arguments, state: State, control: Control, **more: Any) -> None:  # noqa: ARG002  transformers' signature
-        """Report one step.
-
-        Raises:
-            RecipeError: The loss is no longer a number.
-        """
+        """Report one step."""
         figures = self.figures(more["logs"])
         for name in self.losses:
             if not math.isfinite(value := figures.get(name, 0.0)):

@@ -135,9 +135,6 @@ def learn_language(
         sample: Good text in it.
         bad: File name -> text that is to be dropped: noise, or the nearest languages.
         model: Finds the label of a fastText model, where there is one.
-
-    Raises:
-        DataError: The sample is too small or in another script than the id says, or a model does not know its language.
     """
     texts = split_texts(sample)
     if texts.num_bytes < MIN_BYTES:

@@ -25,11 +25,7 @@ class SampleText(str):
 
 
 def read_texts(uris: Sequence[str], text_field: str) -> Iterator[SampleText]:
-    """Yield the texts of files, in order.
-
-    Raises:
-        DataError: A file holds web pages, or nothing that can be read.
-    """
+    """Yield the texts of files, in order."""
     check_suffixes(uris, "the texts to learn from")
     for uri in uris:
         stats = ReadStats()

@@ -39,45 +39,26 @@ class JobBackend(Protocol):
     """One way to run a training job."""
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
-        """Return the exact manifest or request, without side effects.
-
-        Raises:
-            RecipeError: The recipe asks for what this backend cannot do, or lacks what it needs.
-        """
+        """Return the exact manifest or request, without side effects."""
         ...
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the job, or adopt the one of the same name, and follow it to its end.
 
         If `detach`, return once it is started; then no signal ends it.
-
-        Raises:
-            AnadilError: The job failed; the class is that of the stage's exit code where it is known.
         """
         ...
 
     def status(self, name: str) -> JobStatus:
-        """Return the state of the job of a name.
-
-        Raises:
-            DataError: There is no such job.
-        """
+        """Return the state of the job of a name."""
         ...
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
-        """Yield log lines of the first worker, without line ends.
-
-        Raises:
-            DataError: There is no such job, or its first worker has not started.
-        """
+        """Yield log lines of the first worker, without line ends."""
         ...
 
     def stop(self, name: str) -> bool:
-        """End the job, which saves first; return False where it had ended before.
-
-        Raises:
-            DataError: There is no such job.
-        """
+        """End the job, which saves first; return False where it had ended before."""
         ...
 
 

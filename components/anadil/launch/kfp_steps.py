@@ -70,9 +70,6 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
 
     Tries that may resume are left alone: stopped or killed ones, failures of storage or network, and a job that has
     outlived its launcher.
-
-    Raises:
-        AnadilError: The failure.
     """
     # Kubeflow Pipelines tries a step again whatever its exit code was. Each try of a launcher would start its
     # machines again, with a deadline and restarts of their own.

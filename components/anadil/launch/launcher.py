@@ -72,11 +72,7 @@ def backend_for(recipe: Recipe, name: str | None = None) -> JobBackend:
 def launch_job(
     request: LaunchRequest, backend: str | None = None, *, detach: bool = False
 ) -> MadeArtifact | str:
-    """Return the artifact, found or made by a job; the job's name if `detach`, once it is started.
-
-    Raises:
-        AnadilError: The artifact cannot be made, or its job failed; the text names the remedy.
-    """
+    """Return the artifact, found or made by a job; the job's name if `detach`, once it is started."""
     chosen = backend or request.recipe.cluster.backend
     if made := kept_artifact(STAGES[request.stage], request.recipe, request.out):
         return made
@@ -101,12 +97,7 @@ def launch_job(
 
 
 def check_job(job: TrainingJob, backend: str) -> None:
-    """Refuse what would fail only after it has started.
-
-    Raises:
-        RecipeError: The stage does not train.
-        PreflightError: A pod would not see a directory that the job reads, writes or saves into.
-    """
+    """Refuse what would fail only after it has started."""
     if job.stage not in LAUNCHABLE:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
     if backend == "local":  # sees the directories of this machine
@@ -173,11 +164,7 @@ def training_job(request: LaunchRequest, target: str) -> TrainingJob:
 
 
 def target_of(request: LaunchRequest) -> PlannedArtifact:
-    """Return the artifact that a launch leads to.
-
-    Raises:
-        AnadilError: An input is missing or cannot be read.
-    """
+    """Return the artifact that a launch leads to."""
     stage = STAGES[request.stage]
     refuse_missing(stage, request.recipe, request.inputs)
     return planned_artifact(stage, request.recipe, request.inputs, request.files, request.out)

@@ -40,11 +40,7 @@ LATE_S = 600.0
 
 
 def begin_retraining(call: ToolInput) -> int:
-    """Claim the champion, derive the recipe of the run, and tell Kubeflow whether there is anything to do.
-
-    Raises:
-        AnadilError: As `resolve`; or another run retrains the champion now; or the week costs more than allowed.
-    """
+    """Claim the champion, derive the recipe of the run, and tell Kubeflow whether there is anything to do."""
     recipe, run = call.recipe, call.run
     with record_step(recipe, run, RETRAIN) as record:
         root = recipe.storage.root

@@ -108,11 +108,7 @@ class Choice:
 
 
 def choose(score: Score, base_share: float | None, weights: Sequence[float | None], limits: Limits) -> Choice:
-    """Choose the values that are None: the share first, without the differences whose weights are open, then each weight.
-
-    Raises:
-        DataError: A figure is not finite or missing.
-    """
+    """Choose the values that are None: the share first, without the differences whose weights are open, then each weight."""
     search = _Search(score=score, limits=limits)
     fixed = tuple(weight or 0.0 for weight in weights)
     rules = [*([SHARE_RULE] if base_share is None else []), *([WEIGHT_RULE] if None in weights else [])]

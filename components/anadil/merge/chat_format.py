@@ -39,9 +39,6 @@ def chat_format_of(model: Path, minus: Path, tokenizer: Path, name: str) -> Chat
 
     The tokens round a document are left out: pre-training has taught them, and their rows are no message of the chat
     format alone.
-
-    Raises:
-        DataError: A plain chat needs control tokens that `tokenizer` lacks, or the template cannot be used.
     """
     its, ours = load_tokenizer(model), load_tokenizer(tokenizer)
     if not its.chat_template:

@@ -22,11 +22,7 @@ MOST_DIFFERENT = 0.5
 
 
 def check_alike(one: ModelWeights, base: ModelWeights) -> None:
-    """Refuse a model whose tensors do not mean what the base's mean; tables may have other rows.
-
-    Raises:
-        DataError: With the first difference of both.
-    """
+    """Refuse a model whose tensors do not mean what the base's mean; tables may have other rows."""
     difference = _difference(one, base)
     if difference:
         raise DataError(
@@ -73,9 +69,6 @@ def check_vocabulary(one: ModelWeights, base: ModelWeights, used: Collection[int
         one: Model whose rows are carried.
         base: Model whose ids the embedding map names.
         used: Those ids.
-
-    Raises:
-        DataError: With the first token that differs, and the number of them.
     """
     its, bases = (
         {number: token for token, number in load_tokenizer(each.folder).get_vocab().items()}
@@ -97,13 +90,7 @@ def check_vocabulary(one: ModelWeights, base: ModelWeights, used: Collection[int
 
 
 def check_lineage(model: ModelWeights, minus: ModelWeights, base: ModelWeights) -> float:
-    """Return how far a model is from its `minus`, and refuse two that do not belong together.
-
-    Raises:
-        DataError: `minus` is not what the model was trained from, or has nothing to do with the base; or the two are
-            swapped, or one.
-        IntegrityError: One of them holds NaN or Inf.
-    """
+    """Return how far a model is from its `minus`, and refuse two that do not belong together."""
     if model.folder.resolve() == base.folder.resolve():
         raise DataError(
             f"{model.name}: {model.folder} is base.model, so its difference takes away what {minus.folder} learnt; swap "

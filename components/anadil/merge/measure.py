@@ -54,11 +54,7 @@ class TuningTexts:
 
 
 def read_tuning_texts(job: Job) -> TuningTexts:
-    """Read the parts for tuning of the held-out text and of each retained text.
-
-    Raises:
-        DataError: The taught language, a file of `evaluate.retained` or the language of a source has no text for tuning.
-    """
+    """Read the parts for tuning of the held-out text and of each retained text."""
     recipe = job.recipe
     targets, others = by_target(job.of_sources("corpus"), recipe.target_sources)
     target = [replace(document, lang=TARGET) for document in target_tuning(targets)]
@@ -103,10 +99,6 @@ def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts
         model: Directory of a model of the merge's shape, with its tokenizer.
         load_into: Copies a merge into the loaded model.
         texts: What is measured.
-
-    Raises:
-        DataError: A tokenizer alters more than 1 % of the documents, or a model gives logits that are not finite.
-        PreflightError: The GPUs of this machine together do not hold a model.
     """
     before, candidate = open_model("base", base), open_model("merged", model)
     target = encode_for_all([candidate], texts.target)
@@ -133,11 +125,7 @@ def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts
 
 
 def _members(retained: EncodedDocuments, texts: TuningTexts) -> dict[str, NDArray[np.bool_]]:
-    """Return which documents are of each text.
-
-    Raises:
-        DataError: Tokenizers alter all documents of a text.
-    """
+    """Return which documents are of each text."""
     names = dict.fromkeys(document.lang for document in texts.retained)
     of_document = np.array([document.lang for document in retained.documents])
     members = {name: of_document == name for name in names}
@@ -169,12 +157,7 @@ def _retained_figures(
 
 
 def choose_values(job: Job, base: Path, model: Path, load_into: LoadInto) -> tuple[Choice, dict[str, Any]]:
-    """Choose what the recipe's `merge` calls `auto`; return it with its entry in `merge.json`.
-
-    Raises:
-        DataError: There is no text to tune by, or it cannot be measured.
-        PreflightError: The GPUs of this machine together do not hold a model.
-    """
+    """Choose what the recipe's `merge` calls `auto`; return it with its entry in `merge.json`."""
     recipe, merge = job.recipe, job.recipe.merge
     assert merge
     texts = read_tuning_texts(job)

@@ -50,13 +50,7 @@ class ModelWeights:
 
 
 def open_weights(folder: Path, name: str) -> ModelWeights:
-    """Open the weights of a directory; nothing but headers is read.
-
-    Raises:
-        DataError: It holds no config or no weights, or is not of a family that is trained.
-        IntegrityError: A tensor is missing, or of another shape or precision than config.json says.
-        PreflightError: The weights are quantized, or it is a mixture of experts.
-    """
+    """Open the weights of a directory; nothing but headers is read."""
     check_fit(folder)
     config = read_config(folder)
     if config.model_type not in families():

@@ -37,14 +37,7 @@ class Values:
 
 
 def run(job: Job) -> Figures:
-    """Fill `job.out` with the merged model and `merge.json`.
-
-    Raises:
-        DataError: Models or tokenizers do not fit together.
-        IntegrityError: Weights are damaged, or hold NaN or Inf.
-        PreflightError: A hub model cannot be fetched, or weights are quantized.
-        RecipeError: The recipe merges nothing.
-    """
+    """Fill `job.out` with the merged model and `merge.json`."""
     settings = job.recipe.merge
     if settings is None:
         raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")

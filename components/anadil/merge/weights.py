@@ -106,11 +106,6 @@ class Ends:
             average_last: Number of checkpoints whose mean takes the place of the trained model.
             or_fewer: A mean of fewer will do: a short week of a retraining averages those that it has.
             add: Directories of the models whose differences are added, the first of each pair less the second.
-
-        Raises:
-            DataError: The models do not fit together, a `minus` is not the base of its model, or there is no such mean.
-            IntegrityError: A file is damaged, or its tensors are not those of its config.json.
-            PreflightError: Weights are quantized, or a model is a mixture of experts.
         """
         average_of = (
             () if average_last is None else tuple(average_steps(model, average_last, or_fewer=or_fewer))
@@ -152,11 +147,7 @@ class Ends:
     def rows(
         self, name: str, base_share: float, weights: Sequence[float], first: int, count: int
     ) -> torch.Tensor:
-        """Merge some rows of a tensor in FP32.
-
-        Raises:
-            IntegrityError: A model holds NaN or Inf there.
-        """
+        """Merge some rows of a tensor in FP32."""
         merged = self.theta.rows(name, first, count)
         if name not in self.theta.trained:
             return merged
@@ -181,11 +172,7 @@ class Ends:
                 target[first : first + len(values)].copy_(values)
 
     def write(self, out: Path, base_share: float, weights: Sequence[float]) -> dict[str, int]:
-        """Write the merged model as a Hugging Face directory, in the precision of the trained one; return counts.
-
-        Raises:
-            IntegrityError: A model holds NaN or Inf, or a value is too large for the precision.
-        """
+        """Write the merged model as a Hugging Face directory, in the precision of the trained one; return counts."""
         in_files = families()[self.theta.config.model_type].names.in_files
         names = {in_files(name): name for name in self.names}
         tensors = self.theta.tensors
@@ -306,11 +293,7 @@ def _differs(model: ModelWeights, minus: ModelWeights, row: int) -> bool:
 
 
 def average_steps(model: Path, number: int, *, or_fewer: bool) -> list[int]:
-    """Read the steps of the checkpoints whose mean a model artifact holds.
-
-    Raises:
-        DataError: It holds none, or one of another number.
-    """
+    """Read the steps of the checkpoints whose mean a model artifact holds."""
     steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
     if len(steps) != number and not (or_fewer and 0 < len(steps) < number):
         held = f"the mean of {len(steps)} checkpoints" if steps else "no mean of checkpoints"

@@ -33,11 +33,7 @@ SAVED_OPERATORS: list[Any] = [
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
-    """Return the layers of a Llama-like model, first to last.
-
-    Raises:
-        DataError: The architecture stores them elsewhere.
-    """
+    """Return the layers of a Llama-like model, first to last."""
     layers = getattr(model.base_model, "layers", None)
     if isinstance(layers, nn.ModuleDict):  # those of one pipeline stage, by their numbers
         layers = nn.ModuleList(layers.values())

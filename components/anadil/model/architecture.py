@@ -30,13 +30,7 @@ RECOMPUTED = r"rotary_emb\.inv_freq$"
 
 
 def read_config(folder: Path) -> Any:
-    """Read the configuration of a local directory, tied as its files are and with no attention of its own choice.
-
-    Raises:
-        DataError: The directory holds no config, or an unknown architecture.
-        IntegrityError: It holds or says what it may not.
-        PreflightError: Its weights are quantized, or it is a mixture of experts.
-    """
+    """Read the configuration of a local directory, tied as its files are and with no attention of its own choice."""
     refuse_quantized(model_config(folder), str(folder))
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -67,12 +61,7 @@ def _warn_untied(folder: Path, tables: tuple[str, str]) -> None:
 
 
 def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedModel:
-    """Return the model of a local directory on the meta device, in FP32, without a cache, with `num_tokens` embedding rows.
-
-    Raises:
-        DataError: The directory holds no config, or an unknown architecture.
-        IntegrityError: It holds or says what it may not.
-    """
+    """Return the model of a local directory on the meta device, in FP32, without a cache, with `num_tokens` embedding rows."""
     config = read_config(folder)
     # Set before the model is made, so that no table has to be resized.
     config.vocab_size = num_tokens or config.vocab_size
@@ -89,13 +78,7 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
 
 
 def check_fit(folder: Path) -> None:
-    """Refuse weights that are not those of the model that config.json describes.
-
-    Raises:
-        DataError: The directory holds no config or no weights, or an unknown architecture.
-        IntegrityError: With the number of tensors that do not fit, and the first of each kind.
-        PreflightError: They are quantized.
-    """
+    """Refuse weights that are not those of the model that config.json describes."""
     model: Any = empty_model(folder)
     given = stored_tensors(folder)
     stored = as_in_model(given, model)

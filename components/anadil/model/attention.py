@@ -26,9 +26,6 @@ def use_packed_attention(model: PreTrainedModel) -> None:
     """Let a model attend within documents: `model.base_model(..., borders=borders, use_cache=False)`.
 
     Without `borders` each row is one document. Saved configurations do not name it.
-
-    Raises:
-        DataError: The architecture does not let its attention be chosen.
     """
     AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, no_mask)
@@ -36,11 +33,7 @@ def use_packed_attention(model: PreTrainedModel) -> None:
 
 
 def choose_attention(model: PreTrainedModel, name: str) -> None:
-    """Make a registered attention that of the model.
-
-    Raises:
-        DataError: The architecture does not let its attention be chosen.
-    """
+    """Make a registered attention that of the model."""
     model.set_attn_implementation(name)
     if model.config._attn_implementation != name:  # noqa: SLF001  there is no public name
         raise DataError(
@@ -68,9 +61,6 @@ def packed_attention_forward(
 
     Keys and values have more tokens where earlier ones are cached. `scaling` None is 1 / sqrt(head width). `others` are
     other keywords of the architecture.
-
-    Raises:
-        DataError: The architecture changes its scores in a way that this attention does not know.
     """
     assert attention_mask is None, "borders take the place of attention_mask"
     refuse_unknown(module, others)
@@ -92,11 +82,7 @@ def flatten_rows(states: torch.Tensor) -> torch.Tensor:
 
 
 def refuse_unknown(module: nn.Module, asked: dict[str, Any]) -> None:
-    """Refuse what attention is asked for and does not do.
-
-    Raises:
-        DataError: Something would be left out silently.
-    """
+    """Refuse what attention is asked for and does not do."""
     unknown = [name for name in UNKNOWN if asked.get(name) is not None]
     if module.training and asked.get("dropout"):
         unknown.append("attention_dropout")

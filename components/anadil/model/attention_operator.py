@@ -229,11 +229,7 @@ def _index(starts: list[int], length: int) -> Index:
 
 @lru_cache(maxsize=8)
 def check_gpu(device: torch.device) -> None:
-    """Refuse a GPU without BF16 products, which Flash attention does not run on.
-
-    Raises:
-        PreflightError: It is older than the A100's generation.
-    """
+    """Refuse a GPU without BF16 products, which Flash attention does not run on."""
     major, minor = torch.cuda.get_device_capability(device)
     if major < OLDEST_CAPABILITY:
         raise PreflightError(

@@ -40,11 +40,7 @@ class ControlWords:
         self.pattern = re.compile("|".join(map(re.escape, self._names)) or r"(?!)")
 
     def hide(self, messages: Sequence[Mapping[str, str]]) -> tuple[list[dict[str, str]], str]:
-        """Return the messages with a mark for each control token in their letters, and that mark.
-
-        Raises:
-            DataError: The messages use all code points that could stand for control text.
-        """
+        """Return the messages with a mark for each control token in their letters, and that mark."""
         texts = "".join(text for message in messages for text in message.values())
         mark = next((mark for mark in MARKS if mark not in texts), None)
         if mark is None:
@@ -72,11 +68,7 @@ class ControlWords:
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
-    """Return the result of `apply_chat_template`, with a template that was checked to take little for a short chat.
-
-    Raises:
-        DataError: It takes minutes or gigabytes.
-    """
+    """Return the result of `apply_chat_template`, with a template that was checked to take little for a short chat."""
     template = tokenizer.get_chat_template()
     if template != CHAT_TEMPLATE.read_text(encoding="utf-8"):
         check_limits(template, tokenizer.name_or_path or "the model")
@@ -94,9 +86,6 @@ def chat_ids(
 
     Without such a message they are those of `apply_chat_template`, which finds control tokens in the
     rendered text as a whole, where a message could end its own turn.
-
-    Raises:
-        DataError: The messages use all code points that could stand for control text.
     """
     words = ControlWords(tokenizer)
     settings = {"add_generation_prompt": add_generation_prompt, **variables}

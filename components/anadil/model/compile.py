@@ -29,11 +29,7 @@ COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang")
 
 
 def check_compiler(device: torch.device, key: str = "pretrain.compile", off: str = "false") -> None:
-    """Refuse a machine on which the first step would fail for want of a compiler, with `off` as the key's value without.
-
-    Raises:
-        PreflightError: There is no compiler, or Python's header files are missing.
-    """
+    """Refuse a machine on which the first step would fail for want of a compiler, with `off` as the key's value without."""
     variable, programs = COMPILERS[device.type]
     named = os.environ.get(variable)
     if not any(shutil.which(program) for program in ([named] if named else programs)):

@@ -65,9 +65,6 @@ class Decoder:
 
         Each continuation of a prompt has a seed, None for greedy; all prompts have the same number of them. A batch has at
         most `batch_tokens` over all continuations, but one prompt always goes.
-
-        Raises:
-            DataError: The model gives no number for the next token.
         """
         longest = getattr(self.model.config, "max_position_embeddings", None)
         budget = max_new_tokens if longest is None else min(max_new_tokens, longest - 1)
@@ -256,11 +253,7 @@ class _Rows:
 def choose(
     logits: torch.Tensor, uniform: torch.Tensor, temperature: float = TEMPERATURE, top_p: float = TOP_P
 ) -> torch.Tensor:
-    """Choose the next token of each row [R, V]: the likeliest where `uniform` is NaN, or one drawn from the likeliest `top_p`.
-
-    Raises:
-        DataError: A logit is NaN.
-    """
+    """Choose the next token of each row [R, V]: the likeliest where `uniform` is NaN, or one drawn from the likeliest `top_p`."""
     # Argmax and running sums take NaN for a number, and would go on with an id of no meaning.
     if bool(logits.isnan().any()):
         raise DataError(

@@ -54,11 +54,7 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
 
 
 def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
-    """Refuse a mixture of experts by its config.json, which counts them if transformers wrote it, before anything is loaded.
-
-    Raises:
-        PreflightError: It is one.
-    """
+    """Refuse a mixture of experts by its config.json, which counts them if transformers wrote it, before anything is loaded."""
     if is_mixture_of_experts(config):
         raise PreflightError(
             f"{name}: model type {_type(config)} is a mixture of experts, which is not supported; "
@@ -67,11 +63,7 @@ def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
 
 
 def refuse_quantized(config: Mapping[str, Any], name: str) -> None:
-    """Refuse quantized weights, which only packages of their makers read, where those are installed.
-
-    Raises:
-        PreflightError: With the way in which they are.
-    """
+    """Refuse quantized weights, which only packages of their makers read, where those are installed."""
     if quantized := config.get("quantization_config") or config.get("compression_config"):
         method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
         raise PreflightError(
@@ -84,9 +76,6 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
     """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
     `degrees` are processes by layout, such as `shard`; other keys are not checked.
-
-    Raises:
-        PreflightError: With the type, the layout, the types that it is proven for, and what to set instead.
     """
     refuse_mixture(config, name)
     refuse_quantized(config, name)

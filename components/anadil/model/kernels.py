@@ -15,9 +15,6 @@ log = logging.getLogger(__name__)
 def set_up_device(device: torch.device, dtype: torch.dtype) -> None:
     """Set what a GPU of this process computes with; nothing to do on a CPU.
 
-    Raises:
-        PreflightError: The GPU has no BF16.
-
     Source: torch 2.13, "TensorFloat-32 (TF32) on Ampere (and later) devices", notes/cuda.
     """
     if device.type != "cuda":
@@ -56,9 +53,6 @@ def use_liger_kernels(
         compiled: `pretrain.compile`.
         config: Config of the base model; None stands for a Llama without biases.
         kernels: `pretrain.kernels`.
-
-    Raises:
-        PreflightError: `liger` is asked for, and the base model's family has none.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989.
     """

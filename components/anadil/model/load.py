@@ -43,11 +43,6 @@ def load_model(
 
     With `quantization` the GPU holds matrices in that format. `placement` has `device_map` and `max_memory` of
     transformers, where layers go to several devices.
-
-    Raises:
-        DataError: The directory holds no config or no weights, or an unknown architecture.
-        IntegrityError: Weights are pickled, damaged, not those of config.json or not numbers, or code would have to run.
-        PreflightError: It is a mixture of experts.
     """
     check_fit(path)
     transformers_logging.disable_progress_bar()
@@ -74,11 +69,7 @@ def load_model(
 
 
 def refuse_not_numbers(path: Path, name: str, weight: torch.Tensor) -> None:
-    """Refuse a weight that holds NaN or Inf, which would make every loss NaN.
-
-    Raises:
-        IntegrityError: With the tensor's name.
-    """
+    """Refuse a weight that holds NaN or Inf, which would make every loss NaN."""
     if weight.is_meta or not weight.is_floating_point() or not weight.numel():
         return
     # Both carry NaN along, and neither makes a copy of the tensor.
@@ -87,12 +78,7 @@ def refuse_not_numbers(path: Path, name: str, weight: torch.Tensor) -> None:
 
 
 def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a local directory.
-
-    Raises:
-        DataError: The directory holds none.
-        IntegrityError: It would have to run code of its own.
-    """
+    """Load the tokenizer of a local directory."""
     asked = tokenizer_config(path)
     if "auto_map" in asked:
         raise IntegrityError(
@@ -125,9 +111,6 @@ def encode_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> li
     """Return token ids of texts, without BOS and EOS; `<|eot_id|>` in a text is read as its letters.
 
     Many texts in one call are encoded several times as fast as one by one; see `text.encoder`.
-
-    Raises:
-        DataError: A text holds half a surrogate pair.
     """
     backend: Any = tokenizer.backend_tokenizer
     return [ids.tolist() for ids in Encoder(backend).encode(texts)]
@@ -152,11 +135,7 @@ def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:
 
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
-    """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text.
-
-    Raises:
-        DataError: The tokenizer has no end token.
-    """
+    """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text."""
     ends = end_ids(tokenizer)
     if not ends:
         raise DataError(f"{name}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")

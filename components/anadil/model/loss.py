@@ -24,11 +24,7 @@ HAS_LIGER = find_spec("liger_kernel") is not None
 
 
 def uses_liger(kernels: str, device: torch.device) -> bool:
-    """True if Liger's kernels run on this device under `pretrain.kernels`.
-
-    Raises:
-        PreflightError: `liger` is asked for where it cannot run.
-    """
+    """True if Liger's kernels run on this device under `pretrain.kernels`."""
     if kernels == "liger" and device.type != "cuda":
         raise PreflightError(
             f"pretrain.kernels is liger, but Liger's kernels need a GPU and this process has a {device.type}; "
@@ -69,9 +65,6 @@ def summed_loss(
         kernels: `pretrain.kernels`.
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
-
-    Raises:
-        PreflightError: See `uses_liger`.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; z-loss: Chowdhery et al.
     2022, "PaLM", arXiv:2204.02311, section 5.

@@ -72,10 +72,6 @@ def check_low_precision(
 
     `tokens` are those of a sequence on one process: the length, less the share of context parallelism. `tensor` processes
     share each matrix. Without `compiled` a warning is logged.
-
-    Raises:
-        PreflightError: GPU, torchao or its kernels are missing.
-        RecipeError: Another key of `pretrain` contradicts the format.
     """
     if kind == "same":
         return
@@ -126,9 +122,6 @@ def use_low_precision(
     casting costs more than the faster products save. Where FSDP shards the layers, tensor-wise FP8 is cast before it is
     gathered, in half the bytes; call `update_fp8_scales` after each optimizer step. `emulated` imitates the format on any
     device, for tests.
-
-    Raises:
-        RecipeError: No matrix fits.
     """
     if kind == "same" or not layers:
         return 0

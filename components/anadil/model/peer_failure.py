@@ -27,12 +27,7 @@ errors, such as a failed assertion or an illegal address, are not among them."""
 
 @contextmanager
 def peers(rank: int) -> Iterator[None]:
-    """Tell a lost process and a broken GPU from a bug, so that the exit code says: start me again.
-
-    Raises:
-        RetryableError: A collective broke off because another process has ended or does not answer,
-            or the device reports an error of its own.
-    """
+    """Tell a lost process and a broken GPU from a bug, so that the exit code says: start me again."""
     try:
         yield
     except torch.AcceleratorError as error:

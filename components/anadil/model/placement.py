@@ -22,9 +22,6 @@ def load_placed(path: Path, name: str, parts: Parts, usable: float) -> Any:
     """Load a model in the precision that its device computes in, on as few devices as hold it with a batch.
 
     `usable` is the share of a GPU's free memory that may be filled.
-
-    Raises:
-        PreflightError: The GPUs of this machine together do not hold it.
     """
     device = pick_device()
     dtype = pick_dtype(device)
@@ -53,11 +50,7 @@ def free_memory() -> None:
 
 
 def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> dict[int, int]:
-    """Return the bytes of weights that each of the fewest GPUs, with `free` bytes each, may get beside a batch.
-
-    Raises:
-        PreflightError: All of them do not hold it.
-    """
+    """Return the bytes of weights that each of the fewest GPUs, with `free` bytes each, may get beside a batch."""
     # The fewest: states are copied at each border between two GPUs.
     for count in range(1, len(free) + 1):
         others = dict(parts(count))

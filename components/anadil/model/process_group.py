@@ -62,11 +62,7 @@ class Group:
         return texts
 
     def run_everywhere(self, work: Callable[[], T]) -> list[T]:
-        """Return the results of `work` in every process, by rank. A failure of one is raised in all of them.
-
-        Raises:
-            OSError | RuntimeError | AnadilError: The failure of the lowest rank that failed, in every process.
-        """
+        """Return the results of `work` in every process, by rank. A failure of one is raised in all of them."""
         if self.host is None:
             return [work()]
         # A process that raised alone would leave the others waiting in their next collective.

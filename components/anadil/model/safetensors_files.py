@@ -29,12 +29,7 @@ class SafetensorsFiles:
     """The weights of a directory; tensors are read when asked for."""
 
     def __init__(self, folder: Path) -> None:
-        """Look into the headers of all files of a local directory.
-
-        Raises:
-            DataError: It holds no weights.
-            IntegrityError: A file is damaged, missing, or not in the directory.
-        """
+        """Look into the headers of all files of a local directory."""
         self.folder = folder
         self.stored = stored_tensors(folder)
         self._opened: dict[Path, Any] = {}
@@ -54,11 +49,7 @@ class SafetensorsFiles:
         return self._place(name).dtype
 
     def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
-        """Read a tensor in the precision of the file, or the block of a `shape` that begins at `offset`.
-
-        Raises:
-            IntegrityError: There is no such tensor, or its file is damaged.
-        """
+        """Read a tensor in the precision of the file, or the block of a `shape` that begins at `offset`."""
         file = self._place(name).file
         try:
             # A model has thousands of tensors in a few files, so they stay open.
@@ -85,11 +76,7 @@ class SafetensorsFiles:
 
 
 def read_rows(tensor: StoredTensor, first: int = 0, count: int | None = None) -> torch.Tensor:
-    """Read rows of a tensor in the precision of the file, all without `count`, into memory that the caller may change.
-
-    Raises:
-        IntegrityError: The file has become shorter.
-    """
+    """Read rows of a tensor in the precision of the file, all without `count`, into memory that the caller may change."""
     # A mapped file would count as memory of the process, page by page, until it is closed.
     num_rows, *others = tensor.shape or (1,)
     shape = (num_rows - first if count is None else count, *others) if tensor.shape else ()

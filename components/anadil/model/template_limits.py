@@ -51,11 +51,7 @@ Turns = tuple[tuple[str, str], ...]
 
 @functools.cache
 def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -> None:
-    """Refuse a template that takes minutes or gigabytes for short chats.
-
-    Raises:
-        DataError: It takes too much, or ends the process that writes it.
-    """
+    """Refuse a template that takes minutes or gigabytes for short chats."""
     if len(template) > MAX_TEMPLATE_CHARS:
         raise DataError(
             f"{name}: its chat template ({PLACES}) has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}; "

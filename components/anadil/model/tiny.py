@@ -65,13 +65,7 @@ HUB_FILES = (
 
 
 def base_model(base: Base, cache: Path, key: str = "base.model") -> Path:
-    """Return a Hugging Face directory with the base model: weights, config and tokenizer; errors name the recipe's `key`.
-
-    Raises:
-        DataError: The directory is not there or holds no tokenizer.
-        IntegrityError: Its tokenizer wants to run code of its own.
-        PreflightError: A hub model is not in the local cache and cannot be fetched.
-    """
+    """Return a Hugging Face directory with the base model: weights, config and tokenizer; errors name the recipe's `key`."""
     tokenizer = base_tokenizer(base, cache, key)
     if base.model != TINY:
         whole = base.model in BUILT_IN or is_local(base.model)

@@ -28,11 +28,7 @@ Row = dict[str, str]
 
 
 def num_earlier_files(recipe: Recipe, source: str, ours: Manifest, names: list[str]) -> int:
-    """Count the files of a corpus's index that the champion's corpus of the source has, too: the first ones.
-
-    Raises:
-        DataError: The champion's corpus is gone.
-    """
+    """Count the files of a corpus's index that the champion's corpus of the source has, too: the first ones."""
     if not (uri := _place(recipe, f"corpus.{source}")):
         return 0
     theirs = artifact.finished_manifest(uri, "corpus")

@@ -98,11 +98,6 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     Args:
         job: What the stage gets; its recipe is that of one source.
         executor: Instead of that of the recipe.
-
-    Raises:
-        DataError: Nothing of the source is left, or the corpora cannot be compared.
-        IntegrityError: The index of a corpus is another's.
-        RecipeError: There are fewer than two sources.
     """
     corpora = corpora_of(job)
     if len(corpora) < 2:
@@ -250,11 +245,7 @@ def _num_heldout_alike(table: SourceTable, current: int, matches: Matches) -> in
 
 
 def _judge(corpus: SourceCorpus, counts: Counts) -> None:
-    """Warn where much of a source is left out.
-
-    Raises:
-        DataError: Nothing is left.
-    """
+    """Warn where much of a source is left out."""
     where = ", ".join(
         f"{by_reason.total():,} in {source}"
         for source, by_reason in sorted(counts.by_source.items(), key=lambda item: -item[1].total())

@@ -59,11 +59,7 @@ class SourceCorpus:
 
 
 def corpora_of(job: Job) -> list[SourceCorpus]:
-    """Open the corpora of all sources, in the recipe's order.
-
-    Raises:
-        DataError: The index of one is missing, or its keys cannot be compared with ours.
-    """
+    """Open the corpora of all sources, in the recipe's order."""
     corpora = []
     for source, folder in job.of_sources("corpus").items():
         uri = job.uris.get(f"corpus.{source}", str(folder))
@@ -149,11 +145,7 @@ class SourceTable:
         return range(self.starts[source], self.starts[source + 1])
 
     def numbers_of(self, source: int, ids: Numbers, corpus: SourceCorpus) -> Numbers:
-        """Return the numbers of documents of a source by their ids.
-
-        Raises:
-            IntegrityError: The index of its corpus lacks one.
-        """
+        """Return the numbers of documents of a source by their ids."""
         numbers = np.full(len(ids), -1, dtype=np.int64)
         for place in self.shards[source]:
             shard = self.signatures.shards[place]

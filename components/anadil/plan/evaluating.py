@@ -56,11 +56,7 @@ def evaluate_plan(shape: Shape, recipe: Recipe, machine: Machine, stage: str = "
 
 
 def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine, stage: str = "evaluate") -> str:
-    """One line about the memory that `evaluate` needs, or `replay`, which writes with the base.
-
-    Raises:
-        PreflightError: It does not fit.
-    """
+    """One line about the memory that `evaluate` needs, or `replay`, which writes with the base."""
     need = evaluate_plan(shape, recipe, machine, stage)
     if need.verdict == "no":
         before = "or end before it: --until pretrain (of run and of plan)"

@@ -110,11 +110,7 @@ def finetune_plan(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) ->
 
 
 def check_finetune_fits(shape: Shape, recipe: Recipe, machine: Machine, nodes: int = 1) -> str:
-    """One line about the memory that `finetune` needs.
-
-    Raises:
-        PreflightError: It does not fit.
-    """
+    """One line about the memory that `finetune` needs."""
     need = finetune_plan(shape, recipe, machine, nodes)
     if need.verdict == "no":
         raise PreflightError(_refusal(shape, recipe, machine, nodes, need))

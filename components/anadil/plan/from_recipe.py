@@ -60,11 +60,7 @@ def possible_layout(recipe: Recipe, machine: Machine, nodes: int) -> tuple[Layou
 
 
 def layout_of(recipe: Recipe, machine: Machine, nodes: int, degrees: Parallelism | None = None) -> Layout:
-    """The recipe's own layout on some machines, or that of other degrees.
-
-    Raises:
-        RecipeError: The degrees of parallelism do not divide the devices, or a pipeline gets too few micro-batches.
-    """
+    """The recipe's own layout on some machines, or that of other degrees."""
     degrees, devices = degrees or recipe.pretrain.parallelism, nodes * machine.devices
     model = degrees.tensor * degrees.context * degrees.pipeline
     if devices % model:

@@ -124,11 +124,7 @@ class Instance(StrictModel):
 
 
 def machine(name: str, prices: Path | None = None) -> Machine:
-    """The machine type of a name such as `p5.48xlarge`, of the table or of a file of prices.
-
-    Raises:
-        RecipeError: There is no such type, or `prices` has mistakes.
-    """
+    """The machine type of a name such as `p5.48xlarge`, of the table or of a file of prices."""
     known = {each.name: each for each in machines(prices)}
     plain = plain_name(name)
     if plain in known:
@@ -145,11 +141,7 @@ def plain_name(name: str) -> str:
 
 
 def machines(prices: Path | None = None) -> tuple[Machine, ...]:
-    """Every machine type of the table, and of a file whose cells go before the table's.
-
-    Raises:
-        RecipeError: With every mistake of the file, a line each.
-    """
+    """Every machine type of the table, and of a file whose cells go before the table's."""
     rows, lines = _own_table()
     if prices is not None:
         given, lines = _read(prices)

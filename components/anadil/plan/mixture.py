@@ -177,9 +177,6 @@ def schedule_of(
         step: First optimizer step (from 0) that is planned anew.
         batch: Batch that this step takes; more than `step` where batches were skipped.
         before: Schedule up to this batch.
-
-    Raises:
-        RecipeError: All sources of a mix are used up before the last step.
     """
     names = tuple(sizes)
     begin = batch * settings.batch_size

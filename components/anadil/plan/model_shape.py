@@ -124,11 +124,7 @@ class Shape:
 
 
 def shape_from(config: Mapping[str, object], name: str) -> Shape:
-    """The shape that a `config.json` describes; without a `model_type` it is a Llama's.
-
-    Raises:
-        DataError: A size is missing or not a positive number.
-    """
+    """The shape that a `config.json` describes; without a `model_type` it is a Llama's."""
     kind = str(config.get("model_type", "llama"))
     architecture = _architecture(kind)
     defaults = architecture.defaults
@@ -178,11 +174,6 @@ def base_shape(recipe: Recipe) -> Shape:
     """The shape of the recipe's base model.
 
     A model that is known by name needs no network; of another hub model `config.json` is fetched.
-
-    Raises:
-        DataError: The model's directory or `config.json` is not there or names no sizes.
-        IntegrityError: It names code to run.
-        PreflightError: The hub cannot be reached, or the model's type is not trained or not planned.
     """
     model = recipe.base.model
     if model == TINY:

@@ -114,11 +114,7 @@ def request_for(
     text: Mapping[str, TextSize] | None,
     then: tuple[str, ...] = AFTER,
 ) -> PlanRequest:
-    """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known.
-
-    Raises:
-        RecipeError: The text cannot be enough for the phases.
-    """
+    """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
     recipe, planned = plan_text(recipe, text)
     return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, text=planned, then=then)
 
@@ -137,10 +133,6 @@ def choose_layout(request: PlanRequest, *, best: bool = False) -> PlanResult:
     """The recipe's own layout where it can be on these nodes and fits, else the fastest that does.
 
     Where none fits, it is the recipe's own, or `possible_layout`. With `best` it is the fastest in any case.
-
-    Raises:
-        PreflightError: The recipe's own layout is not proven for the model's type.
-        RecipeError: The recipe's degrees do not divide the devices, whose speed is not known.
     """
     degrees = request.recipe.pretrain.parallelism
     if not best:

@@ -60,9 +60,6 @@ def week_settings(
         recipe: It has the section `retrain`.
         parts: All text, without empty parts.
         begin: Settings of the run whose checkpoint training begins with, and its step; None for weights alone.
-
-    Raises:
-        DataError: No new text has a share in the last phase.
     """
     last = recipe.pretrain.phases[-1]
     phase = last.model_copy(

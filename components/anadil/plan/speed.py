@@ -100,10 +100,6 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
 
     With a pipeline, seconds are those of its last stage, which also holds the output table; a bubble
     of (stages - 1) micro-batches is added. Source: Narayanan et al. 2021, arXiv:2104.04473.
-
-    Raises:
-        RecipeError: The layout takes more or fewer devices than the machines have, or how fast
-            they are is not known.
     """
     if not (machine.flops_bf16 and machine.hbm):
         raise RecipeError(

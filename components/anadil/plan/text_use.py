@@ -171,10 +171,6 @@ def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Reci
     """Shorten the phases by `pretrain.max_epochs`, and count epochs by source. Text that is not known shortens none.
 
     In a retraining `text` is by part, and the phases are the steps that the new text makes.
-
-    Raises:
-        DataError: A retraining has no new text.
-        RecipeError: All sources of a phase are used up before its end, however few bytes a token has.
     """
     if recipe.continues_champion:
         return _plan_week(recipe, text or {})

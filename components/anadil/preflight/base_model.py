@@ -55,13 +55,6 @@ def inspect_base(
         here: The stages will run on this machine.
         chats: The model will be taught chats, if the recipe names any.
         vocabulary: Candidates will be made of its tokenizer.
-
-    Raises:
-        DataError: The directory or a part of it is missing or unreadable; its tokenizer has no end of text, or the
-            recipe's strategies cannot change it.
-        IntegrityError: Something would run code, or a file of weights is torn.
-        PreflightError: A hub model cannot be fetched, a layout of the recipe is not proven for its type, or a trial is
-            asked for whose compute is not known.
     """
     key, model = "base.model", recipe.base.model
     folder, local = Path(model).expanduser(), is_local(model)
@@ -109,11 +102,7 @@ def inspect_kind(recipe: Recipe) -> CheckResult:
 
 
 def check_base(base: Base, key: str = "base.model") -> None:
-    """Check a model's directory before anything runs for hours; `key` is what errors call it.
-
-    Raises:
-        DataError: A local directory does not exist, or lacks config, tokenizer or safetensors.
-    """
+    """Check a model's directory before anything runs for hours; `key` is what errors call it."""
     folder = Path(base.model).expanduser()
     looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
     if base.model in BUILT_IN or not (looks_local or folder.is_dir()):
@@ -162,12 +151,7 @@ def gguf_detail(folder: Path) -> str:
 
 
 def check_chat_base(recipe: Recipe, folder: Path) -> str:
-    """Return a note on the chat format of the base's tokenizer; empty where the recipe names no chats.
-
-    Raises:
-        DataError: Its tokenizer has no control tokens that a proven template writes.
-        ModuleNotFoundError: The packages of finetune are not installed, and a template would have to be rendered.
-    """
+    """Return a note on the chat format of the base's tokenizer; empty where the recipe names no chats."""
     # Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
     if not recipe.finetune.inputs:
         return ""
@@ -208,11 +192,6 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
     """Read its manifest and state, and compare them with the recipe.
 
     Tokenizer, shapes and texts are compared when training begins: only then they are there.
-
-    Raises:
-        DataError: There is no finished checkpoint or model.
-        IntegrityError: It is damaged, as far as these two tell.
-        RecipeError: It cannot be the begin of this run.
     """
     place = str(recipe.pretrain.start_from)
 
@@ -234,12 +213,7 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
 
 
 def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Compare the adapter that finetuning begins with with the recipe; its model is compared once it is there.
-
-    Raises:
-        DataError: There is no finished adapter.
-        RecipeError: It has another form.
-    """
+    """Compare the adapter that finetuning begins with with the recipe; its model is compared once it is there."""
     place = str(recipe.finetune.start_from)
 
     def inspect() -> CheckResult:

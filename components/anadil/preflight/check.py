@@ -121,11 +121,7 @@ def in_time(check: Check[Subject], subject: Subject, seconds: float) -> list[Che
 
 
 def refuse(checks: Iterable[Check[Subject]], subject: Subject, *, dry: bool = False) -> None:
-    """Raise the first failure, or log failures as warnings if `dry`; log every other result.
-
-    Raises:
-        AnadilError: A check failed.
-    """
+    """Raise the first failure, or log failures as warnings if `dry`; log every other result."""
     unmet: set[str] = set()
     for check in checks:
         if _unmet(check, unmet):

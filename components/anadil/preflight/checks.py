@@ -79,11 +79,7 @@ def report_machine(work: Path) -> list[CheckResult]:
 
 
 def refuse(planned: PlannedRun, *, dry: bool = False) -> None:
-    """Raise the first failure, or log failures as warnings if `dry`; log every other result.
-
-    Raises:
-        AnadilError: A check failed; the text names the remedy.
-    """
+    """Raise the first failure, or log failures as warnings if `dry`; log every other result."""
     check.refuse(_checks_of(planned), planned, dry=dry)
 
 
@@ -257,11 +253,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
 
 
 def inspect_tasks(recipe: Recipe) -> CheckResult:
-    """Look the names up in the task files of lm-evaluation-harness; places are not checked.
-
-    Raises:
-        RecipeError: A name is not known, with the nearest ones.
-    """
+    """Look the names up in the task files of lm-evaluation-harness; places are not checked."""
     kind = next(each for each in STAGES["tasks"].side_files if each.key == TASKS_KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])

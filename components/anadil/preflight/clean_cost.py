@@ -99,11 +99,7 @@ def clean_cost(sizes: Mapping[str, int], clean: Clean, cpus: int) -> CleanCost:
 
 
 def sizes_of_inputs(recipe: Recipe) -> dict[str, int]:
-    """Return the bytes of each file that `clean` reads, those of all sources whose corpus is not there already.
-
-    Raises:
-        DataError: A file is missing.
-    """
+    """Return the bytes of each file that `clean` reads, those of all sources whose corpus is not there already."""
     stage = STAGES["clean"]
     sizes: dict[str, int] = {}
     for part in recipes_of(stage, recipe):

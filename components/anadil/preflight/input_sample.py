@@ -56,12 +56,7 @@ class InputSample:
 
     @contextmanager
     def copy(self, uri: str) -> Iterator[Path]:
-        """Yield a local path with the beginning of a file, in place of `storage.local_copy`.
-
-        Raises:
-            DataError: There is no such file, or it cannot be read.
-            NoWholeRecordError: Its first record is longer than what is read.
-        """
+        """Yield a local path with the beginning of a file, in place of `storage.local_copy`."""
         self.looked.add(uri)
         name = uri.lower()
         if name.endswith((".parquet", ".arrow")) and "://" not in uri:

@@ -39,10 +39,6 @@ def inspect_files(
     """Read the beginning of the outside files of a stage: those given, else those of the recipe.
 
     What cannot be seen from here is a mistake only if the stage will run `here`.
-
-    Raises:
-        RecipeError: The stage cannot do without files and none are named.
-        DataError: A file is missing, of unknown kind or damaged, or they hold nothing to work on.
     """
     patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
     hidden = claims_of(patterns, recipe, here=here)
@@ -77,11 +73,7 @@ def inspect_files(
 
 
 def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) -> None:
-    """Refuse a file that two sources read, perhaps by patterns of other spelling.
-
-    Raises:
-        RecipeError: With the file and both sources.
-    """
+    """Refuse a file that two sources read, perhaps by patterns of other spelling."""
     readers: dict[str, str] = {}
     for recipe in recipes:
         key = files_key(stage, recipe)
@@ -112,11 +104,7 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[s
 
 
 def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> CheckResult:
-    """Estimate what `clean` needs of memory, disk and CPU time, beside the memory and CPUs that it would have.
-
-    Raises:
-        DataError: A file is missing.
-    """
+    """Estimate what `clean` needs of memory, disk and CPU time, beside the memory and CPUs that it would have."""
     key, patterns = "cost of clean", named_files(STAGES["clean"], recipe)
     hidden = claims_of(patterns, recipe, here=here)
 

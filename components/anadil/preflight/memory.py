@@ -29,12 +29,6 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
         recipe: What is to be trained.
         here: On this machine, not on the machines of `cluster`.
         then: Stages with which the run continues.
-
-    Raises:
-        PreflightError: One does not fit; with the nearest settings that do. Or the layout is not proven for the
-            model's type.
-        RecipeError: The layout cannot be, or the machine type is not known.
-        DataError: The base model's shape cannot be read.
     """
     kind, nodes = _machine(recipe, here=here)
     layout = layout_of(recipe, kind, nodes)
@@ -56,11 +50,7 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
 def check_after(
     shape: Shape, recipe: Recipe, kind: Machine, nodes: int, then: Collection[str] = AFTER
 ) -> list[str]:
-    """Return a line about the memory of each stage that loads the model which `pretrain` makes.
-
-    Raises:
-        PreflightError: One does not fit.
-    """
+    """Return a line about the memory of each stage that loads the model which `pretrain` makes."""
     lines = []
     if "finetune" in then and recipe.finetune.inputs:
         lines.append(check_finetune_fits(shape, recipe, kind, nodes))

@@ -16,13 +16,7 @@ KEY = "merge.add"
 
 
 def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's.
-
-    Raises:
-        DataError: A model is missing, or is not of the base's shape.
-        IntegrityError: A file is damaged, or something would run code.
-        PreflightError: A hub model cannot be fetched, or weights are quantized.
-    """
+    """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's."""
     settings = recipe.merge
     models = {
         f"{KEY}.{place}.{key}": base
@@ -50,11 +44,7 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
 
 
 def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet.
-
-    Raises:
-        DataError: A file cannot be read, or holds too little.
-    """
+    """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet."""
     key = "evaluate.retained"
     (kind,) = (each for each in STAGES["merge"].side_files if each.key == key)
     names = named_side_files(STAGES["merge"], recipe).get(key, ())

@@ -24,11 +24,7 @@ ON_GPUS_ONLY = frozenset({"liger-kernel"})
 
 
 def require_packages(extra: str, why: str = "") -> None:
-    """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes.
-
-    Raises:
-        PreflightError: One is not installed; the text begins with `why`, such as `--page makes a page`.
-    """
+    """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes."""
     if absent := ", ".join(missing_packages(extra)):
         raise PreflightError(
             f"{f'{why} and needs {absent}' if why else f'not installed: {absent}'}; {install(extra)}"

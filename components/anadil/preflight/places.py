@@ -49,11 +49,7 @@ def inspect_where_visible(
 
 
 def check_reach(recipe: Recipe) -> None:
-    """Refuse a recipe with places that exist on one machine only.
-
-    Raises:
-        RecipeError: With every such key.
-    """
+    """Refuse a recipe with places that exist on one machine only."""
     models = {"base.model": (recipe.base.model,), "merge.add": recipe.merge.models if recipe.merge else ()}
     places = {
         "storage.root": (recipe.storage.root or "",),
@@ -97,9 +93,6 @@ def check_shared(
         backend: `local` has one machine.
         stage: The machines of `finetune` always save together.
         nodes: Number of machines; left out, `cluster.nodes`.
-
-    Raises:
-        PreflightError: Checkpoints have no place that all machines see.
     """
     nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
     degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}

@@ -64,11 +64,7 @@ def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
 
 
 def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResult]:
-    """Say how often training passes over each source.
-
-    Raises:
-        RecipeError: All sources of a phase are used up before its end.
-    """
+    """Say how often training passes over each source."""
     _, plan = plan_text(recipe, text_of(recipe, root))
     if not plan.uses:
         yield skipped(EPOCHS, "the size of the text is not known here, so passes over it are not counted")
@@ -81,11 +77,7 @@ def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResul
 
 
 def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, TextSize]:
-    """Text of a retraining by part: the champion's by its tokens, new text by this run's, or else by the sizes of its files.
-
-    Raises:
-        DataError: Tokens of the champion are gone.
-    """
+    """Text of a retraining by part: the champion's by its tokens, new text by this run's, or else by the sizes of its files."""
     assert recipe.retrain is not None
     assert recipe.retrain.champion is not None
     text: dict[str, TextSize] = {}

@@ -30,11 +30,7 @@ def check_python() -> Iterator[CheckResult]:
 
 
 def check_writable_here(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """Check that the directories of a run can be written.
-
-    Raises:
-        PreflightError: One cannot.
-    """
+    """Check that the directories of a run can be written."""
     local_directory.check_writable(work, "--work")
     root = recipe.storage.root or str(work)
     if "://" in root:
@@ -45,11 +41,7 @@ def check_writable_here(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
 
 
 def check_bucket(recipe: Recipe) -> Iterator[CheckResult]:
-    """List the place of artifacts where it is no directory.
-
-    Raises:
-        AnadilError: The place cannot be listed.
-    """
+    """List the place of artifacts where it is no directory."""
     root = recipe.storage.root
     if root and "://" in root:
         storage.store(root).directories(root)
@@ -81,11 +73,7 @@ def check_locks() -> Iterator[CheckResult]:
 
 
 def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
-    """Check that the tracking server answers, or that the tracker's package is installed.
-
-    Raises:
-        AnadilError: Its address is not valid.
-    """
+    """Check that the tracking server answers, or that the tracker's package is installed."""
     uri = tracker_address(recipe, default=f"sqlite:///{work}/mlflow.db")
     if uri is None:
         yield skipped("tracking", "off")

@@ -86,12 +86,7 @@ class WeekCost:
 
 
 def refuse_dear(recipe: Recipe, cost: RunCost) -> None:
-    """Refuse a run that costs more than the recipe allows.
-
-    Raises:
-        BudgetReached: It does.
-        RecipeError: It would run on a machine without a known price.
-    """
+    """Refuse a run that costs more than the recipe allows."""
     most = recipe.retrain.max_usd if recipe.retrain else None
     if most is None:
         return
@@ -121,10 +116,6 @@ def week_cost(
         lineage: Of the champion.
         inputs: Source -> its files.
         chats: Files of chats.
-
-    Raises:
-        DataError: The mix has no share of the new text.
-        IntegrityError: A table of the champion's artifacts is not that of its manifest.
     """
     # A source that the recipe leaves out is not repeated.
     sources = lineage.earlier.keys() & set(recipe.sources or ("",))

@@ -62,14 +62,7 @@ def build(
     seed: int = 0,
     is_adapted: bool = False,
 ) -> ParallelModel:
-    """Load a base model, give it the tokenizer's vocabulary unless it `is_adapted` already, and parallelize it.
-
-    Raises:
-        DataError: The base model or the tokenizer cannot be used, or do not fit together.
-        IntegrityError: Weights are damaged, or would run code.
-        PreflightError: The layout is not proven for the model or does not fit it, or the device lacks a feature.
-        RecipeError: Keys of `pretrain` contradict each other.
-    """
+    """Load a base model, give it the tokenizer's vocabulary unless it `is_adapted` already, and parallelize it."""
     check_family(model_config(base), settings.parallelism.model_dump())
     if not mesh.shares_model:
         model = load_model(base)
@@ -109,11 +102,7 @@ def build(
 
 @torch.no_grad()
 def check_architecture(model: PreTrainedModel) -> None:
-    """Run two documents packed and alone, and compare logits with the head's product.
-
-    Raises:
-        DataError: The architecture cannot be trained by this stage.
-    """
+    """Run two documents packed and alone, and compare logits with the head's product."""
     kind = model.config.model_type
     device = next(model.parameters()).device
     ids = (torch.arange(sum(LENGTHS), device=device) * 7 + 3)[None] % model.config.vocab_size
@@ -140,9 +129,6 @@ def check_net(net: ParallelModel, settings: Pretrain) -> None:
     """Test a large model itself with its weights; all processes call it.
 
     Its layers may differ by their number or width, which a small model of the same type does not show.
-
-    Raises:
-        DataError: It cannot be trained in this layout; on every process.
     """
     mesh, kind = net.mesh, net.model.config.model_type
     length = min(settings.sequence_length, MOST_TOKENS * mesh.context * mesh.tensor)

@@ -21,11 +21,7 @@ from anadil.runtime.job import Job
 def callbacks_of(
     job: Job, trainer: Trainer, tokens: Mapping[str, StoredTokens], storage: CheckpointStorage
 ) -> list[Callback]:
-    """List them in the order in which their hooks are called.
-
-    Raises:
-        IntegrityError: The held-out part is damaged.
-    """
+    """List them in the order in which their hooks are called."""
     validator = validator_of(tokens, job.recipe, rows=trainer.micro_batch_size)
     texts = text_samples_of(trainer.net, job.recipe)
     return [

@@ -84,11 +84,7 @@ class BaseTable:
 
 
 def fit_vocabulary(model: PreTrainedModel, tokenizer: Path, init: Init = "mean", *, seed: int = 0) -> None:
-    """Give `model` the embedding rows of the tokenizer artifact; tied tables stay tied.
-
-    Raises:
-        DataError: The map does not fit the tokenizer or the base model.
-    """
+    """Give `model` the embedding rows of the tokenizer artifact; tied tables stay tied."""
     # The mean of the rows of the base's pieces beat random rows by 0.11 bits per byte after 100 steps on
     # Azerbaijani. Tried: noise on the mean, and rows of tokens that the corpus uses alike (FOCUS,
     # arXiv:2305.14481). Neither was better after 300 steps (`benchmarks/tokenizer`).
@@ -118,11 +114,7 @@ def fit_vocabulary(model: PreTrainedModel, tokenizer: Path, init: Init = "mean",
 def vocabulary_rows(
     tokenizer: Path, num_base: int, init: Init = "mean", *, seed: int = 0
 ) -> VocabularyRows | None:
-    """Find the sources of each row for a base of `num_base` rows; None where the base's own vocabulary stays.
-
-    Raises:
-        DataError: The map does not fit the tokenizer or the base model.
-    """
+    """Find the sources of each row for a base of `num_base` rows; None where the base's own vocabulary stays."""
     rows, keeps_size = _read_map(tokenizer)
     used = {index: token for token, index in load_tokenizer(tokenizer).get_vocab().items()}
     if rows is None:
@@ -145,11 +137,7 @@ def vocabulary_rows(
 
 
 def embedding_map(tokenizer: Path) -> list[list[int]] | None:
-    """Read the base ids of each row; None where the base's own vocabulary stays.
-
-    Raises:
-        DataError: The artifact holds no map.
-    """
+    """Read the base ids of each row; None where the base's own vocabulary stays."""
     return _read_map(tokenizer)[0]
 
 

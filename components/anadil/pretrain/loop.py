@@ -71,13 +71,7 @@ class Training:
         return time.monotonic() - self._clock
 
     def train(self) -> None:
-        """Do the remaining steps.
-
-        Raises:
-            BudgetReached: The budget is used up; the finished steps are saved.
-            RecipeError: The loss is NaN or Inf, or jumped.
-            Stopped: A signal arrived; the finished steps are saved.
-        """
+        """Do the remaining steps."""
         settings, stop, trainer = self.job.recipe.pretrain, self.job.stop, self.trainer
         trainer.collective_wait = self._collective_wait
         if self.state.step and not self.is_branching:

@@ -24,15 +24,7 @@ from anadil.runtime.job import Figures, Job
 
 
 def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:
-    """Train the base model on the corpus, in the vocabulary of the tokenizer or trial; `callbacks` come last.
-
-    Raises:
-        DataError: Corpus, tokenizer or base model cannot be used, or do not fit together.
-        PreflightError: The node lacks something that the recipe asks for.
-        RecipeError: Training diverged, or a checkpoint of other settings is in the way.
-        BudgetReached: The budget is used up; a checkpoint was written.
-        Stopped: SIGTERM arrived; a checkpoint was written.
-    """
+    """Train the base model on the corpus, in the vocabulary of the tokenizer or trial; `callbacks` come last."""
     with in_training_group(job) as (processes, device):
         training = train(inputs_of(job, processes), processes, device, callbacks)
         figures = write_artifact(training) if processes.is_first else {}

@@ -144,11 +144,7 @@ class Trainer:
         self.net.after_step()
 
     def step(self, step: int) -> Step:
-        """`gradients` and `apply` of an optimizer step (from 0).
-
-        Raises:
-            RecipeError: The loss or the gradient norm is NaN or Inf.
-        """
+        """`gradients` and `apply` of an optimizer step (from 0)."""
         done = self.gradients(step)
         if not (math.isfinite(done.loss) and math.isfinite(done.grad_norm)):
             raise RecipeError(f"loss {done.loss:.4g}, gradient norm {done.grad_norm:.4g} at step {step + 1}")

@@ -62,9 +62,6 @@ class Validation:
             data_rank: This process's group.
             add_up: Sums over all processes; None where this process holds everything.
             ends: Asked between passes whether to give up, with None; all processes have to agree.
-
-        Raises:
-            RecipeError: The loss is NaN or Inf.
         """
         nats = torch.zeros((), dtype=torch.float64)
         mine = np.arange(data_rank, self.packed.num_sequences, data)
@@ -171,11 +168,7 @@ def validator_of(tokens: Mapping[str, StoredTokens], recipe: Recipe, *, rows: in
 
 
 def validation_of(tokens: StoredTokens, settings: Pretrain, *, rows: int) -> Validation | None:
-    """Pack the held-out documents of a run, `rows` sequences a pass; None for no validation.
-
-    Raises:
-        IntegrityError: The held-out part is damaged.
-    """
+    """Pack the held-out documents of a run, `rows` sequences a pass; None for no validation."""
     if not settings.validate_every:
         return None
     # The first documents, so that all runs of a corpus are comparable.

@@ -68,11 +68,7 @@ class Imported:
 
 
 def import_recipe(settings: PeerSettings) -> Imported:
-    """Translate the settings of another trainer.
-
-    Raises:
-        RecipeError: A value is none that its key takes, such as a negative rate.
-    """
+    """Translate the settings of another trainer."""
     made = Imported(settings=settings)
     _data(made, datasets_of(settings))
     _method(made)

@@ -56,11 +56,7 @@ class Datasets:
 
 
 def datasets_of(settings: PeerSettings) -> Datasets:
-    """The data that a run learns from.
-
-    Raises:
-        RecipeError: `dataset_info.json` is not JSON.
-    """
+    """The data that a run learns from."""
     values = settings.values
     if settings.program == "axolotl":
         return _of_axolotl(values)

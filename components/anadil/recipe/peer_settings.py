@@ -42,11 +42,7 @@ class PeerSettings:
 
 
 def read_peer(given: str) -> PeerSettings:
-    """The settings of a YAML or JSON file, or of a command line such as `trl sft --lora_r 16`.
-
-    Raises:
-        RecipeError: It is neither, or of a trainer or a way of learning that is not known.
-    """
+    """The settings of a YAML or JSON file, or of a command line such as `trl sft --lora_r 16`."""
     words = shlex.split(given) if " " in given and not Path(given).is_file() else []
     if words:
         return _settings(_arguments(words), _command(words), given, Path())

@@ -297,9 +297,6 @@ class Recipe(StrictModel):
         """Check that training writes as many checkpoints as are averaged; `max_epochs` may shorten it later.
 
         A retraining averages those that it has: a schedule must not end because a week was short.
-
-        Raises:
-            ValueError: It writes fewer.
         """
         steps, number = self.averaged_steps, self.average_last
         if number is not None and len(steps) < number and not (steps and self.continues_champion):
@@ -343,11 +340,7 @@ class Recipe(StrictModel):
         return target_sources(self.language, self.sources)
 
     def of_source(self, name: str) -> "Recipe":
-        """Return the recipe that cleans one source: its language, rules and inputs, and no other source.
-
-        Raises:
-            RecipeError: No source has this name.
-        """
+        """Return the recipe that cleans one source: its language, rules and inputs, and no other source."""
         if name not in self.sources:
             guess = did_you_mean(name, list(self.sources))
             raise RecipeError(

@@ -203,11 +203,7 @@ class Source(StrictModel):
 
 
 def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, Source]) -> None:
-    """Refuse sources that do not fit each other, or the rest of the recipe.
-
-    Raises:
-        ValueError: With every mistake.
-    """
+    """Refuse sources that do not fit each other, or the rest of the recipe."""
     mistakes = []
     if clean.inputs:
         mistakes.append(

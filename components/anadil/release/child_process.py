@@ -36,10 +36,6 @@ def run_command(arguments: Sequence[str], say: Say | None, environment: Mapping[
         arguments: Behind `anadil`.
         say: Gets each line of its log; None: a notebook shows a bar with the log in a fold, and elsewhere lines are printed.
         environment: Variables beside those of this process.
-
-    Raises:
-        AnadilError: It failed; class and message are those of its exit.
-        KeyboardInterrupt: After it has saved.
     """
     lines: list[str] = []
     display = Display(arguments[0]) if say is None and in_notebook() else None

@@ -47,12 +47,7 @@ class ReleaseRecord:
 
 
 def read_release(uri: str) -> ReleaseRecord:
-    """The record in an artifact `release`.
-
-    Raises:
-        DataError: There is no such artifact.
-        IntegrityError: The file is no such record.
-    """
+    """The record in an artifact `release`."""
     artifact.finished_manifest(uri, "release")
     place = join(uri, FILE)
     try:

@@ -81,12 +81,7 @@ def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord
 
 
 def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> ReleaseRecord:
-    """Move the alias to the candidate that the gate released.
-
-    Raises:
-        PreflightError: No registry is named.
-        AnadilError: As `promote`.
-    """
+    """Move the alias to the candidate that the gate released."""
     from anadil.release.registry.promotion import promote
 
     uri = job.uris[BY_NAME[candidate].kind]

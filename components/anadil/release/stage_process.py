@@ -55,10 +55,6 @@ def run_stage(
         options: `Options`, and keys of the stage's section.
         values: Recipe key -> value; None: as the recipe says.
         source: Source of the recipe that the stage works on.
-
-    Raises:
-        AnadilError: As the command; a mistake in a key is a `RecipeError`.
-        KeyboardInterrupt: After it has saved.
     """
     keys = {f"{name}.{key}": value for key, value in options.items() if key not in Options.__annotations__}
     given = {key: value for key, value in values.items() if value is not None} | keys
@@ -93,11 +89,7 @@ def _opened(value: Places) -> Opened:
 
 
 def _recipe(given: Recipe | str | None, opened: Mapping[str, Opened], overrides: Sequence[str]) -> Recipe:
-    """The recipe that the caller gives, else that of the last artifact, with the overrides.
-
-    Raises:
-        RecipeError: That artifact is of one source, and so is its recipe; or the recipe has mistakes.
-    """
+    """The recipe that the caller gives, else that of the last artifact, with the overrides."""
     # Each call is checked as a whole, so that keys of another section that no longer fit are told at once.
     if isinstance(given, Recipe):
         return load_recipe(given.model_dump_json(), overrides)

@@ -49,13 +49,7 @@ FORMAT_VERSION = 1
 
 
 def run(job: Job) -> Figures:
-    """Fill the artifact with `part-*.jsonl.zst` and `written.json`.
-
-    Raises:
-        DataError: The base has no tokenizer or no end token, or writes nothing of use.
-        IntegrityError: Weights of the base are damaged.
-        PreflightError: The GPUs of this machine do not hold the base.
-    """
+    """Fill the artifact with `part-*.jsonl.zst` and `written.json`."""
     (source,) = job.recipe.sources.values()
     assert source.tokens is not None
     shards = list(_shards(job, source.tokens))
@@ -163,11 +157,7 @@ def _dropped(facts: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _refuse_nothing(job: Job, facts: list[dict[str, Any]]) -> None:
-    """Refuse a base that has written nothing of use.
-
-    Raises:
-        DataError: With the number of documents, why they are dropped, and what it wrote.
-    """
+    """Refuse a base that has written nothing of use."""
     if any(each["documents"] for each in facts):
         return
     texts = [text for each in facts for text in each["samples"]][:SAMPLES]

@@ -61,11 +61,7 @@ class Writer:
     """A base that writes."""
 
     def __init__(self, model: Any, tokenizer: Any, seed: int, name: str) -> None:
-        """Take a model on its device, and its tokenizer; `name` is for messages.
-
-        Raises:
-            DataError: The tokenizer has no end token, or its chat template takes minutes.
-        """
+        """Take a model on its device, and its tokenizer; `name` is for messages."""
         self._decoder, self._tokenizer, self._seed = open_decoder(model, tokenizer), tokenizer, seed
         self._begin = document_ids(tokenizer, name)[0]
         self._words = ControlWords(tokenizer)
@@ -86,11 +82,7 @@ class Writer:
         return bool(self._prefix)
 
     def write(self, numbers: Sequence[int]) -> list[WrittenDocument]:
-        """Write the documents of these numbers, in order.
-
-        Raises:
-            DataError: The model gives no numbers.
-        """
+        """Write the documents of these numbers, in order."""
         chats = [number for number in numbers if self.writes_chats and number % CHAT_EVERY == CHAT_EVERY - 1]
         texts = [number for number in numbers if number not in {*chats}]
         written = [*self._texts(texts), *self._chats(chats)]

@@ -45,12 +45,7 @@ class NamedLanguage:
 
 
 def data_card(corpus: str) -> str:
-    """The card of a corpus artifact, as Markdown with front matter.
-
-    Raises:
-        DataError: There is no such artifact.
-        IntegrityError: An input of the card differs from its manifest.
-    """
+    """The card of a corpus artifact, as Markdown with front matter."""
     manifest = artifact.finished_manifest(corpus, "corpus")
     return card_of_corpus(manifest, read_table(corpus, manifest, "stats.json"))
 

@@ -71,10 +71,6 @@ def model_card(model: str, scores: str | None = None) -> str:
     Args:
         model: URI of a model, a merged model or an adapter.
         scores: URI of its scores; left out, the newest that lie beside it.
-
-    Raises:
-        DataError: There is no such artifact, or the scores are of another one.
-        IntegrityError: An input of the card differs from its manifest.
     """
     return card_of_model(facts_of_model(model, artifact.finished_manifest(model, *BY_KIND), scores))
 

@@ -89,11 +89,7 @@ class Facts:
 
 
 def read_facts(job: Job) -> Facts:
-    """Read the artifacts of a run.
-
-    Raises:
-        DataError: A file that every run has is not there, or is no JSON.
-    """
+    """Read the artifacts of a run."""
     inputs = job.inputs
     tokenizer, model, scores = (inputs[word] for word in ("tokenizer", "model", "scores"))
     trial, merged, adapter = (inputs.get(word) for word in ("trial", "merged", "adapter"))

@@ -26,11 +26,7 @@ class ReleasedModel:
 
 
 def champion_name(recipe: Recipe) -> tuple[str, str]:
-    """Return registered model and alias of the champion, as `evaluate.champion` or the language says.
-
-    Raises:
-        RecipeError: The recipe compares with no registered model.
-    """
+    """Return registered model and alias of the champion, as `evaluate.champion` or the language says."""
     named = recipe.evaluate.champion
     if named is None:
         return f"anadil-{recipe.language_code}", ALIAS
@@ -50,13 +46,6 @@ def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
     Args:
         recipe: Its `evaluate.champion` and `tracking.uri` are used.
         recipe_argument: The recipe and options as the user gave them, for the remedy.
-
-    Raises:
-        RecipeError: No registry is named, or `evaluate.champion` names no registered model.
-        DataError: There is no champion yet.
-        IntegrityError: Its artifact is gone or changed, or is none of this program.
-        PreflightError: The registry refuses.
-        RetryableError: The registry does not answer.
     """
     name, alias = champion_name(recipe)
     tracking = tracking_uri(recipe)
@@ -90,11 +79,7 @@ def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
 
 
 def champion_version(recipe: Recipe) -> str:
-    """Return the version that is champion now; empty where none is.
-
-    Raises:
-        AnadilError: As `find_released`, without a look at the artifact.
-    """
+    """Return the version that is champion now; empty where none is."""
     name, alias = champion_name(recipe)
     registry = open_registry(tracking_uri(recipe), makes=False)
     with registry_errors(registry.uri):

@@ -32,11 +32,7 @@ FROM_BASE = "train anew with --from-base, or set it back"
 
 
 def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:
-    """Return the changes of the recipe since the champion, `key before -> now` each.
-
-    Raises:
-        RecipeError: A change leaves nothing of the champion that can be kept.
-    """
+    """Return the changes of the recipe since the champion, `key before -> now` each."""
     changes = list(dict.fromkeys(_changes(recipe, lineage)))
     if binding := [each for each in changes if each.startswith(BINDING)]:
         raise RecipeError(

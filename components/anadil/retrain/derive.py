@@ -33,10 +33,6 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
         lineage: Of the champion.
         inputs: Source -> its files, of which those that are new are read.
         chats: Files of chats. Where no text is new, the run begins with finetuning.
-
-    Raises:
-        DataError: `retrain.start` asks for a checkpoint, and none can be seen.
-        RecipeError: The recipe and the champion do not fit together.
     """
     places = lineage.places
     has_text = any(each.new for each in inputs.values())
@@ -94,11 +90,7 @@ def recipe_from_base(recipe: Recipe, champion: ReleasedModel) -> Recipe:
 
 
 def start_of(recipe: Recipe, lineage: Lineage) -> str:
-    """Return the place of the weights that training begins with.
-
-    Raises:
-        DataError: The recipe asks for the plateau, and none can be seen from here.
-    """
+    """Return the place of the weights that training begins with."""
     start = (recipe.retrain or Retrain()).start
     if start == "plateau" and not lineage.plateau:
         raise DataError(
@@ -111,11 +103,7 @@ def start_of(recipe: Recipe, lineage: Lineage) -> str:
 
 
 def checked(data: Mapping[str, Any]) -> Recipe:
-    """Return a recipe of changed keys.
-
-    Raises:
-        RecipeError: They do not fit each other.
-    """
+    """Return a recipe of changed keys."""
     try:
         return Recipe.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:

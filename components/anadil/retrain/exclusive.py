@@ -26,22 +26,14 @@ MOMENT_S = 300.0
 
 @contextmanager
 def exclusive(root: str, name: str) -> Iterator[None]:
-    """Be the only one who retrains a champion as long as the block lasts.
-
-    Raises:
-        PreflightError: Another one does.
-    """
+    """Be the only one who retrains a champion as long as the block lasts."""
     with _leased(root, name, 0.0):
         _refuse_other(root, name, "")
         yield
 
 
 def claim(root: str, name: str, run: str) -> None:
-    """Make a run the only one that retrains a champion until `free`; the same run may claim again.
-
-    Raises:
-        PreflightError: Another one does.
-    """
+    """Make a run the only one that retrains a champion until `free`; the same run may claim again."""
     with _leased(root, name, MOMENT_S):
         _refuse_other(root, name, run)
         _write(root, name, run)

@@ -139,10 +139,6 @@ def ended(
         release: URI of the artifact `release`, where the run has made one.
         step: Step that failed.
         reason: Why it failed.
-
-    Raises:
-        DataError: There is no such artifact.
-        IntegrityError: It is damaged.
     """
     reason = masked(reason)[:MAX_REASON_CHARS]
     if exit_code or not release:

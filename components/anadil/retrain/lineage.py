@@ -88,9 +88,6 @@ def lineage_of(champion: ReleasedModel, roots: Iterable[str] = ()) -> Lineage:
     Args:
         champion: Model, merged model or adapter.
         roots: Storage roots to look in, beside the champion's own and the one of its recipe.
-
-    Raises:
-        IntegrityError: An artifact that a retraining needs is gone, or is another one by now.
     """
     return _Walk(champion, roots).lineage()
 

@@ -64,9 +64,6 @@ def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> di
     Args:
         recipe: Its patterns are expanded.
         files: Source -> URI -> digest of each file that was learnt.
-
-    Raises:
-        DataError: A pattern names no file, and nothing was learnt of its source before.
     """
     stage, inputs = STAGES["clean"], {}
     for part in recipes_of(stage, recipe):
@@ -83,9 +80,6 @@ def compare_chats(recipe: Recipe, files: Mapping[str, str]) -> Inputs:
     Args:
         recipe: Its patterns are expanded.
         files: URI -> digest of each file that was learnt.
-
-    Raises:
-        DataError: A pattern names no file. Chats are learnt anew, so that those that are gone would be forgotten.
     """
     stage = STAGES["finetune"]
     if not (patterns := named_files(stage, recipe)):

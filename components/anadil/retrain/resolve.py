@@ -55,9 +55,6 @@ def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False
         recipe: The user's.
         argument: The recipe and options as the user gave them, for remedies.
         from_base: Keep nothing of the champion, and only compare with it.
-
-    Raises:
-        AnadilError: As `find_released`, `lineage_of`, `changes_of` and `derived_recipe`.
     """
     champion = find_released(recipe, argument)
     lines = [f"champion: {champion.name} version {champion.version}, {champion.uri}"]

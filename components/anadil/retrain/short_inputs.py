@@ -21,9 +21,6 @@ def short_inputs(new: Sequence[str], others: Collection[str], key: str) -> tuple
         new: Each of them.
         others: Files of the same inputs that are not to be read.
         key: Recipe key of the inputs, for messages.
-
-    Raises:
-        DataError: Even patterns are too long, since old and new names are mixed.
     """
     if _size(new) <= MOST_BYTES:
         return tuple(new)

@@ -26,10 +26,6 @@ def unfinished_recipe(root: str, last: Retraining, champion: ReleasedModel) -> R
         root: Storage root, with the records of runs.
         last: As the ledger has it.
         champion: The registry's now.
-
-    Raises:
-        DataError: A record of its run is none.
-        RecipeError: Its recipe is none of this release.
     """
     if last.outcome not in NO_END or champion.version == last.champion:
         return None

@@ -97,11 +97,7 @@ def stage_origin(
 
 
 def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
-    """Return the origin entry of what the stage goes on from, by its content; empty where the recipe names nothing.
-
-    Raises:
-        DataError: There is none in the place that the recipe names.
-    """
+    """Return the origin entry of what the stage goes on from, by its content; empty where the recipe names nothing."""
     kinds = stage.extends_kinds or (stage.writes,)
     return {
         f"{INPUT}{key}": artifact.finished_manifest(place, *kinds).digest

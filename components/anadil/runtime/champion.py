@@ -50,12 +50,7 @@ class Champion:
 
 
 def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | None:
-    """Return the model to compare with, as `evaluate.champion` says; None, with the reason logged, if there is none.
-
-    Raises:
-        DataError: The recipe names a URI where no model lies.
-        RecipeError: The recipe names a model of the registry and no registry.
-    """
+    """Return the model to compare with, as `evaluate.champion` says; None, with the reason logged, if there is none."""
     named = recipe.evaluate.champion
     if named == "none":
         return None

@@ -67,11 +67,7 @@ def execute(
     out: str | None,
     engines: Engines | None = None,
 ) -> MadeArtifact:
-    """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`.
-
-    Raises:
-        AnadilError: Of every kind, each with its remedy.
-    """
+    """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`."""
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
     if made := kept_artifact(stage, recipe, out):
@@ -109,11 +105,7 @@ def execute(
 def find_for_group(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
 ) -> MadeArtifact | None:
-    """Look for an artifact before the processes of a node are started, which then look at its own place only.
-
-    Raises:
-        AnadilError: As `execute`.
-    """
+    """Look for an artifact before the processes of a node are started, which then look at its own place only."""
     if made := kept_artifact(stage, recipe, out):
         return made
     planned = planned_artifact(stage, recipe, inputs, files, out)
@@ -196,11 +188,7 @@ def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
 
 
 def _await_first_node(target: str) -> None:
-    """Wait until the first node has put the artifact in its place.
-
-    Raises:
-        RetryableError: It takes too long.
-    """
+    """Wait until the first node has put the artifact in its place."""
     # The training operator calls an elastic job a success as soon as one of its pods ends well, and may then remove the
     # pod that still uploads.
     num_nodes = int(os.environ.get("GROUP_WORLD_SIZE", "1"))

@@ -48,8 +48,5 @@ class Executor(Protocol):
             function: Of a module, so that another process can import it; it must be safe to call it again.
             tasks: In the order in which they are begun.
             tick: Called about once a second.
-
-        Raises:
-            BaseException: What a task raised; no further one is begun.
         """
         ...

@@ -111,9 +111,6 @@ def recipe_of_step(
 
     Files of the command line are another text than that of the sources. They need no source, and the recipe of theirs has
     none.
-
-    Raises:
-        RecipeError: The source is missing or unknown.
     """
     named = sources_of(stage, recipe)
     if not named or (source in recipe.sources and source not in named):
@@ -134,11 +131,7 @@ def recipe_of_step(
 def named_inputs(
     stage: Stage, recipe: Recipe, given: Mapping[str, Iterable[str]], source: str = ""
 ) -> dict[str, str]:
-    """Return word -> URI of the artifacts that a command line names, `SOURCE=URI` or a URI alone, by option.
-
-    Raises:
-        RecipeError: One that the stage needs is missing, or a source is named twice or unknown.
-    """
+    """Return word -> URI of the artifacts that a command line names, `SOURCE=URI` or a URI alone, by option."""
     step = Step(stage=stage, source=source)
     words = step.reads(recipe)
     inputs: dict[str, str] = {}
@@ -191,11 +184,7 @@ def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], wo
 
 
 def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], source: str = "") -> None:
-    """Refuse to start a stage without an artifact that it needs.
-
-    Raises:
-        RecipeError: With the option of each.
-    """
+    """Refuse to start a stage without an artifact that it needs."""
     missing = [
         " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
         for word in Step(stage=stage, source=source).reads(recipe)

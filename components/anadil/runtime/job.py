@@ -144,12 +144,7 @@ def most_processes(stage: Stage, recipe: Recipe) -> int:
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
-    """URIs of the files that no stage made: `given`, or those that the recipe names.
-
-    Raises:
-        RecipeError: The stage cannot do without and none are named.
-        DataError: A name matches nothing.
-    """
+    """URIs of the files that no stage made: `given`, or those that the recipe names."""
     if not stage.files:
         return ()
     patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
@@ -164,11 +159,7 @@ def is_written(recipe: Recipe) -> bool:
 
 
 def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
-    """Recipe key -> URIs of the files that the stage reads beside its data.
-
-    Raises:
-        DataError: A name matches nothing, or a directory without the files that are looked for.
-    """
+    """Recipe key -> URIs of the files that the stage reads beside its data."""
     kinds = {each.key: each for each in stage.side_files}
     return {
         key: tuple(dict.fromkeys(uri for pattern in patterns for uri in side_files(pattern, kinds[key])))

@@ -62,11 +62,7 @@ class ExecutorInput:
 
 
 def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
-    """The executor input of a stage.
-
-    Raises:
-        RecipeError: It is not what Kubeflow Pipelines passes to this stage.
-    """
+    """The executor input of a stage."""
     try:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
@@ -110,11 +106,7 @@ class ToolInput:
 
 
 def parse_tool_input(text: str) -> ToolInput:
-    """The executor input of a step that is no stage.
-
-    Raises:
-        RecipeError: It is not what Kubeflow Pipelines passes.
-    """
+    """The executor input of a step that is no stage."""
     try:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
@@ -131,12 +123,7 @@ def parameter_of(word: str) -> str:
 
 
 def varied_recipe(values: Mapping[str, Any]) -> str:
-    """Return the recipe, JSON text, with the parameters of `VARIED` that a run sets.
-
-    Raises:
-        RecipeError: A value is no YAML, or is not one for each phase.
-        DataError: The recipe is a place, and nothing is there.
-    """
+    """Return the recipe, JSON text, with the parameters of `VARIED` that a run sets."""
     given = {name: text for name in VARIED if (text := str(values.get(name) or "").strip())}
     recipe = str(values["recipe"])
     if not recipe.lstrip().startswith("{"):

@@ -44,12 +44,7 @@ class Sender:
         self.state = self.records.state
 
     def follow(self, is_closed: Callable[[], bool], poll_s: float = 0.5) -> None:
-        """Send until the spool is closed and nothing is left.
-
-        Raises:
-            OSError: Files are left.
-            MlflowException: The server is away.
-        """
+        """Send until the spool is closed and nothing is left."""
         first = min(
             (moment for path in self.spool.glob("*.jsonl") if (moment := began(path)[0])), default=None
         )

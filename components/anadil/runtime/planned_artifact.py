@@ -121,11 +121,6 @@ def planned_artifact(
         inputs: Artifact word -> URI.
         files: Outside files instead of the recipe's.
         out: Where to write.
-
-    Raises:
-        RecipeError: There is no place to write.
-        DataError: An input or a file is missing.
-        IntegrityError: An adapter was trained on another model, scores are of another, or an input is another source's.
     """
     manifests = {word: artifact.finished_manifest(uri, kind_of(word)) for word, uri in inputs.items()}
     refuse_strangers(manifests, inputs)
@@ -152,23 +147,14 @@ def planned_artifact(
 
 
 def kept_artifact(stage: Stage, recipe: Recipe, out: str | None) -> MadeArtifact | None:
-    """Return the champion's artifact where `retrain.keeps` names it; None for one that the stage makes.
-
-    Raises:
-        DataError: It is gone.
-        IntegrityError: It is damaged, as far as sizes and small files tell.
-    """
+    """Return the champion's artifact where `retrain.keeps` names it; None for one that the stage makes."""
     word = Step.of(stage, recipe).writes
     uri = recipe.retrain.kept(word) if recipe.retrain and not out else ""
     return _sound(uri, artifact.finished_manifest(uri, stage.writes)) if uri else None
 
 
 def refuse_strangers(manifests: Mapping[str, Manifest], uris: Mapping[str, str]) -> None:
-    """Refuse an adapter beside a model that it was not trained on, and scores of another model.
-
-    Raises:
-        IntegrityError: With both digests.
-    """
+    """Refuse an adapter beside a model that it was not trained on, and scores of another model."""
     for word, (kind, made_from) in product(manifests, MADE_FROM):
         other = word_of(made_from, source_of(word)) if made_from in PER_SOURCE else made_from
         if kind_of(word) == kind and other in manifests:
@@ -209,13 +195,7 @@ def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
-    """The artifact if it is in its place already.
-
-    Raises:
-        RecipeError: Its place holds one that was made from something else.
-        IntegrityError: It is damaged, as far as sizes and small files tell.
-        PreflightError: It lies in a bucket that does not exist.
-    """
+    """The artifact if it is in its place already."""
     target = planned.target
     try:
         manifest = artifact.read_manifest(target)

@@ -61,9 +61,6 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
 
     Only a costly stage is checked. A work directory with checkpoints resumes, since that was decided before. An artifact
     with a place of its own is not compared with its neighbours.
-
-    Raises:
-        RecipeError: There is such a model, or checkpoints of one, and no `--remake`.
     """
     stage, work = planned.stage, planned.work
     if not stage.costly or may_remake() or _has_checkpoints(planned):

@@ -113,11 +113,7 @@ def record_uri(root: str, run: str) -> str:
 
 
 def read_record(uri: str) -> RunRecord:
-    """The record of a run.
-
-    Raises:
-        DataError: It is not there, or is none.
-    """
+    """The record of a run."""
     try:
         return _adapter().validate_json(storage.store(uri).read(uri))
     except ValidationError as error:
@@ -173,22 +169,13 @@ def step_uri(root: str, run: str, stage: str) -> str:
 
 
 def read_steps(root: str, run: str, stages: Sequence[str]) -> list[StepRecord]:
-    """Records that the steps of a run have written, in this order.
-
-    Raises:
-        DataError: One is none.
-        AnadilError: Storage cannot be read.
-    """
+    """Records that the steps of a run have written, in this order."""
     uris = [step_uri(root, run, stage) for stage in stages]
     return [read_step(uri) for uri in uris if storage.store(uri).exists(uri)]
 
 
 def read_step(uri: str) -> StepRecord:
-    """The record of a step.
-
-    Raises:
-        DataError: It is none.
-    """
+    """The record of a step."""
     try:
         return StepRecord(**json.loads(storage.store(uri).read(uri)))
     except (ValueError, TypeError) as error:

@@ -37,11 +37,7 @@ SECRETS = "ANADIL_SECRETS"
 
 
 def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
-    """Return torchrun's variables for where the machines of this job meet; none on one machine alone.
-
-    Raises:
-        PreflightError: The file is not what SageMaker writes.
-    """
+    """Return torchrun's variables for where the machines of this job meet; none on one machine alone."""
     if not resources.is_file():
         return {}
     try:
@@ -71,11 +67,7 @@ def rendezvous(resources: Path = RESOURCES) -> dict[str, str]:
 
 
 def command(arguments: Sequence[str], hyperparameters: Path = HYPERPARAMETERS) -> list[str]:
-    """Return the command line of a stage, given its name and arguments, with its recipe put together again.
-
-    Raises:
-        PreflightError: The file is not what `anadil launch` asked for.
-    """
+    """Return the command line of a stage, given its name and arguments, with its recipe put together again."""
     try:
         given = json.loads(hyperparameters.read_text(encoding="utf-8"))
         parts = sorted((int(name.removeprefix(RECIPE)), given[name]) for name in given if RECIPE in name)
@@ -91,10 +83,6 @@ def secrets(names: str) -> dict[str, str]:
 
     Args:
         names: JSON, secret -> keys of the JSON object that it holds.
-
-    Raises:
-        PreflightError: A secret or a key is missing, or the job's role may not read it.
-        RetryableError: Secrets Manager does not answer.
     """
     values = {}
     for name, keys in json.loads(names).items():
@@ -112,11 +100,7 @@ def secrets(names: str) -> dict[str, str]:
 
 
 def check_work(work: str) -> None:
-    """Refuse to train for days where nothing can be saved.
-
-    Raises:
-        PreflightError: The image's user may not write there.
-    """
+    """Refuse to train for days where nothing can be saved."""
     if not os.access(work, os.W_OK):
         raise PreflightError(
             f"{work}: user {os.getuid()} may not write there, so no checkpoint would be kept; SageMaker "

@@ -20,9 +20,6 @@ def refuse_other_sources(recipe: Recipe, manifests: Mapping[str, Manifest], uris
     """Refuse inputs of another source than that by whose name they are given.
 
     A corpus is told by its language alone: two names of the same text have one corpus.
-
-    Raises:
-        IntegrityError: With the place, and the source that it is of.
     """
     if not recipe.sources:
         return

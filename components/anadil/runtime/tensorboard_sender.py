@@ -31,11 +31,7 @@ class EventFile:
     """The event file of one stage, or of the run."""
 
     def __init__(self, folder: Path) -> None:
-        """Begin the file.
-
-        Raises:
-            OSError: It cannot be made.
-        """
+        """Begin the file."""
         self._events = import_module("tensorboardX.proto.event_pb2")
         self._summaries = import_module("tensorboardX.proto.summary_pb2")
         folder.mkdir(parents=True, exist_ok=True)
@@ -82,11 +78,7 @@ class EventFiles:
         self._said: dict[tuple[str, str], float] = {}
 
     def send(self, stage: str, line: Mapping[str, Any]) -> None:
-        """Write what a line says that TensorBoard can show.
-
-        Raises:
-            OSError: The directory takes no more.
-        """
+        """Write what a line says that TensorBoard can show."""
         kind = str(line["kind"])
         owner = "" if kind.startswith("run ") else stage
         if kind == "metrics" and line["step"] is not None:
@@ -122,11 +114,7 @@ class EventFiles:
 
 
 def run_folder(spool: Path, name: str) -> Path:
-    """Directory of the run of a spool, emptied: a new one, or that of an earlier try.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """Directory of the run of a spool, emptied: a new one, or that of an earlier try."""
     if known := noted(spool / STATE).get("folder"):
         folder = Path(known)
         shutil.rmtree(folder, ignore_errors=True)

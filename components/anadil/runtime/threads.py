@@ -31,11 +31,7 @@ def num_cores() -> int:
 
 
 def check_shared_locks() -> None:
-    """Make sure that processes can share locks, which Linux keeps in /dev/shm.
-
-    Raises:
-        PreflightError: It is missing, full or cannot be written.
-    """
+    """Make sure that processes can share locks, which Linux keeps in /dev/shm."""
     try:
         multiprocessing.get_context("spawn").Lock()
     except (OSError, ImportError) as error:  # the latter where sem_open is missing altogether

@@ -36,10 +36,6 @@ def launch_group(module: str, arguments: Sequence[str], processes: int) -> int:
     Variables of torchrun (PET_*), as the Kubeflow training operator sets them, say how many processes and nodes there are
     and where they meet. torchrun restarts failed processes, as often as the platform says. After a failure that would come
     again, those of the same node end at once, with the same exit code.
-
-    Raises:
-        AnadilError: A process said why another start would end the same.
-        RetryableError: The node with the store where all meet is gone, or does not answer.
     """
     os.environ.setdefault(SHUTDOWN_VARIABLE, str(SHUTDOWN_S))
     # torchrun's own store outlives a failed start, and the next one would find the addresses of dead processes

@@ -234,11 +234,7 @@ def run_name(recipe_name: str, moment: datetime | None = None) -> str:
 
 
 def tracker_address(recipe: Recipe, default: str | None = None) -> str | None:
-    """Return where the lines of a run go: the recipe's W&B or TensorBoard, else MLflow's address; None for `off`.
-
-    Raises:
-        PreflightError: As `tracking_uri`.
-    """
+    """Return where the lines of a run go: the recipe's W&B or TensorBoard, else MLflow's address; None for `off`."""
     uri = recipe.tracking.uri
     return uri if uri is not None and tracker(uri) != "mlflow" else tracking_uri(recipe, default)
 
@@ -247,9 +243,6 @@ def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
     """Return MLflow's address: of the recipe, else MLFLOW_TRACKING_URI, else `default`; None for `off`.
 
     A recipe that tracks with W&B or TensorBoard has its registry there all the same.
-
-    Raises:
-        PreflightError: The variable names no address that a recipe may name.
     """
     given = os.environ.get("MLFLOW_TRACKING_URI")
     named = recipe.tracking.uri

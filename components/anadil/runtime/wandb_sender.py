@@ -132,11 +132,7 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
 
 
 def _send(spool: Path, options: argparse.Namespace, is_closed: IsClosed) -> None:
-    """Send one spool from its first line on, until it is closed and nothing is left.
-
-    Raises:
-        Exception: The client's, whatever it is.
-    """
+    """Send one spool from its first line on, until it is closed and nothing is left."""
     import wandb
 
     entity, project = wandb_project(destination(spool))

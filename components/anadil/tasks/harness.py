@@ -31,13 +31,7 @@ DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
 
 
 def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[str]]:
-    """Load tasks and fetch their data; return the manager, and the names without members of named groups.
-
-    Raises:
-        RecipeError: A name is not known, or two groups hold the same task.
-        PreflightError: A task's data is not here and cannot be fetched.
-        DataError: It cannot be read.
-    """
+    """Load tasks and fetch their data; return the manager, and the names without members of named groups."""
     manager = task_manager(names, folder)
     group_of: dict[str, str] = {}
     for name in names:
@@ -52,11 +46,7 @@ def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[st
 
 
 def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
-    """Create the manager of these tasks; fetch no data.
-
-    Raises:
-        RecipeError: A name is not known.
-    """
+    """Create the manager of these tasks; fetch no data."""
     # Reading the harness's own 14,000 takes a quarter of a minute.
     manager = TaskManager(include_path=[str(SHIPPED), str(folder)], include_defaults=False)
     if not all(_is_complete(manager, name) for name in names):

@@ -32,14 +32,7 @@ log = logging.getLogger(__name__)
 
 
 def run(job: Job) -> Figures:
-    """Fill `job.out` with `tasks.json`, and with the harness's own results and samples of each candidate.
-
-    Raises:
-        RecipeError: A task does not exist.
-        PreflightError: A task's data is not here and cannot be fetched.
-        DataError: A task file or data cannot be read.
-        IntegrityError: A task file asks to run code.
-    """
+    """Fill `job.out` with `tasks.json`, and with the harness's own results and samples of each candidate."""
     settings = job.recipe.evaluate
     tables: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:

@@ -28,10 +28,6 @@ def place_task_files(uris: Sequence[str], folder: Path) -> list[str]:
     """Copy the recipe's task files and their data where the harness looks; return the names of their tasks and groups.
 
     A `.jsonl` beside a `.yaml` is data of its task, else a task of its own.
-
-    Raises:
-        DataError: A file holds no task, or its data is not beside it.
-        IntegrityError: A task asks to run code.
     """
     by_folder: dict[str, list[str]] = defaultdict(list)
     for uri in uris:

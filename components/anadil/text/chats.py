@@ -203,11 +203,7 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
 
 
 def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
-    """Read a row as `messages_of` does.
-
-    Raises:
-        RefusedRowError: The row is no chat.
-    """
+    """Read a row as `messages_of` does."""
     listed = first_of(row, LISTS)
     if listed is None and names_no_choice(row):
         raise RefusedRowError("no_choice", str(row.get("answer", "")))
@@ -273,11 +269,7 @@ def _pair(row: Mapping[str, object]) -> list[object] | None:
 
 
 def question_turns(row: Mapping[str, object]) -> list[object] | None:
-    """Question of a row, as turns that are not checked yet; None if no column holds it.
-
-    Raises:
-        RefusedRowError: What it is about is no text.
-    """
+    """Question of a row, as turns that are not checked yet; None if no column holds it."""
     asked = first_of(row, QUESTIONS)
     if asked is None:
         return None

@@ -92,11 +92,7 @@ def write_part(corpus: Path, name: str, lines: Iterable[tuple[bytes, str]]) -> t
 
 
 def read_documents(corpus: Path, part: CorpusPart) -> Iterator[Document]:
-    """The documents of one part of a corpus directory, in order.
-
-    Raises:
-        IntegrityError: A file is damaged.
-    """
+    """The documents of one part of a corpus directory, in order."""
     for path in document_files(corpus, part):
         yield from read_file(path)
 
@@ -108,22 +104,14 @@ def read_corpora(corpora: Iterable[Path], part: CorpusPart) -> Iterator[Document
 
 
 def document_files(corpus: Path, part: CorpusPart) -> list[Path]:
-    """The files of one part of a corpus directory, in order.
-
-    Raises:
-        IntegrityError: The directory is gone; it would be taken for an empty one.
-    """
+    """The files of one part of a corpus directory, in order."""
     if not corpus.is_dir():
         raise IntegrityError(f"{corpus}: no such directory any more; put the corpus back, or run clean again")
     return sorted((corpus / part).glob("part-*.jsonl.zst"))
 
 
 def read_file(path: Path) -> Iterator[Document]:
-    """The documents of one file of a corpus, in order.
-
-    Raises:
-        IntegrityError: It is damaged.
-    """
+    """The documents of one file of a corpus, in order."""
     try:
         for line in _lines(path):
             yield Document(**json.loads(line))
@@ -132,11 +120,7 @@ def read_file(path: Path) -> Iterator[Document]:
 
 
 def read_ids(path: Path) -> Iterator[str]:
-    """The ids of the documents of one file of a corpus, at a tenth of what reading their texts costs.
-
-    Raises:
-        IntegrityError: It is damaged.
-    """
+    """The ids of the documents of one file of a corpus, at a tenth of what reading their texts costs."""
     start = len(b'{"id": "')
     try:
         for line in _lines(path):
@@ -146,11 +130,7 @@ def read_ids(path: Path) -> Iterator[str]:
 
 
 def packed_lines(file: BinaryIO) -> Iterator[bytes]:
-    """Yield the lines of a packed file, without their ends.
-
-    Raises:
-        ValueError: It was cut off.
-    """
+    """Yield the lines of a packed file, without their ends."""
     # zstandard's stream reader takes a file that was cut off for one that ended.
     decompressor = zstandard.ZstdDecompressor().decompressobj()
     rest = b""

@@ -130,11 +130,7 @@ class Encoder:
             self._fast, self._num_chars = None, FAST_FROM_CHARS
 
     def encode(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of each text.
-
-        Raises:
-            DataError: A text holds half a surrogate pair, which UTF-8 cannot write.
-        """
+        """The ids of each text."""
         return self.encode_sized(texts)[0]
 
     def encode_sized(self, texts: Sequence[str]) -> tuple[list[Ids], list[int]]:
@@ -161,11 +157,7 @@ class Encoder:
         return encoded
 
     def check(self, texts: Iterable[str]) -> bool:
-        """Return True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`.
-
-        Raises:
-            DataError: A text holds half a surrogate pair.
-        """
+        """Return True if the fast way, if any, gives the ids of `tokenizers` for every text; else see `difference`."""
         if not self._started:
             self._start()
         rest = iter(texts)

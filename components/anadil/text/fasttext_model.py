@@ -14,12 +14,7 @@ PACKAGE = "fasttext-predict"
 
 @functools.lru_cache(maxsize=2)
 def load_fasttext(path: str, sha256: str = "") -> Any:
-    """A fastText model.
-
-    Raises:
-        PreflightError: The package or the file is not there, or the file is no model.
-        IntegrityError: It is another file than `sha256` says.
-    """
+    """A fastText model."""
     try:
         import fasttext
     except ImportError:
@@ -57,11 +52,7 @@ class QualityModel:
     """Scores texts by the probability of one label."""
 
     def __init__(self, path: str, label: str) -> None:
-        """Load the model.
-
-        Raises:
-            PreflightError: It cannot be read, or does not know the label.
-        """
+        """Load the model."""
         self._model, self._label = load_fasttext(path), label
         known = predict(self._model, "a", -1)
         if label not in known:

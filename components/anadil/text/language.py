@@ -74,11 +74,7 @@ def is_alone_in_script(code: str, script: str) -> bool:
 
 
 def load_language(language: str) -> Language:
-    """The language of an id, such as `az` or `kaz_Cyrl`, of a pack's path, of `none`, or of pairs in two languages.
-
-    Raises:
-        UnknownLanguageError: There is no such language, or no identifier knows it: says what to do.
-    """
+    """The language of an id, such as `az` or `kaz_Cyrl`, of a pack's path, of `none`, or of pairs in two languages."""
     if is_pair(language):
         return language_of_pairs(tuple(map(load_language, languages_of(language))))
     if is_pack_path(language):

@@ -138,11 +138,7 @@ class LanguagePack(_Table):
 
 @functools.lru_cache(maxsize=32)
 def read_pack(path: Path, version: tuple[int, int]) -> Language:
-    """The language of a pack; `version`, its time and size, lets a changed file be read again.
-
-    Raises:
-        UnknownLanguageError: It is no pack: names file, key and reason.
-    """
+    """The language of a pack; `version`, its time and size, lets a changed file be read again."""
     del version
     try:
         with path.open("rb") as file:

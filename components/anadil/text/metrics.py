@@ -19,11 +19,7 @@ def scores_other_text(num_altered: int, num_documents: int) -> bool:
 
 
 def fertility(num_tokens: int, num_words: int) -> float:
-    """Tokens per word, without special tokens; lower is better. Words are those of the text's language.
-
-    Raises:
-        DataError: `num_words` is 0.
-    """
+    """Tokens per word, without special tokens; lower is better. Words are those of the text's language."""
     if num_words == 0:
         raise DataError("fertility: the text has no words; give held-out text")
     return num_tokens / num_words
@@ -43,9 +39,6 @@ def bits_per_byte(nats: float, num_bytes: int) -> float:
     Args:
         nats: Sum of -ln p over the tokens of the text, without special tokens.
         num_bytes: Length of that text in UTF-8.
-
-    Raises:
-        DataError: `num_bytes` is 0.
 
     Source: Gao et al. 2020, "The Pile", arXiv:2101.00027, section 3.1.
     """

@@ -167,11 +167,7 @@ def pack(data: bytes) -> str:
 
 
 def unpack(packed: str, size: int) -> bytes:
-    """The bytes of a text of `pack`.
-
-    Raises:
-        ValueError: It is none, or holds another number of bytes.
-    """
+    """The bytes of a text of `pack`."""
     try:
         data = zlib.decompressobj().decompress(base64.b85decode(packed), size + 1)
     except (ValueError, zlib.error) as error:  # of base 85, of what it holds
@@ -182,11 +178,7 @@ def unpack(packed: str, size: int) -> bytes:
 
 
 def unpack_table(packed: str) -> Table:
-    """The table of a text of `pack_table`.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """The table of a text of `pack_table`."""
     return _of_steps(np.frombuffer(unpack(packed, NUM_BUCKETS), np.uint8))
 
 

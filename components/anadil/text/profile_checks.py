@@ -56,11 +56,7 @@ def _tables(profile: Profile) -> _Tables:
 
 
 def check_profile(profile: Profile) -> None:
-    """Check that a profile's tables can be read, and that each has a limit of each length.
-
-    Raises:
-        ValueError: With what is wrong.
-    """
+    """Check that a profile's tables can be read, and that each has a limit of each length."""
     for name in ("own", "others", "associations"):
         value = getattr(profile, name)
         for packed in (value,) if isinstance(value, str) else value:

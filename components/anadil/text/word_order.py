@@ -96,11 +96,7 @@ class WordOrder:
 
     @classmethod
     def unpack(cls, packed: str) -> Self:
-        """Read a text of `pack`.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Read a text of `pack`."""
         data = np.frombuffer(unpack(packed, SIZE), np.uint8)
         numbers, associations = np.split(data, [2 * NUM_BUCKETS])
         return cls(

@@ -105,11 +105,7 @@ def pack_endings(endings: Endings) -> str:
 
 
 def unpack_endings(packed: str) -> Endings:
-    """Unpack a text of `pack_endings`.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Unpack a text of `pack_endings`."""
     return np.unpackbits(np.frombuffer(unpack(packed, NUM_BUCKETS // 8), np.uint8)).astype(np.bool_)
 
 

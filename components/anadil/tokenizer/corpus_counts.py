@@ -52,13 +52,7 @@ class PartTask:
 
 
 def corpus_counts(job: Job, tokenizer: Tokenizer) -> WordCounts:
-    """The table of the train documents of a job's corpora: of each the stored one, or counted now and stored.
-
-    Raises:
-        DataError: The corpus holds no words.
-        IntegrityError: The stored table is damaged, or of something else.
-        PreflightError: A process that counts was killed.
-    """
+    """The table of the train documents of a job's corpora: of each the stored one, or counted now and stored."""
     return _pruned(
         job, sum_counts(_table_of(job, each, tokenizer) for each in job.of_sources("corpus").values())
     )
@@ -91,11 +85,7 @@ def counts_origin(corpus: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
 
 
 def count_part(task: PartTask) -> None:
-    """Write the table of one file of a corpus, unless it is there and complete.
-
-    Raises:
-        IntegrityError: The file of the corpus is damaged.
-    """
+    """Write the table of one file of a corpus, unless it is there and complete."""
     if task.table.is_file():
         try:
             read_counts(task.table)

@@ -127,11 +127,7 @@ def extensions(
 def surgeries(
     base: Tokenizer, counts: WordCounts, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
-    """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold.
-
-    Raises:
-        DataError: There are none, and nothing else is asked for; a warning if other strategies are compared.
-    """
+    """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold."""
     surgery = plan_surgery(base, counts.items(), keep.items())
     most = surgery.room
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
@@ -208,11 +204,7 @@ def mark_share(characters: Counter[str]) -> float:
 
 
 def require_room(base: Tokenizer, sizes: tuple[int, ...]) -> None:
-    """Check that vocabularies of these sizes can replace the base's.
-
-    Raises:
-        RecipeError: One has no room for the bytes and the base's special tokens.
-    """
+    """Check that vocabularies of these sizes can replace the base's."""
     least = _least_size(base)
     if sizes and min(sizes) < least:
         raise RecipeError(

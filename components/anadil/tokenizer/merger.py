@@ -35,9 +35,6 @@ class Merger:
             counts: int64: how often each pretoken occurs.
             num_ids: One more than the largest id that will be.
             least: Least count of a pair that is merged, at least 1.
-
-        Raises:
-            DataError: The table is too large for positions of 32 bits.
         """
         lengths = np.diff(starts)
         num_cells = int(lengths[lengths > 1].sum() + (lengths > 1).sum()) + 1

@@ -38,11 +38,7 @@ DOCUMENTS, TOO_LONG = "train_documents", "dropped_pretokens"
 
 
 def require_words(table: WordCounts) -> None:
-    """Refuse an empty table, and log how many pretokens were too long to be counted.
-
-    Raises:
-        DataError: The texts hold no words.
-    """
+    """Refuse an empty table, and log how many pretokens were too long to be counted."""
     if not len(table):
         raise DataError(
             f"tokenizer: the {table.records.get(DOCUMENTS, 0)} train documents hold no words of at most "

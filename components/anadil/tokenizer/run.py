@@ -43,13 +43,7 @@ WORDS_PER_LOOK = 10_000  # Words after which the stage checks if it is to stop
 
 
 def run(job: Job) -> Figures:
-    """Fill `job.out` with the chosen tokenizer, its fertility and its embedding map.
-
-    Raises:
-        RecipeError: A vocabulary is too small for the base's special tokens.
-        DataError: The corpus is empty or supports no candidate, or the base's tokenizer cannot be changed.
-        IntegrityError: A candidate does not give the held-out text back.
-    """
+    """Fill `job.out` with the chosen tokenizer, its fertility and its embedding map."""
     recipe = job.recipe
     folder = base_tokenizer(recipe.base, job.base_cache)
     base = read_base(folder)

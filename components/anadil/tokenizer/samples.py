@@ -88,11 +88,7 @@ class HeldoutSample:
 def sample_heldout(
     documents: Iterable[Document], language: Language, keep: Mapping[str, Sequence[str]]
 ) -> HeldoutSample:
-    """Count the words of held-out documents and of texts to keep (name -> documents), and choose the words to show.
-
-    Raises:
-        DataError: There is no held-out text, or no word in it.
-    """
+    """Count the words of held-out documents and of texts to keep (name -> documents), and choose the words to show."""
     heldout = tuple(documents)
     domain_names = domains_of(heldout, [len(document.text) for document in heldout])
     texts: dict[str, list[str]] = {}
@@ -196,11 +192,7 @@ def _chain(text: str, suffixes: frozenset[str]) -> tuple[str, ...]:
 
 
 def read_keep_texts(job: Job) -> dict[str, tuple[str, ...]]:
-    """Name of each text of `tokenizer.keep` -> its documents; the name is a language's id, or that of the file.
-
-    Raises:
-        DataError: A file is of another kind, is damaged, or holds no text.
-    """
+    """Name of each text of `tokenizer.keep` -> its documents; the name is a language's id, or that of the file."""
     documents: dict[str, tuple[str, ...]] = {}
     for uri in job.side_files.get(KEY, ()):
         if not text_suffix(uri):

@@ -77,11 +77,7 @@ class Surgery:
         return self.banned(token) or not self.alphabet.spells(token)
 
     def exchanged(self, merges: Merges) -> Tokenizer:
-        """The base's tokenizer with new merges, the first `room` of those that continue `reduced`.
-
-        Raises:
-            IntegrityError: A new token cannot be reached by merging its bytes.
-        """
+        """The base's tokenizer with new merges, the first `room` of those that continue `reduced`."""
         content = json.loads(self.base.to_str())
         added = [*self.missing, *(left + right for left, right in merges)]
         removed = self.removable[: len(added)]
@@ -162,9 +158,6 @@ def pruned_base(
 
     What a used token is made of stays, so every text of the kept sample and of the corpus is cut as before. Other words of
     the kept languages may take more tokens afterwards. `words` and `keep` hold pretokens in byte symbols and their counts.
-
-    Raises:
-        DataError: The kept texts are too short to say what their languages need.
     """
     keep = list(keep)
     num_bytes = sum(len(word) * count for word, count in keep)

@@ -131,11 +131,7 @@ def write_counts(table: WordCounts, path: Path) -> None:
 
 
 def read_counts(path: Path) -> WordCounts:
-    """Read the table of a file.
-
-    Raises:
-        IntegrityError: It is no such file, or damaged.
-    """
+    """Read the table of a file."""
     with path.open("rb") as file:
         *name, expected = file.readline(HEADER_BYTES).decode(errors="replace").split(" ")
         if " ".join(name) != FORMAT:

@@ -36,11 +36,7 @@ class Finalist:
 
 
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
-    """Find the best candidate of each strategy, in the order of the recipe.
-
-    Raises:
-        DataError: A strategy has no candidate in the artifact, or an older release made it.
-    """
+    """Find the best candidate of each strategy, in the order of the recipe."""
     table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
     try:
         measured = {

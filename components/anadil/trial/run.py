@@ -37,11 +37,7 @@ FOLDER = "finalists"
 
 
 def run(job: Job) -> Figures:
-    """Fill `job.out` with the winner's tokenizer, `trial.json`, and the result of each finalist.
-
-    Raises:
-        AnadilError: As `pretrain`, and where there is no held-out text or the model's compute is not known.
-    """
+    """Fill `job.out` with the winner's tokenizer, `trial.json`, and the result of each finalist."""
     settings, trial = job.recipe.tokenizer, job.recipe.tokenizer.trial
     if trial is None:
         raise RecipeError(

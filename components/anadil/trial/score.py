@@ -37,9 +37,6 @@ def document_nats(
         bos: Token before each later piece; None for none.
         length: Tokens of a sequence.
         name: Name for progress and messages.
-
-    Raises:
-        RecipeError: The loss is NaN or Inf.
     """
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     stream = stream_of(documents, bos)

@@ -39,11 +39,7 @@ class TrialTexts:
 
 
 def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
-    """Read and encode the texts with all finalists, so that each is scored on the same bytes.
-
-    Raises:
-        DataError: There is no held-out text, or a tokenizer alters more than 1 % of the documents.
-    """
+    """Read and encode the texts with all finalists, so that each is scored on the same bytes."""
     models = [open_model(each.name, each.folder) for each in finalists]
     corpora = list(job.of_sources("corpus").values())
     heldout = [document for document in read_corpora(corpora, "heldout") if document.text]

@@ -55,23 +55,14 @@ def corpora_of(run: Run) -> list[str]:
 
 
 def corpus_of(run: Run, word: str) -> WatchedCorpus:
-    """Return one corpus of a run.
-
-    Raises:
-        DataError: The run has not made it yet, or it is gone.
-        IntegrityError: It is damaged.
-    """
+    """Return one corpus of a run."""
     uri = uri_of(run, word)
     manifest = artifact.finished_manifest(uri, CORPUS)
     return WatchedCorpus(word=word, uri=uri, manifest=manifest, stats=read_table(uri, manifest, "stats.json"))
 
 
 def uri_of(run: Run, word: str) -> str:
-    """Return the place of an artifact of a run.
-
-    Raises:
-        DataError: The run has not made it, or not yet.
-    """
+    """Return the place of an artifact of a run."""
     if word not in run.artifacts:
         raise DataError(f"{run.id}: has no {word[:60]} yet; the page shows it once its stage has finished")
     return run.artifacts[word]

@@ -43,11 +43,7 @@ def page(request: Request, template: str, view: Mapping[str, object], *, status:
 
 
 async def form_of(request: Request) -> dict[str, str]:
-    """Fields of a form by name; of a field that is given twice, the last.
-
-    Raises:
-        RecipeError: It is larger than any form of ours.
-    """
+    """Fields of a form by name; of a field that is given twice, the last."""
     body = b""
     async for piece in request.stream():
         body += piece

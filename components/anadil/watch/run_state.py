@@ -66,11 +66,7 @@ class RunState:
 
 
 def run_state(watched: Watched, name: str) -> RunState:
-    """Read a run.
-
-    Raises:
-        DataError: There is none, or its record is damaged.
-    """
+    """Read a run."""
     run = watched.run(name)
     if run.state == "damaged":
         raise DataError(run.message)

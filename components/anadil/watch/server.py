@@ -62,9 +62,6 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
         roots: Work directories and `storage.root` addresses.
         port: 0: a free one; None: the first free one from `PORT` on.
         say: Gets the address, with its token, once the server listens.
-
-    Raises:
-        PreflightError: The port is taken.
     """
     spare_memory()
     with listener(port) as place:
@@ -87,11 +84,7 @@ def spare_memory() -> None:
 
 
 def listener(port: int | None) -> socket.socket:
-    """A socket that listens on a port of this machine alone, or where `WATCH_HOST_VARIABLE` says.
-
-    Raises:
-        PreflightError: The port is taken, or may not be used.
-    """
+    """A socket that listens on a port of this machine alone, or where `WATCH_HOST_VARIABLE` says."""
     for number in _ports(port):
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

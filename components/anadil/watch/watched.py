@@ -24,11 +24,7 @@ class Watched:
         return self.places(limit)[0]
 
     def places(self, limit: int | None = None) -> tuple[RunList, list[str]]:
-        """The runs of all places, the latest first, and what is wrong with places that cannot be read.
-
-        Raises:
-            AnadilError: None can be read. See `list_runs`.
-        """
+        """The runs of all places, the latest first, and what is wrong with places that cannot be read."""
         lists, faults = [], []
         for root in self.roots:
             try:
@@ -43,11 +39,7 @@ class Watched:
         return result, [str(fault) for fault in faults]
 
     def run(self, name: str) -> Run:
-        """A run by its id.
-
-        Raises:
-            DataError: There is none, or no more.
-        """
+        """A run by its id."""
         matches = []
         for root in self.roots:
             with suppress(AnadilError):

@@ -55,11 +55,7 @@ class Lists:
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
-    """Read the lists of a recipe, by recipe key, into an empty folder, for `load_lists`.
-
-    Raises:
-        DataError: A file cannot be read.
-    """
+    """Read the lists of a recipe, by recipe key, into an empty folder, for `load_lists`."""
     if uris := side_files.get(URL_KEY):
         with ExitStack() as copies:
             paths = [copies.enter_context(storage.local_copy(uri)) for uri in uris]
@@ -98,11 +94,7 @@ def _task_files(recipe: Recipe, uris: Sequence[str]) -> list[str]:
 
 
 def one_model(uris: Sequence[str]) -> str:
-    """Return the only file that a recipe names as its model.
-
-    Raises:
-        DataError: There are several.
-    """
+    """Return the only file that a recipe names as its model."""
     if len(uris) > 1:
         raise DataError(f"{MODEL_KEY}: names {len(uris)} files ({', '.join(uris[:3])}); name one")
     return uris[0]
@@ -122,11 +114,7 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
 
 
 def read_items(uris: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield name and text of everything in files of any layout: JSON, tables, text.
-
-    Raises:
-        DataError: A file is of another kind, or damaged; with its place.
-    """
+    """Yield name and text of everything in files of any layout: JSON, tables, text."""
     for uri in uris:
         name = uri.rsplit("/", 1)[-1]
         with storage.local_copy(uri) as path:

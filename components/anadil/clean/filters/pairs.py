@@ -113,9 +113,6 @@ def refuse_mixed_up(clean_stats: CleanStats, sides: Sequence[Language], key: str
         clean_stats: Counts of all pairs.
         sides: Languages of the sides.
         key: Key of the recipe that names the files.
-
-    Raises:
-        DataError: With counts, an example and the remedy.
     """
     name, codes, languages = (
         key.removesuffix("inputs") + "pairs",

@@ -83,9 +83,6 @@ def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlL
         folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses, plain, packed or
             an archive, as UT1 hands them out.
         allowed: Hosts and addresses that are allowed whatever the lists say.
-
-    Raises:
-        DataError: A directory holds neither, a path does not exist, or there is no entry in one.
     """
     return UrlLists(itertools.chain.from_iterable(map(_entries, folders)), map(_plain, allowed))
 

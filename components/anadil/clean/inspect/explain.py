@@ -49,9 +49,6 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
         source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI. Without a place
             its first record.
         settings: Settings in force.
-
-    Raises:
-        DataError: There is none, or it is bad.
     """
     is_pairs = bool(settings.language.sides)
     check_suffixes(uris, files_key(STAGES["clean"], settings.recipe), is_pairs=is_pairs)
@@ -76,11 +73,7 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
 
 
 def explain_record(raw: RawRecord, settings: Settings) -> Json:
-    """Return the steps, in order, by name.
-
-    Raises:
-        DataError: The record is bad: it cannot be judged.
-    """
+    """Return the steps, in order, by name."""
     read = {"kind": "text", **_text(raw.text)}
     if raw.html is not None:
         read = {"kind": "web page", "bytes": len(raw.html), "declared_charset": raw.charset}

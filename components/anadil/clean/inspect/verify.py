@@ -17,11 +17,7 @@ PARTS = ("heldout", "train")
 
 
 def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
-    """Check a local corpus, the digests of whose files were compared with the manifest before; list the checks.
-
-    Raises:
-        IntegrityError: Something is wrong; with every fault.
-    """
+    """Check a local corpus, the digests of whose files were compared with the manifest before; list the checks."""
     wrong = [*_wrong_texts(corpus, manifest), *_wrong_counts(corpus, manifest)]
     if wrong:
         raise IntegrityError(f"{corpus}: " + "; ".join(wrong) + "; make the corpus again")

@@ -133,11 +133,7 @@ def _one_width(text: str) -> str:
 
 
 def read_ng_words(patterns: Sequence[str]) -> list[str]:
-    """Read the entries of lists, one a line; blank lines and lines that begin with `#` are none.
-
-    Raises:
-        DataError: A pattern names no file, or a file is not UTF-8 or holds no entry.
-    """
+    """Read the entries of lists, one a line; blank lines and lines that begin with `#` are none."""
     words = []
     for uri in storage.expand(patterns, "clean.ng_words"):
         with storage.local_copy(uri) as path:

@@ -33,9 +33,6 @@ class Statistics:
         """Return a row for each normalized text, in the order of `STATISTICS`.
 
         The columns of other steps hold a value that breaks no rule.
-
-        Raises:
-            AnadilError: No kernel fills a column.
         """
         rows = np.full((len(texts), len(STATISTICS)), UNFILLED)
         measured = [text[:MAX_BATCH_CHARS] for text in texts]

@@ -70,11 +70,7 @@ def crawl_root(index_uri: str) -> str:
 
 
 def index_language(code: str) -> str:
-    """Return the three letters of an index for a code of two or three, with or without script, as in `azj_Latn`.
-
-    Raises:
-        DataError: It is text in no language.
-    """
+    """Return the three letters of an index for a code of two or three, with or without script, as in `azj_Latn`."""
     if code.lower() == NO_LANGUAGE:
         raise DataError(NO_PAGES_TO_CHOOSE)
     plain = code.replace("_", "-").split("-")[0].lower()
@@ -108,10 +104,6 @@ def pages_of(places: Iterator[Place], root: str, max_bytes: int) -> Iterator[tup
         places: Places of records.
         root: Address that the names of files continue.
         max_bytes: Most bytes of a page.
-
-    Raises:
-        DataError: A file is not there, or may not be read.
-        RetryableError: The storage does not answer.
     """
     with ThreadPoolExecutor(FETCHED_AT_A_TIME, thread_name_prefix="crawl") as threads:
         requests: deque[tuple[Place, Future[bytes]]] = deque()

@@ -37,9 +37,6 @@ def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> 
         body: Body as it was sent.
         headers: Names and values; codings are listed in the order in which they were applied.
         limit: Most bytes of what every coding gives.
-
-    Raises:
-        ValueError: It cannot be decoded, or has too many codings; with the reason.
     """
     pairs = list(headers)
     codings = [*_codings(pairs, "content-encoding"), *_codings(pairs, "transfer-encoding")]

@@ -35,9 +35,6 @@ def check_suffixes(uris: Sequence[str], key: str, *, is_pairs: bool = False, is_
     """Refuse files that no reader knows, before any work is done; `key` of the recipe names them.
 
     Parallel text is read of files whose records have fields. Where texts stay as they are, a page is no text yet.
-
-    Raises:
-        DataError: Of one or more files.
     """
     unknown = [uri for uri in uris if suffix_of(uri) is None]
     if is_pairs and (without := [uri for uri in uris if suffix_of(uri) not in OF_FIELDS]):

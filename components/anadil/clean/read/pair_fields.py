@@ -35,11 +35,7 @@ def key_of(names: Sequence[str], language: Language) -> str | None:
 
 
 def texts_of(row: Mapping[str, Any], sides: Sides) -> tuple[str, ...]:
-    """Return the text of each side of a record; that of one that is null is empty.
-
-    Raises:
-        ValueError: The record lacks a side, or one is not text.
-    """
+    """Return the text of each side of a record; that of one that is null is empty."""
     nested = row.get(NESTED)
     table = nested if isinstance(nested, dict) else row
     return tuple(field_text(table, _key(list(table), side)) or "" for side in sides)
@@ -53,20 +49,12 @@ def _key(names: Sequence[str], side: Language) -> str:
 
 
 def parquet_columns(name: str, names: Sequence[str], sides: Sides) -> list[str]:
-    """Return the columns that hold the sides.
-
-    Raises:
-        DataError: One is missing.
-    """
+    """Return the columns that hold the sides."""
     return [NESTED] if NESTED in names else _columns(name, names, sides)
 
 
 def table_columns(name: str, columns: Sequence[str], sides: Sides) -> list[str]:
-    """Return the column of each side; none for a table of two columns without names.
-
-    Raises:
-        DataError: A side has no column, or which column is which cannot be told.
-    """
+    """Return the column of each side; none for a table of two columns without names."""
     if any(key_of(columns, side) for side in sides) or len(columns) != len(sides):
         return _columns(name, columns, sides)
     if all(map(OTHER_NAMES.fullmatch, columns)):

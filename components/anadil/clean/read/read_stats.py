@@ -80,11 +80,7 @@ class ReadStats:
         self.places = [*self.places, *other.places][:MAX_PLACES]
 
     def check_bad_share(self, max_share: float) -> None:
-        """Refuse the input if too much of it is unreadable.
-
-        Raises:
-            DataError: The share of bad records exceeds `max_share`.
-        """
+        """Refuse the input if too much of it is unreadable."""
         if not self.bad:
             return
         total = self.records + self.bad

@@ -120,9 +120,6 @@ def read_records(
         version: Version of an object: another one in its place is refused.
         language: Language of the pages of a crawl, and of the letters that tell code pages apart.
         sides: Languages of the sides of parallel text; empty for other text.
-
-    Raises:
-        DataError: The file cannot be opened, or lacks the column.
     """
     suffix = suffix_of(uri)
     assert suffix is not None, "check_suffixes comes first"

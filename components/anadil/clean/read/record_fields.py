@@ -37,11 +37,7 @@ ADDRESS_KEYS = "url, u, uri, link, source_url, WARC-Target-URI, metadata.url"
 
 
 def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
-    """Return the text of a record; None where it is null.
-
-    Raises:
-        ValueError: There is none, with the reason.
-    """
+    """Return the text of a record; None where it is null."""
     try:
         return field_text(row, text_field)
     except KeyError:
@@ -51,12 +47,7 @@ def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
 
 
 def field_text(row: Mapping[str, Any], field: str) -> str | None:
-    """Return the text of a field of a record; None where it is null.
-
-    Raises:
-        KeyError: The record lacks it.
-        ValueError: It is not text.
-    """
+    """Return the text of a field of a record; None where it is null."""
     value = field_of(row, field)
     # Many writers of Parquet mark no column as text, so bytes that are UTF-8 are text too.
     if isinstance(value, bytes):
@@ -129,9 +120,6 @@ def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[s
         name: Name of the file in messages.
         schema: Schema of the file; Parquet lets several columns have one name, of which Arrow would give the last.
         fields: Column of the text, or the path to it, such as `document.text`; those of both sides of pairs.
-
-    Raises:
-        DataError: The column of the text is missing, or two of those to read have one name.
     """
     names = list(schema.to_arrow_schema().names)
     paths = [schema.column(index).path for index in range(len(schema))]

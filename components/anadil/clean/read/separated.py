@@ -45,9 +45,6 @@ def separated_values(
         language: Language whose letters tell code pages apart.
         read_stats: Counts files that are not UTF-8, and columns that are not read.
         sides: Languages of the sides of parallel text.
-
-    Raises:
-        DataError: There is no column of the text, or more than one column has a name to read.
     """
     with _table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
         if not table.columns:

@@ -54,11 +54,7 @@ class MapTask:
 
 
 def map_shard(task: MapTask) -> None:
-    """Fill the folder of a shard, unless it is done.
-
-    Raises:
-        IntegrityError: An input is not the one that was planned for.
-    """
+    """Fill the folder of a shard, unless it is done."""
     if sealed_dir.verify(task.folder, {"key": task.key}):
         return
     guard = CrashGuard(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))

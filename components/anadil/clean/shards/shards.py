@@ -43,11 +43,7 @@ class InputRange:
     """Version that changes with the file; see `storage`."""
 
     def check_unchanged(self) -> None:
-        """Refuse a file that is not the one that was planned for.
-
-        Raises:
-            IntegrityError: It has changed since.
-        """
+        """Refuse a file that is not the one that was planned for."""
         # A commit would be asked for again by every process, and the hub limits requests.
         if not storage.is_fixed(self.uri) and storage.input_store(self.uri).version(self.uri) != self.version:
             raise IntegrityError(

@@ -83,11 +83,6 @@ def earlier_corpus(uri: str, settings: Settings, job: Job) -> EarlierCorpus:
 
     Index and held-out part are fetched from S3, and the other documents only where the new corpus is made on this machine. Where
     S3 copies them, sizes are compared now; the new manifest has their digests, and a reader verifies them.
-
-    Raises:
-        DataError: There is none, or it has no index that this version can compare with.
-        IntegrityError: It differs from its manifest.
-        RecipeError: It was made with other settings of near-duplicate search, or for another language.
     """
     manifest = finished_manifest(uri, "corpus")
     if INDEX_META not in manifest.files:

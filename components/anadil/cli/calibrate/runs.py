@@ -90,11 +90,7 @@ _SPEC = TypeAdapter(RunSpec)
 
 
 def spec_from(text: str) -> RunSpec:
-    """The run that JSON describes.
-
-    Raises:
-        RecipeError: It describes none.
-    """
+    """The run that JSON describes."""
     try:
         spec = _SPEC.validate_json(text)
     except ValidationError as error:
@@ -209,11 +205,7 @@ def results_in(text: str) -> list[Measurement]:
 
 
 def read_logs(paths: Iterable[Path], folder: Path) -> list[Measurement]:
-    """Take the results of jobs from files with what `kubectl logs` printed, and save them.
-
-    Raises:
-        DataError: A file cannot be read or holds no results.
-    """
+    """Take the results of jobs from files with what `kubectl logs` printed, and save them."""
     measurements: list[Measurement] = []
     for path in paths:
         try:

@@ -43,11 +43,7 @@ DOCUMENTS = 4  # of a packed sequence; one mask serves any number of them
 
 
 def run_measurement(spec: RunSpec) -> int:
-    """Measure, print one line on stdout, and return the exit code.
-
-    Raises:
-        AnadilError: The run is impossible here, or SIGTERM arrived; what was measured before is printed.
-    """
+    """Measure, print one line on stdout, and return the exit code."""
     device = pick_device()
     results: list[Measurement] = []
     try:

@@ -94,11 +94,7 @@ class Terminal:
         self._answering = False
 
     def run(self) -> int:
-        """Ask and answer until the person leaves; the exit code.
-
-        Raises:
-            KeyboardInterrupt: The person has pressed Ctrl-C twice.
-        """
+        """Ask and answer until the person leaves; the exit code."""
         with handle_signals({signal.SIGINT: self._interrupt}):
             while (line := self._line()) is not None:
                 self._interrupts = 0

@@ -119,11 +119,7 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:
-    """A function that writes a checkpoint as a Hugging Face directory; None for other models.
-
-    Raises:
-        RecipeError: The tokenizer is not given.
-    """
+    """A function that writes a checkpoint as a Hugging Face directory; None for other models."""
     if source.kind != "checkpoint":
         return None
     if options.tokenizer is None:

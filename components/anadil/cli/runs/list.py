@@ -37,11 +37,7 @@ def add_run_places(command: argparse.ArgumentParser) -> None:
 
 
 def show_runs(options: argparse.Namespace) -> int:
-    """Print the runs; where there is none, say how to start one.
-
-    Raises:
-        RecipeError: The limit is below 0.
-    """
+    """Print the runs; where there is none, say how to start one."""
     if options.limit < 0:
         raise RecipeError(f"--limit {options.limit}: give a number of runs, or 0 for all")
     runs = list_runs(options.work, options.root, limit=options.limit or None)

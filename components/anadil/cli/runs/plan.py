@@ -109,13 +109,7 @@ def _tokens(text: str) -> tuple[str, int]:
 
 
 def run_plan(options: argparse.Namespace) -> int:
-    """Print a plan, and do with it what the options ask for.
-
-    Raises:
-        PreflightError: No layout fits, or what an option needs is not installed.
-        RecipeError: The recipe, the machine, the prices or the last stage are wrong.
-        DataError: A log holds no measurement.
-    """
+    """Print a plan, and do with it what the options ask for."""
     request = _request(options)
     result = choose_layout(request, best=options.best)
     _refuse_what_cannot_fit(request, result, options.prices)
@@ -222,9 +216,6 @@ def job_manifests(specs: Sequence[RunSpec], machine: Machine, nodes: int, image:
     """PyTorchJobs that measure layouts, each on all devices of some machines.
 
     Apply one, wait for it, then the next: without a gang scheduler two jobs may each get half of the machines.
-
-    Raises:
-        RecipeError: A layout does not take all devices.
     """
     for layout in (spec.layout for spec in specs):
         if layout.devices != nodes * machine.devices:

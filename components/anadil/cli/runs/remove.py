@@ -25,12 +25,7 @@ def add_remove(name: str, commands: Any, text: str) -> None:
 
 
 def remove(options: argparse.Namespace) -> int:
-    """Remove artifacts, each with all that lies in its place.
-
-    Raises:
-        DataError: One of them is not an artifact; then nothing at all is removed.
-        IntegrityError: A manifest cannot be read, so that nobody knows whose files these are.
-    """
+    """Remove artifacts, each with all that lies in its place."""
     for uri in options.uri:
         manifest = artifact.read_manifest(uri)
         if manifest is None:

@@ -46,11 +46,7 @@ def add_watch(name: str, commands: Any, text: str) -> None:
 
 @contextmanager
 def watching(work: Path) -> Iterator[None]:
-    """Serve the pages of a work directory while the block runs, in a process of its own.
-
-    Raises:
-        PreflightError: Packages are missing, or no port is free.
-    """
+    """Serve the pages of a work directory while the block runs, in a process of its own."""
     command = [sys.executable, "-m", "anadil", "watch", "--work", str(work), "--no-open"]
     # Ctrl-C is for the run, which then saves; the pages show it.
     with subprocess.Popen(

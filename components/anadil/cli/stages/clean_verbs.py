@@ -47,11 +47,7 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
 
 
 def explain(options: argparse.Namespace) -> int:
-    """Print every step for one document of the inputs.
-
-    Raises:
-        DataError: There is no such document.
-    """
+    """Print every step for one document of the inputs."""
     import tempfile
 
     from anadil.artifacts.prefetch import fetch
@@ -139,11 +135,7 @@ def diff(options: argparse.Namespace) -> int:
 
 
 def check_corpus(options: argparse.Namespace) -> int:
-    """Compare a corpus with its manifest, its rows and its counts.
-
-    Raises:
-        IntegrityError: Something differs.
-    """
+    """Compare a corpus with its manifest, its rows and its counts."""
     from anadil.artifacts.prefetch import fetch
     from anadil.clean.inspect.verify import verify_corpus
 

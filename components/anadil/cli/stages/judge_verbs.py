@@ -100,9 +100,6 @@ def verdict_summary(
     """Summary of the verdicts (id of a row -> `a`, `b` or `tie`) of all pairs.
 
     A pair counts once, with the mean of its two orders, so that a preference for a place cancels out.
-
-    Raises:
-        DataError: No pair was judged in both orders.
     """
     judged = [pair for pair in pairs if not pair.equal and all(each in verdicts for each in pair.ids)]
     both = [(POINTS[verdicts[pair.ids[0]]], 1 - POINTS[verdicts[pair.ids[1]]]) for pair in judged]
@@ -133,11 +130,7 @@ def verdict_summary(
 
 
 def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
-    """Id of a row -> `a`, `b` or `tie`.
-
-    Raises:
-        DataError: A line is not a verdict, or is about a row that was not exported.
-    """
+    """Id of a row -> `a`, `b` or `tie`."""
     known = {each for pair in pairs for each in pair.ids}
     results: dict[str, str] = {}
     try:
@@ -162,12 +155,7 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
 
 
 def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
-    """The answers of both candidates to each question.
-
-    Raises:
-        DataError: The scores hold no such candidate or no answers.
-        RecipeError: Both candidates are the same.
-    """
+    """The answers of both candidates to each question."""
     folder, manifest = fetch(options.scores, "scores")
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     first, second = options.candidates or ("finetuned", before_finetuning(scores.get("candidates", {})))

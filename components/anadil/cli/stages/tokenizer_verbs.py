@@ -28,11 +28,7 @@ def add_inspect(name: str, commands: Any, text: str) -> None:
 
 
 def inspect(options: argparse.Namespace) -> int:
-    """Print how each tokenizer cuts the text.
-
-    Raises:
-        DataError: The text is empty, or a directory holds no tokenizer.
-    """
+    """Print how each tokenizer cuts the text."""
     from anadil.core.errors import DataError
     from anadil.recipe.load import load_recipe
     from anadil.text.language import load_language

@@ -41,9 +41,6 @@ def create_cluster(resources: ClusterResources, *, wait: bool = True) -> dict[st
     """Create the resources of a description that do not exist; return resource -> id or state.
 
     Without `wait`, only the file system is waited for, as its links need it.
-
-    Raises:
-        PreflightError: Something is missing, or AWS could not create a resource.
     """
     description = resources.description
     _check_preconditions(resources)
@@ -234,11 +231,7 @@ def deletions(
 
 
 def delete_cluster(resources: ClusterResources, *, confirmed: bool, with_file_system: bool) -> list[str]:
-    """Remove the cluster, and the file system where that is asked for; return what was removed.
-
-    Raises:
-        PreflightError: It is not confirmed, or an export of the file system to S3 failed.
-    """
+    """Remove the cluster, and the file system where that is asked for; return what was removed."""
     name = resources.description.name
     if not confirmed:
         also = " and its file system with all files that are not on S3" if with_file_system else ""

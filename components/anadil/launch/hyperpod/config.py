@@ -171,11 +171,7 @@ class Description(StrictModel):
 
 
 def load_description(file: Path) -> Description:
-    """Read and check a description.
-
-    Raises:
-        RecipeError: With every mistake, a line each.
-    """
+    """Read and check a description."""
     try:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -117,12 +117,7 @@ def wait_until(
     bad: tuple[str, ...],
     timeout_s: float,
 ) -> str:
-    """Poll the state of a resource, with AWS's message about it, until it is a good one; log each change.
-
-    Raises:
-        PreflightError: It is in a bad state.
-        RetryableError: It takes too long.
-    """
+    """Poll the state of a resource, with AWS's message about it, until it is a good one; log each change."""
     started = logged = time.monotonic()
     before = ""
     while True:

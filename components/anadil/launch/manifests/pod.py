@@ -246,11 +246,7 @@ def _in(key: str, *values: str) -> dict[str, Any]:
 
 
 def metadata_of(job: TrainingJob) -> dict[str, Any]:
-    """Return the metadata of a job's resource.
-
-    Raises:
-        RecipeError: Kubernetes does not take a label.
-    """
+    """Return the metadata of a job's resource."""
     labels = job.labels | queue_labels(job.recipe.cluster)
     for name, value in labels.items():
         if not LABEL_VALUE.fullmatch(value):
@@ -268,11 +264,7 @@ def metadata_of(job: TrainingJob) -> dict[str, Any]:
 
 
 def queue_labels(cluster: Cluster) -> dict[str, str]:
-    """Return labels by which Kueue holds a job until its queue has room.
-
-    Raises:
-        RecipeError: A priority without a queue, which Kueue would ignore.
-    """
+    """Return labels by which Kueue holds a job until its queue has room."""
     if cluster.priority and not cluster.queue:
         raise RecipeError(
             f"cluster.priority: {cluster.priority}, but no cluster.queue; jobs without a queue have no "
@@ -283,11 +275,7 @@ def queue_labels(cluster: Cluster) -> dict[str, str]:
 
 
 def topology_annotations(cluster: Cluster) -> dict[str, str]:
-    """Return annotations of pods by which Kueue puts them onto nodes that are near each other.
-
-    Raises:
-        RecipeError: A topology without a queue, which Kueue would ignore.
-    """
+    """Return annotations of pods by which Kueue puts them onto nodes that are near each other."""
     if cluster.topology and not cluster.queue:
         raise RecipeError(
             f"cluster.topology: {cluster.topology}, but no cluster.queue; only Kueue places pods by it: name the "
@@ -297,11 +285,7 @@ def topology_annotations(cluster: Cluster) -> dict[str, str]:
 
 
 def resume_annotations(cluster: Cluster) -> dict[str, str]:
-    """Return annotations by which HyperPod starts a PyTorchJob again when it has replaced a node.
-
-    Raises:
-        RecipeError: HyperPod does not look into the namespace.
-    """
+    """Return annotations by which HyperPod starts a PyTorchJob again when it has replaced a node."""
     if not cluster.hyperpod or not cluster.restarts:
         return {}
     namespace = cluster.namespace

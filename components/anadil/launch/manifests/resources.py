@@ -36,9 +36,6 @@ def requirements(
         nodes: Pods that train together.
         asked: The recipe's own amounts, by its `key`; they go before the defaults.
         key: For messages.
-
-    Raises:
-        RecipeError: A node of that type has less than is asked for.
     """
     if machine and asked:
         _refuse_too_much(machine, asked, key)

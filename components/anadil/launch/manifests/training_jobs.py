@@ -34,11 +34,7 @@ PATCHED = (
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
-    """Return the manifest of a job.
-
-    Raises:
-        RecipeError: The recipe asks for what no PyTorchJob can do.
-    """
+    """Return the manifest of a job."""
     cluster = job.recipe.cluster
     metadata = metadata_of(job)
     metadata["annotations"] |= resume_annotations(cluster)
@@ -117,11 +113,7 @@ def warn_of_lost_work(job: TrainingJob) -> None:
 
 
 def render_trainjob(job: TrainingJob) -> dict[str, Any]:
-    """Return the manifest of a job.
-
-    Raises:
-        RecipeError: The recipe asks for what no TrainJob can do.
-    """
+    """Return the manifest of a job."""
     if job.recipe.cluster.hyperpod:
         log.warning(
             "cluster.hyperpod: HyperPod does not resume a TrainJob; use the backend pytorchjob for that"

@@ -77,11 +77,7 @@ class Tail:
             log.debug("%s", error)  # the next call asks again
 
     def read(self) -> Iterator[str]:
-        """Yield lines since the last call.
-
-        Raises:
-            AnadilError: The log cannot be read.
-        """
+        """Yield lines since the last call."""
         try:
             with aws_errors(f"log of {self._job}", LOG_ACTIONS):
                 answer = self._client.describe_log_streams(
@@ -358,11 +354,7 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
 
 
 def log_lines(client: Any, job: str) -> Iterator[str]:
-    """Yield every line that there is now.
-
-    Raises:
-        PreflightError: It may not be read.
-    """
+    """Yield every line that there is now."""
     tail = Tail(client, job)
     while lines := list(tail.read()):
         yield from lines

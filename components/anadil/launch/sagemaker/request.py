@@ -45,11 +45,7 @@ MEANINGLESS = (
 
 
 def request_of(job: TrainingJob) -> dict[str, Any]:
-    """Return the request that starts a job.
-
-    Raises:
-        RecipeError: The recipe asks for what SageMaker cannot do, or lacks what it needs.
-    """
+    """Return the request that starts a job."""
     machine = _machine(job)
     _check_places(job)
     _warn(job)

@@ -51,11 +51,6 @@ def open_start_point(
     """Open a checkpoint that training begins with; its state is that with which this run begins.
 
     Every process calls it. The other run does not remove the checkpoint meanwhile, where the file system has locks.
-
-    Raises:
-        DataError: It is not there, or not any more.
-        IntegrityError: It is damaged, or was made to run code.
-        RecipeError: It cannot be the begin of this run.
     """
     said = check_start_point(start, recipe, origin)
     with _held(start, group, heartbeat) as path:

@@ -87,10 +87,6 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
     """Write tensors into `<folder>/__<rank>_<n>.distcp`, each of them once, and `.metadata`.
 
     `writers` is None where this process holds all tensors whole.
-
-    Raises:
-        CheckpointException: Some process has failed (it is no `Exception`).
-        OSError: This one has, and is alone.
     """
     # The directory is new, so nothing can be overwritten but by mistake.
     writer = _Writer(folder, overwrite=False)
@@ -109,13 +105,7 @@ def write_tensors(staged: Tensors, folder: Path, writers: "dist.ProcessGroup | N
 def read_tensors(
     checkpoint: VerifiedCheckpoint, tensors: Tensors, readers: "dist.ProcessGroup | None"
 ) -> None:
-    """Fill this process's tensors in place, whatever layout they were written from; None reads alone.
-
-    Raises:
-        DataError: The checkpoint has been removed meanwhile.
-        IntegrityError: A tensor is not in it, or has another shape or type.
-        RetryableError: A file cannot be read.
-    """
+    """Fill this process's tensors in place, whatever layout they were written from; None reads alone."""
     _check(checkpoint, tensors)
     targets = {name: tensor.detach() for name, tensor in tensors.items()}
     reader = _Reader(checkpoint.path, checkpoint.metadata)

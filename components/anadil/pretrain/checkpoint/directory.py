@@ -117,9 +117,6 @@ def commit(
     """Seal a checkpoint whose tensors are written and flushed by all processes, and give it its name.
 
     `is_point` marks a branch point, which outlives the run.
-
-    Raises:
-        PreflightError: Files of other processes are missing, because the disk is not shared.
     """
     for name, entry in files.items():
         if not (partial / name).is_file() or (partial / name).stat().st_size != entry["bytes"]:
@@ -218,11 +215,7 @@ def manifest_of(place: Path | str) -> Manifest:
 
 
 def verify_part(path: Path, manifest: Manifest, rank: int = 0, size: int = 1) -> None:
-    """Compare all names and sizes with the manifest, and the bytes of the share of process `rank` of `size`.
-
-    Raises:
-        IntegrityError: A file is missing, added or changed.
-    """
+    """Compare all names and sizes with the manifest, and the bytes of the share of process `rank` of `size`."""
     present = {file.relative_to(path).as_posix() for file in path.rglob("*")} - {MANIFEST}
     for missing in sorted(manifest.files.keys() - present):
         raise IntegrityError(f"{path}/{missing}: missing, but its manifest names it")

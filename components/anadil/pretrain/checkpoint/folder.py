@@ -68,9 +68,6 @@ class CheckpointFolder:
 
         A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points`
         outlive the run. `heartbeat` is called while a download from the archive makes progress: it is no hang.
-
-        Raises:
-            PreflightError: Another run writes to the archive.
         """
         # `per_process`: the folder is on the node's disk and holds the part of this process alone. Only the same
         # layout and processes can use it. `optional`: a failure to write is a warning, since another tier has one.
@@ -92,12 +89,7 @@ class CheckpointFolder:
             self._all.run_on_first(replica.claim)
 
     def save(self, state: State, tensors: Tensors) -> None:
-        """Copy the tensors, then write them in a background thread. Every process calls it.
-
-        Raises:
-            PreflightError: The checkpoint before could not be written: no space, no right.
-            RetryableError: It could not be written for another reason.
-        """
+        """Copy the tensors, then write them in a background thread. Every process calls it."""
         started = time.monotonic()
         # One save at a time: a second copy in main memory may not fit.
         before = self._running
@@ -172,11 +164,6 @@ class CheckpointFolder:
         """Return the newest sound checkpoint after step `after`; every process calls it and gets the same step.
 
         Damaged ones are set aside as `step-N.damaged`, and the one before is taken.
-
-        Raises:
-            IntegrityError: A checkpoint was made to run code.
-            RecipeError: It belongs to a run with other settings, data or base.
-            PreflightError: The directory cannot be read.
         """
         checkpoint = self._newest(after)
         if checkpoint is not None or self._replica is None:

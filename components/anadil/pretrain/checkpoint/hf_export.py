@@ -23,12 +23,7 @@ from anadil.pretrain.state import State
 
 
 def open_checkpoint(path: Path) -> VerifiedCheckpoint:
-    """Open a checkpoint of any run, with every byte compared with its manifest.
-
-    Raises:
-        DataError: There is none.
-        IntegrityError: It is damaged, or was made to run code.
-    """
+    """Open a checkpoint of any run, with every byte compared with its manifest."""
     if not (path / MANIFEST).is_file():
         raise DataError(f"{path}: no finished checkpoint there (no {MANIFEST}); give a step-N directory")
     manifest = directory.manifest_of(path)
@@ -50,11 +45,6 @@ def export_checkpoints(
     """Write a directory that transformers 4 and 5 and vLLM load as it is: one checkpoint, or the mean of several; return its counts.
 
     A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
-
-    Raises:
-        DataError: There is no such checkpoint, or one is not of this base model and tokenizer.
-        IntegrityError: It is damaged, or was made to run code.
-        PreflightError: The base model is of a type that is not trained.
     """
     check_family(model_config(base), {})
     checkpoints = [open_checkpoint(path) for path in paths]
@@ -75,10 +65,6 @@ def export_mean(
     """Write the weights of the mean of several checkpoints of one run, all weighted alike.
 
     Source: LAWA, arXiv:2306.03241.
-
-    Raises:
-        DataError: A checkpoint is not there.
-        IntegrityError: One is damaged, or was made to run code.
     """
     _write_mean([open_checkpoint(path) for path in paths], base, out, dtype, shard_bytes)
 

@@ -55,11 +55,7 @@ class CheckpointReplica:
         self._moved = 0
 
     def claim(self) -> None:
-        """Become the one run that writes here, and remove partial copies of a killed run.
-
-        Raises:
-            Taken: Another run writes here.
-        """
+        """Become the one run that writes here, and remove partial copies of a killed run."""
         self._lease.acquire()
         try:
             self._clean_partials()
@@ -67,11 +63,7 @@ class CheckpointReplica:
             log.warning("%s: partial copies there cannot be removed: %s", self.uri, error)
 
     def check(self) -> None:
-        """Make sure that no other run has taken over, as far as the storage answers.
-
-        Raises:
-            Taken: One has.
-        """
+        """Make sure that no other run has taken over, as far as the storage answers."""
         try:
             self._lease.check()
         except Taken:
@@ -122,12 +114,7 @@ class CheckpointReplica:
         self._working = self._thread.submit(self._fetch, folder, origin, after)
 
     def fetched(self) -> tuple[bool, int]:
-        """Wait up to `LOOK_S`; return if the fetch is done, and the bytes so far.
-
-        Raises:
-            RecipeError: The newest checkpoint belongs to a run with other settings.
-            PreflightError: The disk has too little space.
-        """
+        """Wait up to `LOOK_S`; return if the fetch is done, and the bytes so far."""
         assert self._working is not None
         done, _ = wait([self._working], timeout=LOOK_S)
         for working in done:

@@ -115,12 +115,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_metadata(path: Path, files: Collection[str]) -> Metadata:
-    """Read the `.metadata` of a verified checkpoint, whose tensors may lie in `files` alone.
-
-    Raises:
-        IntegrityError: It names a class or function that metadata has no use for, or is not metadata.
-            Nothing in it has been run.
-    """
+    """Read the `.metadata` of a verified checkpoint, whose tensors may lie in `files` alone."""
     file = path / METADATA
     try:
         return _rebuilt(_unpickled(file), files)
@@ -136,9 +131,6 @@ def refuse_hostile(path: Path) -> None:
     """Tell an attack from damage, in a `.metadata` that differs from its manifest.
 
     A flipped bit can change a name too, but not into that of another installed library.
-
-    Raises:
-        IntegrityError: It names something outside torch that exists here.
     """
     file = path / METADATA
     try:

@@ -46,11 +46,7 @@ class StartPoint:
 
     @cached_property
     def settings(self) -> Pretrain:
-        """Section `pretrain` of its run, as far as it decides losses; phases have no mixes.
-
-        Raises:
-            RecipeError: It has a key that this program does not know any more.
-        """
+        """Section `pretrain` of its run, as far as it decides losses; phases have no mixes."""
         try:
             return Pretrain.model_validate(nested_keys(self.manifest.origin).get("pretrain", {}))
         except ValidationError as error:
@@ -124,13 +120,7 @@ class StartPoint:
 
 
 def read_start_point(place: str) -> StartPoint:
-    """Read manifest and state of a checkpoint.
-
-    Raises:
-        DataError: There is no finished checkpoint.
-        IntegrityError: It is damaged, as far as these two tell.
-        RetryableError: The storage does not answer.
-    """
+    """Read manifest and state of a checkpoint."""
     _refuse_absent(place)
     manifest = directory.manifest_of(place)
     where = join(place, directory.STATE)
@@ -145,9 +135,6 @@ def check_start_point(start: StartPoint, recipe: Recipe, origin: Mapping[str, st
         start: The checkpoint.
         recipe: Phases within their epochs, as far as these are known.
         origin: Of the run's own checkpoints, as far as it is known.
-
-    Raises:
-        RecipeError: It cannot be the begin of this run.
     """
     for reason in (*_strange(start, recipe, origin), *_misplaced(start, recipe.pretrain)):
         raise RecipeError(f"{KEY}: {start.place} {reason}")

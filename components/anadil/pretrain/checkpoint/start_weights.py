@@ -49,12 +49,7 @@ class StartWeights:
         return origin.get(f"{INPUT}trial") or origin.get(f"{INPUT}tokenizer", "")
 
     def folder(self, *, verify: bool = True) -> Path:
-        """Return a local directory with its files, every byte compared with the manifest unless another process does.
-
-        Raises:
-            IntegrityError: A file is missing, added or changed.
-            PreflightError: The disk has too little space for a copy.
-        """
+        """Return a local directory with its files, every byte compared with the manifest unless another process does."""
         if "://" in self.place:
             return copy_to_cache(self.place, self.manifest)
         if verify:
@@ -74,11 +69,7 @@ def read_start(place: str) -> Start:
 
 
 def check_start(start: Start, recipe: Recipe, origin: Mapping[str, str]) -> list[str]:
-    """Compare it with the recipe of the run that is to begin with it; return what is to be said.
-
-    Raises:
-        RecipeError: It cannot be the begin of this run; arguments are those of `check_start_point`.
-    """
+    """Compare it with the recipe of the run that is to begin with it; return what is to be said."""
     if isinstance(start, StartPoint):
         if recipe.continues_champion:
             # How many steps the new text makes is not known yet, and decides nothing here.

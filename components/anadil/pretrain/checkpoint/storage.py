@@ -45,11 +45,7 @@ class CheckpointStorage(Callback):
         start: Start | None = None,
         heartbeat: Callable[[], None] = lambda: None,
     ) -> None:
-        """Claim all places; `work` outlives a killed run, and `start` is that of `pretrain.start_from`. See `CheckpointFolder`.
-
-        Raises:
-            PreflightError: Another run writes to the archive, or the nodes share no disk where that is needed.
-        """
+        """Claim all places; `work` outlives a killed run, and `start` is that of `pretrain.start_from`. See `CheckpointFolder`."""
         settings = recipe.pretrain
         self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group
         self._copies, self._origin, self._heartbeat = settings.copies, dict(origin), heartbeat

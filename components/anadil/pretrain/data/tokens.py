@@ -22,11 +22,6 @@ def tokens_of(job: Job, source: str = "", *, write: bool) -> StoredTokens:
     Nodes that share the work directory share the files of the corpus among themselves; other nodes encode all.
 
     `write` is True in one process of each node, which makes the tokens before the others read them.
-
-    Raises:
-        DataError: The corpus has no training text.
-        IntegrityError: The corpus is damaged, or the tokens are not those of this tokenizer and recipe.
-        PreflightError: The disk is full, or a process was killed for lack of memory.
     """
     if stream := job.streams.get(word_of("tokens", source)):
         tokens = open_tokens(stream.uri, stream.manifest)
@@ -62,11 +57,7 @@ def made_tokens(settings: Settings, work: Path, stop: Stop, *, write: bool) -> S
 
 
 def check_tokenizer(facts: TokensFacts, uri: str, folder: Path) -> None:
-    """Compare tokens with the tokenizer that the model gets.
-
-    Raises:
-        IntegrityError: They are of another tokenizer, or transformers reads this one in another way.
-    """
+    """Compare tokens with the tokenizer that the model gets."""
     if facts.tokenizer != (digest := digest_of(folder)):
         raise IntegrityError(
             f"{uri}: are tokens of the tokenizer {facts.tokenizer[:16]}, and {folder} is {digest[:16]}; give the "

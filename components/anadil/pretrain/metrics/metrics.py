@@ -150,11 +150,7 @@ def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, floa
 
 
 def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
-    """Make the metrics of a run; its work directory keeps the accounts.
-
-    Raises:
-        PreflightError: There is a budget in money, and no price.
-    """
+    """Make the metrics of a run; its work directory keeps the accounts."""
     settings, cluster = job.recipe.pretrain, job.recipe.cluster
     return Metrics(
         goodput=Goodput(job.work, writes=group.is_first),

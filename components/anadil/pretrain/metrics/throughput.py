@@ -43,11 +43,7 @@ class Throughput:
 
 
 def rates_of(config: Any, *, context: int, devices: int, device: torch.device) -> Throughput:
-    """Make the rates of a model from its `config` after its vocabulary was fitted.
-
-    Raises:
-        DataError: The configuration is not that of a Llama-like model.
-    """
+    """Make the rates of a model from its `config` after its vocabulary was fitted."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
     peak = peak_of(name) if name else None
     if name and peak is None:
@@ -98,11 +94,7 @@ class RunBudget:
 
 
 def recipe_budget(faults: Faults, cluster: Cluster) -> RunBudget:
-    """Make the recipe's budget, with the on-demand price of its nodes.
-
-    Raises:
-        PreflightError: There is a budget in money, and no price.
-    """
+    """Make the recipe's budget, with the on-demand price of its nodes."""
     price = usd_per_hour(cluster)
     if faults.budget_usd is not None and price is None:
         raise PreflightError(

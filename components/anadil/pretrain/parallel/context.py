@@ -81,9 +81,6 @@ def context_attention(
         borders: Borders of documents in the whole sequences, see `anadil.model.attention`.
         group: The processes that share the sequences, in their order.
         others: Further options of the architecture.
-
-    Raises:
-        DataError: The architecture changes its scores in a way that this attention does not know.
     """
     assert attention_mask is None, "borders take the place of attention_mask"
     rows, _, length, _ = query.shape

@@ -47,11 +47,7 @@ class Mesh:
 
 
 def mesh_of(degrees: Parallelism, group: Group, device: str) -> Mesh:
-    """Place the processes by the degrees, on `cpu` or `cuda`.
-
-    Raises:
-        PreflightError: The number of processes is not a multiple of the degrees.
-    """
+    """Place the processes by the degrees, on `cpu` or `cuda`."""
     if group.size == 1 and degrees == Parallelism():
         return Mesh()
     layers = degrees.tensor * degrees.pipeline

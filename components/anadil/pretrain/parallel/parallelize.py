@@ -124,12 +124,7 @@ class ParallelModel:
 
 
 def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.device) -> None:
-    """Reject unsupported combinations of settings, base model (`config`), layout and device.
-
-    Raises:
-        PreflightError: The degrees do not fit the model, or the device lacks a feature.
-        RecipeError: Keys contradict each other.
-    """
+    """Reject unsupported combinations of settings, base model (`config`), layout and device."""
     length = settings.sequence_length
     check_context(length, mesh.context, mesh.tensor)
     check_tensor(config, mesh.tensor, length // mesh.context)

@@ -23,11 +23,7 @@ from anadil.pretrain.parallel.loss_forward import Loss
 
 
 def check_pipeline(stages: int, *, tied: bool, layers: int, sequences: int, micro_batch_size: int) -> None:
-    """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch.
-
-    Raises:
-        PreflightError: The tables are tied, or there are more stages than layers or micro-batches.
-    """
+    """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch."""
     if stages > 1 and tied:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages would part the input embeddings from the output, "

@@ -23,10 +23,6 @@ def load_weights(
 
     Called after pipeline cut, tensor split and `fully_shard`, before the optimizer is made. Parameters that
     are elsewhere are filled in place. Without `rows` the base's own vocabulary stays.
-
-    Raises:
-        DataError: The architecture has a constant that neither its files nor transformers make.
-        IntegrityError: A tensor is missing, has another shape than the config says, or holds NaN or Inf.
     """
     parameters = dict(part.named_parameters())
     config: Any = part.config

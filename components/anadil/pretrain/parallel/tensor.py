@@ -33,11 +33,7 @@ KEY = "pretrain.parallelism.tensor"
 
 
 def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
-    """Refuse a model or a sequence, or one process's part of it, that `degree` processes cannot share.
-
-    Raises:
-        PreflightError: The degree is above 1 and does not divide the sizes, or embeddings are tied.
-    """
+    """Refuse a model or a sequence, or one process's part of it, that `degree` processes cannot share."""
     if degree == 1:
         return
     if config.tie_word_embeddings:
@@ -66,9 +62,6 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
     equal weights on every process. Afterwards `part.model` takes full `input_ids` and `position_ids`,
     and passes on this process's slice of the tokens, (sequences, tokens / degree, width). The head is
     not called: see `summed_loss_of_head`.
-
-    Raises:
-        PreflightError: A layer has other parameters than the plan.
     """
     family = families()[config.model_type]
     ends: dict[str, ParallelStyle] = {

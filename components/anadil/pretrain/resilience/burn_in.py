@@ -86,12 +86,7 @@ def burn_in(
     archive: str | None = None,
     local: Path | None = None,
 ) -> list[BurnInResult]:
-    """Test device, network, work directory, archive and local disk; every process comes to the same result.
-
-    Raises:
-        RetryableError: A device or a link is broken, which another node would not be.
-        PreflightError: A disk or the archive cannot be used.
-    """
+    """Test device, network, work directory, archive and local disk; every process comes to the same result."""
     started = time.monotonic()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
     mine = BurnInResult(rank=group.rank, host=socket.gethostname(), device=name)

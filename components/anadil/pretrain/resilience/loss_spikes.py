@@ -77,11 +77,7 @@ class SpikeDetector(Callback):
         run.trainer.batch_of = self.batch_of
 
     def pre_optim_step(self, step: Step) -> bool:
-        """Accept the step, object to it, or end the run.
-
-        Raises:
-            RecipeError: The step cannot be used, and `on_anomaly` is `stop`.
-        """
+        """Accept the step, object to it, or end the run."""
         run = self.training
         self._verdict = self.judge(run.state.step + 1, step.loss, step.grad_norm, step.phase)
         if self._verdict.finding == "stop":
@@ -130,9 +126,6 @@ class SpikeDetector(Callback):
 
     def skip_since(self, verdict: StepVerdict, step: int) -> None:
         """Skip the batches that were used since a copy after `step` steps, the judged one included.
-
-        Raises:
-            RecipeError: There were `most_skips` roll-backs already.
 
         Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 5.1: restart before the
         spike and skip the batches around it.
@@ -203,11 +196,7 @@ def refuse(verdict: StepVerdict, lr: float, report: str) -> RecipeError:
 def write_documents_of_step(
     folder: Path, verdict: StepVerdict, data: TrainingData, sequences: Sequences, tokenizer: Path
 ) -> Path:
-    """Write `anomaly-step-N.json`: each sequence of the step with its documents and their first characters.
-
-    Raises:
-        DataError: The directory holds no tokenizer.
-    """
+    """Write `anomaly-step-N.json`: each sequence of the step with its documents and their first characters."""
     path = folder / f"anomaly-step-{verdict.step}.json"
     decode = read_tokenizer(tokenizer).decode
     content = {

@@ -49,12 +49,7 @@ MOST_REMEDIES = 4
 def out_of_memory(
     recipe: Recipe, folder: Path, micro_batch_size: int, *, step: int, rank: int
 ) -> Iterator[None]:
-    """Turn a lack of memory in optimizer step `step` (from 1) into an error with a remedy.
-
-    Raises:
-        RetryableError: Half the micro-batch is noted for the next start (`on_out_of_memory: halve`).
-        PreflightError: It is to stop, or there is nothing to halve; with settings that need less memory.
-    """
+    """Turn a lack of memory in optimizer step `step` (from 1) into an error with a remedy."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -74,11 +69,7 @@ def out_of_memory(
 
 @contextmanager
 def no_room(recipe: Recipe, doing: str, *, rank: int) -> Iterator[None]:
-    """Turn a lack of memory outside a step, such as `loading the base model`, into an error with a remedy.
-
-    Raises:
-        PreflightError: There was not enough memory; half the micro-batch would not help.
-    """
+    """Turn a lack of memory outside a step, such as `loading the base model`, into an error with a remedy."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:

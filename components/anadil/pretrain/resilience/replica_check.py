@@ -33,11 +33,7 @@ class ReplicaCheck(Callback):
         self._invalidate_after = invalidate_after
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
-        """Compare, where it is due.
-
-        Raises:
-            IntegrityError: Copies differ; on every process.
-        """
+        """Compare, where it is due."""
         run = self.training
         done, every = run.state.step, run.job.recipe.pretrain.faults.replica_check_every
         if not every or done % every:
@@ -95,11 +91,7 @@ def peers_of(mesh: Mesh) -> list[list[int]]:
 def check_replicas(
     tensors: Mapping[str, torch.Tensor], peers: Sequence[Sequence[int]], group: Group, *, step: int
 ) -> None:
-    """Compare all copies; every process calls it with its tensors and the groups of `peers_of`.
-
-    Raises:
-        IntegrityError: Copies differ; it names the process and the first tensor.
-    """
+    """Compare all copies; every process calls it with its tensors and the groups of `peers_of`."""
     if not peers or group.host is None:
         return
     each = torch.stack([checksum(tensor) for tensor in tensors.values()])

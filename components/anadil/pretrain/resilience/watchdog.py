@@ -278,9 +278,6 @@ def answered(ask: Callable[[], bool]) -> bool:
 def connect_store(rank: int) -> Store | None:
     """Connect to the store that the processes of the job met at; None without one.
 
-    Raises:
-        RetryableError: It does not answer.
-
     Source: `TORCHELASTIC_USE_AGENT_STORE`: torch.distributed.rendezvous, torch 2.13.
     """
     # A connection of its own: a `Store` answers one call at a time, so the main thread's cannot be shared.
@@ -296,11 +293,7 @@ def connect_store(rank: int) -> Store | None:
 
 
 def watchdog_of(job: Job, group: Group, on_hang: Callable[[], None]) -> Watchdog:
-    """Make the watchdog of a run; it calls `on_hang` before it ends a process.
-
-    Raises:
-        RetryableError: The store of the processes does not answer.
-    """
+    """Make the watchdog of a run; it calls `on_hang` before it ends a process."""
     return Watchdog(
         job.work,
         job.recipe.pretrain.faults.hang_after_s,

@@ -63,13 +63,7 @@ class RunFacts:
 
 
 def find_facts(name: str, work: str | Path | None, root: str | None = None) -> RunFacts:
-    """Facts of a run: `compare` lists its possible names.
-
-    Raises:
-        DataError: There is no such run, or nothing of it is there.
-        IntegrityError: A file of it is not what its manifest says.
-        RecipeError: The name begins several ids.
-    """
+    """Facts of a run: `compare` lists its possible names."""
     place = next((name.removesuffix(file) for file in SHOWN_FILES if name.endswith(file)), name)
     if "://" not in place and not Path(place).exists():
         run = find_run(name, work, root)
@@ -101,11 +95,7 @@ def _artifacts_of(run: Run) -> dict[str, str]:
 
 
 def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
-    """The artifacts of the run that made one: its inputs, and the scores that are of it.
-
-    Raises:
-        DataError: It is an artifact that stands for no run.
-    """
+    """The artifacts of the run that made one: its inputs, and the scores that are of it."""
     kind, origin = manifest.kind, manifest.origin
     if kind not in NAMED:
         raise DataError(f"{uri}: a {kind} is a part of many runs; give a {', '.join(NAMED)} or a run")

@@ -69,11 +69,6 @@ def export(
         precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; left out, as stored.
         scores: Artifact whose figures the model card shows.
         checkpoint: Writes the Hugging Face directory of a checkpoint, in the requested precision.
-
-    Raises:
-        DataError: The place is occupied, or the model is not whole.
-        PreflightError: The format does not hold such a model, or the disk is full.
-        RecipeError: The place lies within the model's own directory.
     """
     local_directory.refuse_occupied(str(out))
     if "://" not in source.uri and out.absolute().is_relative_to(source.uri):
@@ -111,11 +106,7 @@ def export(
 
 @contextlib.contextmanager
 def draft_of(out: Path) -> Iterator[Path]:
-    """An empty directory beside a place for one export at a time, removed at the end unless it was renamed.
-
-    Raises:
-        PreflightError: Another export writes there.
-    """
+    """An empty directory beside a place for one export at a time, removed at the end unless it was renamed."""
     draft = out.with_name(f"{out.name}.partial")
     draft.mkdir(parents=True, exist_ok=True)
     descriptor = _lock(draft)

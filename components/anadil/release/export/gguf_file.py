@@ -44,11 +44,6 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
 
     Returns:
         True if the file says that BOS is put before a text.
-
-    Raises:
-        DataError: The model is not whole, or FP16 cannot hold its numbers.
-        IntegrityError: A file is damaged, or the weights do not fit config.json.
-        PreflightError: llama.cpp does not compute such a model, or cannot read its tokenizer.
     """
     check_gguf(directory)
     check_fit(directory)

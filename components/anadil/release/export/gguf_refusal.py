@@ -15,11 +15,7 @@ INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with
 
 
 def gguf_refusal(directory: Path) -> str:
-    """Reason why a model cannot be written as GGUF, by its config.json and tokenizer; empty if it can.
-
-    Raises:
-        DataError: A file is missing, or cannot be read.
-    """
+    """Reason why a model cannot be written as GGUF, by its config.json and tokenizer; empty if it can."""
     if fault := shape_fault(read_config(directory)):
         return fault
     tokenizer = read_tokenizer(directory)
@@ -28,11 +24,7 @@ def gguf_refusal(directory: Path) -> str:
 
 
 def read_tokenizer(directory: Path) -> Tokenizer:
-    """The tokenizer of a model's directory.
-
-    Raises:
-        DataError: It has no tokenizer.json.
-    """
+    """The tokenizer of a model's directory."""
     file = directory / "tokenizer.json"
     if not file.is_file():
         raise DataError(f"{file}: no such file; give a whole Hugging Face model directory")
@@ -40,12 +32,7 @@ def read_tokenizer(directory: Path) -> Tokenizer:
 
 
 def check_gguf(directory: Path) -> None:
-    """Refuse a model that cannot be written as GGUF.
-
-    Raises:
-        DataError: A file is missing, or cannot be read.
-        PreflightError: With the reason, and what to do instead.
-    """
+    """Refuse a model that cannot be written as GGUF."""
     if fault := gguf_refusal(directory):
         raise PreflightError(f"{directory}: {fault}; {INSTEAD}")
 

@@ -33,11 +33,7 @@ ROWS = 4_096
 
 
 def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:
-    """Name of every tensor -> its name in GGUF.
-
-    Raises:
-        PreflightError: llama.cpp has no place for one.
-    """
+    """Name of every tensor -> its name in GGUF."""
     number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.architecture)
     names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
     gguf_name_of: dict[str, str] = {}
@@ -70,11 +66,7 @@ def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
 
 
 def packed(tensor: torch.Tensor, kind: Type, name: str) -> NDArray[Any]:
-    """A tensor's bytes in a precision of GGUF.
-
-    Raises:
-        DataError: FP16 cannot hold a number of it.
-    """
+    """A tensor's bytes in a precision of GGUF."""
     if kind is Type.Q8_0:
         out = np.empty((tensor.shape[0], num_bytes(tuple(tensor.shape[1:]), kind)), dtype=np.uint8)
         for start in range(0, len(out), ROWS):

@@ -44,11 +44,7 @@ class Vocabulary:
 
 
 def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
-    """The vocabulary of a model's directory without `gguf_refusal`.
-
-    Raises:
-        DataError: The tokenizer does not fit to the model.
-    """
+    """The vocabulary of a model's directory without `gguf_refusal`."""
     file = directory / "tokenizer.json"
     tokenizer = read_tokenizer(directory)
     if note := gguf_note(tokenizer):

@@ -22,11 +22,6 @@ def check_rights(hub_id: str) -> str:
 
     Returns:
         The id with its owner.
-
-    Raises:
-        PreflightError: There is no token, or it has no right to write there.
-        RecipeError: The id is invalid.
-        RetryableError: The hub does not answer.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils._validators import validate_repo_id
@@ -60,10 +55,6 @@ def push(folder: Path, names: Sequence[str], hub_id: str, *, private: bool = Tru
 
     Returns:
         The model's page.
-
-    Raises:
-        PreflightError: The token has no right to write there.
-        RetryableError: The hub or the network failed.
     """
     api = _api()
     try:

@@ -24,12 +24,7 @@ MAX_UINT16_VOCABULARY = 65_500
 
 
 def export_tokens(uri: str, out: Path) -> Exported:
-    """Write the training and the held-out documents of an artifact of tokens below `out`, whole or not at all.
-
-    Raises:
-        DataError: There are no tokens, or the place is occupied.
-        IntegrityError: They are damaged.
-    """
+    """Write the training and the held-out documents of an artifact of tokens below `out`, whole or not at all."""
     local_directory.refuse_occupied(str(out))
     tokens = open_tokens(uri, artifact.finished_manifest(uri, "tokens"))
     dtype = np.dtype("uint16" if tokens.facts.vocabulary < MAX_UINT16_VOCABULARY else "int32")

@@ -63,12 +63,7 @@ def modelfile(model: str, directory: Path, *, adds_bos: bool) -> str:
 
 
 def read_turns(tokenizer: Any) -> Turns:
-    """Read the text around each turn from the tokenizer's chat template.
-
-    Raises:
-        UnusualTemplateError: There is none, or its chats are not turns one after the other.
-        TemplateError: It refuses a sample.
-    """
+    """Read the text around each turn from the tokenizer's chat template."""
     if not tokenizer.chat_template:
         raise UnusualTemplateError("the model has no chat template")
 

@@ -73,14 +73,7 @@ class ModelName:
 
 
 def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
-    """Find the artifact and digest of a registered model; nothing of the artifact is read.
-
-    Raises:
-        RecipeError: The URI is not a registered model's, or there is no registry.
-        DataError: The registry has no such model, alias or version.
-        PreflightError: The registry refuses, or is too old.
-        RetryableError: The registry does not answer.
-    """
+    """Find the artifact and digest of a registered model; nothing of the artifact is read."""
     model = parse(uri)
     registry = open_registry(tracking, makes=False)
     with registry_errors(registry.uri):
@@ -92,11 +85,7 @@ def resolve(uri: str, tracking: str | None = None) -> RegisteredModel:
 
 
 def parse(uri: str) -> ModelName:
-    """The parts of a `models:/` URI.
-
-    Raises:
-        RecipeError: It is none.
-    """
+    """The parts of a `models:/` URI."""
     text = uri.removeprefix(SCHEME)
     name, sign, alias = text.rpartition("@")
     if text != uri and sign:
@@ -118,11 +107,7 @@ def parse(uri: str) -> ModelName:
 
 
 def check_name(name: str, given_by: str) -> None:
-    """Refuse a name that MLflow does not take for a registered model.
-
-    Raises:
-        RecipeError: With the reason.
-    """
+    """Refuse a name that MLflow does not take for a registered model."""
     if not name.strip() or any(sign in name for sign in "/:@") or name in {".", ".."}:
         raise RecipeError(
             f"{given_by}: {name!r} is not a name of a registered model: '/', ':' and '@' are not allowed; rename it"
@@ -209,12 +194,6 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
     Args:
         tracking: The MLflow server or database; left out, MLFLOW_TRACKING_URI.
         makes: Create a missing database file.
-
-    Raises:
-        DataError: The database is missing.
-        RecipeError: No address is given, or one that no recipe may name.
-        PreflightError: MLflow is not installed, or the server is one of MLflow 2.
-        RetryableError: The server does not answer.
     """
     uri = tracking or os.environ.get("MLFLOW_TRACKING_URI", "")
     if not uri or uri == "off":
@@ -282,12 +261,7 @@ def _refuse_old_server(uri: str) -> None:
 
 @contextmanager
 def registry_errors(uri: str) -> Iterator[None]:
-    """Turn errors of MLflow and of database drivers into ours; secrets in addresses are masked.
-
-    Raises:
-        PreflightError: The registry refuses, or can only be read.
-        RetryableError: The registry does not answer.
-    """
+    """Turn errors of MLflow and of database drivers into ours; secrets in addresses are masked."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -64,13 +64,7 @@ class Promotable:
 
 
 def check_promotable(scores: str, model: str) -> Promotable:
-    """Verify a model whose scores passed the gate, by the checks of its own candidate.
-
-    Raises:
-        GateError: A deciding check did not pass.
-        IntegrityError: The scores are of another model, or a file of the model is missing or changed.
-        DataError: One of the two is no such artifact.
-    """
+    """Verify a model whose scores passed the gate, by the checks of its own candidate."""
     folder, scored = fetch(scores, "scores")
     table = _table_of(scores, folder / "scores.json")
     manifest = artifact.finished_manifest(model, *BY_KIND)
@@ -102,11 +96,7 @@ def check_promotable(scores: str, model: str) -> Promotable:
 
 
 def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
-    """Find the newest scores of a model, beside it or below a recipe's `storage.root`.
-
-    Raises:
-        DataError: There are none.
-    """
+    """Find the newest scores of a model, beside it or below a recipe's `storage.root`."""
     beside = root_of(model)
     roots = [beside, absolute(root or beside)]
     if scores := newest_scores(roots, manifest):
@@ -118,11 +108,7 @@ def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
 
 
 def _table_of(scores: str, path: Path) -> dict[str, Any]:
-    """Read `scores.json`.
-
-    Raises:
-        DataError: There is no verdict, or a check has no name or outcome.
-    """
+    """Read `scores.json`."""
     table = json.loads(path.read_text(encoding="utf-8"))
     gate = table.get("gate")
     checks = gate.get("checks") if isinstance(gate, dict) else None

@@ -66,11 +66,6 @@ def promote(
         alias: `champion` or `challenger`; left out, the scores decide.
         experiment: Experiment of a run that is made for a model without one.
         began_with: Champion that a retraining began with; another one now is refused.
-
-    Raises:
-        IntegrityError: The champion is gone or changed, and no alias is given.
-        PreflightError: The registry refuses.
-        RetryableError: The registry does not answer, or others promote for too long.
     """
     # Files are read before the lock, which others wait for.
     tags, description = tags_of(model), description_of(model)
@@ -124,13 +119,7 @@ def loses_answers(champion: str, model: Promotable) -> bool:
 
 
 def roll_back(registry: Registry, name: str) -> Promotion:
-    """Make the version `previous` the champion again, after its bytes were verified; the two change places.
-
-    Raises:
-        DataError: There is none to go back to.
-        IntegrityError: Its artifact is gone or changed; nothing is moved.
-        RetryableError: The aliases were moved meanwhile.
-    """
+    """Make the version `previous` the champion again, after its bytes were verified; the two change places."""
     with registry_errors(registry.uri):
         before = _pair(registry, name)
         champion, previous = before
@@ -165,11 +154,7 @@ def _same(registry: Registry, name: str, model: Promotable) -> RegisteredModel |
 def _usable(
     champion: RegisteredModel | None, model: Promotable, alias: str | None, *, whole: bool
 ) -> RegisteredModel | None:
-    """The champion, if its bytes are those that were promoted; one that is not may only be replaced by name.
-
-    Raises:
-        IntegrityError: It is gone or changed, and no alias is given.
-    """
+    """The champion, if its bytes are those that were promoted; one that is not may only be replaced by name."""
     # One that somebody else has registered has no digest, and is taken as it is.
     if champion is None or not champion.digest or champion.digest == model.manifest.digest:
         return champion
@@ -189,11 +174,7 @@ def _usable(
 def _refuse_another(
     name: str, champion: RegisteredModel | None, model: Promotable, began_with: Champion | None
 ) -> None:
-    """Refuse to judge against a champion that is not the one now; the model itself is, where a killed step was done.
-
-    Raises:
-        RetryableError: Somebody has moved the alias meanwhile.
-    """
+    """Refuse to judge against a champion that is not the one now; the model itself is, where a killed step was done."""
     if began_with is None or (champion and champion.digest == model.manifest.digest):
         return
     # A version that another program registered has no digest.
@@ -215,11 +196,7 @@ def _left(champion: RegisteredModel | None, version: RegisteredModel | None) -> 
 
 
 def _verify(version: RegisteredModel, *, whole: bool) -> None:
-    """Compare a version's artifact with what was promoted.
-
-    Raises:
-        IntegrityError: It is gone or changed, or not visible on this host.
-    """
+    """Compare a version's artifact with what was promoted."""
     where = f"{version.uri} ({version.name} version {version.version})"
     manifest = artifact.read_manifest(version.uri)
     if manifest is None:

@@ -36,9 +36,6 @@ def exclusive(registry: Registry, name: str) -> Iterator[Callable[[], None]]:
 
     Yields:
         What to call before each write: it raises when the lease may have gone to another.
-
-    Raises:
-        RetryableError: Others hold it for too long, or this process was too slow.
     """
     lease = RegistryLease(registry, f"{name}.promotion-lock")
     try:

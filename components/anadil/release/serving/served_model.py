@@ -61,11 +61,7 @@ class ServedModel:
         return 2 * int(self.config["num_hidden_layers"]) * heads * width * CACHE_BYTES * context
 
     def gpus(self, context: int, gpu_bytes: int) -> int:
-        """The fewest GPUs of a machine that hold the model and one text of `context` tokens.
-
-        Raises:
-            PreflightError: Eight do not; vLLM would not start.
-        """
+        """The fewest GPUs of a machine that hold the model and one text of `context` tokens."""
         queries, heads = self.heads
         needed = 0
         for count in (each for each in GPU_COUNTS if queries % each == 0):
@@ -82,13 +78,7 @@ class ServedModel:
 
 
 def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
-    """Describe a model for its server; on S3 only manifest and configuration are fetched.
-
-    Raises:
-        DataError: There is no such model, or its config.json lacks a number.
-        IntegrityError: Bytes are not those of the manifest, or of the registry's digest.
-        RecipeError: It is a checkpoint, which no server loads.
-    """
+    """Describe a model for its server; on S3 only manifest and configuration are fetched."""
     located, _ = locate(uri, tracking)
     if "://" in located:
         place, manifest, prefix = artifact_of(located)
@@ -107,12 +97,7 @@ def describe_model(uri: str, *, tracking: str | None = None) -> ServedModel:
 
 
 def artifact_of(uri: str) -> tuple[str, Manifest, str]:
-    """Find a model, merged or adapter artifact, its manifest, and the prefix of the model's files in it.
-
-    Raises:
-        DataError: There is none.
-        RecipeError: The URI holds a password or a token.
-    """
+    """Find a model, merged or adapter artifact, its manifest, and the prefix of the model's files in it."""
     place, manifest = locate(uri)
     if manifest is None or manifest.kind not in BY_KIND:
         find_model(uri)  # says what is wrong with it

@@ -90,9 +90,6 @@ def questions_of(texts: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Questions: an id, URL or source each, or the lines of a file, which may be JSON objects with such a field.
 
     A path or URI of `files` (name in documents -> path or URI), with or without a place in the file, is a source.
-
-    Raises:
-        DataError: A file has a line that names no document, or too many lines.
     """
     questions: dict[str, None] = {}
     for text in texts:

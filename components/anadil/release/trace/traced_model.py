@@ -68,12 +68,7 @@ class TracedModel:
         return tuple(each.why for each in self.links if each.state == "missing")
 
     def check(self) -> None:
-        """Refuse a chain that is broken.
-
-        Raises:
-            IntegrityError: Something differs from its digest.
-            DataError: An artifact was not found.
-        """
+        """Refuse a chain that is broken."""
         if self.breaks:
             raise IntegrityError("; ".join(self.breaks[:5]))
         if self.gaps:

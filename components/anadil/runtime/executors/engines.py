@@ -16,11 +16,7 @@ LOCAL_ENGINES: Engines = {"processes": processes.executor, "ray": ray_tasks.exec
 
 
 def executor_of(job: Job) -> Executor:
-    """The executor of a run of the stage.
-
-    Raises:
-        PreflightError: The program that runs has no such engine.
-    """
+    """The executor of a run of the stage."""
     engine = job.recipe.clean.engine
     make = {**LOCAL_ENGINES, **job.engines}.get(engine)
     if make is None:

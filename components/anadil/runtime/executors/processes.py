@@ -70,11 +70,7 @@ class Processes:
         self._workers = []
 
     def map(self, function: Function, tasks: Sequence[Task], tick: Callable[[], None] = lambda: None) -> None:
-        """See `Executor.map`.
-
-        Raises:
-            PreflightError: A task's processes die again and again.
-        """
+        """See `Executor.map`."""
         left, deaths = deque(tasks), Counter[str]()
         while len(self._workers) < min(self.num_workers, len(tasks)):
             self._start(len(self._workers))
@@ -128,11 +124,7 @@ class _Worker:
             self.connection.send((function, task))
 
     def receive(self) -> bool:
-        """Take one message; False if the process has died.
-
-        Raises:
-            BaseException: What the task raised.
-        """
+        """Take one message; False if the process has died."""
         try:
             message = self.connection.recv()
         except (EOFError, OSError):

@@ -59,11 +59,7 @@ class RayTasks:
         self._ray: Any = None
 
     def __enter__(self) -> Self:
-        """Start Ray here, or connect to the cluster.
-
-        Raises:
-            PreflightError: Ray is not installed or does not answer.
-        """
+        """Start Ray here, or connect to the cluster."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
         try:
@@ -138,11 +134,7 @@ class RayTasks:
             ) from None
 
     def _check_directory(self) -> None:
-        """Make sure that every node sees what the driver writes.
-
-        Raises:
-            PreflightError: One does not.
-        """
+        """Make sure that every node sees what the driver writes."""
         self._work.mkdir(parents=True, exist_ok=True)
         probe = self._work / f".seen-by-ray-{uuid.uuid4().hex}"
         probe.touch()

@@ -45,13 +45,7 @@ def write_tasks(folder: Path, function: Callable[[Any], None], tasks: Sequence[T
 
 
 def run_task(folder: Path, digest: str, index: int) -> None:
-    """Run one task, in a process of its own with the limits that it has everywhere.
-
-    Raises:
-        IntegrityError: The files are not those that were written.
-        PreflightError: They are not there.
-        BaseException: What the task raises; whoever wrote it can read that with `first_error`.
-    """
+    """Run one task, in a process of its own with the limits that it has everywhere."""
     function, task = _read_task(folder, digest, index)
     try:
         with Processes(1) as process:

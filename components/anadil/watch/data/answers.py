@@ -59,12 +59,7 @@ class Answers:
 
 
 def answers_of(scores: str, *, seen: bool = False) -> Answers:
-    """Return the answers of a `scores` artifact, without questions that training has seen unless they are asked for.
-
-    Raises:
-        IntegrityError: The artifact is damaged.
-        DataError: It is gone.
-    """
+    """Return the answers of a `scores` artifact, without questions that training has seen unless they are asked for."""
     manifest = artifact.finished_manifest(scores, "scores")
     candidates = read_table(scores, manifest, "scores.json").get("candidates")
     by_question: dict[str, list[tuple[str, Json]]] = defaultdict(list)

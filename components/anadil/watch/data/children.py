@@ -62,10 +62,6 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> ExplainedDocumen
     Args:
         source: File and place, as the rows have it.
         recipe: The resolved recipe of the corpus.
-
-    Raises:
-        DataError: The inputs are gone or were changed, or the record cannot be read.
-        RetryableError: It took too long.
     """
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder, "recipe.json")
@@ -79,12 +75,7 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> ExplainedDocumen
 
 
 def cut_text(tokenizer: str, text: str) -> list[Json]:
-    """Return how every candidate of a tokenizer artifact cuts a text: `name`, `tokens`, `pieces` and more.
-
-    Raises:
-        DataError: The artifact is gone, or the text is empty.
-        RetryableError: It took too long.
-    """
+    """Return how every candidate of a tokenizer artifact cuts a text: `name`, `tokens`, `pieces` and more."""
     return list(
         _answer(["tokenizer", "inspect", "-o", "json", "--tokenizer", tokenizer, "--", "-"], text)[
             "tokenizers"

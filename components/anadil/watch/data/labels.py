@@ -39,11 +39,7 @@ def num_labels(folder: Path) -> dict[Label, int]:
 
 
 def set_label(folder: Path, document: Mapping[str, Any], label: str) -> None:
-    """Give a document a label, in place of the one that it has; an empty label takes that away.
-
-    Raises:
-        DataError: The label is unknown, or the folder cannot be written.
-    """
+    """Give a document a label, in place of the one that it has; an empty label takes that away."""
     if label and label not in LABELS:
         raise DataError(f"{label[:40]}: not a label; give {' or '.join(LABELS)}")
     # The text stands in the file itself: a dropped document is stored nowhere else.

@@ -49,12 +49,7 @@ def set_option(keys: tuple[str, ...], value: float) -> str:
 
 
 def change_of(path: str, keys: tuple[str, ...], value: float) -> RecipeChange:
-    """Return the change of a recipe file that sets a key to a number.
-
-    Raises:
-        RecipeError: The file is not a recipe, or the key stands in it in a way that is not changed here.
-        DataError: It is not there.
-    """
+    """Return the change of a recipe file that sets a key to a number."""
     place = Path(path).expanduser()
     if place.suffix not in (".yaml", ".yml") or not place.is_file():
         raise DataError(
@@ -76,12 +71,7 @@ def change_of(path: str, keys: tuple[str, ...], value: float) -> RecipeChange:
 
 
 def write_change(change: RecipeChange, digest: str) -> None:
-    """Write a change, if the file is still as it was when somebody looked at the change.
-
-    Raises:
-        RecipeError: The file is another by now, or the recipe is refused with the new limit.
-        DataError: It cannot be written.
-    """
+    """Write a change, if the file is still as it was when somebody looked at the change."""
     if change.digest != digest:
         raise RecipeError(f"{change.path}: was changed meanwhile; look at the change again")
     # Beside the recipe, so that paths in it that are relative mean the same.

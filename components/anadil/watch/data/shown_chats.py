@@ -33,12 +33,7 @@ class ShownChats:
 
 
 def audit_of(adapter: str) -> Mapping[str, Any]:
-    """Return `mask_audit.json` of an adapter.
-
-    Raises:
-        DataError: The adapter is gone.
-        IntegrityError: It is damaged.
-    """
+    """Return `mask_audit.json` of an adapter."""
     return read_table(adapter, artifact.finished_manifest(adapter, "adapter"), "mask_audit.json")
 
 
@@ -59,10 +54,6 @@ def chats_of(
         words: Only chats that hold these words, in whatever case.
         size: Most chats.
         budget_s: Seconds after which the page ends.
-
-    Raises:
-        DataError: A file of chats is gone or damaged.
-        RecipeError: An older version has written the recipe, and this one does not read it.
     """
     manifest = artifact.finished_manifest(adapter, "adapter")
     settings = parse_recipe(json.dumps(manifest.recipe), f"recipe of {adapter}").finetune

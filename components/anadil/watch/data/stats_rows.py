@@ -38,11 +38,7 @@ class Place(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> Self:
-        """Read what `str` gives.
-
-        Raises:
-            DataError: It is no place.
-        """
+        """Read what `str` gives."""
         parts = text.split("-")
         if len(parts) != len(cls._fields) or not all(part.isdecimal() and len(part) < 10 for part in parts):
             raise DataError(f"{text[:60]}: not the place of a document; go back to the list of documents")
@@ -57,11 +53,7 @@ class RowGroup(NamedTuple):
     file: pq.ParquetFile
 
     def read(self, columns: Sequence[str]) -> pa.Table:
-        """Return some columns; one that this file lacks is null.
-
-        Raises:
-            IntegrityError: The file is damaged.
-        """
+        """Return some columns; one that this file lacks is null."""
         names = self.file.schema_arrow.names
         try:
             # Threads cost more than they save on so few rows.
@@ -95,11 +87,7 @@ class StatsRows:
     """The rows of one corpus. Making it lists files; nothing else is read."""
 
     def __init__(self, corpus: str) -> None:
-        """List the files.
-
-        Raises:
-            DataError: The corpus has no rows, or is gone.
-        """
+        """List the files."""
         folder = join(corpus, "stats")
         listed = storage.store(folder).listed(folder)
         self.corpus = corpus
@@ -137,11 +125,7 @@ class StatsRows:
         return tuple(name.removeprefix(VERDICT) for name in self.columns if name.startswith(VERDICT))
 
     def checked(self, column: str) -> str:
-        """Return the name of a statistic.
-
-        Raises:
-            DataError: There is none of this name.
-        """
+        """Return the name of a statistic."""
         if column not in self.statistics:
             raise DataError(f"{column[:60]}: not a statistic of this corpus; take one of the list")
         return column
@@ -169,19 +153,11 @@ class StatsRows:
                 yield group
 
     def row(self, place: Place) -> dict[str, Any]:
-        """Return all columns of a document.
-
-        Raises:
-            DataError: There is no such row.
-        """
+        """Return all columns of a document."""
         return self.rows([place], self.columns)[0]
 
     def rows(self, places: Sequence[Place], columns: Sequence[str]) -> list[dict[str, Any]]:
-        """Return some columns of documents, in the given order.
-
-        Raises:
-            DataError: There is no such row.
-        """
+        """Return some columns of documents, in the given order."""
         by_group: dict[tuple[int, int], list[Place]] = {}
         for place in places:
             by_group.setdefault(place[:2], []).append(place)

@@ -58,11 +58,7 @@ class Hits:
 
 
 def kept_document(corpus: str, number: str) -> tuple[CorpusPart, Json] | None:
-    """Return a document of the corpus by its id, and the part that it is in; None where no file holds it.
-
-    Raises:
-        IntegrityError: A file is damaged.
-    """
+    """Return a document of the corpus by its id, and the part that it is in; None where no file holds it."""
     key = number.encode()
     files: dict[str, CorpusPart] = {uri: part for part in PARTS for uri in _files(corpus, part)}
     for uri in _candidates(list(files.items()), number):
@@ -76,11 +72,7 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, Json] | None:
 
 
 def rejected_sample(corpus: str, reason: str, source: str) -> Json | None:
-    """Return the sample of a dropped document, with its text; None where it is not among the samples.
-
-    Raises:
-        IntegrityError: The samples are damaged.
-    """
+    """Return the sample of a dropped document, with its text; None where it is not among the samples."""
     uri = join(corpus, "rejected", f"{reason}.jsonl.zst")
     # A reason is a word of the rows; as part of a path it must be no more than that.
     if not reason.isidentifier() or not storage.store(uri).exists(uri):
@@ -106,10 +98,6 @@ def search_texts(
         start: `next` of the page before.
         size: Most documents of the page.
         budget_s: Seconds after which the page ends.
-
-    Raises:
-        DataError: There is nothing to search, or the place is none.
-        IntegrityError: A file is damaged.
     """
     if len(words := " ".join(words.split())) < MIN_WORD:
         raise DataError(f"search: {words!r} is too short; write {MIN_WORD} characters or more")

@@ -79,9 +79,6 @@ def tried_limit(
         key: Key of `clean.rules`.
         limit: The limit that is tried.
         budget_s: Seconds after which no further row group is read.
-
-    Raises:
-        DataError: The key is unknown.
     """
     if key not in KEYS:
         raise DataError(f"{key[:60]}: not a key of clean.rules; take one of the list")

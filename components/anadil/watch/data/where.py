@@ -40,11 +40,7 @@ class Where:
 
     @classmethod
     def of(cls, given: Mapping[str, str], rows: StatsRows) -> Self:
-        """Read the fields of a page.
-
-        Raises:
-            DataError: A rule or statistic is unknown, or a bound is no number.
-        """
+        """Read the fields of a page."""
         where = cls(**{each.name: given.get(each.name, "").strip()[:MAX_FIELD] for each in fields(cls)})
         if where.fails and where.fails not in rows.rules:
             raise DataError(f"{where.fails[:60]}: not a rule of this corpus; take one of the list")

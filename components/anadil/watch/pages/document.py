@@ -87,11 +87,7 @@ def _write_label(watched: Watched, request: Request, label: str) -> None:
 
 
 def text_of(corpus: WatchedCorpus, row: Mapping[str, Any]) -> ShownText | None:
-    """Return the text of a document as the corpus holds it; None for a dropped one that is not among the samples.
-
-    Raises:
-        IntegrityError: The corpus is damaged.
-    """
+    """Return the text of a document as the corpus holds it; None for a dropped one that is not among the samples."""
     if row["reason"] is None:
         if stored := kept_document(corpus.uri, row["id"]):
             part, document = stored

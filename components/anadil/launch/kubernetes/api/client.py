@@ -97,12 +97,7 @@ class Refused(PreflightError):
 
 
 class Api:
-    """One namespace of one cluster, seen with the rights of whoever asks.
-
-    Raises:
-        PreflightError: From each call: a right, a definition or a sign-in is missing.
-        RetryableError: From each call: no answer after several attempts.
-    """
+    """One namespace of one cluster, seen with the rights of whoever asks."""
 
     def __init__(self, namespace: str | None = None, retry_policy: RetryPolicy | None = None) -> None:
         """Connect to a namespace; left out, that of this pod or of the kubeconfig's context."""
@@ -116,11 +111,7 @@ class Api:
         return not self.connection.context and self.namespace == self.connection.namespace
 
     def read(self, path: str, **query: str) -> ApiObject:
-        """Return the object or list of a path.
-
-        Raises:
-            Refused: An answer of 400 and above.
-        """
+        """Return the object or list of a path."""
         return self._call("GET", f"{path}?{urlencode(query)}" if query else path)
 
     def find(self, path: str) -> ApiObject | None:
@@ -273,10 +264,6 @@ class JobApi(Api):
             pod: Its name.
             silence_s: Time without a byte after which the connection counts as lost.
             query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
-
-        Raises:
-            NotReady: There is no log yet, or no longer.
-            RetryableError: The connection is lost.
         """
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError

@@ -38,9 +38,6 @@ def connect() -> Connection:
     """Return a connection with a pool of its own, by one rule for doctor, launcher and exit handler.
 
     The cluster is that of `KUBECONFIG`, also inside a pod; else that of the pod; else that of `~/.kube/config`.
-
-    Raises:
-        PreflightError: The client is not installed, or nothing says where the cluster is.
     """
     try:
         from kubernetes import client, config

@@ -104,12 +104,7 @@ class Outage:
         self._reported = ""
 
     def bear(self, what: str, error: AnadilError, remedy: str) -> None:
-        """Log once that an object cannot be seen.
-
-        Raises:
-            PreflightError: It was refused from the first, or for too long.
-            RetryableError: The API was silent for too long.
-        """
+        """Log once that an object cannot be seen."""
         # A good right, token or certificate is refused while an API server restarts, so a refusal after the first
         # answer is borne like silence.
         refused, text = isinstance(error, PreflightError), str(error).removesuffix(AGAIN)

@@ -60,11 +60,7 @@ class IndexedJob:
         self._pause_s = pause_s
 
     def __enter__(self) -> Self:
-        """Connect.
-
-        Raises:
-            PreflightError: There is no cluster, or the pods would not see the directory.
-        """
+        """Connect."""
         check_shared_work(self._recipe, self._work)
         self._api = JobApi(INDEXED_JOB, self._recipe.cluster.namespace)
         return self
@@ -100,11 +96,7 @@ class IndexedJob:
         delete_quietly(self._api, made)
 
     def _follow(self, made: ApiObject, folder: Path, tick: Callable[[], None]) -> AnadilError | None:
-        """Wait until all tasks are done; return the error of a task, or why the pods ended, if the job failed.
-
-        Raises:
-            RetryableError: The API is silent for too long, or the job is gone.
-        """
+        """Wait until all tasks are done; return the error of a task, or why the pods ended, if the job failed."""
         name, num_logged = made["metadata"]["name"], 0
         for job in poll(self._api, name, f"job {name}", self._pause_s, tick):
             if job is None or job["metadata"]["uid"] != made["metadata"]["uid"]:
@@ -133,11 +125,7 @@ class IndexedJob:
 
 
 def check_shared_work(recipe: Recipe, work: Path) -> None:
-    """Refuse a directory of tasks and results that no volume of the pods holds.
-
-    Raises:
-        PreflightError: The pods would not see it.
-    """
+    """Refuse a directory of tasks and results that no volume of the pods holds."""
     if not any(volume.holds(str(work)) for volume in recipe.cluster.volumes if not volume.read_only):
         raise PreflightError(
             f"clean.engine: {recipe.clean.engine}: {work} is on no volume that the pods mount; name a directory of a "
@@ -189,11 +177,7 @@ def own_pod(api: Api) -> tuple[ApiObject, ...]:
 
 
 def make_anew(api: JobApi, manifest: ApiObject, pause_s: float) -> ApiObject:
-    """Create the object of a manifest; one that a killed driver has left is deleted first.
-
-    Raises:
-        RetryableError: The old one does not go.
-    """
+    """Create the object of a manifest; one that a killed driver has left is deleted first."""
     # Finished work of the old pods has its marker, and two that do the same do each other no harm.
     deadline = time.monotonic() + GONE_S
     name = manifest["metadata"]["name"]
@@ -216,11 +200,7 @@ class RayCluster:
         self._made: tuple[JobApi, ApiObject] | None = None
 
     def __enter__(self) -> str:
-        """Make it and wait for its head and one worker.
-
-        Raises:
-            PreflightError: It does not come, or its pods would not see the directory of the run.
-        """
+        """Make it and wait for its head and one worker."""
         recipe, work = self._job.recipe, self._job.work
         check_shared_work(recipe, work)
         api = JobApi(RAYCLUSTER, recipe.cluster.namespace)

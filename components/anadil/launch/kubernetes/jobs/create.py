@@ -35,10 +35,6 @@ def find_or_create(
     """Return the job of a rendered manifest: a new one, or the one of the same name that does the same.
 
     The ledger learns who made the job; nobody will follow it if `detach`.
-
-    Raises:
-        RecipeError: A job of the name does something else.
-        RetryableError: Jobs of the name come and go.
     """
     body = _job_body(api, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
@@ -122,11 +118,7 @@ def _await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
 
 
 def _is_useless(kind: JobKind, job: ApiObject, body: ApiObject) -> bool:
-    """Return whether a job of our name has ended without its artifact.
-
-    Raises:
-        RecipeError: It does something else.
-    """
+    """Return whether a job of our name has ended without its artifact."""
     name, conditions = job["metadata"]["name"], true_conditions(job)
     has_failed = "Failed" in conditions
     if annotations(job).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
@@ -157,12 +149,7 @@ class _Cancelled(BaseException):
 
 @contextmanager
 def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
-    """Delete the job of this name on SIGTERM and Ctrl-C, if this launcher made it.
-
-    Raises:
-        Stopped: After SIGTERM.
-        KeyboardInterrupt: After Ctrl-C.
-    """
+    """Delete the job of this name on SIGTERM and Ctrl-C, if this launcher made it."""
     received: list[int] = []
     # With connections of its own: those of `api` may be in the midst of an answer.
     apart = api.apart()

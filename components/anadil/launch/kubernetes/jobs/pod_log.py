@@ -65,11 +65,7 @@ class PodLog:
             self._open.interrupt()
 
     def lines(self, ended: Callable[[], bool]) -> Iterator[str]:
-        """Yield lines without line ends and times, until the job has ended and all is read.
-
-        Raises:
-            PreflightError: The log may not be read.
-        """
+        """Yield lines without line ends and times, until the job has ended and all is read."""
         while True:
             is_last = ended()  # before the read, so that what comes in between is not missed
             pod = self._pod()

@@ -78,11 +78,7 @@ class Watcher:
         return name
 
     def follow(self) -> None:
-        """Follow the job until it has ended well.
-
-        Raises:
-            AnadilError: It failed, ran out of what it may use, or can no longer be followed.
-        """
+        """Follow the job until it has ended well."""
         self._stream.start()
         try:
             while not self._is_done():
