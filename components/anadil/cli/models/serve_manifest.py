@@ -21,7 +21,7 @@ CONTEXT = 8192
 
 def add_serve_manifest(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
-    help_text = f"{text}. Nothing is sent: pipe it into `kubectl apply -f -`. See docs/guides/serve.md."
+    help_text = f"{text}. Nothing is sent: pipe it into `kubectl apply -f -`. See docs/guides/cluster-look-after.md."
     command = commands.add_parser(name, help=text, description=help_text)
     help_text = (
         "model, merged or adapter artifact (its merged model is served), a directory, or models:/NAME@ALIAS"
