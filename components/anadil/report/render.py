@@ -29,7 +29,7 @@ def environment(*folders: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    # What both return is escaped.
+    # Both return escaped text.
     environment.filters["cell"] = lambda text: Markup(markdown_cell(text))  # noqa: S704
     environment.filters["markdown"] = lambda table, *empty: Markup(table.markdown(*empty))  # noqa: S704
     environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
