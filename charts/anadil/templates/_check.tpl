@@ -43,7 +43,7 @@
 {{- $storage := .Values.storage -}}
 {{- $serving := .Values.serving -}}
 {{- if and $serving.enabled (not $serving.model) -}}
-{{- fail "serving.model: not set; give the directory of a model, as `anadil serve-manifest URI` prints it" -}}
+{{- fail "serving.model: not set; give the directory of a model artifact, or `merged` of an adapter artifact" -}}
 {{- end -}}
 {{- if and $serving.enabled (hasPrefix "/" $serving.model) (not (and $storage.enabled (hasPrefix (printf "%s/" (trimSuffix "/" $storage.mountPath)) $serving.model))) -}}
 {{- fail (printf "serving.model: %s is on no claim; give s3://, or storage.enabled: true and a path below storage.mountPath" $serving.model) -}}
