@@ -244,7 +244,9 @@ class WatchedCorpus:
     def row(self, place: Place) -> dict[str, Any]:
         """Return all columns of a document."""
         if place.file < len(self.files):
-            row = self._ask("SELECT *", self.files[place.file : place.file + 1], "file_row_number = $row", row=place.row)
+            row = self._ask(
+                "SELECT *", self.files[place.file : place.file + 1], "file_row_number = $row", row=place.row
+            )
             if row:
                 return dict(zip(self.columns, row[0], strict=False))
         raise DataError(f"{place}: no such document in this corpus; go back to the list")
@@ -313,7 +315,7 @@ class WatchedCorpus:
         shares = [*QUANTILES.values(), TAIL, 1 - TAIL]
         sides = "reason IS NULL AS is_kept"
         known = self._ask(
-            f"SELECT {sides}, quantile_disc(v, {shares}) FROM (SELECT reason, {column} AS v",
+            f"SELECT {sides}, quantile_disc(v, {shares}) FROM (SELECT reason, {column} AS v",  # noqa: S608  names of the schema
             self.sample, f"{condition} AND isfinite(v)) GROUP BY ROLLUP (is_kept)", **values,
         )  # fmt: skip
         by_side = {side: quantiles for side, quantiles in known if quantiles}
@@ -327,7 +329,7 @@ class WatchedCorpus:
         )
         bins = f"least({BINS - 1}, greatest(0, floor({place_of})))::INTEGER"
         for side, place, count in self._ask(
-            f"SELECT {sides}, if(isfinite(v), {bins}, NULL), count(*) FROM (SELECT reason, {column} AS v",
+            f"SELECT {sides}, if(isfinite(v), {bins}, NULL), count(*) FROM (SELECT reason, {column} AS v",  # noqa: S608  names of the schema
             self.sample, f"{condition}) GROUP BY ALL", **values,
         ):  # fmt: skip
             if place is None:
@@ -342,7 +344,9 @@ class WatchedCorpus:
         """Columns of a list of one file's rows."""
         names = [name for name in dict.fromkeys((*SHOWN, where.statistic)) if name in self.columns]
         columns = ", ".join(map(_quoted, names))
-        rows = self._ask(f"SELECT file_row_number, {columns}", self.files[number : number + 1], condition, **values)
+        rows = self._ask(
+            f"SELECT file_row_number, {columns}", self.files[number : number + 1], condition, **values
+        )
         return [{"place": Place(number, row), **dict(zip(names, cells, strict=True))} for row, *cells in rows]
 
     def _ask(self, select: str, files: Sequence[str], rest: str = "true", **values: Any) -> list[Any]:
@@ -350,10 +354,12 @@ class WatchedCorpus:
         with _errors(files):
             cursor = _database(join(self.uri, "stats")).cursor()
             # A list as parameter would load numpy and pandas, 90 MB.
-            return cursor.execute(f"{select} FROM {source} WHERE {rest}", {"files": "\n".join(files), **values}).fetchall()
+            return cursor.execute(
+                f"{select} FROM {source} WHERE {rest}", {"files": "\n".join(files), **values}
+            ).fetchall()
 
 
-class StoredFiles(AbstractFileSystem):  # type: ignore[misc]  fsspec has no types
+class StoredFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
     """Files of a store for DuckDB: it asks for ranges, on the condition that the file is still the same."""
 
     protocol = "s3"
@@ -424,7 +430,8 @@ def _errors(files: Sequence[str]) -> Iterator[None]:
         if gone:
             raise DataError(f"{gone}: no such file any more; the corpus was removed") from None
         where = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1} more"
-        raise IntegrityError(f"{where}: cannot be read ({error}); make the corpus again") from None
+        reason = str(error).partition("\n")[0]  # DuckDB quotes the question below
+        raise IntegrityError(f"{where}: cannot be read ({reason}); make the corpus again") from None
 
 
 def _edges(quantiles: Sequence[float] | None) -> list[float]:

@@ -111,7 +111,18 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> tuple[Step, ...]
         known = {key: recipe[key] for key in SECTIONS if key in recipe}
         path.write_text(json.dumps(known), encoding="utf-8")
         # The same interpreter and environment, so that it finds the same data and the same version.
-        command = [sys.executable, "-m", "anadil", "clean", "explain", "--recipe", str(path), "--texts", "-o", "json"]
+        command = [
+            sys.executable,
+            "-m",
+            "anadil",
+            "clean",
+            "explain",
+            "--recipe",
+            str(path),
+            "--texts",
+            "-o",
+            "json",
+        ]
         try:
             done = run_child([*command, "--", source], TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -254,14 +265,9 @@ def _words_of_page(page: str) -> str:
 
 
 def _rows(folder: Path, label: Label) -> Iterator[dict[str, Any]]:
-    path, number = folder / f"{label}.jsonl", 0
-    if not path.is_file():
-        return
+    path = folder / f"{label}.jsonl"
     try:
-        for number, row in enumerate(json_lines(path), start=1):
-            yield dict(row)
-    except (ValueError, TypeError):
+        yield from map(dict, json_lines(path)) if path.is_file() else ()
+    except (ValueError, TypeError) as error:
         # Labels are somebody's work: what cannot be read must not be written over.
-        raise DataError(
-            f"{path}: row {number + 1}: not a JSON object; correct the line or take it out"
-        ) from None
+        raise DataError(f"{path}: a line is not a JSON object ({error}); correct it or take it out") from None

@@ -36,7 +36,6 @@ MIN_STEM, STEM = 4, 6
 Json = dict[str, Any]
 
 
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredQuestion:
     """A question with the answers of all candidates."""

@@ -135,7 +135,9 @@ def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> Table:
         bounds = [(rule.is_least, number(limits.get(rule.limit))) for rule in RULES if rule.measure == name]
         known = [(is_least, bound) for is_least, bound in bounds if bound is not None]
         breaks = any(value < bound if is_least else value > bound for is_least, bound in known)
-        said = "; ".join(f"{'at least' if is_least else 'at most'} {setting(bound)}" for is_least, bound in known)
+        said = "; ".join(
+            f"{'at least' if is_least else 'at most'} {setting(bound)}" for is_least, bound in known
+        )
         rows.append((words_of(name), value_of(value), said, "breaks it" if breaks else ""))
     rows.sort(key=lambda cells: not cells[-1])
     return Table("Values and limits", ("statistic", "value", "limit", ""), rows, words=(2, 3))
