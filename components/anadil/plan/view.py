@@ -19,6 +19,7 @@ from anadil.core.format import (
     short_count,
     stored_bytes,
 )
+from anadil.core.table import Table
 from anadil.plan.memory import FitVerdict
 from anadil.plan.schema import Plan
 from anadil.plan.stage_memory import StageMemory
@@ -353,20 +354,8 @@ def _pairs(caption: str, rows: Rows) -> list[str]:
 def _grid(
     caption: str, columns: Sequence[str], rows: Rows, *, words: Sequence[int] = (), marked: int | None = None
 ) -> list[str]:
-    """Caption, header and rows; numbers to the right, words to the left, the marked row with a star."""
-    if not rows:
-        return []
-    cells = (columns, *rows)
-    widths = [max(len(row[place]) for row in cells) for place in range(len(columns))]
-    lines = [caption]
-    for number, row in enumerate(cells, start=-1):
-        star = "* " if marked is not None and number == marked else LEFT_MARGIN
-        texts = [
-            f"{cell:<{width}}" if place == 0 or place in words else f"{cell:>{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append(f"{star}{LEFT_MARGIN.join(texts)}".rstrip())
-    return lines
+    lines = Table(caption, columns, rows, words=words, marked=marked).lines(LEFT_MARGIN)
+    return [caption, *lines] if lines else []
 
 
 def _wrapped(indent: str, sentence: str, mark: str = "") -> list[str]:
