@@ -28,8 +28,7 @@ from anadil.plan.plan_file import plan_as_file
 from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
-from anadil.pretrain.checkpoint.start_point import StartPoint
-from anadil.pretrain.checkpoint.start_weights import Start, StartWeights, check_start, read_start
+from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
 from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts
 from anadil.pretrain.data.tokens import tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
