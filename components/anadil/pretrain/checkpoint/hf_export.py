@@ -16,9 +16,8 @@ from anadil.model.load import save_settings
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
+from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata, read_tensors
 from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.state import State
 
 

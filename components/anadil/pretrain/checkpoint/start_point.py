@@ -26,11 +26,10 @@ from anadil.core.stages import STAGES
 from anadil.model.process_group import Group
 from anadil.plan.mixture import Schedule
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint
+from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata
 from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.folder import damage_of
 from anadil.pretrain.checkpoint.replica import LOOK_S
-from anadil.pretrain.checkpoint.safe_metadata import read_metadata
 from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.state import Branch, State
