@@ -20,8 +20,7 @@ from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.plan.retraining import new_names
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.hf_export import export_checkpoints, export_mean
+from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints, export_mean
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
