@@ -29,8 +29,7 @@ from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
-from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts
-from anadil.pretrain.data.tokens import tokens_of
+from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
