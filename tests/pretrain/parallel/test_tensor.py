@@ -17,8 +17,7 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.parallel.fsdp import shard
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.parallel.fsdp import clip_gradients_, shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.sharded_load import load_weights

@@ -32,7 +32,7 @@ from anadil.pretrain.checkpoint.dcp import (
     write_tensors,
 )
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
-from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.state import State
 from anadil.runtime import prometheus
 from anadil.runtime.cache_key import origin_changes

@@ -18,8 +18,7 @@ from anadil.model.load import cast_parameters
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
-from anadil.pretrain.parallel.ddp import Replicas
-from anadil.pretrain.parallel.fsdp import last_pass, policy_of, shard
+from anadil.pretrain.parallel.fsdp import Replicas, last_pass, policy_of, shard
 from anadil.pretrain.parallel.loss_forward import Objective, train_on
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage
