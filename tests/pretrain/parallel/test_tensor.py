@@ -20,7 +20,7 @@ from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.parallel.fsdp import clip_gradients_, shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.sharded_load import load_weights
+from anadil.pretrain.parallel.parallelize import load_weights
 from anadil.pretrain.parallel.tensor import (
     LocalNorm,
     apply_tensor_parallel,
