@@ -30,7 +30,7 @@ from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata
 from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.folder import damage_of
 from anadil.pretrain.checkpoint.replica import LOOK_S
-from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
+from anadil.pretrain.optimizer import ends_phase, phase_of, rate_factor
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.state import Branch, State
 from anadil.recipe.pretrain import Faults, Phase, Pretrain

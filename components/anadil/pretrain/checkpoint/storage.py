@@ -17,7 +17,7 @@ from anadil.pretrain.checkpoint.dcp import Staging, Tensors, VerifiedCheckpoint,
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.start_point import Start, StartWeights, open_start_point
-from anadil.pretrain.lr_schedule import ends_phase, phase_of
+from anadil.pretrain.optimizer import ends_phase, phase_of
 from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.state import State
