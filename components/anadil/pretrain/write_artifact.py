@@ -26,7 +26,7 @@ from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE, PROFILE
 from anadil.pretrain.mixture_keeper import MixtureKeeper
-from anadil.pretrain.text_samples import FILE as TEXTS
+from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
 from anadil.runtime.job import Figures
