@@ -7,7 +7,6 @@ from torch import nn
 from transformers import GPT2Config, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from anadil.core.errors import DataError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import (
     attend,
     attend_by_document,
@@ -22,6 +21,7 @@ from anadil.model.attention_operator import (
     packed_attention,
     packed_attention_backward,
 )
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from tests.kit.llama import small_llama
 from tests.kit.marks import gpu, matrix, slow
 

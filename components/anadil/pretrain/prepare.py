@@ -16,8 +16,7 @@ from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.architecture import empty_model
-from anadil.model.compile import check_compiler
-from anadil.model.kernels import set_up_device, use_liger_kernels
+from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_tokenizer, pick_device
 from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.peer_failure import peers

@@ -9,8 +9,8 @@ from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
+from anadil.model.kernels import checkpoint_layers, decoder_layers
 from anadil.model.loss import summed_loss
 from anadil.model.process_group import Group
 from anadil.pretrain.data.packing import Batch

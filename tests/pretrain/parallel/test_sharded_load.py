@@ -12,8 +12,8 @@ from transformers import PreTrainedModel
 
 from anadil.artifacts.weight_files import INDEX
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.activation_checkpointing import decoder_layers
 from anadil.model.architecture import empty_model
+from anadil.model.kernels import decoder_layers
 from anadil.model.load import cast_parameters, load_model
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles

@@ -11,9 +11,9 @@ from torch.distributed.tensor.parallel import parallelize_module
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.architecture import empty_model
 from anadil.model.attention import use_packed_attention
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles

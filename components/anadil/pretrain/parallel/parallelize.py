@@ -16,10 +16,9 @@ from transformers import PreTrainedModel
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model import low_precision
-from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
-from anadil.model.compile import compile_layers
 from anadil.model.family_table import families
+from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers
 from anadil.model.load import cast_parameters, refuse_not_numbers
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.safetensors_files import SafetensorsFiles
