@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 from transformers import PreTrainedModel
 
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.attention_operator import OPERATOR, check_gpu
+from anadil.model.attention import OPERATOR, check_gpu
 from anadil.model.family_table import families
 
 log = logging.getLogger(__name__)
