@@ -19,8 +19,7 @@ from anadil.model.architecture import empty_model
 from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_tokenizer, pick_device
 from anadil.model.loss import has_fast_bf16, uses_liger
-from anadil.model.peer_failure import peers
-from anadil.model.process_group import Group, group
+from anadil.model.process_group import Group, group, peers
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
 from anadil.plan.plan_file import plan_as_file
