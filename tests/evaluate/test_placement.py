@@ -13,10 +13,9 @@ from anadil.core.format import GIB
 from anadil.evaluate import models as scored_models
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.models import load_for_scoring
-from anadil.model import placement
+from anadil.model import load as placement
 from anadil.model.decoding import Decoder
-from anadil.model.load import load_model
-from anadil.model.placement import max_memory
+from anadil.model.load import load_model, max_memory
 from anadil.plan.evaluating import evaluate_parts, harness_parts
 from anadil.plan.memory_limit import FITS
 from anadil.plan.model_shape import KNOWN, shape_from
