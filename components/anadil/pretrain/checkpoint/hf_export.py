@@ -17,8 +17,7 @@ from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import save_settings
-from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
+from anadil.model.safetensors_files import SHARD_BYTES, SafetensorsFiles, TensorLayout, write_weights
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata, read_tensors
 from anadil.pretrain.embedding_init import embedding_map
