@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.answers import measure_answers
+from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import (
     DECODING_MODES,
     GenerationPrompt,
