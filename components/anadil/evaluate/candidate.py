@@ -18,11 +18,12 @@ from anadil.evaluate.generate import (
     Mode,
     generate_texts,
     is_of_use,
+    output_language,
     repetition_of,
+    with_languages,
 )
 from anadil.evaluate.measurements import Measurements
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, open_candidate
-from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe

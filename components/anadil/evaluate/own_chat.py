@@ -16,8 +16,8 @@ from typing import Any, Literal
 from anadil.artifacts.base_kind import BaseKind, base_kind
 from anadil.artifacts.card_fields import card_fields, words_of_field
 from anadil.core.errors import AnadilError, DataError
+from anadil.evaluate.generate import language_of
 from anadil.evaluate.models import CandidateModel, ScoredModel
-from anadil.evaluate.output_language import language_of
 from anadil.model.chat_ids import ControlWords, chat_ids, rendered
 from anadil.model.decoding import text_of
 from anadil.model.load import end_ids
