@@ -28,10 +28,9 @@ from anadil.evaluate.models import (
     open_artifact,
     open_model,
 )
-from anadil.evaluate.own_chat import compare_own_chats, open_own_chat
+from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
-from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
