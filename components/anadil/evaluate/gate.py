@@ -12,8 +12,8 @@ from typing import Any
 
 from anadil.core.candidates import ANSWERS, CANDIDATES, before_finetuning
 from anadil.evaluate.bootstrap import Difference
-from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.generate import is_of_use
+from anadil.evaluate.heldout import Contamination
 from anadil.recipe.gate import RUNNING_TEXT, Gate, GateMode, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 

@@ -17,9 +17,8 @@ from anadil.core.candidates import ANSWERS, CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
 from anadil.evaluate.candidate import Material, measure
-from anadil.evaluate.contamination import find_contamination
 from anadil.evaluate.gate import apply_gate
-from anadil.evaluate.heldout import RETAINED_KEY, by_target, read_heldout, read_retained
+from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
 from anadil.evaluate.measurements import FILE, Measurements, read_measurements, write_measurements
 from anadil.evaluate.models import (
     ScoredModel,

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from anadil.core.candidates import BY_NAME, before_finetuning
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
-from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.gate import GateVerdict, log_verdict
-from anadil.evaluate.heldout import Heldout
+from anadil.evaluate.heldout import Contamination, Heldout
 from anadil.evaluate.models import EncodedDocuments
 
 log = logging.getLogger(__name__)
