@@ -132,7 +132,7 @@ def test_the_report_is_a_page_that_runs_no_script_and_leads_back(tmp_path: Path)
     assert "differs from its manifest" in changed.text
 
 
-@pytest.mark.parametrize("page", ["report", "trace", "plan", "compare"])
+@pytest.mark.parametrize("page", ["report", "trace", "compare"])
 def test_a_page_that_there_is_nothing_for_says_so(tmp_path: Path, page: str) -> None:
     run = put_record(tmp_path)
 

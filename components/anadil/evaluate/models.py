@@ -31,9 +31,9 @@ from anadil.model.load import (
     pick_dtype,
     window_bos,
 )
-from anadil.plan.evaluating import evaluate_parts
-from anadil.plan.memory_limit import FITS
+from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from
+from anadil.plan.stage_memory import evaluate_parts
 from anadil.recipe.sections import Recipe
 from anadil.text import metrics
 from anadil.text.corpus import Document

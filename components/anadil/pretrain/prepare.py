@@ -22,7 +22,7 @@ from anadil.model.loss import has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
-from anadil.plan.plan_file import plan_as_file
+from anadil.plan.plan import plan_as_file
 from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
