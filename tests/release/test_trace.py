@@ -19,14 +19,13 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.release.trace import corpus_rows
 from anadil.release.trace.lineage import Trace, trace
-from anadil.release.trace.page import trace_page
 from anadil.release.trace.training_summary import listed_domains, training_summary
 from anadil.runtime.execute import execute
 from anadil.runtime.executors.engines import LOCAL_ENGINES
 from tests.kit import clean_stage
 from tests.kit.clean_inputs import texts
 from tests.kit.texts import TURKISH
-from tests.report.test_page import HOSTILE, Page
+from tests.report.test_page import HOSTILE
 
 PLANTED = 1_000
 LICENCES = ("CC BY 4.0", "own work", None)
@@ -271,11 +270,11 @@ def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
     assert main.main(["trace", adapter_of(copied), "--root", str(away.parent)]) == 0
 
 
-def test_the_command_writes_page_summary_and_list(
+def test_the_command_writes_summary_and_list(
     made: Path, found: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, summary, listed = (tmp_path / name for name in ("p.html", "s.md", "l.jsonl"))
-    more = ["--out", str(page), "--summary", str(summary), "--list", str(listed)]
+    summary, listed = (tmp_path / name for name in ("s.md", "l.jsonl"))
+    more = ["--summary", str(summary), "--list", str(listed)]
 
     assert main.main(["trace", adapter_of(made / "root"), "-o", "json", *more]) == 0
 
@@ -284,18 +283,8 @@ def test_the_command_writes_page_summary_and_list(
     assert told["links"][-1]["word"] == "corpus"
     assert len(rows) == found.stats["records"]["train"] < PLANTED
     assert {"id", "source", "url"} == rows[0].keys()
-    assert "The chain holds" in page.read_text(encoding="utf-8")
     assert "TO BE FILLED IN" in summary.read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.jsonl", "p.html", "s.md"]
-
-
-def test_the_page_is_whole_fetches_nothing_and_names_no_place_of_a_machine(made: Path, found: Trace) -> None:
-    page = Page(trace_page(found))
-
-    assert (page.mistakes, page.open) == ([], [])
-    assert "script" not in page.tags
-    assert {link[1:] for link in page.named("href")} <= set(page.named("id"))
-    assert str(made) not in trace_page(found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.jsonl", "s.md"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -315,11 +304,8 @@ def test_text_of_documents_stays_text(found: Trace, text: str) -> None:
         documents=(replace(found.documents[0], question=text, source=text),),
     )
 
-    page, summary = Page(trace_page(hostile)), training_summary(hostile)
+    summary = training_summary(hostile)
 
-    assert page.mistakes == []
-    assert set(page.tags) <= set(Page(trace_page(found)).tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "<script>" not in summary
     assert "<svg" not in summary
 

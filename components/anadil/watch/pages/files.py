@@ -1,8 +1,7 @@
-"""Report, plan, trace and comparison as pages of a run: the same pages that their commands write."""
+"""Report and plan as pages of a run: the same pages that their commands write."""
 
 import re
 from functools import partial
-from typing import Any
 
 from markupsafe import escape
 from starlette.requests import Request
@@ -16,16 +15,12 @@ from anadil.recipe.load import load_recipe
 from anadil.release.runs import Run
 from anadil.runtime.run_record import recipe_of
 from anadil.watch.access import FILE_POLICY
-from anadil.watch.page import page
 from anadil.watch.watched import Watched
-
-LISTED = 100
-"""Runs that a run can be compared with."""
 
 
 def routes(watched: Watched) -> list[Route]:
     """Pages below `/run/ID`."""
-    pages = {"report": _report, "plan": _plan, "trace": _trace, "compare": _compare}
+    pages = {"report": _report, "plan": _plan}
     return [Route(f"/run/{{id}}/{name}", partial(each, watched)) for name, each in pages.items()]
 
 
@@ -80,26 +75,3 @@ def _recipe_text(run: Run) -> str:
     if not recipe:
         raise DataError(f"{run.id}: its recipe was not kept; the run is of an earlier release")
     return json.dumps(recipe)
-
-
-def _trace(watched: Watched, request: Request) -> Response:
-    from anadil.release.trace import lineage
-    from anadil.release.trace.page import trace_page
-
-    run = watched.run(request.path_params["id"])
-    uri = _artifact(run, "adapter", "merged", "model")
-    return as_page(trace_page(lineage.trace(uri, roots=[run.root])), run)
-
-
-def _compare(watched: Watched, request: Request) -> Response:
-    """Compare a run with one that is asked for; without one, list those that it can be compared with."""
-    from anadil.release.compare.comparison import compare
-    from anadil.release.compare.page import render_comparison
-
-    run = watched.run(request.path_params["id"])
-    if name := request.query_params.get("with"):
-        other = watched.run(name)
-        result: Any = compare(other.id, run.id, work=other.place, root=run.place)
-        return as_page(render_comparison(result), run)
-    others = [each for each in watched.runs(LISTED) if each.id != run.id and "scores" in each.artifacts]
-    return page(request, "compare_with.html.j2", {"title": f"Compare {run.id}", "run": run, "others": others})
