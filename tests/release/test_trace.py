@@ -383,3 +383,35 @@ def test_a_corpus_that_was_added_to_leads_back_to_the_one_before_and_to_its_file
     broken = trace(str(model))
     assert [each.name for each in broken.files if each.state == "changed"] == ["new.jsonl"]
     assert f"none with that digest lies in {copied}/corpus" in broken.gaps[0]
+
+
+def test_models_trained_one_after_another_are_traced_to_the_first_and_list_no_text_twice(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOCAL_ENGINES, "processes", clean_stage.executor)
+    first, since = only(copied / "model"), str(only(copied / "corpus"))
+    champion = artifact.finished_manifest(str(first), "model")
+    new = tmp_path / "new.jsonl"
+    rows_ = [row(PLANTED + place, text) for place, text in enumerate(texts(PLANTED + 20)[PLANTED:])]
+    new.write_text("".join(json.dumps(each) + "\n" for each in rows_), encoding="utf-8")
+    told = {
+        "clean": {"inputs": [str(new)], "heldout_fraction": 0.05, "since": since},
+        "storage": {"root": str(copied)}, "tracking": {"uri": "off"},
+    }  # fmt: skip
+    corpus = execute(STAGES["clean"], parse_recipe(json.dumps(told), "r"), {}, (), None)
+    origin = {"input corpus": corpus.manifest.digest, "input pretrain.start_from": champion.digest}
+    last = copied / "model" / artifact.origin_key(origin)
+    last.mkdir()
+    (last / "model.safetensors").write_bytes(b"week 2")
+    # The champion was moved since.
+    begin = {"place": str(tmp_path / "away"), "digest": champion.digest, "step": 0, "run": ""}
+    (last / "training.json").write_text(json.dumps({"start_from": begin}), encoding="utf-8")
+    artifact.seal(last, kind="model", origin=origin, recipe=told)
+
+    whole = trace(str(last), documents=["https://host0.example/0", "https://host19.example/1019"])
+
+    listed = [each["url"] for each in whole.list_documents()]
+    assert (whole.breaks, whole.gaps) == ((), ())
+    assert [each.word for each in whole.links].count("model") == 2
+    assert whole.stats["records"]["train"] == len(listed) == len(set(listed))
+    assert {(each.state, each.others) for each in whole.documents} <= {("trained on", 0), ("held out", 0)}
