@@ -17,9 +17,9 @@ from anadil.model import placement
 from anadil.model.decoding import Decoder
 from anadil.model.load import load_model
 from anadil.model.placement import max_memory
-from anadil.plan.evaluating import evaluate_parts, harness_parts
-from anadil.plan.memory_limit import FITS
+from anadil.plan.memory import FITS
 from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.plan.stage_memory import evaluate_parts, harness_parts
 
 from .conftest import tiny_model
 

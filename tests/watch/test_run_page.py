@@ -198,12 +198,16 @@ def test_a_page_whose_packages_or_files_are_missing_says_so(
     root: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = put_record(root)
-    monkeypatch.setitem(sys.modules, "anadil.plan.instances", None)
 
-    plan = pages.ask(f"/run/{run}/plan")
+    def find(*_: object) -> None:
+        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
 
-    assert plan.status == 503
-    assert "pip install &#39;anadil[laptop]&#39;" in plan.text
+    monkeypatch.setattr("anadil.watch.watched.find_run", find)
+
+    page = pages.ask(f"/run/{run}")
+
+    assert page.status == 503
+    assert "pip install &#39;anadil[laptop]&#39;" in page.text
 
 
 def test_a_run_that_goes_on_has_the_name_of_the_one_before(root: Path) -> None:

@@ -24,7 +24,7 @@ from anadil.model.peer_failure import peers
 from anadil.model.process_group import Group, group
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
-from anadil.plan.plan_file import plan_as_file
+from anadil.plan.plan import plan_as_file
 from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section

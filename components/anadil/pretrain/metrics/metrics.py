@@ -14,7 +14,7 @@ import torch
 
 from anadil.core.format import human_seconds
 from anadil.model.process_group import Group
-from anadil.plan import reliability
+from anadil.plan import budget
 from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.goodput import Cause, Goodput
 from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
@@ -127,7 +127,7 @@ class Metrics:
 def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
     """Compare `pretrain.checkpoint_every` with the interval of Young and Daly; None before the first checkpoint.
 
-    `waste` is the expected share of the time that stalls and lost work take. Source: anadil.plan.reliability.
+    `waste` is the expected share of the time that stalls and lost work take. Source: anadil.plan.budget.
     """
     saves, steps = goodput.counts["checkpoint"], goodput.steps
     step_s = (goodput.seconds["step"] + goodput.seconds["data"]) / max(steps, 1)
@@ -135,17 +135,17 @@ def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, floa
     if not (saves and steps and step_s and stall_s):
         return None
     # A run fails when any of its nodes does.
-    mtbf_s, seconds = reliability.NODE_MTBF_S / nodes, every * step_s
-    best = reliability.checkpoint_interval(stall_s, mtbf_s)
+    mtbf_s, seconds = budget.NODE_MTBF_S / nodes, every * step_s
+    best = budget.checkpoint_interval(stall_s, mtbf_s)
     return {
         "seconds": round(seconds, 3),
         "stall_s": round(stall_s, 4),
         "mtbf_s": mtbf_s,
-        "waste": round(reliability.waste(seconds, stall_s, mtbf_s), 6),
+        "waste": round(budget.waste(seconds, stall_s, mtbf_s), 6),
         "best_every": max(1, round(best / step_s)),
         "best_seconds": round(best, 1),
-        "best_waste": round(reliability.waste(best, stall_s, mtbf_s), 6),
-        "expected_goodput": round(reliability.effective_training_time_ratio(seconds, stall_s, mtbf_s), 6),
+        "best_waste": round(budget.waste(best, stall_s, mtbf_s), 6),
+        "expected_goodput": round(budget.effective_training_time_ratio(seconds, stall_s, mtbf_s), 6),
     }
 
 
