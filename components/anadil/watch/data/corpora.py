@@ -354,9 +354,9 @@ class WatchedCorpus:
         with _errors(files):
             cursor = _database(join(self.uri, "stats")).cursor()
             # A list as parameter would load numpy and pandas, 90 MB.
-            return cursor.execute(
-                f"{select} FROM {source} WHERE {rest}", {"files": "\n".join(files), **values}
-            ).fetchall()
+            cursor.execute(f"{select} FROM {source} WHERE {rest}", {"files": "\n".join(files), **values})
+            rows: list[Any] = cursor.fetchall()
+            return rows
 
 
 class StoredFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no types
