@@ -116,7 +116,7 @@ class Distribution(NamedTuple):
     edges: list[float]
     """Edges of the bins, one more than there are."""
     counts: tuple[list[int], list[int]]
-    """Of kept and of dropped documents."""
+    """Kept documents of each bin, and dropped ones."""
     quantiles: list[tuple[str, float | None, float | None]]
     """(name, of kept, of dropped documents)."""
     num_unmeasured: int
