@@ -281,8 +281,8 @@ class WatchedCorpus:
         )  # fmt: skip
         rows: dict[Place, dict[str, Any]] = {}
         for number in sorted({self.files.index(name) for name, _ in best}):
-            wanted = [row for name, row in best if name == self.files[number]]
-            listed = self._listed(number, where, f"file_row_number IN ({', '.join(map(str, wanted))})")
+            numbers = [row for name, row in best if name == self.files[number]]
+            listed = self._listed(number, where, f"file_row_number IN ({', '.join(map(str, numbers))})")
             rows |= {each["place"]: each for each in listed}
         return Documents([rows[Place(self.files.index(name), row)] for name, row in best])
 
@@ -295,18 +295,18 @@ class WatchedCorpus:
         """Return the documents of the largest groups that meet conditions."""
         assert by in GROUPS, by
         condition, values = where.sql()
-        kept, dropped = Counter[str](), Counter[str]()
+        counts: dict[str, Counter[str]] = {KEPT: Counter(), DROPPED: Counter()}
         rows = self._ask(
             f"SELECT coalesce({'host' if by == 'domain' else by}, ''), count(*) FILTER (reason IS NULL), count(reason)",
             self.sample, f"{condition} GROUP BY 1 ORDER BY count(*) DESC, 1 LIMIT {MAX_GROUPS}", **values,
         )  # fmt: skip
         for name, num_kept, num_dropped in rows:
             group = site_of(name) if by == "domain" else name
-            kept[group] += num_kept
-            dropped[group] += num_dropped
-        total = kept + dropped
+            counts[KEPT][group] += num_kept
+            counts[DROPPED][group] += num_dropped
+        total = counts[KEPT] + counts[DROPPED]
         names = sorted(total, key=lambda name: (-total[name], name))[:SHOWN_GROUPS]
-        return GroupCounts([(name, kept[name], dropped[name]) for name in names], len(total))
+        return GroupCounts([(name, counts[KEPT][name], counts[DROPPED][name]) for name in names], len(total))
 
     def distribution(self, where: Where) -> Distribution:
         """Return the histogram of the statistic over documents that meet conditions."""

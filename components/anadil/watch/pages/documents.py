@@ -114,12 +114,12 @@ def _by_group(corpus: WatchedCorpus, by: str, where: Where, place: str) -> Table
     """Documents that meet the conditions, by one of `GROUPS`."""
     counts = corpus.group_counts(by, where)
     rows = []
-    for name, kept, dropped in counts.groups:
+    for name, num_kept, num_dropped in counts.groups:
         # Only a reason can be asked for where it is empty: the document is kept.
         value = name or (KEPT if by == "reason" else "")
         address = f"{place}?{urlencode(where.given | {by: value})}" if value else place
-        share = percent(ratio(kept + dropped, kept))
-        rows.append((link(value or "without", address), figure(kept), figure(dropped), share))
+        share = percent(ratio(num_kept + num_dropped, num_kept))
+        rows.append((link(value or "without", address), figure(num_kept), figure(num_dropped), share))
     more = counts.num_groups - len(rows)
     notes = [f"{more:,} more are not shown." if more else "", corpus.sample_note]
     columns = ("", "kept", "dropped", "share kept")
