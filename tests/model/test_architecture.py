@@ -1,6 +1,9 @@
 """A directory's model before its weights are read, and whether they fit it."""
 
 import json
+import pkgutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +11,17 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoConfig
 
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.model import families as package
 from anadil.model.architecture import check_fit, empty_model, read_config
-from anadil.model.family_table import model_types
+from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
+from anadil.model.family_table import LAYOUTS, MODULES, check_family, families, model_types
 from anadil.model.load import load_model, save_model
 from anadil.model.safetensors_files import SafetensorsFiles
+from anadil.model.spellings import version_4_keys, write_both_spellings
+from anadil.plan.model_shape import shape_from
 from anadil.pretrain.parallel.parallelize import load_weights
 from tests.kit.families import make_family
 from tests.kit.pretraining import make_model
@@ -170,3 +178,157 @@ def test_weights_that_config_calls_quantized_are_refused_before_any_package_is_a
     for load in (read_config, check_fit, load_model):
         with pytest.raises(PreflightError, match=r"base: its weights are quantized \(.*take the model"):
             load(base)
+
+
+SIZES = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "vocab_size": 9,
+}
+
+
+def test_one_record_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = Family(
+        model_type="newer",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(has_bias=True, bias="inputs", defaults={"head_dim": 64}),
+    )
+    monkeypatch.setitem(families(), "newer", newer)
+
+    check_family({"model_type": "newer"}, {"shard": 2, "tensor": 2})
+    with pytest.raises(
+        PreflightError, match=r"pipeline: 2 is not proven .* 'newer'.*share the model with shard"
+    ):
+        check_family({"model_type": "newer"}, {"pipeline": 2})
+    shape = shape_from({"model_type": "newer", **SIZES}, "newer")
+
+    assert (shape.head_dim, shape.biases) == (64, 3 * 2 * 64)
+
+
+def test_a_type_is_in_one_family_and_every_module_in_the_table() -> None:
+    modules = {each.name for each in pkgutil.iter_modules(package.__path__)}
+    listed = [family.model_type for module in MODULES for family in module.FAMILIES]
+
+    assert {module.__name__.rpartition(".")[2] for module in MODULES} == modules
+    assert sorted(listed) == model_types()
+
+
+def test_each_layout_of_a_family_is_one_that_shards_too() -> None:
+    for family in families().values():
+        assert family.layouts <= set(LAYOUTS)
+        assert not family.layouts or "shard" in family.layouts, family.model_type
+
+
+def test_the_table_is_read_without_torch() -> None:
+    code = (
+        "import sys; from anadil.model.family_table import families; families();"
+        " sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_table_marks_layouts_that_no_published_checkpoint_can_have() -> None:
+    table = (Path(__file__).parents[2] / "docs/reference/model-families.md").read_text(encoding="utf-8")
+    marked = {line.split("|")[1].strip() for line in table.splitlines() if r"`tensor` \*" in line}
+
+    assert marked == {
+        kind for kind, each in families().items() if each.published_tied and "tensor" in each.layouts
+    }
+    assert "smollm3" in marked
+    assert "llama" not in marked
+
+
+LLAMA_3 = {
+    "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}  # fmt: skip
+FACTORS = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
+
+
+GEMMA_3 = {
+    "full_attention": {"rope_theta": 1e6, "rope_type": "linear", "factor": 8.0},
+    "sliding_attention": {"rope_theta": 1e4, "rope_type": "default"},
+}
+PLAIN = {"rope_theta": 1e4, "rope_type": "default"}
+LONG = {"rope_type": "longrope", **FACTORS}
+BEFORE = "original_max_position_embeddings"
+
+
+@pytest.mark.parametrize(
+    ("kind", "rotation", "expected"),
+    [
+        ("llama", {"rope_theta": 5e5, **LLAMA_3}, {"rope_theta": 5e5, "rope_scaling": LLAMA_3}),
+        ("qwen3", PLAIN, {"rope_theta": 1e4, "rope_scaling": None}),
+        (
+            "gemma3_text",
+            GEMMA_3,
+            {
+                "rope_theta": 1e6,
+                "rope_local_base_freq": 1e4,
+                "rope_scaling": {"rope_type": "linear", "factor": 8.0},
+            },
+        ),
+        (
+            "glm4",
+            {**PLAIN, "partial_rotary_factor": 0.5},
+            {"rope_theta": 1e4, "partial_rotary_factor": 0.5, "rope_scaling": None},
+        ),
+        (
+            "gpt_neox",
+            {**PLAIN, "partial_rotary_factor": 0.25},
+            {"rotary_emb_base": 1e4, "rotary_pct": 0.25, "rope_scaling": None},
+        ),
+        (
+            "phi3",
+            {"rope_theta": 1e4, "partial_rotary_factor": 1.0, BEFORE: 4096, **LONG},
+            {
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 1.0,
+                "rope_scaling": {"type": "longrope", **FACTORS},
+            },
+        ),
+        (
+            "llama",
+            {"rope_theta": 1e4, BEFORE: 32, **LONG},
+            {"rope_theta": 1e4, BEFORE: 32, "rope_scaling": {BEFORE: 32, **LONG}},
+        ),
+        ("unheard_of", None, {}),
+    ],
+)
+def test_version_4_finds_precision_and_rotation_under_its_own_keys(
+    kind: str, rotation: dict[str, Any] | None, expected: dict[str, Any]
+) -> None:
+    config = {"model_type": kind, "rope_parameters": rotation}
+
+    assert version_4_keys(config) == expected
+    assert version_4_keys({**config, "dtype": "bfloat16"}) == {**expected, "torch_dtype": "bfloat16"}
+
+
+SCALED: dict[str, dict[str, Any]] = {
+    "gemma3_text": {"rope_parameters": GEMMA_3},
+    "llama": {"rope_parameters": {"rope_theta": 5e5, **LLAMA_3}},
+    "phi3": {"hidden_size": 16, "num_attention_heads": 4, "rope_parameters": {"rope_theta": 1e4, **LONG}},
+}
+
+
+@pytest.mark.parametrize(("kind", "changes"), [*((kind, {}) for kind in model_types()), *SCALED.items()])
+def test_version_5_reads_from_both_spellings_what_it_wrote(
+    tmp_path: Path, kind: str, changes: dict[str, Any]
+) -> None:
+    config = AutoConfig.for_model(kind, dtype="bfloat16", architectures=["Kept"], **changes)
+    config.save_pretrained(tmp_path)
+    alone = AutoConfig.from_pretrained(tmp_path).to_dict()
+
+    write_both_spellings(tmp_path / "config.json")
+
+    read = AutoConfig.from_pretrained(tmp_path).to_dict()
+    read["rope_parameters"].pop("type", None)  # Phi-3's, which stays beside `rope_type`
+    alone["rope_parameters"].pop("type", None)  # Ministral 3 writes both itself
+    assert {key: read[key] for key in alone} == alone
+    written = json.loads((tmp_path / "config.json").read_text())
+    assert written["torch_dtype"] == written["dtype"] == "bfloat16"
+    assert {"rope_theta", "rotary_emb_base"} & set(written), "some key of version 4"
+    assert written["architectures"] == ["Kept"]
