@@ -1,19 +1,35 @@
+import contextlib
+import io
 import json
 import math
+import os
+import re
+import runpy
+import shutil
 import signal
+import subprocess
+import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+import anadil
+from anadil.core import log as logs
+from anadil.core import progress
 from anadil.core.errors import RecipeError, Stopped
+from anadil.launch.kubernetes.jobs.pod_log import step_in_line
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import prepare
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
+from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_for
+from anadil.runtime.planned_artifact import log_figures
 from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
@@ -28,6 +44,7 @@ from tests.kit.pretraining import (
     run_in_several,
 )
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
+from tests.kit.ranks import Fork, in_forks, run_module, run_script
 from tests.kit.tokens import tokens_of_corpus
 
 
@@ -285,3 +302,212 @@ def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal
     assert generations(first)[0].name == f"step-{steps:08}"
     assert losses(second.out) == losses(whole)
     assert figures["steps"] == 12
+
+
+SOMETIMES = {"mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte"}
+"""On a GPU, in several processes, where there is a price or a held-out part."""
+
+
+def test_a_run_s_log_tells_the_launcher_of_each_step(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.0)
+    job = make_job(tmp_path, make_recipe(base))
+    with contextlib.redirect_stderr(io.StringIO()) as written:
+        logs.set_up("pretrain", container=True)
+        log_figures(run(job))
+    lines = written.getvalue().splitlines()
+
+    assert len([line for line in lines if '"msg": "pre-training: ' in line]) == 12
+    told = [line for line in lines if '"msg": "step=' in line]
+    assert len(told) == 12
+    assert all(f" {name}=" in line for line in told for name in ("tokens_per_s", "data_wait_s", "goodput"))
+    # Each step is told twice: as progress, and with its figures.
+    assert [step for line in lines if (step := step_in_line(line))] == [
+        n for n in range(1, 13) for _ in range(2)
+    ]
+    written = json.loads((job.out / "training.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+    assert [*written] == [
+        each.name
+        for each in METRICS
+        if "jsonl" in each.sinks
+        and "pretrain" in (each.stages or "pretrain")
+        and each.name not in SOMETIMES
+        and "/" not in each.name
+    ]
+
+
+def test_a_metric_without_a_row_is_refused_and_one_that_follows_from_others_is_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    derived = replace(
+        MetricSpec(name="half", doc="Half of the loss", value=lambda line: line["loss"] / 2), sinks=("log",)
+    )
+    monkeypatch.setattr("anadil.runtime.metric_table.METRICS", (*METRICS, derived))
+    monkeypatch.setattr(
+        "anadil.runtime.metric_table.BY_NAME", {each.name: each for each in (*METRICS, derived)}
+    )
+
+    line = complete({"loss": 3.0, "step": 1})
+
+    assert line == {"step": 1, "loss": 3.0, "half": 1.5}
+    assert values_for("log", line) == line
+    assert values_for("jsonl", line) == {"step": 1, "loss": 3.0}
+    assert complete({"step": 0}) == {"step": 0}  # of the base
+    with pytest.raises(AssertionError, match="without a row in the table: \\['colour'\\]"):
+        complete({"colour": 1.0})
+
+
+def test_a_sequence_beyond_the_base_models_positions_and_too_large_a_batch_are_said(
+    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    recipe = make_recipe(base, sequence_length=300, phases=[{"trains": "all", "steps": 1, "lr": 1e-3}])
+
+    run(make_job(tmp_path, recipe))
+
+    assert "sequence_length: 300 tokens, but base.model was made for at most 256" in caplog.text
+    assert f"batch_size: {recipe.pretrain.batch_size} sequences, and the corpus has only " in caplog.text
+
+
+PHASES = (Phase(trains="embeddings", steps=5_000, lr=1.0), Phase(trains="all", steps=15_000, lr=2.0))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "expected"),
+    [(80, [5, 15]), (8_000, [500, 1_500]), (80_000, [5_000, 15_000]), (10**9, [5_000, 15_000]), (0.5, [1])],
+)
+def test_a_text_gets_its_epochs_and_a_large_one_the_steps_of_the_phases(
+    sequences: float, expected: list[int]
+) -> None:
+    settings = Pretrain(phases=PHASES, batch_size=16, max_epochs=4)
+
+    assert [phase.steps for phase in settings.within_epochs(sequences).phases] == expected
+    unlimited = Pretrain(phases=PHASES, batch_size=16)
+    assert unlimited.within_epochs(sequences) is unlimited
+
+
+def test_a_run_ends_after_its_epochs_as_one_that_names_the_steps(tmp_path: Path, base: Path) -> None:
+    phases = [
+        {"trains": "embeddings", "steps": 100, "lr": 0.01},
+        {"trains": "all", "steps": 300, "lr": 0.005},
+    ]
+    job = make_job(tmp_path, make_recipe(base, phases=phases, max_epochs=2))
+    figures = run(job)
+    summary = json.loads((job.out / "training.json").read_text(encoding="utf-8"))
+    steps = [phase["steps"] for phase in summary["phases"]]
+    named = [{**phase, "steps": number} for phase, number in zip(phases, steps, strict=True)]
+    run(make_job(tmp_path, make_recipe(base, phases=named), "b"))
+
+    assert summary["epochs"] == pytest.approx(2, abs=0.5)
+    assert sum(steps) == figures["steps"] == max(losses(job.out)) < 400
+    assert losses(job.out) == losses(tmp_path / "b/out")
+
+
+PACKAGE = Path(anadil.__file__).parent
+EDITED = (
+    "core/errors.py",
+    "artifacts/storage.py",
+    "text/corpus.py",
+    "pretrain/run.py",
+    "pretrain/loop.py",
+    "model/load.py",
+)
+
+
+@pytest.fixture
+def release(tmp_path: Path) -> Path:
+    """A copy of the program with a comment more in shared modules and the stage's own, and another version."""
+    copy = tmp_path / "release" / "anadil"
+    shutil.copytree(PACKAGE, copy)
+    for name in EDITED:
+        file = copy / name
+        file.write_text(
+            file.read_text(encoding="utf-8") + "# A comment that changes nothing.\n", encoding="utf-8"
+        )
+    version = copy / "__init__.py"
+    version.write_text(re.sub(r'__version__ = ".*"', '__version__ = "99.0.0"', version.read_text()))
+    return copy.parent
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("base")
+def test_after_a_release_an_unfinished_model_is_gone_on_with_and_a_finished_one_reused(
+    release: Path, base: Path, tmp_path: Path
+) -> None:
+    recipe = make_recipe(base, checkpoint_every=2)
+
+    stopped = pretrain(tmp_path, recipe.model_dump_json(), "pretrain.faults.budget_hours=1e-9")
+    resumed = pretrain(tmp_path, recipe.model_dump_json(), program=release)
+    reused = pretrain(tmp_path, recipe.model_dump_json())
+
+    assert stopped.returncode == 7, stopped.stderr
+    assert resumed.returncode == reused.returncode == 0, resumed.stderr
+    assert "step=1 " in stopped.stderr
+    assert "step=1 " not in resumed.stderr
+    assert "step=2 " in resumed.stderr
+    (model,) = (tmp_path / "root" / "model").iterdir()
+    assert '"version": "99.0.0"' in (model / "manifest.json").read_text(encoding="utf-8")
+    assert f"reused {model}" in reused.stderr
+
+
+def pretrain(
+    folder: Path, recipe: str, *overrides: str, program: Path | None = None
+) -> "subprocess.CompletedProcess[str]":
+    """One start of the stage, in a process of its own, by this program or a copy of it."""
+    settings = [f"storage.root={folder}/root", "tracking.uri=off", *overrides]
+    words = [
+        *("--recipe", recipe, "--corpus", str(folder / "corpus"), "--tokenizer", str(folder / "tokenizer")),
+        *(word for text in settings for word in ("--set", text)),
+    ]
+    if program is None:
+        log = folder / "0.log"
+        log.unlink(missing_ok=True)
+        [code] = in_forks([partial(run_module, "anadil.pretrain", *words)], folder)
+        return subprocess.CompletedProcess(words, code, stderr=log.read_text(encoding="utf-8"))
+    command = [sys.executable, "-m", "anadil.pretrain", *words]
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, timeout=300, cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(program)},
+    )  # fmt: skip
+
+
+COMPARE = Path(__file__).parents[2] / "benchmarks/train/compare.py"
+SMALL = {
+    "vocabulary": 2_000,
+    "hidden": 32,
+    "intermediate": 64,
+    "layers": 2,
+    "batch": 4,
+    "length": 64,
+    "warmup": 2,
+    "steps": 8,
+    "repeat": 1,
+}
+ROUNDING = 1e-5
+"""Of a loss after 10 steps in FP32, as a share of it."""
+
+
+@pytest.mark.slow
+def test_each_trainer_has_a_row_and_losses_are_those_of_the_trainer_of_transformers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def forked(command: list[str], *, env: dict[str, str], **_: object) -> "subprocess.CompletedProcess[str]":
+        """A trainer in a process of its own that need not import torch again."""
+        script, *words = command[1:]
+        log = tmp_path / words[0]
+        code = Fork(partial(run_script, Path(script), *words), log, env).wait()
+        return subprocess.CompletedProcess(command, code, *[log.read_text(encoding="utf-8")] * 2)
+
+    sizes = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
+    monkeypatch.setattr(subprocess, "run", forked)
+    monkeypatch.setattr(sys, "argv", [str(COMPARE), *sizes])
+    monkeypatch.syspath_prepend(COMPARE.parent)
+    runpy.run_path(str(COMPARE), run_name="__main__")
+    said = capsys.readouterr().out
+    lines = [line for line in said.splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+
+    assert [row[0] for row in rows] == ["trainer", "---", "anadil", "transformers", "trl"]
+    assert rows[0][-1] == "loss differs"
+    # The largest difference of all steps, as a share; curves of different lengths are an error.
+    assert all(float(row[-1]) <= ROUNDING for row in rows[2:])
