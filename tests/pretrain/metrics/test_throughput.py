@@ -1,14 +1,31 @@
 """Throughput, share of the peak, cost, and the end of a budget."""
 
+import json
+import logging
 import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from torch import distributed as dist
 from transformers import LlamaConfig
 
 from anadil.core.errors import DataError, PreflightError
+from anadil.model.process_group import Group
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.pretrain.metrics.stragglers import (
+    AGAIN_S,
+    FEWEST,
+    IN_A_ROW,
+    SECTIONS,
+    WINDOW,
+    Stragglers,
+    slow_ranks,
+)
 from anadil.pretrain.metrics.throughput import (
     RunBudget,
     Throughput,
@@ -19,6 +36,7 @@ from anadil.pretrain.metrics.throughput import (
 )
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.pretrain import Faults
+from tests.kit.ranks import in_ranks
 
 ONE_B = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 
@@ -132,3 +150,238 @@ def test_the_recipe_gives_the_budget() -> None:
 
     assert (found.hours, found.usd) == (3, 10)
     assert found.usd_per_hour == pytest.approx(2 * 16.29)
+
+
+RATIO = 1.2
+CPU = torch.device("cpu")
+MEANS = np.array([0.010, 0.200, 0.004])
+"""Seconds per step in data, compute, save."""
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
+
+
+def rows_of(
+    means: np.ndarray, probes: Sequence[float] | None = None, whole_s: float = 0.2
+) -> list[list[float]]:
+    """With what goes beside the sections: compute with its waits, and the time of the probe."""
+    probed = [0.0] * len(means) if probes is None else probes
+    return [[*row.tolist(), whole_s, probe] for row, probe in zip(means, probed, strict=True)]
+
+
+def simulated(random: np.random.Generator, ranks: int, noise: float = 0.05) -> np.ndarray:
+    """Mean own work of each process over a window, each step uniformly noisy."""
+    steps = MEANS * random.uniform(1 - noise, 1 + noise, size=(WINDOW, ranks, len(SECTIONS)))
+    means: np.ndarray = steps.mean(axis=0)
+    return means
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 256])
+def test_noise_of_five_percent_names_nobody(ranks: int) -> None:
+    random = np.random.default_rng(ranks)
+
+    named = [slow_ranks(rows_of(simulated(random, ranks)), RATIO) for _ in range(200)]
+
+    assert not any(named)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16, 256])
+@pytest.mark.parametrize("section", SECTIONS)
+def test_a_process_that_is_half_slower_is_named_with_its_section(ranks: int, section: str) -> None:
+    random = np.random.default_rng(ranks)
+    at = SECTIONS.index(section)
+    excess = 0.5 * MEANS.sum()
+    hits = 0
+
+    for _ in range(100):
+        slow = int(random.integers(ranks))
+        means = simulated(random, ranks)
+        means[slow, at] += excess
+        found = slow_ranks(rows_of(means), RATIO)
+        hits += list(found) == [(slow, section)]
+
+    assert hits == 100
+
+
+def test_two_slow_processes_of_eight_are_both_named() -> None:
+    means = np.tile(MEANS, (8, 1))
+    means[2, 0] += 0.1
+    means[5, 1] += 0.2
+
+    found = slow_ranks(rows_of(means), RATIO)
+
+    assert list(found) == [(2, "data"), (5, "compute")]
+    assert "takes 1.93 x the median" in found[5, "compute"]
+    assert "compute 400 ms a step, median 200 ms;" in found[5, "compute"]
+
+
+def test_differences_of_a_few_milliseconds_name_nobody() -> None:
+    means = np.array([[0.001, 0.002, 0.0], [0.001, 0.006, 0.0]])
+
+    assert slow_ranks(rows_of(means), RATIO) == {}
+
+
+def test_a_slow_gpu_is_named_by_its_probe_though_all_wait_equally_long() -> None:
+    means = np.tile(MEANS, (4, 1))
+
+    found = slow_ranks(rows_of(means, [0.002, 0.002, 0.003, 0.002]), RATIO)
+
+    assert list(found) == [(2, "compute")]
+    assert "compute 300 ms a step" in found[2, "compute"]
+
+
+def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
+    means = np.tile([0.010, 0.020, 0.0], (4, 1))
+    means[1, 1] += 0.150
+
+    found = slow_ranks(rows_of(means, [0.002] * 4), RATIO)
+
+    assert list(found) == [(1, "compute")]
+    assert "compute 350 ms a step, median 200 ms;" in found[1, "compute"]
+
+
+def test_noise_of_probes_and_hosts_names_nobody() -> None:
+    random = np.random.default_rng(5)
+    for _ in range(200):
+        means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
+
+        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == {}
+
+
+def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:
+    clock = Clock()
+    meter = Stragglers(Group(), RATIO, CPU, now=clock.now)
+    with meter.section("compute"):
+        clock.seconds += 2
+        with meter.section(None):
+            clock.seconds += 30
+        with meter.section("data"):
+            clock.seconds += 1
+        clock.seconds += 1
+    clock.seconds += 50
+    meter.step_done()
+
+    assert meter.times() == {"data": 1, "compute": 3, "save": 0}
+
+
+def test_only_the_last_steps_count() -> None:
+    clock = Clock()
+    meter = Stragglers(Group(), RATIO, CPU, now=clock.now)
+    for step in range(2 * WINDOW):
+        with meter.section("compute"):
+            clock.seconds += 10 if step < WINDOW else 1
+        meter.step_done()
+
+    assert meter.times()["compute"] == 1
+
+
+class Recorded(Stragglers):
+    """Gathers what the test says."""
+
+    def __init__(self, rows: list[list[float]], steps: int = WINDOW, device: str = "cuda") -> None:
+        self.clock = Clock()
+        super().__init__(Group(), RATIO, torch.device(device), now=self.clock.now)
+        self.rows = rows
+        for _ in range(steps):
+            self.step_done()
+
+    def _gathered(self, mine: Sequence[float]) -> list[tuple[float, ...]]:
+        return [tuple(row) for row in self.rows]
+
+
+def late(rank: int, excess_s: float = 0.15) -> list[list[float]]:
+    """Four processes, of which one waits for its data."""
+    means = np.tile(MEANS, (4, 1))
+    means[rank, 0] += excess_s
+    return rows_of(means)
+
+
+def test_a_case_is_told_once_an_hour(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3))
+
+    with caplog.at_level(logging.WARNING):
+        for rank in (3, 3, 0, 3):
+            meter.rows = late(rank) if rank else late(3, 0.0)
+            found = meter.compare()
+        told = [record.getMessage() for record in caplog.records]
+        meter.clock.seconds += AGAIN_S
+        meter.compare()
+
+    assert found.ratio == pytest.approx(0.364 / 0.214)
+    said = (
+        "process 3 takes 1.70 x the median of the processes for its own work: data 160 ms a step, "
+        "median 10.0 ms; check its node's disk and CPUs"
+    )
+    assert told == [said]
+    assert [record.getMessage() for record in caplog.records] == [said, said]
+
+
+def test_on_shared_cpus_only_who_stays_slow_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    meter = Recorded(late(3), device="cpu")
+
+    with caplog.at_level(logging.WARNING):
+        for step in range(60):  # whoever has to wait for the CPU, now this one and now that one
+            meter.rows = late(step % 4)
+            found = meter.compare()
+        noise = len(caplog.records)
+        meter.rows = late(2)
+        for _ in range(IN_A_ROW + 5):
+            meter.compare()
+
+    assert len(found.slow) == 1  # for the metrics it counts all the same
+    assert noise == 0
+    assert [record.getMessage()[:9] for record in caplog.records] == ["process 2"]
+
+
+def test_nobody_is_named_in_the_first_steps() -> None:
+    slow = np.tile(MEANS, (4, 1))
+    slow[0, 1] *= 3
+
+    assert Recorded(rows_of(slow), FEWEST - 1).compare().slow == {}
+    assert len(Recorded(rows_of(slow), FEWEST).compare().slow) == 1
+
+
+def test_a_process_alone_is_its_own_median() -> None:
+    meter = Stragglers(Group(), RATIO, CPU)
+    for _ in range(WINDOW):
+        with meter.section("compute"):
+            pass
+        meter.step_done()
+
+    found = meter.compare()
+
+    assert found.slow == {}
+    assert found.ratio == 1
+
+
+def one_of_two_is_slow(rank: int, root: str) -> None:
+    logging.basicConfig(level=logging.WARNING, filename=f"{root}/rank-{rank}.log")
+    meter = Stragglers(Group(rank=rank, size=2, host=dist.new_group(backend="gloo")), RATIO, CPU)
+    for _ in range(20):
+        with meter.section("data"):
+            time.sleep(0.002)
+        with meter.section("compute"):
+            time.sleep(0.03 if rank == 1 else 0.015)
+            with meter.section(None):
+                dist.all_reduce(torch.zeros(1))
+        meter.step_done()
+    for _ in range(3):
+        found = meter.compare()
+    Path(root, f"rank-{rank}.json").write_text(json.dumps(list(found.slow)))
+
+
+def test_of_two_processes_over_gloo_both_learn_which_one_is_slow(tmp_path: Path) -> None:
+    in_ranks(one_of_two_is_slow, 2, str(tmp_path))
+
+    assert [json.loads((tmp_path / f"rank-{rank}.json").read_text()) for rank in range(2)] == [
+        [[1, "compute"]],
+        [[1, "compute"]],
+    ]
+    said = [(tmp_path / f"rank-{rank}.log").read_text() for rank in range(2)]
+    assert "process 1 takes" in said[0]
+    assert said[1] == ""
