@@ -1,11 +1,14 @@
 """A whole run that meets a fault: what it does, what it says, and how it resumes."""
 
 import json
+import math
 import os
 import shutil
 import signal
 import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,8 +22,10 @@ from anadil.core.errors import (
     RetryableError,
     Stopped,
 )
+from anadil.model.process_group import Group
 from anadil.pretrain.resilience.watchdog import Watchdog
-from tests.kit.fault_injection import VARIABLE, run
+from anadil.pretrain.state import State
+from tests.kit.fault_injection import VARIABLE, FaultInjection, faults_from_environment, run
 from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
@@ -32,6 +37,7 @@ from tests.kit.pretraining import (
     run_in_child,
     run_in_several,
 )
+from tests.kit.ranks import Fork, run_script
 
 NAN = json.dumps({"nan": {"step": 8}})
 
@@ -218,3 +224,82 @@ def test_a_copy_on_the_machine_s_disk_is_newer_than_the_durable_one(
     assert losses(tmp_path / "a/out") == losses(whole)
     time = json.loads((tmp_path / "a/out/training.json").read_text())["time"]
     assert time["starts"] == 2
+
+
+def loss_in(step: int, faults: FaultInjection, rank: int) -> float:
+    state, trainer = State(step=step - 1, tokens=0, seconds=0.0), None
+    training: Any = SimpleNamespace(group=Group(rank=rank), trainer=trainer, state=state)
+    faults.training = training
+    faults.on_section("forward")
+    return float(faults.loss(torch.tensor(2.0)))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "not JSON"),
+        ('{"explode": {"step": 1}}', "explode: Extra inputs are not permitted"),
+        ('{"nan": {"step": 0}}', "nan.step: must be above 0"),
+        ('{"nan": {"step": 1, "section": "lunch"}}', "nan.section: must be 'start'"),
+        ("[]", "all: must be a table of keys"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+
+    with pytest.raises(RecipeError) as caught:
+        faults_from_environment()
+
+    assert str(caught.value).startswith(f"{VARIABLE}: ")
+    assert words in str(caught.value)
+
+
+def test_faults_are_announced_and_happen_once_on_their_rank_and_step(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert faults_from_environment() is None
+    assert not caplog.text
+    monkeypatch.setenv(
+        VARIABLE, '{"nan": {"step": 5, "rank": 1}, "spike": {"step": 6, "factor": 10, "rank": 1}}'
+    )
+    faults = faults_from_environment()
+    assert faults is not None
+
+    losses = [loss_in(step, FaultInjection(faults), rank=0) for step in (5, 6)]
+    mine = FaultInjection(faults)
+    losses += [loss_in(step, mine, rank=1) for step in (4, 5, 5, 6)]
+
+    assert "ANADIL_INJECT is set: this run causes faults on purpose" in caplog.text
+    assert losses[:3] + losses[4:] == [2.0, 2.0, 2.0, 2.0, 20.0]
+    assert math.isnan(losses[3])
+
+
+FAULTS = Path(__file__).parents[3] / "benchmarks/faults"
+
+
+def told_by(folder: Path, script: str, *arguments: str) -> dict[str, Any]:
+    """The figures that a script of the benchmark prints; what it says if it is not content with them."""
+    log = folder / "log"
+    code = Fork(partial(run_script, FAULTS / script, *arguments), log).wait()
+    said = log.read_text(encoding="utf-8")
+    assert code == 0, said
+    told: dict[str, Any] = json.loads(said[said.rindex("\n{") :] if "\n{" in said else said)
+    return told
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights(tmp_path: Path) -> None:
+    told = told_by(
+        tmp_path, "kills.py", "--kills", "3", "--seed", "5", "--steps", "20", "--layouts", "shards"
+    )
+
+    assert (told["kills"], told["survived"]) == (3, 3)
+    assert told["runs"] == told["bit-equal runs"] > 0
+    assert told["steps lost"]["max"] <= 2 * told["checkpoint every"]
+
+
+@pytest.mark.slow
+def test_flipped_bits_of_a_real_checkpoint_are_noticed(tmp_path: Path) -> None:
+    told = told_by(tmp_path, "flips.py", "--flips", "20", "--seed", "1")
+
+    assert told["noticed, and the checkpoint before taken"] == 20
