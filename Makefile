@@ -20,7 +20,6 @@ test: .venv/installed-dev
 # compiled kernels, which no tracer sees, by running their tests once more as Python. PYTEST as for `make test`.
 COMPILED_TESTS := tests/clean/test_statistics.py tests/clean/test_judge.py tests/clean/test_ng_words.py \
 	tests/clean/test_swallow.py tests/tokenizer/test_bpe.py tests/tokenizer/test_pretokens.py \
-	tests/tokenizer/test_word_counts.py \
 	$(addprefix tests/clean/test_dedup.py::test_,a_text_shorter_than_a_shingle_has_keys \
 	exact_keys_are_equal_where_case_and_white_space_alone_differ) -k "not time_grows and not megabyte and not second_process"
 .PHONY: coverage
