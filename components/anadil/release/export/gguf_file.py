@@ -16,7 +16,8 @@ from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.family import Gguf
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export import gguf_shape, gguf_tensors
+from anadil.release.export.gguf_shape import SLIDING, context_length, gguf_family, head_size, key_value_heads, layer_types, rotation, window_period
+from anadil.release.export.gguf_tensors import converted, gguf_names, gguf_type, llama3_factors, num_bytes, packed
 from anadil.release.export.gguf_refusal import check_gguf
 from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
 
@@ -49,13 +50,13 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     check_fit(directory)
     config = read_config(directory)
     vocabulary = read_vocabulary(directory, config.vocab_size)
-    kind = gguf_shape.gguf_family(config)
+    kind = gguf_family(config)
     assert kind is not None, "refused before"
     weights = SafetensorsFiles(directory)
-    names = gguf_tensors.gguf_names(weights, config, kind)
+    names = gguf_names(weights, config, kind)
     requested = PRECISIONS[precision] if precision else None
     types = {
-        each: gguf_tensors.gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names
+        each: gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names
     }
     writer = GGUFWriter(out, kind.architecture)
     try:
@@ -74,13 +75,13 @@ def _write_tensors(
     writer: GGUFWriter, weights: SafetensorsFiles, names: Mapping[str, str], types: Mapping[str, Type],
     config: PreTrainedConfig, kind: Gguf, out: Path,
 ) -> None:  # fmt: skip
-    scaling = gguf_shape.rotation(config)
-    factors = gguf_tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
-    sizes = {each: gguf_tensors.num_bytes(weights.shape(each), types[each]) for each in names}
+    scaling = rotation(config)
+    factors = llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+    sizes = {each: num_bytes(weights.shape(each), types[each]) for each in names}
     check_space(out, sum(sizes.values()))
-    for each, gguf_name in names.items():
+    for each, name in names.items():
         writer.add_tensor_info(
-            gguf_name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
+            name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
         )
     if factors is not None:
         writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
@@ -88,9 +89,9 @@ def _write_tensors(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     with progress("writing GGUF", len(names)) as bar:
-        for each, gguf_name in names.items():
-            tensor = gguf_tensors.converted(gguf_name, weights.read(each), config, kind)
-            writer.write_tensor_data(gguf_tensors.packed(tensor, types[each], each))
+        for each, name in names.items():
+            tensor = converted(name, weights.read(each), config, kind)
+            writer.write_tensor_data(packed(tensor, types[each], each))
             bar.advance()
     if factors is not None:
         writer.write_tensor_data(factors)
@@ -102,29 +103,29 @@ def _write_tensors(
 
 
 def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
-    size = gguf_shape.head_size(config)
+    size = head_size(config)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(gguf_shape.context_length(config, kind))
+    writer.add_context_length(context_length(config, kind))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(gguf_shape.key_value_heads(config))
+    writer.add_head_count_kv(key_value_heads(config))
     writer.add_key_length(size)
     writer.add_value_length(size)
     for key, source in kind.numbers.items():
         value = getattr(config, source, None) if isinstance(source, str) else source
         if value is not None:
             writer.add_float32(f"{kind.architecture}.{key}", value)
-    if kind.windows != "none" and gguf_shape.SLIDING in gguf_shape.layer_types(config):
+    if kind.windows != "none" and SLIDING in layer_types(config):
         writer.add_sliding_window(config.sliding_window)
-        period = gguf_shape.window_period(config)
+        period = window_period(config)
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
-    scaling = gguf_shape.rotation(config)
+    scaling = rotation(config)
     writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(scaling["rope_theta"])
-    if local := config.rope_parameters.get(gguf_shape.SLIDING):
+    if local := config.rope_parameters.get(SLIDING):
         writer.add_rope_freq_base_swa(local["rope_theta"])
     if scaling["rope_type"] not in SCALINGS:
         return

@@ -18,7 +18,7 @@ from transformers import PreTrainedConfig
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Gguf, ModuleNames
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export import gguf_shape
+from anadil.release.export.gguf_shape import head_size, key_value_heads
 
 HEAD = ModuleNames().tables[1]
 CONSTANTS = (".rotary_emb.inv_freq",)
@@ -88,9 +88,9 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
     if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
         # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's.
         is_27b = config.num_hidden_layers == 62
-        width = config.hidden_size / config.num_attention_heads if is_27b else gguf_shape.head_size(config)
+        width = config.hidden_size / config.num_attention_heads if is_27b else head_size(config)
         tensor = tensor * math.sqrt(width / scalar)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": gguf_shape.key_value_heads(config)}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": key_value_heads(config)}
     if not kind.turns_neighbours or part not in heads:
         return tensor
     pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
@@ -102,7 +102,7 @@ def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDAr
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    size = gguf_shape.head_size(config)
+    size = head_size(config)
     frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
