@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.model.load import load_tokenizer
-from anadil.release.export import export_model, gguf_tensors
+from anadil.release.export import export_model
 from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from anadil.release.model_source import ModelSource, find_model
 from tests.kit.families import make_family
@@ -159,7 +159,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(gguf_tensors, "packed", full)
+    monkeypatch.setattr("anadil.release.export.gguf_file.packed", full)
     monkeypatch.setattr(shutil, "copyfile", full)
 
     code = export(adapter, tmp_path / "out", *options)
@@ -186,11 +186,11 @@ KILLED = """
 import sys, time
 from anadil.release.export import gguf_tensors
 from anadil.cli.main import main
-packed = gguf_tensors.packed
+packed = gguf_file.packed
 def slowly(*arguments):
     time.sleep(0.2)
     return packed(*arguments)
-gguf_tensors.packed = slowly
+gguf_file.packed = slowly
 sys.exit(main(["export", sys.argv[1], "--format", "gguf", "--out", sys.argv[2]]))
 """
 
