@@ -6,7 +6,8 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.release.registry.client import RegisteredModel
-from anadil.release.registry.promotion import check_promotable, target_alias
+from anadil.release.registry.gate_verdict import check_promotable
+from anadil.release.registry.promotion import target_alias
 from tests.kit.promotable import model
 from tests.kit.releasing import week
 

@@ -11,7 +11,7 @@ from anadil.core.errors import GateError, IntegrityError
 from anadil.recipe.sections import Recipe
 from anadil.release.compare.run_facts import _neighbours
 from anadil.release.model_source import find_model
-from anadil.release.registry.promotion import check_promotable
+from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.trace.lineage import trace
 from anadil.report.model_card import model_card
 from anadil.runtime.cache_key import base_files

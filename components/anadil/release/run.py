@@ -21,7 +21,7 @@ from anadil.core.candidates import BY_NAME
 from anadil.core.errors import PreflightError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
-from anadil.release.registry.promotion import Promotable, check_promotable
+from anadil.release.registry.gate_verdict import Promotable, check_promotable
 from anadil.release.release_record import FILE, ReleaseRecord
 from anadil.report.read import Json, table_of
 from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name

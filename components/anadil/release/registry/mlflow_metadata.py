@@ -18,7 +18,7 @@ from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import AnadilError
 from anadil.core.format import number
 from anadil.release.registry.client import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
-from anadil.release.registry.promotion import Promotable
+from anadil.release.registry.gate_verdict import Promotable
 from anadil.report.model_card import model_card
 from anadil.report.read import field
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
