@@ -11,8 +11,7 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import IntegrityError
 from anadil.evaluate import bootstrap
-from anadil.release.compare.comparison import Comparison, compare
-from anadil.release.compare.score_pairs import ScorePair
+from anadil.release.compare.comparison import Comparison, ScorePair, compare
 from tests.kit import compared_run
 from tests.kit.compared_run import make_run, recipe, scores
 
