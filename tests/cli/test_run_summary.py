@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.runs.run_summary import figure_lines, summary_lines
+from anadil.cli.runs.run import figure_lines, summary_lines
 from anadil.recipe.sections import Recipe
 from tests.kit import report_run
 
