@@ -1,16 +1,56 @@
 """`anadil list`: the runs of a work directory and of a store."""
 
 import argparse
+import json
 import logging
+import os
 import shlex
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.uri import MANIFEST
 from anadil.cli.options import add_output_option, place
-from anadil.cli.output import print_json
-from anadil.core.errors import RecipeError
+from anadil.cli.output import print_json, print_lines
+from anadil.core.errors import DataError, RecipeError
+from anadil.core.format import counted, human_bytes, with_article
+from anadil.core.stages import FLOW
+from anadil.release.compare.comparison import compare
 from anadil.release.runs import COLUMNS, NUMBERS, WORK, list_runs
 from anadil.release.text_table import text_table
+
+KINDS = {*(stage.writes for stage in FLOW), "counts"}
+"""Artifacts of stages, and the word counts of the tokenizer stage."""
+
+
+def add_remove(name: str, commands: Any, text: str) -> None:
+    """Add the command's options."""
+    command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
+    command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
+    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    command.set_defaults(command=remove)
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove artifacts, each with all that lies in its place."""
+    for uri in options.uri:
+        manifest = artifact.read_manifest(uri)
+        if manifest is None:
+            raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
+        if manifest.kind not in KINDS:
+            raise DataError(
+                f"{uri}: holds {with_article(manifest.kind)}, which is not an artifact of a stage; nothing is removed"
+            )
+    for uri in options.uri:
+        sizes = storage.store(uri).directory_sizes(uri)
+        what = f"{uri}: {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}"
+        if options.dry_run:
+            log.info("would remove %s", what)
+            continue
+        storage.store(uri).remove_directory(uri)
+        log.info("removed %s", what)
+    return 0
+
 
 log = logging.getLogger(__name__)
 
@@ -57,3 +97,83 @@ def show_runs(options: argparse.Namespace) -> int:
             here,
         )
     return 0
+
+
+RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
+
+
+def add_compare(name: str, commands: Any, text: str) -> None:
+    """Add the command's options."""
+    command = commands.add_parser(name, help=text, description=f"{text}; differences are B minus A")
+    command.add_argument("a", metavar="A", help=RUN)
+    command.add_argument("b", metavar="B", help="the other run")
+    add_run_places(command)
+    add_output_option(command)
+    command.set_defaults(command=show_comparison)
+
+
+def show_comparison(options: argparse.Namespace) -> int:
+    """Print a comparison."""
+    result = compare(options.a, options.b, work=options.work, root=options.root)
+    if options.output == "json":
+        print_json(result.to_dict())
+    else:
+        print_lines(result.lines())
+    return 0
+
+
+def add_trace(name: str, commands: Any, text: str) -> None:
+    """Put the command among those of `anadil`."""
+    help_text = f"{text}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
+    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = (
+        "model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+    )
+    command.add_argument("model", metavar="MODEL", help=help_text)
+    help_text = "document to look up in the training data: an id, a URL, a source such as news.jsonl:17, or a file with one of these a line"
+    command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip
+    help_text = "further storage root to search for artifacts"
+    command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=help_text)
+    help_text = "also write a public summary of the training content, by the template of the EU's AI Office"
+    command.add_argument("--summary", type=place, metavar="FILE.md", help=help_text)
+    help_text = "write the summary of a small or medium enterprise, which lists fewer domains"
+    command.add_argument("--sme", action="store_true", help=help_text)
+    help_text = "also write id, source and URL of every document that it was trained on, as JSON lines"
+    command.add_argument("--list", type=place, metavar="FILE.jsonl", help=help_text)
+    add_output_option(command)
+    command.set_defaults(command=trace)
+
+
+def trace(options: argparse.Namespace) -> int:
+    """Print the trace, then refuse a broken chain."""
+    from anadil.artifacts.storage import LocalStore
+    from anadil.preflight.packages import require_packages
+
+    require_packages("clean")
+    from anadil.release.trace.lineage import trace as follow
+    from anadil.release.trace.training_summary import training_summary
+
+    result = follow(options.model, roots=options.root, documents=options.document)
+    if options.output == "json":
+        print_json(result.as_json())
+    else:
+        print_lines(result.lines())
+    if options.summary:
+        text = training_summary(result, is_sme=options.sme)
+        LocalStore().write(options.summary, text.encode(errors="replace"))
+    if options.list:
+        _write_list(result, Path(options.list))
+    result.check()
+    return 0
+
+
+def _write_list(result: Any, path: Path) -> None:
+    """Write the documents one at a time, beside, then rename."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("w", encoding="utf-8", errors="replace") as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in result.list_documents())
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
