@@ -352,10 +352,6 @@ def test_a_pipeline_has_the_name_of_a_yaml_file(tmp_path: Path, capsys: pytest.C
         (["pretrian", "--recipe", "x"], "did you mean 'pretrain'?"),
         (["clean", "explan", "x"], "anadil clean: error: 'explan' is not a command; did you mean 'explain'?"),
         (["tokenizer", "inspekt", "a"], "did you mean 'inspect'?"),
-        (
-            ["clean", "fit", "--good", "x"],
-            "'fit' was removed; use `anadil language learn NAME SAMPLE --bad FILE`",
-        ),
     ],
 )
 def test_a_slip_in_a_command_is_answered_with_the_nearest(

@@ -1,13 +1,19 @@
-"""`anadil run`: the whole pipeline on this machine."""
+"""`anadil run`: the whole pipeline on this machine, and what it came to."""
 
 import argparse
+import json
 import logging
 import os
+import shlex
+import shutil
 import sys
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.artifacts import storage
+from anadil.artifacts.uri import join
 from anadil.cli.options import (
     add_output_option,
     add_recipe_argument,
@@ -19,34 +25,26 @@ from anadil.cli.options import (
 )
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
-from anadil.core.errors import INTERRUPTED, Stopped
-from anadil.core.stage import Stage
-from anadil.core.stages import STAGES
-from anadil.recipe.load import load_recipe
-from anadil.recipe.sections import Recipe
-from anadil.runtime.entry_point import add_remake_option
-from anadil.runtime.job import is_kept
-from anadil.runtime.run_record import recipe_name
-
-if TYPE_CHECKING:
-    from anadil_pipelines.laptop import StepResults
-import json
-import shlex
-import shutil
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
-
-from anadil.artifacts import storage
-from anadil.artifacts.uri import join
 from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
+from anadil.core.errors import INTERRUPTED, Stopped
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
+from anadil.core.stage import Stage
+from anadil.core.stages import STAGES
+from anadil.core.table import Table
+from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.release.text_table import text_table
 from anadil.report.read import Json, field, table_of
 from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
+from anadil.runtime.entry_point import add_remake_option
+from anadil.runtime.job import is_kept
+from anadil.runtime.run_record import recipe_name
 from anadil.runtime.tracking_spool import WANDB_STATE, tracker_address
+
+if TYPE_CHECKING:
+    from anadil_pipelines.laptop import StepResults
 
 log = logging.getLogger(__name__)
 
@@ -276,4 +274,4 @@ def figure_lines(scores: Json) -> Iterator[str]:
         values = [number(field(item, path)) for item in candidates.values()]
         if any(value is not None for value in values):
             rows.append((label, *(DASH if value is None else say(value) for value in values)))
-    yield from text_table(("", *candidates), rows, range(1, len(candidates) + 1)) if rows else ()
+    yield from Table("Scores", ("", *candidates), rows).lines()

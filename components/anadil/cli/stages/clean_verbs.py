@@ -1,4 +1,4 @@
-"""`anadil clean explain | diff | verify`: trace a document, compare corpora, verify one."""
+"""`anadil clean explain | diff | verify | plan`: trace a document, compare corpora, verify one, estimate a run."""
 
 import argparse
 import sys
@@ -30,8 +30,6 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
 
 
 def _add_explain(command: argparse.ArgumentParser) -> None:
-    from anadil.runtime.entry_point import add_recipe_options, add_source_option
-
     text = "record to trace, such as news.jsonl:17, as in rejected/ or by its path; a file alone means its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)

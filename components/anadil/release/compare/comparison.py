@@ -13,9 +13,9 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.install import install
 from anadil.core.log import masked
+from anadil.core.table import Table
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
 from anadil.release.runs import WORK
-from anadil.release.text_table import text_table
 from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
@@ -276,7 +276,6 @@ def _ends(value: object) -> tuple[float, float] | None:
 WIDTH = 110
 MAX_VALUE = 60
 COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
-NUMBERS = (2, 3, 4, 5, 6)
 DECIDING = (
     ("adapted", "bits_per_byte", "held-out text"),
     ("merged", "bits_per_byte", "held-out text"),
@@ -346,7 +345,7 @@ class Comparison:
         rows = [_cells(pair) for pair in self.scores if pair.difference != 0]
         if rows:
             yield from ("", "Scores")
-            yield from text_table(COLUMNS, rows, NUMBERS)
+            yield from Table("Scores", COLUMNS, rows, words=(1, 7)).lines()
         if same := len(self.scores) - len(rows):
             yield f"{same} further figures are the same in both."
 

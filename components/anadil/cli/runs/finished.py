@@ -1,9 +1,8 @@
-"""`anadil list`: the runs of a work directory and of a store."""
+"""`anadil list`, `compare`, `trace` and `remove`: what runs have left."""
 
 import argparse
 import json
 import logging
-import os
 import shlex
 from pathlib import Path
 from typing import Any
@@ -13,49 +12,19 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.cli.options import add_output_option, place
 from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.files import atomic_file, write_atomic
 from anadil.core.format import counted, human_bytes, with_article
 from anadil.core.stages import FLOW
 from anadil.release.compare.comparison import compare
-from anadil.release.runs import COLUMNS, NUMBERS, WORK, list_runs
-from anadil.release.text_table import text_table
-
-KINDS = {*(stage.writes for stage in FLOW), "counts"}
-"""Artifacts of stages, and the word counts of the tokenizer stage."""
-
-
-def add_remove(name: str, commands: Any, text: str) -> None:
-    """Add the command's options."""
-    command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
-    command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
-    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
-    command.set_defaults(command=remove)
-
-
-def remove(options: argparse.Namespace) -> int:
-    """Remove artifacts, each with all that lies in its place."""
-    for uri in options.uri:
-        manifest = artifact.read_manifest(uri)
-        if manifest is None:
-            raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
-        if manifest.kind not in KINDS:
-            raise DataError(
-                f"{uri}: holds {with_article(manifest.kind)}, which is not an artifact of a stage; nothing is removed"
-            )
-    for uri in options.uri:
-        sizes = storage.store(uri).directory_sizes(uri)
-        what = f"{uri}: {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}"
-        if options.dry_run:
-            log.info("would remove %s", what)
-            continue
-        storage.store(uri).remove_directory(uri)
-        log.info("removed %s", what)
-    return 0
-
+from anadil.release.runs import WORK, list_runs
 
 log = logging.getLogger(__name__)
 
 SHOWN = 20
 """Runs that are read unless more are asked for."""
+RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
+KINDS = {*(stage.writes for stage in FLOW), "counts"}
+"""Artifacts of stages, and the word counts of the tokenizer stage."""
 
 
 def add_list(name: str, commands: Any, text: str) -> None:
@@ -84,7 +53,7 @@ def show_runs(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json([run.to_dict() for run in runs])
     elif runs:
-        print("\n".join(text_table(COLUMNS, runs.rows(), NUMBERS)))
+        print_lines(runs.table().lines())
     if runs.hidden:
         log.info("%d of %d runs; --limit 0 shows all", len(runs), len(runs) + runs.hidden)
     if not runs:
@@ -97,9 +66,6 @@ def show_runs(options: argparse.Namespace) -> int:
             here,
         )
     return 0
-
-
-RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
 
 
 def add_compare(name: str, commands: Any, text: str) -> None:
@@ -146,7 +112,6 @@ def add_trace(name: str, commands: Any, text: str) -> None:
 
 def trace(options: argparse.Namespace) -> int:
     """Print the trace, then refuse a broken chain."""
-    from anadil.artifacts.storage import LocalStore
     from anadil.preflight.packages import require_packages
 
     require_packages("clean")
@@ -160,20 +125,41 @@ def trace(options: argparse.Namespace) -> int:
         print_lines(result.lines())
     if options.summary:
         text = training_summary(result, is_sme=options.sme)
-        LocalStore().write(options.summary, text.encode(errors="replace"))
+        write_atomic(Path(options.summary), text)
     if options.list:
-        _write_list(result, Path(options.list))
+        with (
+            atomic_file(Path(options.list)) as draft,
+            draft.open("w", encoding="utf-8", errors="replace") as file,
+        ):
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in result.list_documents())
     result.check()
     return 0
 
 
-def _write_list(result: Any, path: Path) -> None:
-    """Write the documents one at a time, beside, then rename."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with draft.open("w", encoding="utf-8", errors="replace") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in result.list_documents())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
+def add_remove(name: str, commands: Any, text: str) -> None:
+    """Add the command's options."""
+    command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
+    command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
+    command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
+    command.set_defaults(command=remove)
+
+
+def remove(options: argparse.Namespace) -> int:
+    """Remove artifacts, each with all that lies in its place."""
+    for uri in options.uri:
+        manifest = artifact.read_manifest(uri)
+        if manifest is None:
+            raise DataError(f"{uri}: no artifact there (no {MANIFEST}); nothing is removed")
+        if manifest.kind not in KINDS:
+            raise DataError(
+                f"{uri}: holds {with_article(manifest.kind)}, which is not an artifact of a stage; nothing is removed"
+            )
+    for uri in options.uri:
+        sizes = storage.store(uri).directory_sizes(uri)
+        what = f"{uri}: {counted(len(sizes), 'file')}, {human_bytes(sum(sizes.values()))}"
+        if options.dry_run:
+            log.info("would remove %s", what)
+            continue
+        storage.store(uri).remove_directory(uri)
+        log.info("removed %s", what)
+    return 0
