@@ -1,7 +1,5 @@
 import errno
-import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.core.files import file_lock
 from anadil.model.load import load_tokenizer
 from anadil.release.export import export_model
 from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
@@ -213,7 +212,9 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 
     assert code == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert names(tmp_path) == (
-        [] if number == signal.SIGTERM else ["out.gguf.partial", "out.gguf.partial/out.gguf"]
+        []
+        if number == signal.SIGTERM
+        else [".out.gguf.lock", "out.gguf.partial", "out.gguf.partial/out.gguf"]
     )
     assert export(adapter, out, "--format", "gguf") == 0
     assert {"Modelfile", "out.README.md", "out.gguf"} <= set(names(tmp_path))
@@ -223,13 +224,9 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 def test_two_exports_to_one_place_do_not_mix(
     adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "out.partial").mkdir()
-    other = os.open(tmp_path / "out.partial", os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
+    with file_lock(tmp_path / ".out.lock"):
+        code = export(adapter, tmp_path / "out")
 
-    code = export(adapter, tmp_path / "out")
-
-    os.close(other)
     assert code == 4
     assert "another export is writing there; wait for it" in capsys.readouterr().err
     assert export(adapter, tmp_path / "out") == 0

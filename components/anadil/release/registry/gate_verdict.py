@@ -14,7 +14,7 @@ from anadil import __version__
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest, verify
 from anadil.artifacts.find import artifacts_below, root_of
-from anadil.artifacts.mlmodel import MLMODEL, write_mlmodel
+from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
@@ -159,16 +159,9 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
     # or its logged model gets a small directory that names the path. Whoever loads the model has to see that path.
     inside = BY_KIND[model.manifest.kind].folder
     directory = join(model.uri, inside) if inside else model.uri
-    loads = (f"{inside}/{MLMODEL}" if inside else MLMODEL) in model.manifest.files
     logged = _logged_model_of(registry, model)
     run = (logged.source_run_id if logged else None) or _run_of(registry, model)
-    if "://" in model.uri or (loads and not registry.is_server):
-        if not loads:
-            log.warning(
-                "%s: has no file MLmodel, since an earlier release made it: mlflow.transformers cannot load it; "
-                "anadil chat and anadil export can",
-                directory,
-            )
+    if "://" in model.uri or not registry.is_server:
         return Source(source=directory, run_id=run, model_id=logged.model_id if logged and run else None)
     if run is None:
         created = run = _new_run(registry, model, experiment)
@@ -199,9 +192,7 @@ def _by_reference(
             client.log_artifacts(run, draft)
     log.info(
         "%s: a path, which MLflow's server does not take: it got what names it, and the weights stay there; who loads "
-        "the model has to see that path (with storage.root on S3 everybody does)"
-        if registry.is_server
-        else "%s: has no file MLmodel, since an earlier release made it: the registry got one that names the path",
+        "the model has to see that path (with storage.root on S3 everybody does)",
         directory,
     )
     source = join(root, path) if logged else f"runs:/{run}/{path}"
