@@ -237,7 +237,6 @@ def test_two_exports_to_one_place_do_not_mix(
     [
         (("--quantize", "q8_0"), 2, "--quantize q8_0: only with --format gguf"),
         (("--format", "gguf", "--quantize", "q8_0", "--precision", "bf16"), 2, "give one of them"),
-        (("--public",), 2, "--public: only with --push HUB_ID"),
         (("--out", "s3://bucket/x"), 2, "is no local path"),
         (("--out", "{adapter}/merged/x"), 2, "lies within {adapter}, whose files are not to change"),
         (("--out", "{adapter}"), 3, "holds files that are no artifact"),

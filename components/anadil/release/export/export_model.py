@@ -109,7 +109,9 @@ def export(
 def draft_of(out: Path) -> Iterator[Path]:
     """An empty directory beside a place for one export at a time, removed at the end unless it was renamed."""
     draft, place = out.with_name(f"{out.name}.partial"), out.with_name(f".{out.name}.lock")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    draft.mkdir(
+        parents=True, exist_ok=True
+    )  # first, since of a place that takes no files filelock says only "taken"
     lock = file_lock(place, 0)
     try:
         lock.acquire()
