@@ -41,7 +41,8 @@ from anadil.report.verdict import candidates_of, gate_verdict, released_name, us
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
 from anadil.runtime.run_record import recipe_name
-from anadil.runtime.tracking_spool import WANDB_STATE, tracker_address
+from anadil.runtime.trackers import STATE
+from anadil.runtime.tracking_spool import tracker_address
 
 if TYPE_CHECKING:
     from anadil_pipelines.laptop import StepResults
@@ -225,13 +226,13 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
 def _wandb_lines(spool: Path | None) -> Iterator[str]:
     """The run's page in W&B; of a run that was tracked offline, the command that sends it."""
     try:
-        state = table_of(json.loads((spool / WANDB_STATE).read_text(encoding="utf-8")) if spool else {})
+        state = table_of(json.loads((spool / STATE).read_text(encoding="utf-8")) if spool else {})
     except (OSError, ValueError):
         return
     if state.get("page"):
         yield f"tracking: {state['page']}"
-    elif state.get("folder"):
-        yield f"tracking: wandb sync {shlex.quote(str(state['folder']))}"
+    elif state.get("files"):
+        yield f"tracking: wandb sync {shlex.quote(str(state['files']))}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:
