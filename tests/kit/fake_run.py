@@ -46,7 +46,7 @@ from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
-from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.pretrain import Parallelism, Phase, Pretrain

@@ -26,8 +26,7 @@ from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
-from anadil.model.load import load_tokenizer
-from anadil.model.placement import load_placed
+from anadil.model.load import load_placed, load_tokenizer
 from anadil.model.tiny import base_model
 from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from

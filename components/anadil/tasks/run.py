@@ -17,8 +17,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import CANDIDATES
 from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
-from anadil.model.load import load_tokenizer
-from anadil.model.placement import free_memory, load_placed
+from anadil.model.load import free_memory, load_placed, load_tokenizer
 from anadil.model.tiny import base_model
 from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from
