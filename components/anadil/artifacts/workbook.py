@@ -56,7 +56,7 @@ def open_workbook(file: ReadableFile, name: str, column: str = "") -> Iterator["
 
 
 def _content(stream: BinaryIO, name: str) -> dict[str, Any]:
-    """What the other process has read of a workbook."""
+    """Let another process read a workbook, and return what is shown of it."""
     if (size := stream.seek(0, io.SEEK_END)) > MAX_BYTES:
         raise DataError(
             f"{name}: has {human_bytes(size)}, more than {human_bytes(MAX_BYTES)}; save it as .csv"
