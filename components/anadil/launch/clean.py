@@ -2,7 +2,7 @@
 
 import sys
 
-from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+from anadil.launch.kubernetes.engines import CLUSTER_ENGINES
 from anadil.runtime.entry_point import main
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
         from anadil.launch.sagemaker.backend import SageMakerBackend
 
         return SageMakerBackend(region=region)
-    from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
+    from anadil.launch.kubernetes.backend import KubernetesBackend
 
     return KubernetesBackend(kind=name, namespace=namespace)
 

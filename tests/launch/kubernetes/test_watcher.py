@@ -9,12 +9,12 @@ import pytest
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.job import SPEC_ANNOTATION
 from anadil.launch.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
-from anadil.launch.kubernetes.api import connection
-from anadil.launch.kubernetes.api.client import Api
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
-from anadil.launch.kubernetes.jobs.create import workflow_owner
-from anadil.launch.kubernetes.jobs.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
-from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.launch.kubernetes import connection
+from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.backend import KubernetesBackend
+from anadil.launch.kubernetes.create import workflow_owner
+from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
+from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
 from tests.kit.following import QUICK, Scene, begin, shown

@@ -9,15 +9,15 @@ from urllib.parse import quote, urlencode
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import ApiObject, JobKind
-from anadil.launch.kubernetes.api.connection import connect, short
-from anadil.launch.kubernetes.api.errors import (
+from anadil.launch.kubernetes.connection import connect, short
+from anadil.launch.kubernetes.errors import (
     AGAIN,
     ApiCall,
     ErrorResponse,
     error_from_response,
     error_response,
 )
-from anadil.launch.kubernetes.api.pods import Worker, read_workers
+from anadil.launch.kubernetes.pods import Worker, read_workers
 
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 MERGE_PATCH = "application/merge-patch+json"

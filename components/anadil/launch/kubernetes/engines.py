@@ -10,7 +10,7 @@ from anadil.runtime.job import Engines, Job
 
 
 def _indexed_job(job: Job) -> Executor:
-    from anadil.launch.kubernetes.executors.clean_pods import IndexedJob
+    from anadil.launch.kubernetes.clean_pods import IndexedJob
 
     return IndexedJob(job.recipe, job.work)
 
@@ -19,7 +19,7 @@ def _ray(job: Job) -> Executor:
     """Return Ray; a pod without RAY_ADDRESS makes a cluster for the run."""
     if ADDRESS_VARIABLE in os.environ or "KUBERNETES_SERVICE_HOST" not in os.environ:
         return RayTasks(job.recipe.clean.workers, job.work)
-    from anadil.launch.kubernetes.executors.clean_pods import RayCluster
+    from anadil.launch.kubernetes.clean_pods import RayCluster
 
     return RayTasks(job.recipe.clean.workers, job.work, RayCluster(job))
 

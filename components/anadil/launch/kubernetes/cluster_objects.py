@@ -7,7 +7,7 @@ from typing import Any
 from anadil.core.format import amount, counted
 from anadil.launch.job import TrainingJob
 from anadil.launch.kinds import ApiObject, annotations, labels
-from anadil.launch.kubernetes.api.client import Api, Refused
+from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
 from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
 from anadil.preflight.check import CheckResult, failed, passed, skipped

@@ -8,14 +8,14 @@ from anadil.core.errors import DataError
 from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
-from anadil.launch.kubernetes.api.client import JobApi, RetryPolicy
-from anadil.launch.kubernetes.api.pods import parse_time
-from anadil.launch.kubernetes.jobs.create import cancel_on_signal, find_or_create
-from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
-from anadil.launch.kubernetes.jobs.ledger import JobLedger
-from anadil.launch.kubernetes.jobs.pending import pending_message, queue_message
-from anadil.launch.kubernetes.jobs.pod_log import PodLog
-from anadil.launch.kubernetes.jobs.watcher import Pace, Watcher
+from anadil.launch.kubernetes.client import JobApi, RetryPolicy
+from anadil.launch.kubernetes.pods import parse_time
+from anadil.launch.kubernetes.create import cancel_on_signal, find_or_create
+from anadil.launch.kubernetes.diagnosis import find_root_cause
+from anadil.launch.kubernetes.ledger import JobLedger
+from anadil.launch.kubernetes.pending import pending_message, queue_message
+from anadil.launch.kubernetes.pod_log import PodLog
+from anadil.launch.kubernetes.watcher import Pace, Watcher
 from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
 
 BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.

@@ -21,7 +21,7 @@ from typing import Any
 
 from anadil.launch.job import DOMAIN
 from anadil.launch.kinds import ApiObject, JobKind, annotations
-from anadil.launch.kubernetes.api.pods import ContainerFailure, Worker, parse_time
+from anadil.launch.kubernetes.pods import ContainerFailure, Worker, parse_time
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from anadil.core.errors import AnadilError, RecipeError, RetryableError, Stopped
 from anadil.launch.backend import RESUME_HINT
 from anadil.launch.job import RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
-from anadil.launch.kubernetes.api.client import ONCE, Api, JobApi
-from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause
-from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE, JobLedger
-from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.launch.kubernetes.client import ONCE, Api, JobApi
+from anadil.launch.kubernetes.diagnosis import find_root_cause
+from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
+from anadil.launch.kubernetes.watcher import Pace
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.termination import is_deterministic
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kinds import ApiObject, JobKind, true_conditions
-from anadil.launch.kubernetes.api.client import Api, JobApi
-from anadil.launch.kubernetes.api.errors import Outage
-from anadil.launch.kubernetes.jobs.diagnosis import find_root_cause, report_job_failure
-from anadil.launch.kubernetes.jobs.ledger import POD_VARIABLE
+from anadil.launch.kubernetes.client import Api, JobApi
+from anadil.launch.kubernetes.errors import Outage
+from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
+from anadil.launch.kubernetes.ledger import POD_VARIABLE
 from anadil.launch.manifests.clean_pods import (
     CONTAINER,
     DEFAULT_WORKERS,

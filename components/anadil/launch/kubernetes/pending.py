@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 
 from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
-from anadil.launch.kubernetes.api.pods import Worker
+from anadil.launch.kubernetes.pods import Worker
 
 # Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
 PENDING_REMEDIES = {
