@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.launch.kubernetes import connection
-from anadil.launch.kubernetes.cluster_checks import run_cluster_checks
 from anadil.launch.kubernetes.backend import KubernetesBackend, stop_run
+from anadil.launch.kubernetes.cluster_checks import run_cluster_checks
 from anadil.recipe.sections import Recipe
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_server import serving

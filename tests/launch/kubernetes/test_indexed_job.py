@@ -213,8 +213,8 @@ def test_a_job_that_somebody_deletes_ends_the_run_to_be_started_again(
 def test_the_pod_of_the_driver_owns_the_job(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.client import Api
     from anadil.launch.kubernetes.clean_pods import own_pod
+    from anadil.launch.kubernetes.client import Api
 
     monkeypatch.setenv("KFP_POD_NAME", "driver-1")
     batch.pods["driver-1"] = {"metadata": {"name": "driver-1", "uid": "4711"}}

@@ -9,12 +9,12 @@ from anadil.launch.backend import FINAL, JobStatus
 from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
 from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
 from anadil.launch.kubernetes.client import JobApi, RetryPolicy
-from anadil.launch.kubernetes.pods import parse_time
 from anadil.launch.kubernetes.create import cancel_on_signal, find_or_create
 from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.ledger import JobLedger
 from anadil.launch.kubernetes.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pod_log import PodLog
+from anadil.launch.kubernetes.pods import parse_time
 from anadil.launch.kubernetes.watcher import Pace, Watcher
 from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.launch.kinds import JOB_KINDS, JobKind, labels
-from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes import cluster_objects
 from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
+from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
 from anadil.launch.manifests.training_jobs import RUNTIME
 from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped

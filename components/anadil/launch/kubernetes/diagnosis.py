@@ -13,6 +13,8 @@ from anadil.core.errors import AnadilError, BudgetReached
 from anadil.launch.backend import error_from_exit_code, log_fields
 from anadil.launch.kinds import ApiObject, true_conditions
 from anadil.launch.kubernetes.client import JobApi
+from anadil.launch.kubernetes.ledger import TOGETHER_S
+from anadil.launch.kubernetes.pod_log import TAIL_LINES, tail, write_log_line
 from anadil.launch.kubernetes.pods import (
     INFRASTRUCTURE,
     NO_TIME,
@@ -22,8 +24,6 @@ from anadil.launch.kubernetes.pods import (
     parse_time,
     read_termination_message,
 )
-from anadil.launch.kubernetes.ledger import TOGETHER_S
-from anadil.launch.kubernetes.pod_log import TAIL_LINES, tail, write_log_line
 
 log = logging.getLogger(__name__)
 

@@ -15,13 +15,12 @@ from anadil.core.format import human_seconds
 from anadil.launch.backend import FINAL, RESUME_HINT, JobState
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kinds import ApiObject, annotations
-from anadil.launch.kubernetes.client import JobApi
-from anadil.launch.kubernetes.errors import API_S, Outage
-from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker
+from anadil.launch.kubernetes.client import API_S, JobApi, Outage
 from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.ledger import SAME_STEP, JobLedger
 from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
 from anadil.launch.kubernetes.pod_log import LogRelay
+from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker
 
 log = logging.getLogger(__name__)
 
