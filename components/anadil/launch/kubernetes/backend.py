@@ -12,9 +12,8 @@ from anadil.launch.kubernetes.client import JobApi, RetryPolicy
 from anadil.launch.kubernetes.create import cancel_on_signal, find_or_create
 from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.ledger import JobLedger
-from anadil.launch.kubernetes.pending import pending_message, queue_message
 from anadil.launch.kubernetes.pod_log import PodLog
-from anadil.launch.kubernetes.pods import parse_time
+from anadil.launch.kubernetes.pods import parse_time, pending_message, queue_message
 from anadil.launch.kubernetes.watcher import Pace, Watcher
 from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
 

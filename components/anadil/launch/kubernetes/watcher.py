@@ -18,9 +18,15 @@ from anadil.launch.kinds import ApiObject, annotations
 from anadil.launch.kubernetes.client import API_S, JobApi, Outage
 from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.ledger import SAME_STEP, JobLedger
-from anadil.launch.kubernetes.pending import missing_image, pending_message, queue_message, remedy_for
 from anadil.launch.kubernetes.pod_log import LogRelay
-from anadil.launch.kubernetes.pods import PERMANENT_WAITS, Worker
+from anadil.launch.kubernetes.pods import (
+    PERMANENT_WAITS,
+    Worker,
+    missing_image,
+    pending_message,
+    queue_message,
+    remedy_for,
+)
 
 log = logging.getLogger(__name__)
 
