@@ -10,11 +10,10 @@ from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJo
 from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
 from anadil.launch.kubernetes.client import JobApi, RetryPolicy
 from anadil.launch.kubernetes.create import cancel_on_signal, find_or_create
-from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.ledger import JobLedger
 from anadil.launch.kubernetes.pod_log import PodLog
 from anadil.launch.kubernetes.pods import parse_time, pending_message, queue_message
-from anadil.launch.kubernetes.watcher import Pace, Watcher
+from anadil.launch.kubernetes.watcher import Pace, Watcher, find_root_cause
 from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
 
 BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.

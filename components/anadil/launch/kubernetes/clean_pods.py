@@ -12,8 +12,8 @@ from typing import Any, Self
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.kinds import ApiObject, JobKind, true_conditions
 from anadil.launch.kubernetes.client import Api, JobApi, Outage
-from anadil.launch.kubernetes.diagnosis import find_root_cause, report_job_failure
 from anadil.launch.kubernetes.ledger import POD_VARIABLE
+from anadil.launch.kubernetes.watcher import find_root_cause, report_job_failure
 from anadil.launch.manifests.clean_pods import (
     CONTAINER,
     DEFAULT_WORKERS,

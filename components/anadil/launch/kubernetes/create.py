@@ -14,9 +14,8 @@ from anadil.launch.backend import RESUME_HINT
 from anadil.launch.job import RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION
 from anadil.launch.kinds import ApiObject, JobKind, annotations, labels, true_conditions
 from anadil.launch.kubernetes.client import ONCE, Api, JobApi
-from anadil.launch.kubernetes.diagnosis import find_root_cause
 from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
-from anadil.launch.kubernetes.watcher import Pace
+from anadil.launch.kubernetes.watcher import Pace, find_root_cause
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.termination import is_deterministic
 
