@@ -9,9 +9,8 @@ import pytest
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.job import SPEC_ANNOTATION
 from anadil.launch.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
-from anadil.launch.kubernetes.backend import KubernetesBackend
+from anadil.launch.kubernetes.backend import KubernetesBackend, workflow_owner
 from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.create import workflow_owner
 from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster

@@ -1,20 +1,39 @@
 """The backends `pytorchjob` and `trainjob`: start, follow, inspect and stop training jobs on Kubernetes."""
 
+import logging
+import os
+import signal
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from types import FrameType
 from typing import Any
 
-from anadil.core.errors import DataError
-from anadil.launch.backend import FINAL, JobStatus
-from anadil.launch.job import OUR_JOBS, RUN_LABEL, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kinds import JOB_KINDS, TRAINJOB, ApiObject, annotations, is_final, true_conditions
-from anadil.launch.kubernetes.client import JobApi, RetryPolicy
-from anadil.launch.kubernetes.create import cancel_on_signal, find_or_create
-from anadil.launch.kubernetes.ledger import JobLedger
+from anadil.artifacts import artifact
+from anadil.core.errors import AnadilError, DataError, RecipeError, RetryableError, Stopped
+from anadil.launch.backend import FINAL, RESUME_HINT, JobStatus
+from anadil.launch.job import OUR_JOBS, RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.kinds import (
+    JOB_KINDS,
+    TRAINJOB,
+    ApiObject,
+    JobKind,
+    annotations,
+    is_final,
+    labels,
+    true_conditions,
+)
+from anadil.launch.kubernetes.client import ONCE, Api, JobApi, RetryPolicy
+from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.pod_log import PodLog
 from anadil.launch.kubernetes.pods import parse_time, pending_message, queue_message
 from anadil.launch.kubernetes.watcher import Pace, Watcher, find_root_cause
 from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
+from anadil.runtime.signals import handle_signals
+from anadil.runtime.termination import is_deterministic
+
+log = logging.getLogger(__name__)
 
 BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.
 
@@ -151,3 +170,174 @@ def _seconds(job: ApiObject) -> float | None:
         return None
     end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
     return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
+
+
+CREATE_ATTEMPTS = 5  # Jobs of the same name that may come and go while we make ours.
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
+# start (`Pace.startup_s`).
+START_UP_S = 3_600
+
+
+def find_or_create(
+    api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
+) -> ApiObject:
+    """Return the job of a rendered manifest: a new one, or the one of the same name that does the same.
+
+    The ledger learns who made the job; nobody will follow it if `detach`.
+    """
+    body = _job_body(api, manifest, ledger, detach=detach)
+    name = body["metadata"]["name"]
+    for _ in range(CREATE_ATTEMPTS):
+        made = api.create(body)
+        if made is not None:
+            ledger.see(made)
+            log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
+            return made
+        job = api.get(name)
+        if job is None:
+            continue  # gone in this moment
+        if "deletionTimestamp" not in job["metadata"]:
+            if not _is_useless(api.kind, job, body) or _would_fail_again(api, job):
+                log.info(
+                    "%s is there already; %s", name, "leaving it to itself" if detach else "following it"
+                )
+                ledger.see(job)
+                return job
+            log.info("%s: of an earlier start; deleting it and starting over", name)
+            api.delete(name, job["metadata"]["uid"])
+        _await_gone(api, name, job["metadata"]["uid"], pace)
+    raise RetryableError(
+        f"{name}: other jobs of this name are created and deleted all the time; see who creates them and run again"
+    )
+
+
+def _job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+    metadata = manifest["metadata"]
+    added = {} if detach else ledger.signature()
+    owners = [] if detach else workflow_owner(api)
+    # A launcher that follows keeps the exact deadline and counts failures. The operator's limits count time before the
+    # pods exist and restarts after a drain, so they only end what has lost its launcher.
+    return {
+        **(manifest if detach else api.kind.with_loose_limits(manifest, START_UP_S)),
+        "metadata": {
+            **metadata,
+            "namespace": api.namespace,
+            "annotations": {**(metadata.get("annotations") or {}), **added},
+            **({"ownerReferences": owners} if owners else {}),
+        },
+    }
+
+
+def workflow_owner(api: Api) -> list[ApiObject]:
+    """Return the workflow as owner, so that the job goes with the run; none outside the workflow's namespace."""
+    pod = os.environ.get(POD_VARIABLE, "")
+    # An owner in another namespace or cluster counts as absent, and the job would be collected at once.
+    if not pod or not api.is_in_own_namespace:
+        return []
+    try:
+        result = api.pod(pod)
+    except AnadilError as error:
+        log.warning("the workflow of this step is not known, so its end does not end the job: %s", error)
+        return []
+    return [
+        {
+            **{key: owner[key] for key in ("apiVersion", "kind", "name", "uid")},
+            "controller": False,
+            "blockOwnerDeletion": False,
+        }
+        for owner in (result or {}).get("metadata", {}).get("ownerReferences", [])
+        if owner.get("kind") == "Workflow"
+    ]
+
+
+def _await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
+    """Wait until a deleted job and its pods are gone: new pods have the names of the old."""
+    deadline = time.monotonic() + pace.deletion_s
+    while True:
+        job = api.get(name)
+        exists = job is not None and job["metadata"]["uid"] == uid
+        if not exists and (job is not None or not api.pods(name)):
+            return
+        if time.monotonic() > deadline:
+            raise RetryableError(
+                f"{name}: still not deleted after {pace.deletion_s:g} s; check its finalizers and its pods, "
+                "then run the same command again"
+            )
+        time.sleep(min(pace.poll_s, 2.0))
+
+
+def _is_useless(kind: JobKind, job: ApiObject, body: ApiObject) -> bool:
+    """Return whether a job of our name has ended without its artifact."""
+    name, conditions = job["metadata"]["name"], true_conditions(job)
+    has_failed = "Failed" in conditions
+    if annotations(job).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
+        if has_failed:
+            return True  # most likely a correction of what failed
+        raise RecipeError(
+            f"{name}: a job of this name does something else (another recipe, image or cluster); "
+            f"`anadil stop {name}` ends it, or give --run another name"
+        )
+    target = annotations(job).get(TARGET_ANNOTATION, "")
+    return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
+
+
+def _would_fail_again(api: JobApi, job: ApiObject) -> bool:
+    """Return whether a pipeline's step is tried again for a failure that is in the data or the recipe."""
+    name = job["metadata"]["name"]
+    if labels(job).get(RUN_LABEL) == name or "Failed" not in true_conditions(job):
+        return False
+    # Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job once more reports the
+    # failure again, and costs no workers.
+    cause = find_root_cause(api, api.workers(name), [], [])
+    return cause is not None and is_deterministic(cause.exit_code, cause.message)
+
+
+class _Cancelled(BaseException):
+    """Not an Exception, so that nobody on the way takes it for an error of theirs."""
+
+
+@contextmanager
+def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None]:
+    """Delete the job of this name on SIGTERM and Ctrl-C, if this launcher made it."""
+    received: list[int] = []
+    # With connections of its own: those of `api` may be in the midst of an answer.
+    apart = api.apart()
+
+    def receive(number: int, _frame: FrameType | None) -> None:
+        if not received:
+            received.append(number)
+            raise _Cancelled
+
+    with handle_signals(dict.fromkeys(CANCEL_SIGNALS, receive)):
+        try:
+            yield
+        except _Cancelled:
+            # A terminated pipeline gives its step about a second: Argo signals the process group, and the container
+            # goes when KFP's own launcher has died. So the first thing is one DELETE.
+            if _deleted(apart, name, ledger):
+                text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
+            else:
+                text = f"{name} runs on, because another launcher made it; `anadil stop {name}` ends it"
+            if received[0] == signal.SIGINT:
+                log.info("%s", text)
+                raise KeyboardInterrupt from None
+            raise Stopped(f"stopped by SIGTERM; {text}") from None
+
+
+def _deleted(api: JobApi, name: str, ledger: JobLedger) -> bool:
+    """Delete the job; return False where it is another launcher's."""
+    for retry_policy in (ONCE, api.retry_policy):
+        api.retry_policy = retry_policy
+        try:
+            if not ledger.is_known and (job := api.get(name)):
+                ledger.see(job)  # the answer to its creation may be lost, or have been that it is there
+            if ledger.is_known and not ledger.is_owner:
+                return False
+            api.delete(name)
+        except AnadilError as error:
+            failed = error
+        else:
+            return True
+    log.warning("%s cannot be deleted, run `anadil stop %s`: %s", name, name, failed)
+    return True
