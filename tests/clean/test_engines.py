@@ -11,8 +11,8 @@ import pytest
 
 from anadil.artifacts import ranged, storage
 from anadil.core.errors import PreflightError
+from anadil.launch.clean import CLUSTER_ENGINES
 from anadil.launch.kubernetes.clean_pods import IndexedJob
-from anadil.launch.kubernetes.engines import CLUSTER_ENGINES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of

@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     also = f" Beside it: anadil {name} {'|'.join(verbs)}, each with --help." if verbs else ""
     more: dict[str, Any] = {}
     if name == "clean":  # which alone has engines that drive pods
-        from anadil.launch.kubernetes.engines import CLUSTER_ENGINES
+        from anadil.launch.clean import CLUSTER_ENGINES
 
         more["engines"] = CLUSTER_ENGINES
     return run_stage(
