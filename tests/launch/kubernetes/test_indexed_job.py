@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.launch.kubernetes.clean_pods import IndexedJob
-from anadil.launch.manifests.clean_pods import CONTAINER
+from anadil.launch.kubernetes.clean_pods import CONTAINER, IndexedJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import task_files
 from tests.kit.clean_inputs import write_inputs

@@ -65,7 +65,7 @@ def _plan(options: argparse.Namespace) -> int:
 def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
     """The manifest that would be sent to the cluster."""
     from anadil.core.errors import RecipeError
-    from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
+    from anadil.launch.kubernetes.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
     from anadil.preflight.clean_cost import num_shards
 
     workers = recipe.clean.workers or DEFAULT_WORKERS
