@@ -8,8 +8,7 @@ from anadil.core.format import amount, counted
 from anadil.launch.job import TrainingJob
 from anadil.launch.kinds import ApiObject, annotations, labels
 from anadil.launch.kubernetes.client import Api, Refused
-from anadil.launch.manifests.pod import DEEP_HEALTH, HEALTH
-from anadil.launch.manifests.resources import EFA, GPU, efa_interfaces, requirements
+from anadil.launch.manifests.pod import DEEP_HEALTH, EFA, GPU, HEALTH, efa_interfaces, requirements
 from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.cluster import Cluster, Toleration, Volume
 from anadil.recipe.sections import Recipe
