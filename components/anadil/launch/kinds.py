@@ -4,7 +4,7 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.launch.backend import JobState
+from anadil.launch.job import JobState
 
 ApiObject = dict[str, Any]  # A Kubernetes object as JSON.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Source: Kueue, pkg/controller/constants.

@@ -11,7 +11,7 @@ from anadil.cli.output import print_data, print_json, print_lines
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import JobBackend, JobStatus
+from anadil.launch.job import JobBackend, JobStatus
 from anadil.launch.launcher import (
     BACKENDS,
     LaunchRequest,

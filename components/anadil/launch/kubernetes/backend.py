@@ -12,8 +12,16 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, RecipeError, RetryableError, Stopped
-from anadil.launch.backend import FINAL, RESUME_HINT, JobStatus
-from anadil.launch.job import OUR_JOBS, RUN_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
+from anadil.launch.job import (
+    FINAL,
+    OUR_JOBS,
+    RESUME_HINT,
+    RUN_LABEL,
+    SPEC_ANNOTATION,
+    TARGET_ANNOTATION,
+    JobStatus,
+    TrainingJob,
+)
 from anadil.launch.kinds import (
     JOB_KINDS,
     TRAINJOB,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil.core.errors import BUG, RetryableError, Stopped
-from anadil.launch.backend import log_fields
+from anadil.launch.job import log_fields
 from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
 from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 

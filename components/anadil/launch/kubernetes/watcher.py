@@ -14,8 +14,15 @@ from typing import Literal, NoReturn
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, RESUME_HINT, JobState, error_from_exit_code, log_fields
-from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
+from anadil.launch.job import (
+    FINAL,
+    RESUME_HINT,
+    SPEC_ANNOTATION,
+    JobState,
+    TrainingJob,
+    error_from_exit_code,
+    log_fields,
+)
 from anadil.launch.kinds import ApiObject, annotations, true_conditions
 from anadil.launch.kubernetes.client import API_S, JobApi, Outage
 from anadil.launch.kubernetes.ledger import SAME_STEP, TOGETHER_S, JobLedger

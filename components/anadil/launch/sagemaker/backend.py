@@ -28,8 +28,7 @@ from anadil.core.errors import (
     Stopped,
 )
 from anadil.core.format import human_seconds
-from anadil.launch.backend import FINAL, JobState, JobStatus, error_from_exit_code, format_log_line
-from anadil.launch.job import TrainingJob
+from anadil.launch.job import FINAL, JobState, JobStatus, TrainingJob, error_from_exit_code, format_log_line
 from anadil.launch.sagemaker.request import ATTEMPT_CHARS, SPEC, request_of
 from anadil.runtime.signals import Stop
 
