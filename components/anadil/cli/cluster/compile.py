@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.cli.options import add_recipe_argument, add_retrain_option, add_set_option
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 
 log = logging.getLogger(__name__)

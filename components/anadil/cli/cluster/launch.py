@@ -20,7 +20,7 @@ from anadil.launch.launcher import (
     job_for_dry_run,
     launch_job,
 )
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_input_option, add_recipe_options, add_remake_option

@@ -13,7 +13,7 @@ from anadil.cli.options import (
     add_set_option,
 )
 from anadil.cli.output import print_table
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.remake import allow_remake

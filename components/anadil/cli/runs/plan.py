@@ -46,8 +46,8 @@ from anadil.plan.schema import Plan
 from anadil.plan.text_use import TextSize
 from anadil.plan.view.terminal import plan_lines
 from anadil.preflight.memory import check_after, refusal_text
-from anadil.preflight.packages import require_packages
 from anadil.preflight.text_size import text_of
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import named_files
