@@ -7,7 +7,6 @@ import pytest
 from pyarrow import parquet
 
 from anadil.core.errors import DataError
-from anadil.preflight import input_sample
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, upload
