@@ -7,7 +7,7 @@ import yaml
 
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.preflight.places import check_reach
+from anadil.preflight.services import check_reach
 from anadil.recipe.load import load_recipe
 from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml

@@ -19,7 +19,7 @@ from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import JobBackend, JobStatus, TrainingJob, error_from_exit_code
 from anadil.launch.kinds import JOB_KINDS
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
-from anadil.preflight.places import check_shared
+from anadil.preflight.services import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import PARENT_VARIABLE

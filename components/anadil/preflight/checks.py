@@ -25,8 +25,7 @@ from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.merge import inspect_merge, inspect_tuning_text
-from anadil.preflight.places import check_reach, check_shared
-from anadil.preflight.services import warn_of_tracker
+from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.preflight.this_machine import require_packages
 from anadil.pretrain.checkpoint.start_point import KEY

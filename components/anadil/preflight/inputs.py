@@ -29,7 +29,7 @@ from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
 from anadil.plan.replaying import written_tokens
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.places import claim_of, claims_of, inspect_where_visible, unseen
+from anadil.preflight.services import claim_of, claims_of, inspect_where_visible, unseen
 from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files

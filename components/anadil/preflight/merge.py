@@ -7,7 +7,7 @@ from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.preflight.base_model import check_base
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.places import claims_of, inspect_where_visible
+from anadil.preflight.services import claims_of, inspect_where_visible
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import named_side_files, side_files
