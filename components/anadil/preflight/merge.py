@@ -12,14 +12,14 @@ from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import named_side_files, side_files
 
-KEY = "merge.add"
+MERGE_KEY = "merge.add"
 
 
 def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
     """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's."""
     settings = recipe.merge
     models = {
-        f"{KEY}.{place}.{key}": base
+        f"{MERGE_KEY}.{place}.{key}": base
         for place, each in enumerate(settings.add if settings else ())
         for key, base in (
             ("model", Base(model=each.model, revision=each.revision)),
@@ -38,9 +38,9 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
             if compared
             else "to be compared with the base when they are merged"
         )
-        return passed(KEY, f"{counted(len(models), 'model')} found, {words}")
+        return passed(MERGE_KEY, f"{counted(len(models), 'model')} found, {words}")
 
-    return inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
+    return inspect_where_visible(MERGE_KEY, inspect, here=here, hidden=hidden)
 
 
 def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
