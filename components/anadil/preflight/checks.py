@@ -20,11 +20,17 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
-from anadil.preflight.base_model import inspect_base, inspect_kind, inspect_start_adapter, inspect_start_point
+from anadil.preflight.base_model import (
+    inspect_base,
+    inspect_kind,
+    inspect_merge,
+    inspect_start_adapter,
+    inspect_start_point,
+    inspect_tuning_text,
+)
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
-from anadil.preflight.merge import inspect_merge, inspect_tuning_text
 from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.preflight.this_machine import require_packages
