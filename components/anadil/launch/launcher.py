@@ -16,8 +16,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.own_folder import work_folder
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.job import JobBackend, JobStatus, TrainingJob, error_from_exit_code
-from anadil.launch.kinds import JOB_KINDS
+from anadil.launch.job import JOB_KINDS, JobBackend, JobStatus, TrainingJob, error_from_exit_code
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
 from anadil.preflight.services import check_shared
 from anadil.recipe.cluster import Backend as BackendName

@@ -10,7 +10,7 @@ import pytest
 import urllib3
 
 from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
-from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
+from anadil.launch.job import PYTORCHJOB, TRAINJOB
 from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api, Connection, JobApi, RetryPolicy
 from tests.kit.fake_kubernetes import Cluster, LogCut

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import DataError, RecipeError, Stopped
-from anadil.launch.job import SPEC_ANNOTATION
-from anadil.launch.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
+from anadil.launch.job import DRAINS_ALLOWED, PYTORCHJOB, SPEC_ANNOTATION, TRAINJOB, JobKind
 from anadil.launch.kubernetes.backend import KubernetesBackend, workflow_owner
 from anadil.launch.kubernetes.client import Api
 from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION

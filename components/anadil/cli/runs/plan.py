@@ -32,8 +32,7 @@ from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
-from anadil.launch.job import STAGE_LABEL
-from anadil.launch.kinds import PYTORCHJOB
+from anadil.launch.job import PYTORCHJOB, STAGE_LABEL
 from anadil.launch.manifests.pod import Container, queue_labels, template
 from anadil.launch.manifests.training_jobs import pytorchjob
 from anadil.plan.calibration import calibrate, device_of

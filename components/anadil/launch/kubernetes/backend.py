@@ -14,19 +14,17 @@ from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, RecipeError, RetryableError, Stopped
 from anadil.launch.job import (
     FINAL,
+    JOB_KINDS,
     OUR_JOBS,
     RESUME_HINT,
     RUN_LABEL,
     SPEC_ANNOTATION,
     TARGET_ANNOTATION,
-    JobStatus,
-    TrainingJob,
-)
-from anadil.launch.kinds import (
-    JOB_KINDS,
     TRAINJOB,
     ApiObject,
     JobKind,
+    JobStatus,
+    TrainingJob,
     annotations,
     is_final,
     labels,

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
-from anadil.launch.job import labels_of
-from anadil.launch.kinds import ApiObject, JobKind, true_conditions
+from anadil.launch.job import ApiObject, JobKind, labels_of, true_conditions
 from anadil.launch.kubernetes.client import Api, JobApi, Outage
 from anadil.launch.kubernetes.ledger import POD_VARIABLE
 from anadil.launch.kubernetes.watcher import find_root_cause, report_job_failure

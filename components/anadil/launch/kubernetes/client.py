@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.install import install
-from anadil.launch.kinds import ApiObject, JobKind
+from anadil.launch.job import ApiObject, JobKind
 from anadil.launch.kubernetes.pods import Worker, read_workers
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kinds import JOB_KINDS, JobKind, labels
+from anadil.launch.job import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes import cluster_objects
 from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
 from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from anadil.core.format import amount, counted
-from anadil.launch.job import TrainingJob
-from anadil.launch.kinds import ApiObject, annotations, labels
+from anadil.launch.job import ApiObject, TrainingJob, annotations, labels
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.manifests.pod import DEEP_HEALTH, EFA, GPU, HEALTH, efa_interfaces, requirements
 from anadil.preflight.check import CheckResult, failed, passed, skipped

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from anadil.core.errors import BUG, RetryableError, Stopped
-from anadil.launch.job import log_fields
-from anadil.launch.kinds import QUEUE_LABEL, ApiObject, JobKind, labels
+from anadil.launch.job import QUEUE_LABEL, ApiObject, JobKind, labels, log_fields
 from anadil.runtime.termination import CAUSED_BY_PEER, DETERMINISTIC, is_deterministic
 
 # Reasons of a waiting container that no patience changes. Source: kubelet, images/types.go.

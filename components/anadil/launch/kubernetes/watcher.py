@@ -18,12 +18,14 @@ from anadil.launch.job import (
     FINAL,
     RESUME_HINT,
     SPEC_ANNOTATION,
+    ApiObject,
     JobState,
     TrainingJob,
+    annotations,
     error_from_exit_code,
     log_fields,
+    true_conditions,
 )
-from anadil.launch.kinds import ApiObject, annotations, true_conditions
 from anadil.launch.kubernetes.client import API_S, JobApi, Outage
 from anadil.launch.kubernetes.ledger import SAME_STEP, TOGETHER_S, JobLedger
 from anadil.launch.kubernetes.pod_log import TAIL_LINES, LogRelay, tail, write_log_line

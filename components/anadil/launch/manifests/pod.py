@@ -13,8 +13,7 @@ from typing import Any
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, amount
-from anadil.launch.job import HOME, IMAGE_USER, SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kinds import QUEUE_LABEL
+from anadil.launch.job import HOME, IMAGE_USER, QUEUE_LABEL, SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
 from anadil.plan.instances import CPU, LOCAL, Machine
 from anadil.recipe.cluster import Cluster, Resources
 from anadil.runtime.threads import ASLEEP

@@ -12,8 +12,7 @@ import logging
 import math
 from typing import Any
 
-from anadil.launch.job import DOMAIN, TrainingJob
-from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
+from anadil.launch.job import DOMAIN, PYTORCHJOB, TRAINJOB, TrainingJob
 from anadil.launch.manifests.pod import container_of, metadata_of, resume_annotations, template_of, with_hash
 
 log = logging.getLogger(__name__)
