@@ -18,7 +18,7 @@ import yaml
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.clean_pods import CleanPods, ray_cluster
-from anadil.launch.manifests import training_jobs
+from anadil.launch.manifests import pod as training_jobs
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import Step, flow_of, options_of

@@ -7,9 +7,8 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION
-from anadil.launch.manifests import training_jobs
-from anadil.launch.manifests.pod import MAX_NAME, checked_name
-from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
+from anadil.launch.manifests import pod as training_jobs
+from anadil.launch.manifests.pod import MAX_NAME, checked_name, render_pytorchjob, render_trainjob
 from tests.kit.crds import PYTORCHJOB, TRAINJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.kit.restricted import violations

@@ -35,7 +35,7 @@ from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.pod_log import PodLog
 from anadil.launch.kubernetes.pods import parse_time, pending_message, queue_message
 from anadil.launch.kubernetes.watcher import Pace, Watcher, find_root_cause
-from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
+from anadil.launch.manifests.pod import render_pytorchjob, render_trainjob
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.termination import is_deterministic
 

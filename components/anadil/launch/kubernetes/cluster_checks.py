@@ -11,7 +11,7 @@ from anadil.launch.job import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes import cluster_objects
 from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
 from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
-from anadil.launch.manifests.training_jobs import RUNTIME
+from anadil.launch.manifests.pod import RUNTIME
 from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
