@@ -23,8 +23,7 @@ from anadil.core.errors import (
     Stopped,
 )
 from anadil.launch.sagemaker import backend as sagemaker
-from anadil.launch.sagemaker.backend import SageMakerBackend
-from anadil.launch.sagemaker.request import SPEC
+from anadil.launch.sagemaker.backend import SPEC, SageMakerBackend
 from tests.kit.aws import Fakes
 from tests.launch.sagemaker.golden import sagemaker as sample
 
