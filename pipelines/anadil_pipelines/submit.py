@@ -28,8 +28,8 @@ from anadil.recipe.tracking_address import tracker
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, describe, pipeline_yaml
-from anadil_pipelines.resources import pod_requests, with_clean_workers
 from anadil_pipelines.server import Kubeflow
+from anadil_pipelines.steps import pod_requests, with_clean_workers
 
 log = logging.getLogger(__name__)
 

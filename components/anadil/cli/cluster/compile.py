@@ -28,7 +28,7 @@ def _compile(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
     require_packages("pipelines")
     from anadil_pipelines.adapt import write_pipeline
-    from anadil_pipelines.resources import with_clean_workers
+    from anadil_pipelines.steps import with_clean_workers
     from anadil_pipelines.submit import with_retrain
 
     recipe = with_retrain(recipe) if options.retrain else recipe
