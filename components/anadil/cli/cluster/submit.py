@@ -68,7 +68,7 @@ def submit_command(options: argparse.Namespace) -> int:
     """Run `anadil submit`; return its exit code."""
     require_packages("pipelines")
     from anadil_pipelines import submit
-    from anadil_pipelines.follow import follow
+    from anadil_pipelines.server import follow
 
     if options.remake:
         allow_remake()
