@@ -92,7 +92,7 @@ def submit_command(options: argparse.Namespace) -> int:
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `anadil schedule`; return its exit code."""
     require_packages("pipelines")
-    from anadil_pipelines import retrain
+    from anadil_pipelines import submit as retrain
 
     name = options.name or Path(options.recipe).stem
     if options.cron is None:
