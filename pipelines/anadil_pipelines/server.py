@@ -44,6 +44,10 @@ LOGIN_HINT = (
     f"run inside the cluster with a projected ServiceAccount token (audience pipelines.kubeflow.org), or set "
     f"{TOKEN_VARIABLE} to a file that holds one"
 )
+POLL_S = 15.0
+MAX_FAILED_POLLS = 40
+"""Polls in a row that may fail: ten minutes, which a server that is updated needs."""
+FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
 class Client(kfp.Client):
@@ -265,12 +269,6 @@ def _message(error: Any) -> str:
         answer = json.loads(text)
         text = str(answer.get("message") or answer.get("error_message") or answer.get("error") or text)
     return " ".join(text.split())[:400]
-
-
-POLL_S = 15.0
-MAX_FAILED_POLLS = 40
-"""Polls in a row that may fail: ten minutes, which a server that is updated needs."""
-FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 
 def follow(

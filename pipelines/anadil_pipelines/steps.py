@@ -61,6 +61,26 @@ MORE: dict[str, dict[str, Any]] = {
     "report": {"html": dsl.Output[dsl.HTML], "markdown": dsl.Output[dsl.Markdown]},
 }
 """Stage -> parameters of its step beside what the table of stages says."""
+GPU = "nvidia.com/gpu"
+USER = 10_001
+"""User and group of every image."""
+HOME = "/home/anadil"
+SHARED_MEMORY = "8Gi"
+"""Size of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
+SHARE = 0.85
+"""Share of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
+BACKOFF_CAP = "31536000s"
+"""A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
+kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
+NO_EVICTION = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+"""Annotations that keep the autoscalers from moving a pod; Argo does not retry a pod that was deleted."""
+EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
+"""An image by digest, or by a tag that names one version."""
+LAUNCHER_RETRIES = 3
+"""A new launcher adopts the running job."""
 
 
 def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
@@ -161,26 +181,6 @@ finish_retraining = _step("finish", RECIPE | {"run": str, "first": str}, "tools"
 """The same after a retraining."""
 
 
-GPU = "nvidia.com/gpu"
-USER = 10_001
-"""User and group of every image."""
-HOME = "/home/anadil"
-SHARED_MEMORY = "8Gi"
-"""Size of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
-SHARE = 0.85
-"""Share of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
-BACKOFF_CAP = "31536000s"
-"""A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
-kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
-NO_EVICTION = {
-    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
-    "karpenter.sh/do-not-disrupt": "true",
-}
-"""Annotations that keep the autoscalers from moving a pod; Argo does not retry a pod that was deleted."""
-EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
-"""An image by digest, or by a tag that names one version."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequests:
     """Requests of a pod; memory is request and limit, so that a pod fails by its own need only."""
@@ -196,8 +196,6 @@ LIGHT = PodRequests(cpu="100m", memory="512Mi", cpu_limit="1")
 """A launcher or the exit handler: Python, one open connection, at most 200 kept log lines a pod."""
 SMALL = PodRequests(cpu="500m", memory="4Gi")
 """A stage of the tiny base, so that the recipe `smoke` fits a cluster on a laptop."""
-LAUNCHER_RETRIES = 3
-"""A new launcher adopts the running job."""
 
 
 def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False) -> None:

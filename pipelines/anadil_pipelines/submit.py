@@ -39,6 +39,28 @@ REGISTRY = "MLFLOW_TRACKING_URI"
 OF_ONE_MACHINE = "sqlite:"
 """Begin of a registry's address that no other machine reaches."""
 ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
+PIPELINE = "anadil: raw text to an adapted model and a report"
+"""Description of the pipeline, of which every recipe is a version."""
+EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<pipeline_version_id>"
+MACROS = {
+    "@hourly": "0 0 * * * *",
+    "@daily": "0 0 0 * * *",
+    "@midnight": "0 0 0 * * *",
+    "@weekly": "0 0 0 * * 0",
+    "@monthly": "0 0 0 1 * *",
+    "@yearly": "0 0 0 1 1 *",
+}
+MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
+DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
+FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
+    ("second", 0, 59, []),
+    ("minute", 0, 59, []),
+    ("hour", 0, 23, []),
+    ("day of the month", 1, 31, []),
+    ("month", 1, 12, MONTHS),
+    ("day of the week", 0, 6, DAYS),
+)
+"""Field, smallest, largest, names. Source: github.com/robfig/cron v1, which Kubeflow Pipelines reads cron with."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,11 +157,6 @@ def new_name(stem: str) -> str:
     return f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-PIPELINE = "anadil: raw text to an adapted model and a report"
-"""Description of the pipeline, of which every recipe is a version."""
-EXPERIMENT_ID, PIPELINE_ID, VERSION_ID = "<experiment_id>", "<pipeline_id>", "<pipeline_version_id>"
-
-
 def render_requests(requests: list[dict[str, Any]], pipeline: str) -> str:
     """Return requests as YAML, then the file that is uploaded."""
     text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
@@ -191,27 +208,6 @@ def submit(server: Kubeflow, submission: Submission, *, again: bool = False) -> 
                 log.warning("run %s of the same recipe is under way; --again starts another", run.run_id)
                 return str(run.run_id)
     return str(server.create_run(submission.run(experiment, pipeline, version)).run_id)
-
-
-MACROS = {
-    "@hourly": "0 0 * * * *",
-    "@daily": "0 0 0 * * *",
-    "@midnight": "0 0 0 * * *",
-    "@weekly": "0 0 0 * * 0",
-    "@monthly": "0 0 0 1 * *",
-    "@yearly": "0 0 0 1 1 *",
-}
-MONTHS = ["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"]
-DAYS = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"]
-FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
-    ("second", 0, 59, []),
-    ("minute", 0, 59, []),
-    ("hour", 0, 23, []),
-    ("day of the month", 1, 31, []),
-    ("month", 1, 12, MONTHS),
-    ("day of the week", 0, 6, DAYS),
-)
-"""Field, smallest, largest, names. Source: github.com/robfig/cron v1, which Kubeflow Pipelines reads cron with."""
 
 
 def kubeflow_cron(cron: str) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests import pod
+from anadil.launch.kubernetes import manifests as pod
 from tests.kit.compact_yaml import compact
 from tests.kit.jobs import HYPERPOD, inputs_of, job
 

@@ -245,7 +245,7 @@ def test_a_line_too_long_for_its_reader_is_refused_before_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = lines({"text": random.Random(0).randbytes(4 * SMALL).hex()})
-    for module in ("artifacts.line_reader", "preflight.input_sample"):
+    for module in ("artifacts.line_reader", "preflight.inputs"):
         monkeypatch.setattr(f"anadil.{module}.MAX_LINE_BYTES", SMALL // 2)
 
     with pytest.raises(DataError, match=r":1: line of .* is longer than"):

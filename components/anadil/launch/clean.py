@@ -8,10 +8,6 @@ from anadil.runtime.executor import Executor
 from anadil.runtime.executors.ray_tasks import ADDRESS_VARIABLE, RayTasks
 from anadil.runtime.job import Engines, Job
 
-if __name__ == "__main__":
-    sys.exit(main("clean", engines=CLUSTER_ENGINES))
-
-
 # Imported where they are chosen: the clients of a cluster load slower than all of `anadil clean`, which mostly needs none.
 
 
@@ -31,3 +27,7 @@ def _ray(job: Job) -> Executor:
 
 
 CLUSTER_ENGINES: Engines = {"job": _indexed_job, "ray": _ray}
+
+
+if __name__ == "__main__":
+    sys.exit(main("clean", engines=CLUSTER_ENGINES))

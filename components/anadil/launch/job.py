@@ -28,6 +28,18 @@ HOME = "/home/anadil"
 IMAGE_USER = 10_001  # Numeric user and group of every image; nothing outside the volumes is written.
 # A manifest asks for it many times, and the table takes some 30 ms to read.
 _machine = functools.cache(machine)
+JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
+FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
+# 128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over.
+KILLED = 137
+# The container's program does not exist or cannot run. Source: POSIX; containerd.
+CANNOT_START = (126, 127, 128)
+RESUME_HINT = "launch it again to resume from its last checkpoint"
+ApiObject = dict[str, Any]  # A Kubernetes object as JSON.
+QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Source: Kueue, pkg/controller/constants.
+# Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
+# with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two.
+DRAINS_ALLOWED = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,15 +128,6 @@ def labels_of(stage: str, name: str, run: str, manager: str) -> dict[str, str]:
     }
 
 
-JobState = Literal["queued", "starting", "running", "restarting", "succeeded", "failed", "stopped"]
-FINAL: tuple[JobState, ...] = ("succeeded", "failed", "stopped")
-# 128 + SIGKILL: by the kernel where memory ran out, by the kubelet where the time to save was over.
-KILLED = 137
-# The container's program does not exist or cannot run. Source: POSIX; containerd.
-CANNOT_START = (126, 127, 128)
-RESUME_HINT = "launch it again to resume from its last checkpoint"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobStatus:
     """State of a job."""
@@ -208,13 +211,6 @@ def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> 
     if exit_code in (errors.BUG, errors.INTERRUPTED):
         error.exit_code = exit_code
     return error
-
-
-ApiObject = dict[str, Any]  # A Kubernetes object as JSON.
-QUEUE_LABEL = "kueue.x-k8s.io/queue-name"  # Source: Kueue, pkg/controller/constants.
-# Multiple of the recipe's restarts that the operator allows a followed job. Chosen by us:
-# with 3 restarts on 8 nodes a hundred drains, and a job that lost its launcher still ends within a day or two.
-DRAINS_ALLOWED = 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

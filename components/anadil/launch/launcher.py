@@ -61,7 +61,7 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
 
         return LocalBackend()
     if name == "sagemaker":
-        from anadil.launch.sagemaker.backend import SageMakerBackend
+        from anadil.launch.sagemaker import SageMakerBackend
 
         return SageMakerBackend(region=region)
     from anadil.launch.kubernetes.backend import KubernetesBackend

@@ -46,6 +46,7 @@ LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 # for. Source: transformers 5, `modeling_rope_utils.dynamic_rope_update`.
 BY_LENGTH = ("dynamic", "longrope")
 ORIGINAL = "original_max_position_embeddings"
+MERGE_KEY = "merge.add"
 
 
 def inspect_base(
@@ -230,9 +231,6 @@ def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
 
 def _short(lines: list[str]) -> list[str]:
     return [each.removeprefix(f"{KEY}: ") for each in lines]
-
-
-MERGE_KEY = "merge.add"
 
 
 def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:

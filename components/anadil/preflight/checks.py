@@ -46,6 +46,7 @@ DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 TASKS_KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
+OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +217,6 @@ def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
         yield passed("memory", check_finetune(recipe, here=here))
 
 
-OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 # In the order in which they are made.
 CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),

@@ -43,6 +43,14 @@ MAX_FOOTER_BYTES = 64 * MIB
 PARQUET_TAIL_BYTES = 8
 GZIP_MEMBER = b"\x1f\x8b\x08"
 NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
+# Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule.
+FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
+PATIENCE_S = 10.0  # For the files of one key; those that were not reached are said to be unread.
+MAX_FILES = 64  # Files of `clean.inputs` that are read first and furthest, spread over all of them.
+# Records of one such file, and of each other file as long as there is time.
+MAX_RECORDS, HEAD_RECORDS = 10_000, 100
+OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
+T = TypeVar("T")
 
 
 class NoWholeRecordError(Exception):
@@ -211,17 +219,6 @@ def _cut_text(data: bytes) -> bytes:
             data[:end].decode()
             return data[:end]
     return data
-
-
-# Bytes of each file. Chats and held-out text, of which one bad line ends the stage, are read whole as a rule.
-FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
-PATIENCE_S = 10.0  # For the files of one key; those that were not reached are said to be unread.
-MAX_FILES = 64  # Files of `clean.inputs` that are read first and furthest, spread over all of them.
-# Records of one such file, and of each other file as long as there is time.
-MAX_RECORDS, HEAD_RECORDS = 10_000, 100
-OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
-
-T = TypeVar("T")
 
 
 def inspect_files(

@@ -46,6 +46,40 @@ EPOCHS = "epochs"
 """Name of the check."""
 FILE = "file "
 """Begins the names of outside files in an origin."""
+# Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
+# 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
+PROCESS_BYTES = GIB
+# Memory of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
+# documents' worth of one part in this.
+DRIVER_BYTES = 2 * GIB
+# Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB.
+DISK_PER_TEXT_BYTE = 0.8
+# CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
+# Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
+# 0.14 for each of the `PACKED_HTML` bytes of HTML in it. On a quiet machine: cores that other programs share, or older ones,
+# took up to 2.7 times as long.
+CPU_S_PER_MB = {"text": 0.2, "html": 0.15}
+HTML = (".html", ".htm", ".warc", ".warc.gz")
+PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB.
+# Bytes of text in one byte of a file, by suffix, rounded up.
+# Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at its default level 3.2 to 4.5
+# (4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
+# 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6. 30,000 rows of
+# questions and answers in a workbook gave 2.2.
+TEXT_PER_BYTE = {
+    **dict.fromkeys((*PLAIN_LINES, *PLAIN_TABLES, ".txt", ".json"), 1.0),
+    **dict.fromkeys((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON), 5.0),
+    ".parquet": 4.0,
+    WORKBOOK: 3.0,
+    ".html": 0.2,
+    ".htm": 0.2,
+    ".warc": 0.2,
+    ".warc.gz": 3.0,
+    ".warc.wet": 1.0,
+    ".warc.wet.gz": 5.0,
+}
+# Files of which nobody can begin in the middle.
+WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, WORKBOOK, ".txt", ".html", ".htm")
 
 
 def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
@@ -195,42 +229,6 @@ def _newest(step: Step, recipe: Recipe, inputs: dict[str, Manifest], root: str) 
         if others == expected and manifest.origin.keys() - others.keys() == files:
             return MadeArtifact(uri=uri, manifest=manifest)
     return None
-
-
-# Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
-# 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
-PROCESS_BYTES = GIB
-# Memory of the process that plans, finds duplicates a part at a time and keeps the counts. It must hold 5 million
-# documents' worth of one part in this.
-DRIVER_BYTES = 2 * GIB
-# Shards and the corpus that is made of them: twice a third of the text, and 200 bytes for a document of 2 kB.
-DISK_PER_TEXT_BYTE = 0.8
-# CPU seconds for a megabyte (10^6 bytes) of text, or of HTML with its extraction, where all is in the language.
-# Source: `benchmarks/clean/README.md`, rounded up: text 0.15 (Azerbaijani) and 0.19 (Japanese), `.warc.gz` 0.71, which is
-# 0.14 for each of the `PACKED_HTML` bytes of HTML in it. On a quiet machine: cores that other programs share, or older ones,
-# took up to 2.7 times as long.
-CPU_S_PER_MB = {"text": 0.2, "html": 0.15}
-HTML = (".html", ".htm", ".warc", ".warc.gz")
-PACKED_HTML = 5.0  # Bytes of HTML in one byte of `.warc.gz`. Source: 64 MB held 316 MB.
-# Bytes of text in one byte of a file, by suffix, rounded up.
-# Source: measured on prose and law in five languages: gzip 3.1 to 4.7, zstd at its default level 3.2 to 4.5
-# (4.0 to 6.4 at level 19), Parquet 1.9 to 2.7 with snappy and 2.8 to 4.2 with zstd; 160 Japanese web pages gave
-# 0.12 bytes of text for a byte of HTML and 0.68 for a byte of gzip, Azerbaijani articles in plain pages 2.6. 30,000 rows of
-# questions and answers in a workbook gave 2.2.
-TEXT_PER_BYTE = {
-    **dict.fromkeys((*PLAIN_LINES, *PLAIN_TABLES, ".txt", ".json"), 1.0),
-    **dict.fromkeys((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON), 5.0),
-    ".parquet": 4.0,
-    WORKBOOK: 3.0,
-    ".html": 0.2,
-    ".htm": 0.2,
-    ".warc": 0.2,
-    ".warc.gz": 3.0,
-    ".warc.wet": 1.0,
-    ".warc.wet.gz": 5.0,
-}
-# Files of which nobody can begin in the middle.
-WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, WORKBOOK, ".txt", ".html", ".htm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

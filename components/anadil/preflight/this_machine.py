@@ -27,6 +27,16 @@ from anadil.runtime.tracking_spool import NAMES, tracker_address
 
 PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
+IMPORT_NAMES = {
+    "fasttext-predict": "fasttext",
+    "mlflow-skinny": "mlflow",
+    "pyyaml": "yaml",
+    "liger-kernel": "liger_kernel",
+    "kfp-kubernetes": "kfp.kubernetes",
+    "tensorboardx": "tensorboardX",
+}
+ON_GPUS_ONLY = frozenset({"liger-kernel"})
+"""Packages that the build of torch for CPUs has no use for: our images with `TORCH=cpu` go without them."""
 
 
 def check_python() -> Iterator[CheckResult]:
@@ -116,19 +126,6 @@ def answers(host: str, port: int) -> bool:
             return True
     except OSError:
         return False
-
-
-IMPORT_NAMES = {
-    "fasttext-predict": "fasttext",
-    "mlflow-skinny": "mlflow",
-    "pyyaml": "yaml",
-    "liger-kernel": "liger_kernel",
-    "kfp-kubernetes": "kfp.kubernetes",
-    "tensorboardx": "tensorboardX",
-}
-
-ON_GPUS_ONLY = frozenset({"liger-kernel"})
-"""Packages that the build of torch for CPUs has no use for: our images with `TORCH=cpu` go without them."""
 
 
 def require_packages(extra: str, why: str = "") -> None:

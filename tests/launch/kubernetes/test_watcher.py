@@ -201,7 +201,7 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
 
     kubeconfig = os.environ["KUBECONFIG"]
     pod_namespace = tmp_path / "namespace"
-    monkeypatch.setattr(connection, "POD_NAMESPACE", pod_namespace)
+    monkeypatch.setattr("anadil.launch.kubernetes.client.POD_NAMESPACE", pod_namespace)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setattr(
         "kubernetes.config.load_incluster_config",

@@ -7,7 +7,7 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
-from anadil.launch.manifests.pod import (
+from anadil.launch.kubernetes.manifests import (
     Container,
     container_of,
     most_for_pods,

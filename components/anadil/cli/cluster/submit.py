@@ -21,6 +21,8 @@ from anadil.runtime.remake import allow_remake
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow
     from anadil_pipelines.submit import Submission
+log = logging.getLogger(__name__)
+EXPERIMENT = "anadil"
 
 
 def add_compile(name: str, commands: Any, text: str) -> None:
@@ -48,11 +50,6 @@ def _compile(options: argparse.Namespace) -> int:
         log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
     print(options.file)
     return 0
-
-
-log = logging.getLogger(__name__)
-
-EXPERIMENT = "anadil"
 
 
 def add_pipeline_command(name: str, commands: Any, text: str) -> None:
@@ -120,18 +117,18 @@ def submit_command(options: argparse.Namespace) -> int:
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `anadil schedule`; return its exit code."""
     require_packages("pipelines")
-    from anadil_pipelines import submit as retrain
+    from anadil_pipelines import submit
 
     name = options.name or Path(options.recipe).stem
     if options.cron is None:
         return _change(options, name)
-    cron = retrain.kubeflow_cron(options.cron)
+    cron = submit.kubeflow_cron(options.cron)
     submission = _prepare(options, name)
     if options.dry_run:
-        sys.stdout.write(retrain.dry_run_schedule(submission, cron))
+        sys.stdout.write(submit.dry_run_schedule(submission, cron))
         return 0
     server = _server(options)
-    made = retrain.schedule(server, submission, cron)
+    made = submit.schedule(server, submission, cron)
     log.info("cron %s (seconds first), in UTC unless the server's CRON_SCHEDULE_TIMEZONE differs", cron)
     page = server.link(f"recurringrun/details/{made}")
     print_table({"recurring_run": made, "version": submission.version, "page": page}, options.output)
@@ -139,13 +136,13 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace, name: str) -> int:
-    from anadil_pipelines import retrain
+    from anadil_pipelines import submit
 
     verb = "disable" if options.disable else "enable" if options.enable else "delete"
     if options.dry_run:
-        sys.stdout.write(retrain.dry_run_change(name, verb))
+        sys.stdout.write(submit.dry_run_change(name, verb))
         return 0
-    changed = retrain.change(_server(options), options.experiment, name, verb)
+    changed = submit.change(_server(options), options.experiment, name, verb)
     print_table({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
     return 0
 

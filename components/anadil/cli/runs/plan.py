@@ -33,7 +33,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.launch.job import PYTORCHJOB, STAGE_LABEL
-from anadil.launch.manifests.pod import Container, pytorchjob, queue_labels, template
+from anadil.launch.kubernetes.manifests import Container, pytorchjob, queue_labels, template
 from anadil.plan.calibration import calibrate, device_of
 from anadil.plan.from_recipe import possible_layout
 from anadil.plan.instances import CPU, LOCAL, Machine, machine, machines, this_machine

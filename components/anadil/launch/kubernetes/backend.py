@@ -32,16 +32,21 @@ from anadil.launch.job import (
 )
 from anadil.launch.kubernetes.client import ONCE, Api, JobApi, RetryPolicy
 from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
+from anadil.launch.kubernetes.manifests import render_pytorchjob, render_trainjob
 from anadil.launch.kubernetes.pod_log import PodLog
 from anadil.launch.kubernetes.pods import parse_time, pending_message, queue_message
 from anadil.launch.kubernetes.watcher import Pace, Watcher, find_root_cause
-from anadil.launch.manifests.pod import render_pytorchjob, render_trainjob
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.termination import is_deterministic
 
 log = logging.getLogger(__name__)
 
 BEGUN = ("Running", "Succeeded", "Failed")  # Phases of a pod whose container has started.
+CREATE_ATTEMPTS = 5  # Jobs of the same name that may come and go while we make ours.
+CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+# Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
+# start (`Pace.startup_s`).
+START_UP_S = 3_600
 
 
 class KubernetesBackend:
@@ -176,13 +181,6 @@ def _seconds(job: ApiObject) -> float | None:
         return None
     end = parse_time(status["completionTime"]) if status.get("completionTime") else datetime.now(UTC)
     return max(0.0, (end - parse_time(status["startTime"])).total_seconds())
-
-
-CREATE_ATTEMPTS = 5  # Jobs of the same name that may come and go while we make ours.
-CANCEL_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-# Added to a deadline that the operator counts from when it first sees a job: twice the time that pods have to
-# start (`Pace.startup_s`).
-START_UP_S = 3_600
 
 
 def find_or_create(

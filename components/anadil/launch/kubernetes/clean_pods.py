@@ -14,8 +14,8 @@ from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.launch.job import ApiObject, JobKind, labels_of, true_conditions
 from anadil.launch.kubernetes.client import Api, JobApi, Outage
 from anadil.launch.kubernetes.ledger import POD_VARIABLE
+from anadil.launch.kubernetes.manifests import POD_WORK, Container, checked_name, queue_labels, template
 from anadil.launch.kubernetes.watcher import find_root_cause, report_job_failure
-from anadil.launch.manifests.pod import POD_WORK, Container, checked_name, queue_labels, template
 from anadil.recipe.cluster import Resources
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Task
@@ -41,6 +41,23 @@ RAY_PORTS = (("gcs-server", 6379), ("client", 10_001))
 # URL that KubeRay's own probes read with wget, which the image lacks.
 RAY_HEALTH = "http://localhost:52365/api/local_raylet_healthz"
 RAY_MEMORY_BYTES = 200 * 1024**2  # Ray's store of objects: texts do not go through it.
+INDEXED_JOB = JobKind(
+    name="job", title="Job", group="batch", version="v1", plural="jobs", container=CONTAINER,
+    job_label="batch.kubernetes.io/job-name", index_label="batch.kubernetes.io/job-completion-index", selector="",
+    suspend=("suspend",), done="Complete", operator="Kubernetes itself",
+)  # fmt: skip
+# Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index.
+MAX_TASKS = 100_000
+RUN_AGAIN = "run the same command again: tasks that are done are reused"
+GONE_S = 600.0  # How long the pods of a deleted job may take to go.
+RAYCLUSTER = JobKind(
+    name="raycluster", title="RayCluster", group="ray.io", version="v1", plural="rayclusters",
+    container="ray-worker", job_label="ray.io/cluster", index_label="ray.io/group",
+    selector=",ray.io/node-type=worker", suspend=("suspend",), done="Ready",
+    operator="the KubeRay operator 1.1 or newer; look for it with `kubectl get deployments -A | grep kuberay`",
+)  # fmt: skip
+CLIENT_PORT = 10_001
+START_S = 1_800.0  # How long pods may take to start: nodes are bought and images pulled.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,25 +185,6 @@ def _ray_pod(pods: CleanPods, container: Container, asked: Resources) -> dict[st
     only["readinessProbe"] = probe | {"failureThreshold": 10}
     only["livenessProbe"] = probe | {"initialDelaySeconds": 60, "failureThreshold": 30}
     return pod
-
-
-INDEXED_JOB = JobKind(
-    name="job", title="Job", group="batch", version="v1", plural="jobs", container=CONTAINER,
-    job_label="batch.kubernetes.io/job-name", index_label="batch.kubernetes.io/job-completion-index", selector="",
-    suspend=("suspend",), done="Complete", operator="Kubernetes itself",
-)  # fmt: skip
-# Source: Kubernetes, batch/v1 JobSpec: most completions of an Indexed Job with a limit for each index.
-MAX_TASKS = 100_000
-RUN_AGAIN = "run the same command again: tasks that are done are reused"
-GONE_S = 600.0  # How long the pods of a deleted job may take to go.
-RAYCLUSTER = JobKind(
-    name="raycluster", title="RayCluster", group="ray.io", version="v1", plural="rayclusters",
-    container="ray-worker", job_label="ray.io/cluster", index_label="ray.io/group",
-    selector=",ray.io/node-type=worker", suspend=("suspend",), done="Ready",
-    operator="the KubeRay operator 1.1 or newer; look for it with `kubectl get deployments -A | grep kuberay`",
-)  # fmt: skip
-CLIENT_PORT = 10_001
-START_S = 1_800.0  # How long pods may take to start: nodes are bought and images pulled.
 
 
 class IndexedJob:

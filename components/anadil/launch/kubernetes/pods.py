@@ -25,6 +25,34 @@ INFRASTRUCTURE = frozenset(
     ]
 )
 NO_TIME = datetime.min.replace(tzinfo=UTC)
+# Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
+PENDING_REMEDIES = {
+    "exceeded quota": "ask for a larger ResourceQuota, or for less in cluster.resources",
+    "persistentvolumeclaim": "make the claim that cluster.volumes names, in the job's namespace",
+    "unbound immediate PersistentVolumeClaims": "make a volume for the claim: `kubectl get pvc` shows which",
+    "Unschedulable": "free or add nodes, or correct cluster.node_selector, tolerations and resources",
+    "InvalidImageName": "correct cluster.image",
+    "ErrImageNeverPull": "put the image on the nodes, or let them pull it",
+    "ImagePullBackOff": "push the image, correct cluster.image, or let the ServiceAccount pull it",
+    "ErrImagePull": "push the image, correct cluster.image, or let the ServiceAccount pull it",
+    "CreateContainerConfigError": "make the secret that cluster.secrets names, in the job's namespace",
+    "violates PodSecurity": "allow the profile of the manifest in the namespace's labels",
+    "FailedMount": "check the claim and the driver of its volume",
+}
+# A pull's message where the registry answers, and has no such image. Source: containerd, CRI-O, Docker Hub, ECR;
+# distribution-spec, error codes.
+NO_SUCH_IMAGE = re.compile(
+    r"not found|manifest unknown|name unknown|(repository|manifest)\b.* does not exist|MANIFEST_UNKNOWN|NAME_UNKNOWN",
+    re.IGNORECASE,
+)
+# A pull's message where the registry is not reached, which passes.
+REGISTRY_OUTAGE = re.compile(
+    r"no such host|timeout|timed out|connection (refused|reset)|\b5\d\d\b|EOF|x509|toomanyrequests",
+    re.IGNORECASE,
+)
+PULL_REASONS = ("ErrImagePull", "ImagePullBackOff")
+# Reasons of a pod that is on its way; only an event says why it does not get on.
+STARTING_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,36 +225,6 @@ def _failure(
         message=str(end.get("message") or status.get("message") or ""), finished=parse_time(end.get("finishedAt")),
         is_disruption=not previous and _is_disrupted(status), previous=previous,
     )  # fmt: skip
-
-
-# Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
-PENDING_REMEDIES = {
-    "exceeded quota": "ask for a larger ResourceQuota, or for less in cluster.resources",
-    "persistentvolumeclaim": "make the claim that cluster.volumes names, in the job's namespace",
-    "unbound immediate PersistentVolumeClaims": "make a volume for the claim: `kubectl get pvc` shows which",
-    "Unschedulable": "free or add nodes, or correct cluster.node_selector, tolerations and resources",
-    "InvalidImageName": "correct cluster.image",
-    "ErrImageNeverPull": "put the image on the nodes, or let them pull it",
-    "ImagePullBackOff": "push the image, correct cluster.image, or let the ServiceAccount pull it",
-    "ErrImagePull": "push the image, correct cluster.image, or let the ServiceAccount pull it",
-    "CreateContainerConfigError": "make the secret that cluster.secrets names, in the job's namespace",
-    "violates PodSecurity": "allow the profile of the manifest in the namespace's labels",
-    "FailedMount": "check the claim and the driver of its volume",
-}
-# A pull's message where the registry answers, and has no such image. Source: containerd, CRI-O, Docker Hub, ECR;
-# distribution-spec, error codes.
-NO_SUCH_IMAGE = re.compile(
-    r"not found|manifest unknown|name unknown|(repository|manifest)\b.* does not exist|MANIFEST_UNKNOWN|NAME_UNKNOWN",
-    re.IGNORECASE,
-)
-# A pull's message where the registry is not reached, which passes.
-REGISTRY_OUTAGE = re.compile(
-    r"no such host|timeout|timed out|connection (refused|reset)|\b5\d\d\b|EOF|x509|toomanyrequests",
-    re.IGNORECASE,
-)
-PULL_REASONS = ("ErrImagePull", "ImagePullBackOff")
-# Reasons of a pod that is on its way; only an event says why it does not get on.
-STARTING_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
 def queue_message(job: ApiObject) -> str:

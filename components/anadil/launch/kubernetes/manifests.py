@@ -44,6 +44,63 @@ PATCHED = (
     "serviceAccountName", "imagePullSecrets", "terminationGracePeriodSeconds", "nodeSelector", "affinity",
     "tolerations", "securityContext", "volumes",
 )  # fmt: skip
+# Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus.
+METRICS_PORT = 9_464
+# Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes.
+TERMINATION_GRACE_S = 150
+# Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
+# Used bytes count as memory of the pod.
+SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
+TMP = "/tmp"  # noqa: S108  a volume of the pod's own
+SHM = "/dev/shm"  # noqa: S108  as above
+POD_WORK = f"{HOME}/work"  # Work directory that a restarted container finds again, and a new pod does not.
+COMMON_ENVIRONMENT = {
+    "HOME": HOME,
+    "USER": "anadil",  # libraries ask for a name, which a number alone does not have
+    "PYTHONDONTWRITEBYTECODE": "1",
+    **ASLEEP,
+}
+# With the flight recorder: which collective each rank was in when one hung.
+# Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training.
+GPU_ENVIRONMENT = {
+    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+    "NCCL_DEBUG": "WARN",
+    "TORCH_FR_BUFFER_SIZE": "20000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+    "TORCH_FR_DUMP_TEMP_FILE": f"{TMP}/nccl_trace_rank_",
+}
+# Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
+EFA_ENVIRONMENT = {
+    "FI_PROVIDER": "efa",
+    "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
+    "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
+}
+HEALTH = "sagemaker.amazonaws.com/node-health-status"
+# Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod".
+DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
+PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"  # Source: Kueue, pkg/controller/constants.
+# Annotation of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling".
+TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
+RESUME_ANNOTATION = "sagemaker.amazonaws.com/enable-job-auto-resume"
+# Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli.
+RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
+MAX_NAME = 52  # Characters of a job's name: the operator adds `-worker-999`, and a label holds 63.
+JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # Source: RFC 1035 label, which the operator asks for.
+# Source: Kubernetes, "Labels and Selectors".
+LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+GPU = "nvidia.com/gpu"
+# Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing.
+EFA = "vpc.amazonaws.com/efa"
+CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
+MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
+# Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
+# Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92).
+CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
+CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+# Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`.
+CPU_JOB_MEMORY_LIMIT = "4Gi"
+# CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption.
+CPUS_PER_GPU, GIB_PER_GPU = 4, 16
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
@@ -170,52 +227,6 @@ def _around(template: dict[str, Any]) -> dict[str, Any]:
     """Wrap a pod template as the patch of a runtime with one job."""
     job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
     return {"template": {"spec": {"replicatedJobs": [job]}}}
-
-
-# Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus.
-METRICS_PORT = 9_464
-# Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes.
-TERMINATION_GRACE_S = 150
-# Most of /dev/shm, of which NCCL takes some tens of MiB a process; the runtime's 64 MiB are too few.
-# Used bytes count as memory of the pod.
-SHARED_MEMORY = {"gpu": "8Gi", "cpu": "1Gi"}
-TMP = "/tmp"  # noqa: S108  a volume of the pod's own
-SHM = "/dev/shm"  # noqa: S108  as above
-POD_WORK = f"{HOME}/work"  # Work directory that a restarted container finds again, and a new pod does not.
-COMMON_ENVIRONMENT = {
-    "HOME": HOME,
-    "USER": "anadil",  # libraries ask for a name, which a number alone does not have
-    "PYTHONDONTWRITEBYTECODE": "1",
-    **ASLEEP,
-}
-# With the flight recorder: which collective each rank was in when one hung.
-# Source: PyTorch, c10d/FlightRecorder.hpp; 20,000 entries as in awsome-distributed-training.
-GPU_ENVIRONMENT = {
-    "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-    "NCCL_DEBUG": "WARN",
-    "TORCH_FR_BUFFER_SIZE": "20000",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
-    "TORCH_FR_DUMP_TEMP_FILE": f"{TMP}/nccl_trace_rank_",
-}
-# Source: AWS, awsome-distributed-training, efa-cheatsheet.md: all that today's libfabric needs.
-EFA_ENVIRONMENT = {
-    "FI_PROVIDER": "efa",
-    "FI_EFA_USE_HUGE_PAGE": "0",  # so that the pod need not ask for huge pages, which a node may not have
-    "NCCL_SOCKET_IFNAME": "^docker,lo,veth",
-}
-HEALTH = "sagemaker.amazonaws.com/node-health-status"
-# Labels of HyperPod's nodes. Source: Amazon SageMaker AI guide, "Kubernetes labels by HyperPod".
-DEEP_HEALTH = "sagemaker.amazonaws.com/deep-health-check-status"
-PRIORITY_LABEL = "kueue.x-k8s.io/priority-class"  # Source: Kueue, pkg/controller/constants.
-# Annotation of the pods. Source: Kueue, apis/kueue/v1beta1; Amazon SageMaker AI guide, "Topology-aware scheduling".
-TOPOLOGY_ANNOTATION = "kueue.x-k8s.io/podset-preferred-topology"
-RESUME_ANNOTATION = "sagemaker.amazonaws.com/enable-job-auto-resume"
-# Both or none. Source: Amazon SageMaker AI guide, "Run jobs using kubectl"; aws/sagemaker-hyperpod-cli.
-RETRIES_ANNOTATION = "sagemaker.amazonaws.com/job-max-retry-count"
-MAX_NAME = 52  # Characters of a job's name: the operator adds `-worker-999`, and a label holds 63.
-JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # Source: RFC 1035 label, which the operator asks for.
-# Source: Kubernetes, "Labels and Selectors".
-LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -460,21 +471,6 @@ def checked_name(name: str) -> str:
             "beginning with a letter and not ending with `-`"
         )
     return name
-
-
-GPU = "nvidia.com/gpu"
-# Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing.
-EFA = "vpc.amazonaws.com/efa"
-CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
-MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
-# Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
-# Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92).
-CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
-CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
-# Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`.
-CPU_JOB_MEMORY_LIMIT = "4Gi"
-# CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption.
-CPUS_PER_GPU, GIB_PER_GPU = 4, 16
 
 
 def requirements(

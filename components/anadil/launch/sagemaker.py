@@ -42,7 +42,7 @@ from anadil.launch.job import (
     error_from_exit_code,
     format_log_line,
 )
-from anadil.launch.manifests.pod import EFA_ENVIRONMENT, GPU_ENVIRONMENT
+from anadil.launch.kubernetes.manifests import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.plan.instances import LOCAL, Machine
 from anadil.runtime.job import earlier_place, named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
@@ -72,6 +72,22 @@ MEANINGLESS = (
     "namespace", "hyperpod", "queue", "priority", "topology", "pull_secrets", "service_account", "volumes", "work",
     "node_selector", "tolerations",
 )  # fmt: skip
+POLL_S = 15.0
+MAX_SILENT_POLLS = 20  # Failed questions in a row until the follower gives up: five minutes.
+MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
+QUEUED = ("Pending",)
+STARTING = (
+    "Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage",
+)  # fmt: skip
+AGAIN = ("Interrupted", "Restarting", "Updating")
+# Beginnings of FailureReason that say nothing about the job.
+CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
+LOG_GROUP = "/aws/sagemaker/TrainingJobs"
+LOG_ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {LOG_GROUP}"
+FIRST_MACHINE = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
+# Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower.
+MAX_PAGES = 10
+TAIL_LINES = 40  # Last lines that are kept for the message of a failure.
 
 
 def request_of(job: TrainingJob) -> dict[str, Any]:
@@ -267,24 +283,6 @@ def _sealed(request: dict[str, Any]) -> dict[str, Any]:
     request["Environment"][SPEC] = digest
     request["Tags"].append({"Key": SPEC_ANNOTATION, "Value": digest})
     return request
-
-
-POLL_S = 15.0
-MAX_SILENT_POLLS = 20  # Failed questions in a row until the follower gives up: five minutes.
-MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
-QUEUED = ("Pending",)
-STARTING = (
-    "Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage",
-)  # fmt: skip
-AGAIN = ("Interrupted", "Restarting", "Updating")
-# Beginnings of FailureReason that say nothing about the job.
-CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
-LOG_GROUP = "/aws/sagemaker/TrainingJobs"
-LOG_ACTIONS = f"logs:DescribeLogStreams and logs:GetLogEvents on {LOG_GROUP}"
-FIRST_MACHINE = "algo-1"  # Name of the first machine; a stream is called `<job>/algo-1-<time of its start>`.
-# Pages of 1 MB that are read at a time, so that a job which shouts does not stop the follower.
-MAX_PAGES = 10
-TAIL_LINES = 40  # Last lines that are kept for the message of a failure.
 
 
 class Tail:

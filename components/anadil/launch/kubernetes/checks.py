@@ -10,10 +10,17 @@ from typing import Any, NamedTuple
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.core.format import amount, counted
 from anadil.launch.job import JOB_KINDS, ApiObject, JobKind, TrainingJob, annotations, labels
-from anadil.launch.kubernetes import cluster_objects
 from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
 from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
-from anadil.launch.manifests.pod import DEEP_HEALTH, EFA, GPU, HEALTH, RUNTIME, efa_interfaces, requirements
+from anadil.launch.kubernetes.manifests import (
+    DEEP_HEALTH,
+    EFA,
+    GPU,
+    HEALTH,
+    RUNTIME,
+    efa_interfaces,
+    requirements,
+)
 from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
@@ -46,6 +53,15 @@ OPERATOR_LABEL = {
 OLDEST, NEWEST = (1, 28), (1, 34)
 # Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart.
 AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
+ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
+KUEUE = "kueue.x-k8s.io"
+# IAM role of a ServiceAccount. Source: Amazon EKS, IAM roles for service accounts.
+ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md.
+MOUNTPOINT = "s3.csi.aws.com"
+HEALTHY = "Schedulable"
+TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +132,6 @@ POD_RULES = (
     AccessRule("", "pods/log", ("get",)),
     AccessRule("", "events", ("list",)),
 )
-ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
 
 
 def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
@@ -295,42 +310,6 @@ def _who(api: Api) -> str:
     except Refused:
         return "you"
     return str(answer["status"]["userInfo"]["username"])
-
-
-# In order; what only some backends need says so itself.
-CLUSTER: tuple[Check[ClusterRun], ...] = (
-    Check(name="kubernetes", function=_reach, seconds=ASK_S),
-    _ask("namespace", check_namespace),
-    _ask("job API", check_job_api, of_jobs=True),
-    _ask("training operator", check_operator, "job API", of_jobs=True),
-    _ask("permissions", check_access, "namespace", of_jobs=True),
-    _ask("clean engine", check_engine),
-    _ask("queue", cluster_objects.check_queue, "namespace", of_jobs=True),
-    _ask("volumes", cluster_objects.check_volumes, "namespace"),
-    _ask("service account", cluster_objects.check_service_account, "namespace"),
-    _ask("secrets", cluster_objects.check_secrets, "namespace"),
-    _ask("nodes", cluster_objects.check_nodes),
-    Check(name="images", function=lambda run: services.check_images(run.recipe)),
-    Check(name="storage", function=lambda run: services.check_storage(run.recipe), seconds=STORAGE_S),
-)
-SERVERS: tuple[Check[ClusterRun], ...] = (
-    Check(
-        name="kubeflow pipelines",
-        function=lambda run: services.check_kubeflow(run.kubeflow_host),
-        seconds=ASK_S,
-    ),
-    Check(name="mlflow", function=lambda run: services.check_mlflow(run.recipe), seconds=ASK_S),
-)
-
-
-KUEUE = "kueue.x-k8s.io"
-# IAM role of a ServiceAccount. Source: Amazon EKS, IAM roles for service accounts.
-ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
-DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-# Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md.
-MOUNTPOINT = "s3.csi.aws.com"
-HEALTHY = "Schedulable"
-TYPE_LABEL = "node.kubernetes.io/instance-type"
 
 
 def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
@@ -624,3 +603,29 @@ def _tolerates(taint: ApiObject, tolerations: tuple[Toleration, ...]) -> bool:
         and (each.operator == "Exists" or each.value == taint.get("value"))
         for each in tolerations
     )
+
+
+# In order; what only some backends need says so itself.
+CLUSTER: tuple[Check[ClusterRun], ...] = (
+    Check(name="kubernetes", function=_reach, seconds=ASK_S),
+    _ask("namespace", check_namespace),
+    _ask("job API", check_job_api, of_jobs=True),
+    _ask("training operator", check_operator, "job API", of_jobs=True),
+    _ask("permissions", check_access, "namespace", of_jobs=True),
+    _ask("clean engine", check_engine),
+    _ask("queue", check_queue, "namespace", of_jobs=True),
+    _ask("volumes", check_volumes, "namespace"),
+    _ask("service account", check_service_account, "namespace"),
+    _ask("secrets", check_secrets, "namespace"),
+    _ask("nodes", check_nodes),
+    Check(name="images", function=lambda run: services.check_images(run.recipe)),
+    Check(name="storage", function=lambda run: services.check_storage(run.recipe), seconds=STORAGE_S),
+)
+SERVERS: tuple[Check[ClusterRun], ...] = (
+    Check(
+        name="kubeflow pipelines",
+        function=lambda run: services.check_kubeflow(run.kubeflow_host),
+        seconds=ASK_S,
+    ),
+    Check(name="mlflow", function=lambda run: services.check_mlflow(run.recipe), seconds=ASK_S),
+)
