@@ -28,8 +28,7 @@ from anadil.model.family_table import check_family
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.services import claims_of, inspect_where_visible, unseen
-from anadil.pretrain.checkpoint.start_point import KEY
-from anadil.pretrain.checkpoint.start_weights import StartWeights, check_start, read_start
+from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.execute import base_cache
@@ -268,7 +267,7 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
     names = named_side_files(STAGES["merge"], recipe).get(key, ())
 
     def inspect() -> CheckResult:
-        from anadil.evaluate.tuning import retained_tuning  # loads numpy, which not every image has
+        from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
 
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
         return passed(key, f"{counted(len(tuning), 'document')} for tuning")
