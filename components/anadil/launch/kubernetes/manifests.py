@@ -104,41 +104,21 @@ CPUS_PER_GPU, GIB_PER_GPU = 4, 16
 
 
 def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
-    """Return the manifest of a job."""
-    cluster = job.recipe.cluster
+    """Return the manifest of a job, whose deadline runs from the first running pod."""
+    cluster, nodes, restarts = job.recipe.cluster, job.nodes, job.recipe.cluster.restarts
     metadata = metadata_of(job)
     metadata["annotations"] |= resume_annotations(cluster)
     warn_of_lost_work(job)
-    template = template_of(job, container_of(job, PYTORCHJOB.container))
-    manifest = pytorchjob(
-        metadata, template, nodes=job.nodes, processes=job.processes, restarts=cluster.restarts,
-        deadline_s=deadline_s(job),
-    )  # fmt: skip
-    return with_hash(manifest)
-
-
-def pytorchjob(
-    metadata: dict[str, Any],
-    template: dict[str, Any],
-    *,
-    nodes: int,
-    processes: int,
-    restarts: int,
-    deadline_s: int | None,
-) -> dict[str, Any]:
-    """Return a PyTorchJob of pods that train together, each from a template with a container `pytorch`.
-
-    Processes, and then containers, are started again `restarts` times; the deadline runs from the first running pod.
-    """
+    template, deadline = template_of(job, container_of(job, PYTORCHJOB.container)), deadline_s(job)
     # Counted are restarts of containers over all pods, and the job fails when the count is reached;
     # the operator's limit of 0 fails it at the first pod that failed.
     backoff = restarts * nodes + 1 if restarts else 0
-    return {
+    manifest = {
         "apiVersion": PYTORCHJOB.api_version,
         "kind": PYTORCHJOB.title,
         "metadata": metadata,
         "spec": {
-            "nprocPerNode": str(processes),
+            "nprocPerNode": str(job.processes),
             # Without a master, the operator tells torchrun where to meet only with this policy.
             "elasticPolicy": {
                 "minReplicas": nodes,
@@ -153,7 +133,7 @@ def pytorchjob(
                 # The job counts as done when the first pod is; the others may still be writing.
                 "cleanPodPolicy": "None",
                 "backoffLimit": backoff,
-                **({"activeDeadlineSeconds": deadline_s} if deadline_s else {}),
+                **({"activeDeadlineSeconds": deadline} if deadline else {}),
                 "ttlSecondsAfterFinished": KEPT_S,
             },
             "pytorchReplicaSpecs": {
@@ -165,6 +145,7 @@ def pytorchjob(
             },
         },
     }
+    return with_hash(manifest)
 
 
 def deadline_s(job: TrainingJob) -> int | None:
