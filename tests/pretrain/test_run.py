@@ -21,7 +21,7 @@ import anadil
 from anadil.core import log as logs
 from anadil.core import progress
 from anadil.core.errors import RecipeError, Stopped
-from anadil.launch.kubernetes.jobs.pod_log import step_in_line
+from anadil.launch.kubernetes.pod_log import step_in_line
 from anadil.model.architecture import empty_model
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain import prepare

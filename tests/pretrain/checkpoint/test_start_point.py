@@ -23,7 +23,7 @@ from anadil.model.process_group import Group
 from anadil.plan.instances import machine
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.preflight.base_model import inspect_start_point
-from anadil.preflight.places import check_reach
+from anadil.preflight.services import check_reach
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.directory import PARTIAL, commit, describe_files, path_of
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
