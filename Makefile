@@ -42,6 +42,11 @@ golden: .venv/installed-dev
 	.venv/bin/python -m tests.golden
 	set -e; for each in $(GENERATORS); do .venv/bin/python $$each; done
 
+# make speed: CPU of each stage over a plain loop, into benchmarks/speed.json; some ten minutes on two cores.
+.PHONY: speed
+speed: .venv/installed-dev
+	.venv/bin/python -m benchmarks.speed
+
 images:
 	images/build.sh all
 

@@ -102,6 +102,23 @@ def score_by_harness(model: Any, tokenizer: Any, texts: list[str], asked: argpar
     return [-float(each) for each in peer.loglikelihood_rolling(requests, disable_tqdm=True)]
 
 
+def score_plain(model: Any, tokenizer: Any, texts: list[str], asked: argparse.Namespace) -> list[float]:
+    """Nats of each document, one forward pass for each window of a document."""
+    import torch
+
+    nats = []
+    for text in texts:
+        ids = [0, *tokenizer(text, add_special_tokens=False)["input_ids"]]
+        total = 0.0
+        for at in range(0, len(ids) - 1, asked.context):
+            window = torch.tensor([ids[at : at + asked.context + 1]])
+            with torch.no_grad():
+                logits = model(window[:, :-1]).logits.float()
+            total += float(torch.nn.functional.cross_entropy(logits[0], window[0, 1:], reduction="sum"))
+        nats.append(total)
+    return nats
+
+
 def run_scoring(by: Callable[..., list[float]], asked: argparse.Namespace) -> Figures:
     """One way to score: tokens a CPU second with encoding, and what came out."""
     texts = texts_of(asked)
@@ -131,6 +148,7 @@ def clocked(cpu: float, wall: float, num_tokens: int) -> Figures:
 
 WAYS: dict[str, Callable[..., list[float]]] = {
     "lm-evaluation-harness": score_by_harness,
+    "plain loop": score_plain,
     "anadil": score_here,
 }
 

@@ -205,10 +205,32 @@ def trl(given: Given) -> Clocks:
         return timed(trainer, clocks)
 
 
+def plain(given: Given) -> Clocks:
+    """A loop of torch as a person writes it first: transformers' Llama, AdamW, and nothing else."""
+    rows, net, clocks = examples(given), model(given), Clocks(given)
+    dtype = torch.bfloat16 if given.precision == "bf16" else torch.float32
+    optimizer = torch.optim.AdamW(
+        net.parameters(), lr=given.lr, betas=given.betas, weight_decay=given.weight_decay
+    )
+    for step in range(given.all_steps):
+        batch = rows[step * given.batch : (step + 1) * given.batch]
+        with clocks.step():
+            inputs = {name: torch.stack([row[name] for row in batch]) for name in batch[0]}
+            with torch.autocast(given.device, dtype=dtype, enabled=dtype != torch.float32):
+                loss = net(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), given.max_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+        clocks.losses.append(loss.item())
+    return clocks
+
+
 TRAINERS: dict[str, Callable[[Given], Clocks]] = {
     "anadil": anadil,
     "transformers": transformers,
     "trl": trl,
+    "plain": plain,
     "anadil-torch": anadil_torch,
     "transformers-liger": transformers_liger,
 }
