@@ -6,7 +6,6 @@ after `SILENT_S` without a renewal, counted on its own clock: no two clocks are 
 """
 
 import contextlib
-import errno
 import fcntl
 import json
 import logging
@@ -22,10 +21,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anadil.artifacts.s3 import S3
 from anadil.artifacts.uri import ConditionsError
 from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +40,8 @@ PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
 LOCK = "lock"
 """File in a locked directory."""
-MODE = 0o666
-"""Mode of a lock file: other users may ask whether it is held."""
 ATTEMPTS = 20
 """To make the directory, which another process removes as it ends."""
-NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
 
 
 class Taken(PreflightError):
@@ -240,58 +239,48 @@ class FileLease(Lease):
     """A locked file, which the kernel frees when its process ends."""
 
     expires = False
-    _file: int | None = None
+    _lock: "BaseFileLock | None" = None
+    _file: os.stat_result | None = None
 
     def _read(self) -> Entry:
         return Entry()  # only an attempt shows whether another process holds it
 
     def _replace(self, tag: str) -> str | None:  # noqa: ARG002  there is one
-        if self._file is None:
-            self._file = self._lock_file(Path(self._place))
-        return None if self._file is None else LOCK
+        if self._lock is None:
+            self._acquire(Path(self._place))
+        return None if self._lock is None else LOCK
+
+    def _acquire(self, path: Path) -> None:
+        from filelock import FileLock, Timeout
+
+        # Directory and file come and go as other processes end, also between any two calls here.
+        _make(path.parent)
+        # No mode: some mounts have none.
+        lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire(timeout=0)
+            self._lock, self._file = lock, path.stat()
+        except (Timeout, FileNotFoundError, FileExistsError):  # filelock makes the directory, too
+            lock.release()
+        except NotImplementedError:
+            log.warning("%s: this file system has no locks; let one run at a time use it", path)
+            self._lock = lock
+        except OSError as error:
+            text = f"cannot be locked ({error}); choose another place, or mount it with locks"
+            raise PreflightError(f"{path}: {text}") from None
 
     def _remove(self) -> None:
         """Remove the file too, and its directory if nothing else is in it."""
-        assert self._file is not None
+        assert self._lock is not None
         path = Path(self._place)
         try:
-            # While it is held; who waits for it opens the next one.
-            if _is_current(self._file, path):
+            # While it is held; who waits for it opens the next one. Others may have removed it and made a new one.
+            if self._file is not None and path.exists() and os.path.samestat(self._file, path.stat()):
                 path.unlink(missing_ok=True)
         finally:
-            with contextlib.suppress(OSError):
-                # Closing does not free it while a fork of this process lives.
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-            os.close(self._file)
+            self._lock.release()
         with contextlib.suppress(OSError):
             path.parent.rmdir()
-
-    def _lock_file(self, path: Path) -> int | None:
-        # Directory and file come and go as other processes end, also between any two calls here.
-        _make(path.parent)
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
-        except FileNotFoundError:
-            return None
-        with contextlib.suppress(OSError):  # another user made it, or the mount has no modes
-            os.fchmod(file, MODE)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_current(file, path):
-                return file
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                log.warning(
-                    "%s: this file system has no locks (%s); let one run at a time use it", path, error
-                )
-                return file
-            os.close(file)
-            text = f"cannot be locked ({error}); choose another place, or mount it with locks"
-            raise PreflightError(f"{path}: {text}") from None
-        os.close(file)  # of another process, or of one that has ended
-        return None
 
 
 @contextlib.contextmanager
@@ -342,14 +331,6 @@ def is_held(work: Path) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def _is_current(file: int, path: Path) -> bool:
-    """Return whether the path still names an open file; others may have removed it and made a new one."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _make(folder: Path) -> None:
