@@ -6,6 +6,7 @@ after `SILENT_S` without a renewal, counted on its own clock: no two clocks are 
 """
 
 import contextlib
+import errno
 import fcntl
 import json
 import logging
@@ -40,6 +41,10 @@ PATIENCE_S = 60.0
 """How long a stage waits for another process that makes the same artifact."""
 LOCK = "lock"
 """File in a locked directory."""
+MODE = 0o666
+"""Mode of a lock file: other users may ask whether it is held."""
+NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+"""Errors of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
 ATTEMPTS = 20
 """To make the directory, which another process removes as it ends."""
 
@@ -66,8 +71,6 @@ class Lease(ABC):
     """The entry of a dead owner stays: it is renewed, and a silent one is taken over."""
     poll_s = 0.5
     """Longest pause between two looks while waiting."""
-    fence_s = math.inf
-    """Age of the last renewal at which an owner stops by itself, where writes cannot be conditional."""
 
     def __init__(
         self, place: str, remedy: str = "", renew_s: float | None = None, silent_s: float | None = None
@@ -86,7 +89,6 @@ class Lease(ABC):
         self._silent_s = SILENT_S if silent_s is None else silent_s
         self._owner = f"{platform.node()} {os.getpid()} {uuid.uuid4().hex}"
         self._tag = ""
-        self._renewed_at = 0.0
         self._is_lost = False
         self._ended = threading.Event()
         self._turn = threading.RLock()
@@ -136,8 +138,7 @@ class Lease(ABC):
     def check(self) -> None:
         """Renew the lease before a write to its place."""
         with self._turn:
-            is_stale = time.monotonic() - self._renewed_at > self.fence_s
-            if self._is_lost or is_stale or not self._write(self._tag):
+            if self._is_lost or not self._write(self._tag):
                 self._is_lost = True
                 raise self._taken(self._read())
 
@@ -154,7 +155,6 @@ class Lease(ABC):
                 log.warning("%s: not given back (%s); the next run takes over", self._place, error)
 
     def _write(self, tag: str) -> bool:
-        now = time.monotonic()
         new = self._replace(tag)
         if new is None:
             # An answer may have been lost, and its repetition have met what we wrote ourselves.
@@ -162,7 +162,7 @@ class Lease(ABC):
             if entry.owner != self._owner:
                 return False
             new = entry.tag
-        self._tag, self._renewed_at = new, now
+        self._tag = new
         return True
 
     def _renew_until_ended(self) -> None:
@@ -260,14 +260,16 @@ class FileLease(Lease):
         try:
             lock.acquire(timeout=0)
             self._lock, self._file = lock, path.stat()
+            with contextlib.suppress(OSError):  # another user made it, or the mount has no modes
+                path.chmod(MODE)
         except (Timeout, FileNotFoundError, FileExistsError):  # filelock makes the directory, too
             lock.release()
-        except NotImplementedError:
-            log.warning("%s: this file system has no locks; let one run at a time use it", path)
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+                text = f"cannot be locked ({error}); choose another place, or mount it with locks"
+                raise PreflightError(f"{path}: {text}") from None
+            log.warning("%s: this file system has no locks (%s); let one run at a time use it", path, error)
             self._lock = lock
-        except OSError as error:
-            text = f"cannot be locked ({error}); choose another place, or mount it with locks"
-            raise PreflightError(f"{path}: {text}") from None
 
     def _remove(self) -> None:
         """Remove the file too, and its directory if nothing else is in it."""
