@@ -36,7 +36,7 @@ Json = dict[str, Any]
 EXPECTED = (
     "give a model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
 )
-SINCE = f"{INPUT}{STAGES['clean'].extends}"
+ADDED_TO = f"{INPUT}{STAGES['clean'].extends}"
 """Name in an origin of the corpus that a corpus was added to."""
 SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
 
@@ -214,8 +214,8 @@ def corpus_digests(model: Manifest) -> list[str]:
 def earlier_digests(digest: str, corpora: Mapping[str, Manifest]) -> list[str]:
     """Digests of the corpora that one was added to, the last first, as far as they are known."""
     digests: list[str] = []
-    while digest in corpora and SINCE in corpora[digest].origin:
-        digest = corpora[digest].origin[SINCE]
+    while digest in corpora and ADDED_TO in corpora[digest].origin:
+        digest = corpora[digest].origin[ADDED_TO]
         digests.append(digest)
     return digests
 
