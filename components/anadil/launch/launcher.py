@@ -26,7 +26,7 @@ from anadil.runtime.planned_artifact import (
     look_up,
     planned_artifact,
 )
-from anadil.runtime.remake import refuse_remake
+from anadil.runtime.remake import earlier_runs, refuse_remake
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ def launch_job(
     made, neighbours = look_up(planned)
     if made:
         return made
-    refuse_remake(planned, neighbours)
+    refuse_remake(planned, neighbours, earlier_runs(planned))
     job = training_job(request, planned.target)
     check_job(job, chosen)
     stage, here = STAGES[request.stage], chosen == "local"

@@ -20,7 +20,7 @@ from anadil.core.own_folder import work_folder
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
+from anadil.runtime.cache_key import origin_changes, stage_origin
 from anadil.runtime.champion import Champion, find_champion
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Figures, Job, external_files, external_side_files, kind_of, source_of, word_of
@@ -77,7 +77,7 @@ class PlannedArtifact:
     """Artifact word -> manifest of an input, as it was planned with."""
     champion: Champion | None = None
     earlier_work: Path | None = None
-    """Work directory of an unfinished run of the same origin, whose key an earlier release made in another way."""
+    """Work directory of an unfinished run that differs by the shares of its sources, which a resume may change."""
 
     @property
     def key(self) -> str:
@@ -185,13 +185,10 @@ def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
     # The manifests of a thousand neighbours are read once for a node, not by each of its processes.
     if made or not planned.root or os.environ.get(LOOKED_UP) == planned.key:
         return made, ()
-    # The newest one is named as the reason to run; a place of its own is looked up nowhere else.
-    number = 1 if planned.out else None
-    neighbours = tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
-    for uri, manifest in () if planned.out else neighbours:
-        if _is_planned(planned, manifest):
-            return _sound(uri, manifest), ()
-    return None, neighbours
+    # The newest one is named as the reason to run. A training is compared with all, and a source's step with its own; a
+    # place that the user gave is looked up nowhere else.
+    number = None if (planned.stage.costly or planned.stage.per_source) and not planned.out else 1
+    return None, tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
@@ -205,23 +202,13 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
         ) from None
     if manifest is None:
         return None
-    if not _is_planned(planned, manifest):
-        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections, manifest.recipe)
+    if manifest.key != planned.key:
+        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections)
         raise RecipeError(
             f"{target}: holds {with_article(manifest.kind)} made from something else ({'; '.join(causes[:5])}); "
             "artifacts are written once: give another --out or remove it"
         )
     return _sound(target, manifest)
-
-
-def _is_planned(planned: PlannedArtifact, manifest: Manifest) -> bool:
-    if manifest.key == planned.key:
-        return True
-    # First what costs nothing to compare: there may be a thousand neighbours.
-    others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
-    if not others.items() <= planned.origin.items():
-        return False
-    return current_origin(manifest.origin, planned.stage.sections, manifest.recipe) == planned.origin
 
 
 def _sound(uri: str, manifest: Manifest) -> MadeArtifact:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import INPUT, RECIPE, current_origin, recipe_origin
+from anadil.runtime.cache_key import INPUT, RECIPE, recipe_origin
 from anadil.runtime.job import kind_of, source_of
 from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
@@ -46,7 +46,7 @@ def _other_language(recipe: Recipe, source: str, manifest: Manifest) -> str:
     # A pack may be gone since, and its path says nothing.
     if not isinstance(theirs, str) or theirs == ours or is_pack_path(theirs) or is_pack_path(ours):
         return ""
-    with contextlib.suppress(UnknownLanguageError):  # of a release that knew more
+    with contextlib.suppress(UnknownLanguageError):
         if load_language(theirs).code != load_language(ours).code:
             return f"is a corpus of language {theirs}, and that of source {source} is {ours}"
     return ""
@@ -55,11 +55,7 @@ def _other_language(recipe: Recipe, source: str, manifest: Manifest) -> str:
 def _other_settings(recipe: Recipe, source: str, manifest: Manifest) -> str:
     """Say where tokens follow from other keys of `sources`: another name, or another `max_tokens`."""
     now = recipe_origin(recipe.of_source(source), (TABLE,))
-    before = {
-        name: text
-        for name, text in current_origin(manifest.origin, (TABLE,), manifest.recipe).items()
-        if name.startswith(f"{RECIPE}{TABLE}")
-    }
+    before = {key: text for key, text in manifest.origin.items() if key.startswith(f"{RECIPE}{TABLE}")}
     if before == now:
         return ""
     listed = ", ".join(json.loads(before.get(f"{RECIPE}{TABLE}", "[]"))) or "a recipe without sources"
