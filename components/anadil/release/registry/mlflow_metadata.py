@@ -24,7 +24,7 @@ from anadil.report.read import field
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
 from anadil.runtime.evidence import parent_tags
 from anadil.runtime.job import kind_of
-from anadil.runtime.mlflow_database import artifact_place
+from anadil.runtime.mlflow_records import artifact_place
 
 log = logging.getLogger(__name__)
 
