@@ -18,8 +18,6 @@ MAX_LABEL = 22
 # Width of a letter; system fonts differ, so it is a generous one.
 LETTER = 7.4
 BAR_VALUE = 78
-STACK_ROW = 62
-MARK_ROW = 18
 STACKED = (1, 4)
 """Colours of the sides of a histogram, from the bottom."""
 
@@ -64,16 +62,6 @@ class Estimate:
     colour: int = 1
     chance: float | None = None
     """Result of guessing, drawn as a dashed line across the row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """One horizontal bar of parts that add up."""
-
-    label: str
-    total: str
-    parts: tuple[Bar, ...]
-    """Parts from the left; their colours are `k0`, `k1`, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +187,6 @@ def histogram_chart(
         for x, edge, anchor in ends
     ]
     return _svg(title, f"{sum(totals):,} in {len(totals)} bins", HEIGHT - BOTTOM + 24, parts)
-
-
-def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Bar] = ()) -> Markup:
-    """Horizontal bars of parts from zero, with lines where marks lie; empty without parts."""
-    sums = [sum(part.value for part in stack.parts) for stack in stacks]
-    top = max([*sums, *(mark.value for mark in marks)], default=0.0)
-    if not top > 0:
-        return Markup()
-    per_unit = (WIDTH - 16) / top
-    head, height = MARK_ROW * len(marks), MARK_ROW * len(marks) + STACK_ROW * len(stacks) + 40
-    ticks = [tick for tick in nice_ticks(0.0, top) if tick <= top]
-    parts = [_tick_line(8 + tick * per_unit, height - 36, tick, head) for tick in ticks]
-    for place, stack in enumerate(stacks):
-        y, x = head + place * STACK_ROW, 8.0
-        parts.append(_text(8, y + 20, f"{stack.label}: {stack.total}", "start", "name halo"))
-        for part in stack.parts:
-            length = part.value * per_unit
-            shape = Markup(
-                '<rect class="part k{}" x="{:.1f}" y="{}" width="{:.1f}" height="24"><title>{}</title></rect>'
-            )
-            parts.append(shape.format(part.colour, x, y + 28, length, part.label))
-            x += length
-    for place, mark in enumerate(marks):
-        x, y = 8 + mark.value * per_unit, MARK_ROW * (place + 1) - 5
-        parts.append(_rule(x, y - 10, x, height - 36, "mark"))
-        parts.append(_text(x - 6, y, mark.label, "end", "axis"))
-    parts.append(_text(8, height - 3, unit, "start", "axis"))
-    said = "; ".join([*(f"{stack.label}: {stack.total}" for stack in stacks), *(m.label for m in marks)])
-    return _svg(title, f"{unit}. {said}", height, parts)
 
 
 def scatter_chart(

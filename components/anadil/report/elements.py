@@ -14,7 +14,6 @@ from anadil.report.read import table_of
 # Most rows of the table under a line chart; the artifact holds every one.
 TABLE_ROWS = 20
 FACTS_ROWS = 40
-TextTable = Table
 
 
 @dataclass(frozen=True, slots=True)

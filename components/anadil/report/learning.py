@@ -24,8 +24,6 @@ class Learning:
 
     fall: float
     """Share of the first loss that is gone; below 0 where the loss rose. Means of a tenth of the steps, ten at most."""
-    late_fall: float
-    """The same over the last tenth of the steps, against the tenth before it."""
     turn: tuple[float, float] | None
     """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     words: str
@@ -64,8 +62,7 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
             if turn[0]
             else f"; validation ended {rise} above the base's, which was the lowest: this stage made held-out text harder for the model"
         )
-    late_fall = _fall(_mean(losses[-2 * size : -size] or losses[:1]), _mean(losses[-size:]))
-    return Learning(fall=fall, late_fall=late_fall, turn=turn, words=words, warns=bool(taught or turn))
+    return Learning(fall=fall, turn=turn, words=words, warns=bool(taught or turn))
 
 
 def _turn(lines: list[Json]) -> tuple[float, float] | None:

@@ -24,7 +24,6 @@ from anadil.report.measures_view import measures_view
 from anadil.report.merge_view import merge_view
 from anadil.report.model_card import card_of_model
 from anadil.report.model_facts import ModelFacts
-from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.retrain_view import admission_table, retrain_view
@@ -50,7 +49,6 @@ REPORT_SECTIONS = (
     ("scores", "Scores"),
     ("training", "Training"),
     ("cost", "Time and cost"),
-    ("next", "What to do next"),
     ("corpus", "Corpus"),
     ("tokenizer", "Tokenizer"),
     ("reproduce", "How to reproduce"),
@@ -82,7 +80,6 @@ def run(job: Job) -> Figures:
         "talk": talk_view(facts.scores),
         "generations": generations_view(candidates_of(facts.scores)),
         "cost": cost_view(facts),
-        "next_steps": next_steps(facts),
         "provenance": _provenance(facts),
     }
     page = render_template("page.html.j2", view)
