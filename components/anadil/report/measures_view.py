@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar, Estimate
-from anadil.report.elements import Chart, bars, intervals
+from anadil.report.charts import Bar, Chart, Estimate, bars, intervals
 from anadil.report.format import clip, figure, percent, signed_percent
 from anadil.report.own_chat import own_chat_table
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of

@@ -18,8 +18,8 @@ from anadil.core.format import (
 )
 from anadil.core.table import Table
 from anadil.recipe.retrain import EARLIER, NEW, Champion, Retrain
+from anadil.report.charts import Chart, intervals
 from anadil.report.cost_view import stage_costs
-from anadil.report.elements import Chart, intervals
 from anadil.report.format import figure, signed_percent
 from anadil.report.measures_view import ends_of, estimates, interval_words
 from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, table_of

@@ -18,17 +18,15 @@ from anadil.report.corpus_view import corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.format import change_percent, clip, ratio
-from anadil.report.generations_view import generations_view
+from anadil.report.generations_view import generations_view, talk_view
 from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.merge_view import merge_view
-from anadil.report.model_card import card_of_model
-from anadil.report.model_facts import ModelFacts
+from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.retrain_view import admission_table, retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
-from anadil.report.talk_view import talk_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
 from anadil.report.verdict import candidates_of, released_name, verdict

@@ -16,8 +16,8 @@ from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
 from anadil.release.text_table import text_table
+from anadil.report.generations_view import sample_of
 from anadil.report.read import Json, field, table_of
-from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.trackers import STATE
 from anadil.runtime.tracking_spool import tracker_address

@@ -13,7 +13,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import DataError, GateError, IntegrityError
-from anadil.report.model_facts import newest_scores
+from anadil.report.model_card import newest_scores
 from anadil.report.verdict import before, check_words, checks_of, outcome_words
 
 log = logging.getLogger(__name__)
