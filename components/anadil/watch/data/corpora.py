@@ -229,7 +229,8 @@ class WatchedCorpus:
     @functools.cached_property
     def columns(self) -> dict[str, str]:
         """Column -> its type in SQL."""
-        return {name: kind for name, kind, *_ in self._ask("DESCRIBE SELECT *", self.files[:1])}
+        every = "DESCRIBE SELECT * EXCLUDE (filename, file_row_number)"
+        return {name: kind for name, kind, *_ in self._ask(every, self.files[:1])}
 
     @property
     def statistics(self) -> list[str]:
@@ -245,10 +246,13 @@ class WatchedCorpus:
         """Return all columns of a document."""
         if place.file < len(self.files):
             row = self._ask(
-                "SELECT *", self.files[place.file : place.file + 1], "file_row_number = $row", row=place.row
+                "SELECT * EXCLUDE (filename, file_row_number)",
+                self.files[place.file : place.file + 1],
+                "file_row_number = $row",
+                row=place.row,
             )
             if row:
-                return dict(zip(self.columns, row[0], strict=False))
+                return dict(zip(self.columns, row[0], strict=True))
         raise DataError(f"{place}: no such document in this corpus; go back to the list")
 
     def documents(self, where: Where, start: Place = Place(), size: int = SIZE) -> Documents:  # noqa: B008  a constant
