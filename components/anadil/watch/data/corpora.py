@@ -442,7 +442,12 @@ def _edges(sides: Sequence[Sequence[float]]) -> list[float]:
     """Return edges of bins from the quantiles of kept and dropped documents: even, or growing by a factor if a few are far off."""
     sides = sides or [[0.0] * len(QUANTILES) + [0.0, 1.0]]
     columns = list(zip(*sides, strict=True))
-    least, middle, largest, low, high = (*map(min, columns[0:4:3]), max(columns[6]), min(columns[7]), max(columns[8]))
+    least, middle, largest, low, high = (
+        *map(min, columns[0:4:3]),
+        max(columns[6]),
+        min(columns[7]),
+        max(columns[8]),
+    )
     # Nearly all values are one, such as 0: the bins span what is left.
     if high <= low:
         low, high = least, max(largest, least + 1e-6)
