@@ -8,10 +8,9 @@ import pytest
 from anadil.recipe.sections import Recipe
 from anadil.report.measures_view import measures_view
 from anadil.report.read import Facts, read_facts
-from anadil.report.retained import changes_of, name_of_text, source_of_text
 from anadil.report.run import run
 from anadil.report.scores_view import scores_view
-from anadil.report.verdict import verdict
+from anadil.report.verdict import changes_of, name_of_text, source_of_text, verdict
 from tests.kit import report_run
 
 PLAIN: dict[str, Any] = {"language": "az", "base": {"model": "tiny"}}

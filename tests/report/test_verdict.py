@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from anadil.report.learning import learnings
 from anadil.report.read import Facts, read_facts
 from anadil.report.scores_view import scores_view
-from anadil.report.verdict import outcome_words, released_name, verdict
+from anadil.report.verdict import learnings, outcome_words, released_name, verdict
 from tests.kit import report_run
 
 

@@ -11,10 +11,15 @@ from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.report.charts import Bar, Chart, Estimate, bars, intervals
 from anadil.report.format import clip, figure, percent, signed_percent
-from anadil.report.own_chat import own_chat_table
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
-from anadil.report.retained import Change, changes_of, source_of_text
-from anadil.report.verdict import candidates_of, released_name
+from anadil.report.verdict import (
+    Change,
+    candidates_of,
+    changes_of,
+    own_chat_table,
+    released_name,
+    source_of_text,
+)
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_NAMES = 40

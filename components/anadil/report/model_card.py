@@ -16,21 +16,21 @@ from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
 from anadil.core.table import Table
-from anadil.report.corpora import corpora_table, stated_licence
 from anadil.report.data_card import (
     NamedLanguage,
+    corpora_table,
     corpus_facts,
     data_sets_table,
     hub_language_codes,
     licences_by_words,
     recipe_language,
     sources_table,
+    stated_licence,
 )
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.merge_view import frontier_of, merge_table, merge_words
-from anadil.report.own_chat import own_chat_sentence
 from anadil.report.read import (
     CorpusFacts,
     Json,
@@ -42,14 +42,17 @@ from anadil.report.read import (
     table_of,
 )
 from anadil.report.render import front_matter, render_template
-from anadil.report.retained import MAX_TEXTS, changes_of, name_of_text
 from anadil.report.verdict import (
+    MAX_TEXTS,
     before,
     candidates_of,
+    changes_of,
     check_words,
     gate_verdict,
     lost_checks,
+    name_of_text,
     outcome_words,
+    own_chat_sentence,
 )
 from anadil.runtime.job import by_source
 

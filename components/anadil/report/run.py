@@ -19,7 +19,6 @@ from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view, talk_view
-from anadil.report.learning import FINETUNING, learnings
 from anadil.report.measures_view import measures_view
 from anadil.report.merge_view import merge_view
 from anadil.report.model_card import ModelFacts, card_of_model
@@ -29,7 +28,7 @@ from anadil.report.retrain_view import admission_table, retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of, released_name, verdict
+from anadil.report.verdict import FINETUNING, candidates_of, learnings, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
 

@@ -25,7 +25,7 @@ from anadil.release.trace.corpus_rows import (
     questions_of,
     sum_rows,
 )
-from anadil.report.corpora import NOT_STATED, stated_licence
+from anadil.report.data_card import NOT_STATED, stated_licence
 from anadil.report.format import words_of
 from anadil.report.read import field, sum_stats
 from anadil.runtime.cache_key import INPUT

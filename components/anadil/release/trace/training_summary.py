@@ -17,8 +17,7 @@ from anadil.recipe.filter_rules import NO_RULES
 from anadil.release.trace.chain import DIGITS
 from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.lineage import SAID, Trace, TrainedText
-from anadil.report.corpora import NOT_STATED, stated_licence
-from anadil.report.data_card import personal_data, processing, recipe_language
+from anadil.report.data_card import NOT_STATED, personal_data, processing, recipe_language, stated_licence
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
