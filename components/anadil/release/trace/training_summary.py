@@ -14,9 +14,8 @@ from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
 from anadil.core.table import Table
 from anadil.recipe.filter_rules import NO_RULES
-from anadil.release.trace.chain import DIGITS
 from anadil.release.trace.corpus_rows import HostSums
-from anadil.release.trace.lineage import SAID, Trace, TrainedText
+from anadil.release.trace.lineage import DIGITS, SAID, Trace, TrainedText
 from anadil.report.data_card import NOT_STATED, personal_data, processing, recipe_language, stated_licence
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
