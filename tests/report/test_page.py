@@ -88,13 +88,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return made(tmp_path_factory.mktemp("run"))
 
 
-def test_tags_balance(outcome: Outcome) -> None:
-    page = Page(outcome[0])
-
-    assert page.mistakes == []
-    assert page.open == []
-
-
 def test_the_page_fetches_nothing(outcome: Outcome) -> None:
     page = outcome[0]
 
@@ -104,25 +97,38 @@ def test_the_page_fetches_nothing(outcome: Outcome) -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
 
 
-def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcome: Outcome) -> None:
-    page, short, _ = outcome
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        (r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", 1),
+        (r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", 1),
+        (r"<figcaption>(?:Kept|Dropped) documents by length", 2),
+        (r"value 0, limit 0\.85", 4),
+        (report_run.KEPT[0], 1),
+        (r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", 1),
+        (r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", 1),
+        (r"dialogs and captions hold 3,017 more characters of sentences", 1),
+        (r"0\.6830 to 0\.5795", 1),
+        (r'<a href="#published">another model and corpus</a>', 3),
+        (r"No published figure", 1),
+        (r'<p lang="az" dir="auto">Xəzər dənizinin', None),
+        (r'<span class="badge loop">loops</span>', 3),
+        (r'<span class="badge new">not seen in training</span>', 1),
+        (r'<span class="badge seen">seen in training</span>', 1),
+        (r'<span class="badge exact">word for word</span>', 1),
+        (r"<mark>\*100# yığın və zəng düyməsini basın\.&lt;\|eot_id\|&gt;</mark>", 1),
+        ("".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan")), 1),
+        (
+            r'class="verdict[^§]*<section id="answers"[^§]*id="scores"[^§]*id="training"[^§]*id="cost"[^§]*id="corpus"',
+            1,
+        ),
+        (r"\{\{", 0),
+    ],
+)
+def test_the_page_shows(outcome: Outcome, pattern: str, count: int | None) -> None:
+    matches = re.findall(pattern, outcome[0])
 
-    assert re.search(r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", page)
-    assert re.search(r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", page)
-    assert all(re.fullmatch(r"c\d", each) for each in re.findall(r'class="bar (\w+)"', page))
-    assert "Kept documents by length" in page
-    assert "Dropped documents by length" in page
-    assert "value 0, limit 0.85" in page
-    assert report_run.KEPT[0] in page
-    assert "only counted" in short
-
-
-def test_prose_that_extractors_discarded_is_told_by_extractor(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert re.search(r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", page)
-    assert re.search(r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", page)
-    assert "dialogs and captions hold 3,017 more characters of sentences" in page
+    assert len(matches) == count if count is not None else matches
 
 
 def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome) -> None:
@@ -136,8 +142,9 @@ def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome
 
 def test_every_anchor_leads_somewhere(outcome: Outcome) -> None:
     page = Page(outcome[0])
-
     ids = page.named("id")
+
+    assert (page.mistakes, page.open) == ([], [])
 
     assert {link[1:] for link in page.named("href") if link.startswith("#")} <= set(ids)
     assert len(ids) == len(set(ids))
@@ -316,39 +323,6 @@ def test_no_path_or_address_of_a_machine_is_told(tmp_path: Path) -> None:
     assert "/news.jsonl" in page
 
 
-def test_published_figures_are_labelled_as_those_of_others(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert "0.6830 to 0.5795" in page
-    assert "3.22 to 1.59" in page
-    assert page.count('<a href="#published">another model and corpus</a>') == 3
-    assert page.count("No published figure") == 1
-
-
-def test_generations_carry_their_language_and_loops_are_marked(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert re.search(r'<p lang="az" dir="auto">Xəzər dənizinin', page)
-    assert page.count('<span class="badge loop">loops</span>') == 3
-    assert "{{" not in page
-
-
-def test_sections_stand_in_the_order_in_which_they_decide(outcome: Outcome) -> None:
-    sections = re.findall(r'<section id="(\w+)"', outcome[0])
-
-    assert sections[:5] == ["answers", "scores", "training", "cost", "corpus"]
-    assert outcome[0].index('class="verdict') < outcome[0].index('id="answers"')
-
-
-def test_questions_are_marked_as_seen_or_not_and_answers_as_word_for_word(outcome: Outcome) -> None:
-    page, short, _ = outcome
-
-    assert page.count('<span class="badge new">not seen in training</span>') == 1
-    assert page.count('<span class="badge seen">seen in training</span>') == 1
-    assert page.count('<span class="badge exact">word for word</span>') == 1
-    assert "(not seen in training)" in short
-
-
 def test_raw_counters_are_folded(outcome: Outcome) -> None:
     page = outcome[0]
 
@@ -366,16 +340,6 @@ def test_metrics_hold_answers_tasks_and_what_was_learned(outcome: Outcome) -> No
     assert numbers["task_belebele_azj_Latn_adapted"] == 0.31
     assert numbers["finetune_loss_fall"] == pytest.approx(0.3846, abs=1e-4)
     assert "cost_usd" not in numbers
-
-
-def test_trained_spans_are_marked(outcome: Outcome) -> None:
-    assert "<mark>*100# yığın və zəng düyməsini basın.&lt;|eot_id|&gt;</mark>" in outcome[0]
-
-
-def test_the_cut_of_a_word_is_shown_for_each_candidate(outcome: Outcome) -> None:
-    cut = "".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan"))
-
-    assert cut in outcome[0]
 
 
 def test_the_tokenizers_stand_in_one_table_with_the_rule_and_why_not_each_other(outcome: Outcome) -> None:
