@@ -6,7 +6,7 @@ from pathlib import Path
 from anadil.recipe.sections import Recipe
 from tests.kit import report_run
 
-from .test_page import made
+from tests.report.test_page import made
 
 
 def test_a_page_in_a_language_without_spaces_says_what_a_word_is_and_shows_no_figures_of_azerbaijani(
