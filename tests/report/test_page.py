@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from anadil.report.run import MAX_PAGE_BYTES, run
+from anadil.runtime.job import Job
 from tests.kit import report_run
+from tests.kit.report_run import artifacts
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -356,3 +359,78 @@ def test_the_tokenizers_stand_in_one_table_with_the_rule_and_why_not_each_other(
     assert "tokens encoded per CPU-second 1,204,311 — 1,398,020" in text
     assert "tokens per word, to be kept: en 1.310 1.710 2.110" in text
     assert "| words in the context |" in short
+
+
+def test_a_page_in_a_language_without_spaces_says_what_a_word_is_and_shows_no_figures_of_azerbaijani(
+    tmp_path: Path,
+) -> None:
+    page, short, _ = made(tmp_path, Recipe.model_validate({"language": "ja"}))
+
+    note = "Japanese is written without spaces: a word here is a run of kanji, of hiragana"
+    assert page.count(note) == 2
+    assert note in short
+    assert note in (tmp_path / "out/model_card.md").read_text()
+    assert not [
+        text for text in ("Published by", "No published", 'id="published"', "3.22 to") if text in page
+    ]
+
+
+def test_words_that_are_cut_are_those_in_the_languages_script(tmp_path: Path) -> None:
+    table = report_run.fertility()
+    for candidate in table["candidates"].values():
+        candidate["samples"] = {"useState": ["use", "State"], "京都": ["京", "都"]}
+
+    page, _, _ = made(tmp_path, Recipe.model_validate({"language": "ja"}), fertility=table)
+
+    assert re.findall(r'<div class="cut"><h4 lang="ja">(\w+)', page) == ["京都"]
+
+
+def test_samples_carry_their_language_so_that_han_letters_have_its_forms(tmp_path: Path) -> None:
+    page, _, _ = made(tmp_path)
+
+    found = re.findall(r'<p class="quote"( lang="az")? dir="auto">(\w+)', page)
+    languages = {first: lang for lang, first in found}
+
+    assert languages[report_run.KEPT[0].split()[0]]
+    assert not languages["İstanbul"]
+
+
+def finalist(name: str, bits: float, parameters: int, words: int) -> dict[str, object]:
+    scored = {"bits_per_byte": bits, "interval": [bits - 0.1, bits + 0.1]}
+    keep = {"en": {"bits_per_byte": 1.0, "interval": [0.9, 1.1]}}
+    more = {"parameters": parameters, "words_in_context": words, "steps": 200, "keep": keep}
+    return {"name": name, **more, **scored}
+
+
+def test_the_finalists_of_a_trial_stand_beside_each_other_with_the_front(tmp_path: Path) -> None:
+    inputs = artifacts(tmp_path)
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    table = {
+        "winner": "extend-4096",
+        "reason": "2.0000 bits per byte, <b>the fewest</b>",
+        "steps": 200,
+        "finalists": [
+            finalist("base", 3.0, 1_000_000, 600),
+            finalist("extend-4096", 2.0, 1_200_000, 900),
+            finalist("replace-4096", 2.5, 1_300_000, 800),
+        ],
+    }
+    (trial / "trial.json").write_text(json.dumps(table), encoding="utf-8")
+    artifact.seal(trial, kind="trial", origin={})
+    out = tmp_path / "out"
+    out.mkdir()
+    made = {**inputs, "trial": trial}
+    run(Job(recipe=Recipe(), inputs=made, out=out, work=tmp_path / "work", base_cache=tmp_path / "base"))
+
+    text = (out / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.mistakes == []
+    assert page.open == []
+    assert "<b>the fewest</b>" not in text
+    assert "Chosen: extend-4096" in text
+    *_, tried = [table for table in text.split("<table")[1:] if "tried at equal compute" in table]
+    rows = tried.partition("</table>")[0].split("<tr")[2:]
+    assert [row.count(">yes<") for row in rows] == [1, 1, 0]
+    assert "2.0000 bits per byte" in (out / "report.md").read_text(encoding="utf-8")
+    assert json.loads((out / "metrics.json").read_text())["trial_bits_per_byte_base"] == 3.0
