@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from anadil.clean.shards.holdout import Candidates
+from anadil.clean.shards.holdout import Candidates, write_candidates
 from anadil.evaluate.contamination import find_contamination
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
@@ -57,9 +57,9 @@ def test_japanese_runs_are_made_of_characters(tmp_path: Path) -> None:
     letters = "春夏秋冬東西南北山川草木花鳥風月雨雪雲空海島町村人心手足目耳口声音色形"
     draw = random.Random(4)
     own = ["".join(draw.choices(letters, k=300)) for _ in range(20)]
-    candidates = Candidates([*own, own[3][:200] + own[4][250:] * 3], ja)
+    write_candidates([*own, own[3][:200] + own[4][250:] * 3], ja, tmp_path)
 
-    heldout, counts = candidates.choose(np.zeros(len(candidates.runs), bool), np.arange(21), 21)
+    heldout, counts = Candidates(tmp_path, ja).choose([], np.arange(21), 21)
 
     assert (counts["sharing"], heldout.tolist()) == (3, [0, 1, 2, *range(4, 20)])
 
@@ -77,11 +77,11 @@ def test_where_all_documents_repeat_others_the_run_says_so(
     assert "1 of the held-out documents stand in the training part, too" in caplog.text
 
 
-def test_documents_that_share_little_are_held_out_where_too_few_share_nothing() -> None:
+def test_documents_that_share_little_are_held_out_where_too_few_share_nothing(tmp_path: Path) -> None:
     phrase = " ".join(OWN[0].split()[:8])
-    candidates = Candidates([f"{text} {phrase}" for text in OWN[1:5]] + [OWN[5], f"{OWN[5]} Son."], az)
+    write_candidates([f"{text} {phrase}" for text in OWN[1:5]] + [OWN[5], f"{OWN[5]} Son."], az, tmp_path)
 
-    heldout, counts = candidates.choose(np.zeros(len(candidates.runs), bool), np.arange(6) + 7, 4)
+    heldout, counts = Candidates(tmp_path, az).choose([], np.arange(6) + 7, 4)
 
     assert heldout.tolist() == [7, 8, 9, 10]
     assert counts == {
