@@ -71,35 +71,38 @@ CLEAR_ENTITY = re.compile(
     re.IGNORECASE,
 )
 
-HINT = re.compile(r"[\\&<]|/n|_x000|\[br")
+HINTS = ("\\", "&", "<", "/n", "_x000", "[br")
+"""One stands in each escape. Six searches for a text take a tenth of the time of one expression."""
 
 
 class _Kind(NamedTuple):
     """A kind of escapes; each pattern costs ten times as much as the one before, and most texts pass the first."""
 
-    hint: re.Pattern[str]
+    hints: tuple[str, ...]
     every: re.Pattern[str]
     clear: re.Pattern[str]
     """Where a text on programming has none."""
 
     def is_in(self, text: str) -> bool:
         """Return whether one stands where a text on programming has none."""
-        return bool(self.hint.search(text) and self.every.search(text) and self.clear.search(text))
+        has_hint = any(map(text.__contains__, self.hints))
+        return bool(has_hint and self.every.search(text) and self.clear.search(text))
 
     def is_clear(self, text: str, least: int = MIN_CLEAR) -> bool:
         """Return whether enough of those in a text stand there."""
-        num_all = sum(1 for _ in self.every.finditer(text)) if self.hint.search(text) else 0
+        has_hint = any(map(text.__contains__, self.hints))
+        num_all = sum(1 for _ in self.every.finditer(text)) if has_hint else 0
         if num_all < least:
             return False
         num_clear = sum(len(self.every.findall(match[0])) for match in self.clear.finditer(text))
         return num_clear >= max(least, MIN_CLEAR_SHARE * num_all)
 
 
-FEED_HINT = re.compile(r"\\|/n|_x000|\[br")
-FEEDS, BETWEEN_SENTENCES = _Kind(FEED_HINT, FEED, CLEAR_FEED), _Kind(FEED_HINT, FEED, BETWEEN)
-QUOTES = _Kind(re.compile(r"\\"), QUOTE, CLEAR_QUOTE)
-TAGS = _Kind(re.compile("<"), TAG, CLEAR_TAG)
-ENTITIES = _Kind(re.compile("&"), ENTITY, CLEAR_ENTITY)
+FEED_HINTS = ("\\", "/n", "_x000", "[br")
+FEEDS, BETWEEN_SENTENCES = _Kind(FEED_HINTS, FEED, CLEAR_FEED), _Kind(FEED_HINTS, FEED, BETWEEN)
+QUOTES = _Kind(("\\",), QUOTE, CLEAR_QUOTE)
+TAGS = _Kind(("<",), TAG, CLEAR_TAG)
+ENTITIES = _Kind(("&",), ENTITY, CLEAR_ENTITY)
 
 
 class Unescaped(NamedTuple):
@@ -114,7 +117,7 @@ class Unescaped(NamedTuple):
 
 def undo_escapes(text: str) -> Unescaped:
     """Restore line feeds, letters and tags, where it is clear that a program has written them out."""
-    if not HINT.search(text):
+    if not any(map(text.__contains__, HINTS)):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     plain, without_strings = text, QUOTED.sub("", text)
     for _ in range(MAX_ROUNDS):

@@ -91,7 +91,9 @@ def write_candidates(texts: Iterable[str], language: Language, folder: Path) -> 
     bits = np.zeros(num_bits // 8, dtype=np.uint8)
     for _, runs in _runs_of(folder):
         places = runs & np.uint64(num_bits - 1)
-        np.bitwise_or.at(bits, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8))
+        np.bitwise_or.at(
+            bits, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8)
+        )
     np.save(folder / FILTER, bits)
 
 

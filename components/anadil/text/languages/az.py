@@ -25,7 +25,8 @@ def normalize(text: str) -> str:
 def _normalize_once(text: str) -> str:
     sound = is_sound(text)
     text = undo_latin_5(text if sound else repair_characters(text))
-    text = replace_words(SCHWA, _latin_schwa, text)
+    if any(map(text.__contains__, map(chr, SCHWAS))):
+        text = replace_words(SCHWA, _latin_schwa, text)
     return text if sound else normalize_spaces(text)
 
 
