@@ -14,7 +14,6 @@ from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, pins, rooms
 
 PACKAGE = ROOT / "components/anadil"
 STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in STAGES}
-STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
 STARTS["pretrain"] += ["anadil.trial.__main__", "anadil.trial.run"]
 STARTS["pretrain"] += ["anadil.merge.__main__", "anadil.merge.run"]
 STARTS["clean"] += [
@@ -128,7 +127,7 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
 
 
 def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:
-    guide = (ROOT / "docs/guides/images.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/guides/cluster.md").read_text(encoding="utf-8")
 
     shown = {
         name: int(size.replace(",", ""))

@@ -3,8 +3,43 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+
+def run_child(
+    command: Sequence[str],
+    timeout_s: float,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a short command to its end and return its exit code, stdout and stderr, as UTF-8.
+
+    After `timeout_s` it is killed, and `subprocess.TimeoutExpired` is raised.
+    """
+    return subprocess.run(
+        command, input=stdin, env=environment, capture_output=True, encoding="utf-8", errors="replace",
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+def last_line(text: str, otherwise: str = "no message") -> str:
+    """The last line of what a command wrote, which is its error."""
+    return text.strip().rpartition("\n")[2] or otherwise
+
+
+def stop_child(process: "subprocess.Popen[Any]", grace_s: float = 0.0) -> int:
+    """End a process, by SIGTERM if it has `grace_s` to save, else by SIGKILL, and return its exit code."""
+    if grace_s:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(grace_s)
+    process.kill()
+    return process.wait()
 
 
 def die_with(parent: int) -> None:
@@ -55,6 +90,22 @@ def allow_more_memory(num_bytes: int) -> None:
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
         )
+
+
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Let this process take no more than `num_bytes` beside what it has now, while the block runs.
+
+    What is beyond is a `MemoryError`. A limit that is lower already stays; other threads are held to it, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if now := data_bytes():
+        most = [each for each in (soft, hard, now + num_bytes) if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def data_bytes() -> int:
