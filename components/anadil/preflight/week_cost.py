@@ -13,7 +13,7 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.core.errors import BudgetReached, RecipeError
 from anadil.core.format import DASH, human_dollars, human_hours, number, short_count
 from anadil.plan.text_use import TextSize, plan_text
-from anadil.preflight.clean_cost import text_bytes
+from anadil.preflight.text_size import text_bytes
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import stage_costs
