@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from anadil.clean.filters import decontaminate
-from anadil.clean.filters.decontaminate import Decontamination, texts_of
+from anadil.clean.filters import lists
+from anadil.clean.filters.lists import Decontamination, texts_of
 from anadil.text.language import load_language
 from tests.kit.child import peak_memory
 from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE, TURKISH
@@ -33,8 +33,8 @@ def test_an_item_is_found_in_any_case_and_frame(text: str) -> None:
 
 
 def test_a_long_item_is_found_wherever_it_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decontaminate, "PIECE_CHARS", 100)
-    monkeypatch.setattr(decontaminate, "MIN_MERGED", 10)
+    monkeypatch.setattr(lists, "PIECE_CHARS", 100)
+    monkeypatch.setattr(lists, "MIN_MERGED", 10)
     item = f"{AZERBAIJANI} {ITEM} {ANOTHER}"
     words = item.split()
 
@@ -52,7 +52,7 @@ def test_items_that_repeat_themselves_take_no_memory(tmp_path: Path) -> None:
     path.write_bytes(zstandard.compress(line * 10, 1))
     code = """
 import sys
-from anadil.clean.filters.decontaminate import Decontamination
+from anadil.clean.filters.lists import Decontamination
 from anadil.clean.filters.lists import read_items
 from anadil.text.language import load_language
 found = Decontamination(read_items([sys.argv[1]]), load_language("az"))

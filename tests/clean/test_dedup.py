@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.clean.dedup.find_duplicates import KEPT, find_duplicates
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument, Signatures
 from anadil.clean.kernels.minhash import MinHash, jaccard
 from anadil.clean.write.shard_output import weight_of
 from anadil.text.language import load_language

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from anadil.clean.filters.judge import Judge
-from anadil.language.learn_limits import MOST_REPETITION, REPETITION, spare_good
-from anadil.language.sample_quantile import source_quantile
+from anadil.language.learn_limits import MOST_REPETITION, REPETITION, source_quantile, spare_good
 from anadil.recipe.filter_rules import Rules
 from anadil.text.language import load_language
 from tests.kit.clean_inputs import texts

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 import numpy as np
 from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
-from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.dedup.sorted_documents import COLUMNS, write_keys
 
 class MinHash:
@@ -47,7 +47,7 @@ from pathlib import Path
 import numpy as np
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.dedup.find_duplicates import NEAR_DUPLICATE, find_duplicates
-from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
 from anadil.text.language import load_language
 

@@ -46,7 +46,7 @@ LONG_RECORD = """
 import resource, sys, time
 from pathlib import Path
 from anadil.runtime.executors import process_limits
-from anadil.clean.shards.crash_records import Phase, Place, CrashGuard
+from anadil.clean.shards.map_shard import Phase, Place, CrashGuard
 
 process_limits.RECORD_CPU_S = 0
 process_limits.limit_process()

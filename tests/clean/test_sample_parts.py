@@ -9,11 +9,9 @@ import pytest
 
 from anadil.language import identify_sample as identifying
 from anadil.language import learn_language as learning
-from anadil.language.identify_sample import LENGTHS, identify_sample
+from anadil.language.identify_sample import LENGTHS, identify_sample, noise_of_kind
 from anadil.language.learn_language import learn_language
-from anadil.language.made_noise import noise_of_kind
-from anadil.language.sample_parts import MAX_SHARE, parts_of
-from anadil.language.sample_texts import SampleText, read_texts
+from anadil.language.sample_parts import MAX_SHARE, SampleText, parts_of, read_texts
 from anadil.text.language_pack import Identification, LanguagePack, to_language
 from anadil.text.profile_checks import is_likely
 from tests.kit.clean_stage import write_jsonl

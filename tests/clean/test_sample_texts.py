@@ -9,7 +9,7 @@ from anadil.cli.main import main
 from anadil.core.errors import DataError
 from anadil.language import learn_language as learning
 from anadil.language.learn_language import LearntLanguage, learn_language, split_texts
-from anadil.language.sample_texts import read_texts
+from anadil.language.sample_parts import read_texts
 from anadil.text.language import load_language
 from anadil.text.language_pack import Identification, LanguagePack
 from tests.kit.clean_stage import write_jsonl

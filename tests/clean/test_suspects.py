@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from anadil.clean.filters.judge_record import ExtractedDocument, FilterResult, Settings, judge_prepared
-from anadil.clean.shards.crash_records import NOTE, CrashGuard, Phase, Place, death_alone
-from anadil.clean.shards.map_shard import MapTask, map_shard
+from anadil.clean.shards.map_shard import NOTE, CrashGuard, MapTask, Phase, Place, death_alone, map_shard
 from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe

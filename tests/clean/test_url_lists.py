@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.clean.filters.url_lists import UrlLists, read_url_lists
+from anadil.clean.filters.lists import UrlLists, read_url_lists
 from anadil.core.errors import DataError
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, stats

@@ -14,9 +14,8 @@ from anadil.clean.filters.clean_stats import Row, StepTimer
 from anadil.clean.filters.judge import RULE_NAMES as JUDGED
 from anadil.clean.filters.judge import Floats, Judge, Judgement, limits_of, limits_of_rules
 from anadil.clean.filters.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
-from anadil.clean.filters.lists import Lists, load_lists
+from anadil.clean.filters.lists import Lists, host_of, load_lists
 from anadil.clean.filters.pairs import judge_pair
-from anadil.clean.filters.url_lists import host_of
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
 from anadil.recipe.filter_rules import NO_RULES

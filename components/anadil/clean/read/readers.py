@@ -29,9 +29,17 @@ from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batch
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
-from anadil.clean.read.pair_fields import Sides, parquet_columns, texts_of
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
+from anadil.clean.read.record_fields import (
+    Sides,
+    address_of,
+    columns_to_read,
+    licence_of,
+    parquet_columns,
+    text_of,
+    texts_of,
+    writable,
+)
 from anadil.clean.read.separated import separated_values
 from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
 from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage

@@ -13,9 +13,8 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.clean.read.charset import decode_text
-from anadil.clean.read.pair_fields import Sides, table_columns
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.record_fields import BESIDE, address_columns
+from anadil.clean.read.record_fields import BESIDE, Sides, address_columns, table_columns
 from anadil.core.errors import DataError
 from anadil.core.format import MIB
 from anadil.text.code_pages import say_lost_letters

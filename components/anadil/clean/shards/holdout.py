@@ -16,8 +16,7 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, Verdicts
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import Hashes, MinHash
 from anadil.clean.shards.since import EarlierCorpus
