@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from anadil.cli import main
 from anadil.core.errors import DataError
@@ -194,22 +193,6 @@ def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: Learn
     assert learnt.pack.learnt["own_text_dropped"] <= 0.03
     assert "max_duplicate_lines 0.3: drops 0.00%" in told
     assert "noise made of the sample, torn words: 0.0% kept" in told
-
-
-def test_a_pack_of_an_earlier_release_is_read_without_its_pairs_of_frequent_words(
-    learnt: LearntLanguage,
-) -> None:
-    data = learnt.pack.model_dump()
-    profile = data["identification"]["profile"]
-    profile |= {"words": ["a", "b"], "min_words": [0.0], "word_order": "", "min_word_order": ()}
-
-    pack = LanguagePack.model_validate(data)
-
-    assert pack.identification.profile
-    assert pack.identification.profile.word_order == ""
-    profile |= {"wörds": []}
-    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
-        LanguagePack.model_validate(data)
 
 
 def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> None:
