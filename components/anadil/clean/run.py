@@ -72,12 +72,7 @@ NO_ADDRESSES = "clean.url_lists: %s of %s records name no address, so that nothi
 
 
 def run(job: Job, executor: Executor | None = None) -> Figures:
-    """Fill the corpus artifact.
-
-    Args:
-        job: What the stage gets.
-        executor: Instead of that of the recipe.
-    """
+    """Fill the corpus artifact."""
     started = time.perf_counter()
     written: dict[str, Any] = {}
     if "written" in job.inputs:

@@ -82,9 +82,6 @@ def identify_sample(
     """Learn the keys of a pack for identification; return them with lines of the report.
 
     Args:
-        code: Id of the language.
-        fit: Text that likelihoods are counted on.
-        aside: Text that limits are measured on.
         others: File name -> text that is none of the language.
         model: Finds the label of a fastText model.
         sources: Text -> its source, where it is known.

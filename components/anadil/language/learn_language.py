@@ -130,8 +130,6 @@ def learn_language(
     """Learn a pack.
 
     Args:
-        name: Id of the language, of a list or made up.
-        sample: Good text in it.
         bad: File name -> text that is to be dropped: noise, or the nearest languages.
         model: Finds the label of a fastText model, where there is one.
     """

@@ -57,12 +57,12 @@ def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
     }
 
     # The search begins with letters that the language's text hardly has.
-    mixed = OTHERS_BESIDE_LATIN if script == "Latn" else LATIN_BESIDE_OTHERS
+    sign = OTHERS_BESIDE_LATIN if script == "Latn" else LATIN_BESIDE_OTHERS
 
     def repair(text: str) -> str:
         if text.isascii() or not text.encode(errors="replace").translate(None, NO_LEAD):
             return text
-        return replace_words(mixed, lambda word: _in_one_script(word, script, tables), text)
+        return replace_words(sign, lambda word: _in_one_script(word, script, tables), text)
 
     return repair
 

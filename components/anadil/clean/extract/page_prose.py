@@ -169,9 +169,6 @@ def restore(
     """Put prose that an extractor discarded back at its place.
 
     Args:
-        extracted: Blocks of the extractor, in order.
-        page: All blocks of the page outside of its menus and footers.
-        language: Language of the corpus.
         is_in_article: Tells whether the third block stands in the element that holds the first and the last long block of
             the article; for discarded prose before or behind those.
     """

@@ -104,16 +104,16 @@ def filter_runs(codes: Array, ends: Array, tables: Any, width: int, bits: Array,
     units, by_character = tables
     hashes = np.empty(len(codes), dtype=np.uint64)
     size = np.uint64(8 * len(bits) - 1)
-    start = found = 0
+    start = num_kept = 0
     for text in range(len(ends)):
         count = hash_units(codes[start : ends[text]], units, by_character, hashes)
         for place in range(hash_shingles(hashes, count, width)):
             bit = hashes[place] & size
             if bits[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1):
-                runs[found] = hashes[place]
-                found += 1
+                runs[num_kept] = hashes[place]
+                num_kept += 1
         start = ends[text]
-    return found
+    return num_kept
 
 
 @compiled
@@ -147,14 +147,7 @@ class MinHash:
     """Turns texts into band keys: two texts share a key with probability J ** rows."""
 
     def __init__(self, language: Language, *, bands: int, rows: int, shingle: int) -> None:
-        """Draw the hash functions: `rows` for each band.
-
-        Args:
-            language: Language of the texts.
-            bands: Keys of a text.
-            rows: Hash functions of a band.
-            shingle: Words of a shingle, or characters where the language has no spaces.
-        """
+        """Draw the hash functions: `rows` for each band; `shingle` counts words, or characters without spaces."""
         generator = np.random.default_rng(MINHASH_SEED)
         self.bands, self.rows, self.shingle = bands, rows, shingle
         self._language = language
@@ -177,7 +170,6 @@ class MinHash:
         """Return the hash of each run of `shingle` units, in order; of a whole text if it is shorter.
 
         Args:
-            texts: Some, together at most `MAX_BATCH_CHARS` long.
             bits: A filter of 2**N bits, eight a number: runs whose lowest N bits make the number of a bit that is not set
                 go.
         """

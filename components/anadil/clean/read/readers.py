@@ -117,10 +117,6 @@ def read_records(
     """Read the records of one file, local or remote, or of a range of it, in order.
 
     Args:
-        uri: The file.
-        name: Name in provenance and messages.
-        text_field: Key or column of the text, for JSONL and tables.
-        read_stats: Counts good and bad records.
         copy: Copies what is to be read of the file; None: it is read where it lies.
         start: First byte of the range, of Parquet first row group.
         end: Byte, or row group, behind the range; None: the end of the file.

@@ -119,7 +119,6 @@ def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[s
     """Choose the columns of text and address, and others that the file has; within tables by their path.
 
     Args:
-        name: Name of the file in messages.
         schema: Schema of the file; Parquet lets several columns have one name, of which Arrow would give the last.
         fields: Column of the text, or the path to it, such as `document.text`; those of both sides of pairs.
     """

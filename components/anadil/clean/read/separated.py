@@ -38,12 +38,9 @@ def separated_values(
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
     Args:
-        file: The file.
         name: Name with its suffix, in provenance and messages.
-        text_field: Column of the text.
         language: Language whose letters tell code pages apart.
         read_stats: Counts files that are not UTF-8, and columns that are not read.
-        sides: Languages of the sides of parallel text.
     """
     with _table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
         if not table.columns:

@@ -36,7 +36,7 @@ ID_DIGITS = 16
 """Digits of an id that decide: its upper half."""
 LOOKED_AT = 4
 """Times the documents that are held out. Chosen by us: of a manual a fifth share a run, of law a half."""
-RUNS, ENDS, FILTER, FOUND = "runs.bin", "ends.npy", "filter.npy", "found.npy"
+RUNS, ENDS, FILTER, HITS = "runs.bin", "ends.npy", "filter.npy", "hits.npy"
 MAX_FILTER_BITS = 27
 """16 MiB for a filter, which one in ten other runs passes where 8,000 documents have 1,500 runs each."""
 PART_RUNS = 1 << 19
@@ -112,23 +112,23 @@ class Candidates:
         self._folder, self._sizes = folder, _sizes(language)
         self._ends = np.load(folder / ENDS)
 
-    def choose(self, found: Sequence[Path], documents: Numbers, most: int) -> HeldOut:
-        """Hold out the first of those that share no run; where these are too few, others of which little was found.
+    def choose(self, hits: Sequence[Path], documents: Numbers, most: int) -> HeldOut:
+        """Hold out the first of those that share no run; where these are too few, others of which little was seen.
 
         Args:
-            found: Files of runs of other documents, sorted.
+            hits: Files of runs of other documents, sorted.
             documents: Their numbers.
             most: Documents to hold out.
         """
-        shares, is_contaminated = self._judge(self._marks(found, is_shared_seen=True))
+        shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=True))
         order = np.lexsort((shares, is_contaminated))
         # Where every document repeats others, one is held out all the same.
         chosen = np.sort(order[: min(most, max(1, int((~is_contaminated).sum())))])
         return documents[chosen], _counts(len(chosen), shares, shares[chosen], is_contaminated[chosen])
 
-    def of_earlier(self, found: Sequence[Path]) -> HeldOut:
+    def of_earlier(self, hits: Sequence[Path]) -> HeldOut:
         """Count what new documents share with those that were held out before."""
-        shares, is_contaminated = self._judge(self._marks(found, is_shared_seen=False))
+        shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=False))
         return np.empty(0, dtype=np.int64), _counts(0, shares, shares, is_contaminated)
 
     def _judge(self, marks: Numbers) -> tuple[Numbers, Numbers]:
@@ -140,7 +140,7 @@ class Candidates:
         shares, is_contaminated = masks.reshape(-1, 2).T
         return shares, is_contaminated
 
-    def _marks(self, found: Sequence[Path], *, is_shared_seen: bool) -> Numbers:
+    def _marks(self, hits: Sequence[Path], *, is_shared_seen: bool) -> Numbers:
         """True for each run that other documents hold, or two of these: a range of hashes at a time."""
         num_runs = int(self._ends[-1])
         marks = np.zeros(num_runs, dtype=bool)
@@ -158,7 +158,7 @@ class Candidates:
             if is_shared_seen:
                 document = np.searchsorted(self._ends, places, side="right")
                 is_seen[group[document != document[first][group]]] = True
-            for path in found:
+            for path in hits:
                 others = np.load(path, mmap_mode="r")
                 others = others[np.searchsorted(others, low) : np.searchsorted(others, high, side="right")]
                 is_seen |= np.isin(distinct, others, assume_unique=True)
@@ -199,8 +199,8 @@ def hold_out(
     candidates = Candidates(workspace.candidates_folder, settings.language)
     tasks = _tasks(workspace, signatures, settings)
     executor.map(find_runs, tasks)
-    found = [task.folder / FOUND for task in tasks]
-    heldout, counts = candidates.of_earlier(found) if earlier else candidates.choose(found, documents, most)
+    hits = [task.folder / HITS for task in tasks]
+    heldout, counts = candidates.of_earlier(hits) if earlier else candidates.choose(hits, documents, most)
     _log(counts, most)
     with sealed_dir.create(workspace.heldout_folder, {"key": workspace.heldout_key}) as draft:
         np.save(draft / DOCUMENTS, heldout)
@@ -216,16 +216,16 @@ def find_runs(task: RunsTask) -> None:
     looked_at = np.load(task.candidates / DOCUMENTS)
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
     bits = np.load(task.candidates / FILTER)
-    found, texts, num_chars = [np.empty(0, np.uint64)], list[str](), 0
+    hits, texts, num_chars = [np.empty(0, np.uint64)], list[str](), 0
     with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         for row, line in shard.lines(0, shard.num_rows):
             if is_read[row]:
                 texts.append(text_of(line))
                 num_chars += len(texts[-1])
             if texts and (num_chars >= BATCH_CHARS or row == shard.num_rows - 1):
-                found.append(hasher.runs(texts, bits).copy())
+                hits.append(hasher.runs(texts, bits).copy())
                 texts, num_chars = [], 0
-        np.save(draft / FOUND, np.unique(np.concatenate(found)))
+        np.save(draft / HITS, np.unique(np.concatenate(hits)))
 
 
 def run_hasher(language: Language) -> MinHash:
