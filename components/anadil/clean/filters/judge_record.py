@@ -228,10 +228,12 @@ def _unread(raw: RawRecord, text: str, settings: Settings, **facts: Any) -> Extr
     return _known(raw, text, text.encode(errors="replace") or _place(raw), settings, **facts)
 
 
-def _known(raw: RawRecord, text: str, identity: bytes, settings: Settings, **facts: Any) -> ExtractedDocument:
+def _known(
+    raw: RawRecord, written: str, identity: bytes, settings: Settings, **facts: Any
+) -> ExtractedDocument:
     """Name a document by the hash of its text, or of its place."""
     key = document_id(identity)
-    document = Document(id=key, text=text, source=raw.source, url=raw.url, lang=settings.language.code)
+    document = Document(id=key, text=written, source=raw.source, url=raw.url, lang=settings.language.code)
     return ExtractedDocument(document=document, licence=raw.licence, bytes_in=raw.num_bytes, **facts)
 
 
