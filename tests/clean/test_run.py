@@ -15,7 +15,7 @@ from anadil.clean.write.shard_output import kept_documents
 from anadil.cli.main import main
 from anadil.core.errors import DataError, RecipeError, RetryableError, Stopped
 from anadil.recipe.load import load_recipe, parse_recipe
-from anadil.report.corpora import AS_IS, rules_note
+from anadil.report.data_card import AS_IS, rules_note
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
