@@ -16,9 +16,10 @@ from anadil.core.format import (
     human_seconds,
     number,
 )
+from anadil.core.table import Table
 from anadil.recipe.retrain import EARLIER, NEW, Champion, Retrain
+from anadil.report.charts import Chart, intervals
 from anadil.report.cost_view import stage_costs
-from anadil.report.elements import Chart, TextTable, intervals
 from anadil.report.format import figure, signed_percent
 from anadil.report.measures_view import ends_of, estimates, interval_words
 from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, table_of
@@ -44,9 +45,9 @@ class RetrainView:
     lead: str
     reasons: tuple[str, ...]
     """The gate's comparisons with the champion."""
-    text: TextTable
+    text: Table
     """New text by source."""
-    scores: TextTable
+    scores: Table
     """Challenger against champion."""
     chart: Chart | None
 
@@ -123,7 +124,7 @@ def _cost(facts: Facts, keeps: Sequence[str]) -> str:
     return f"Its stages took {human_seconds(sum(row.seconds for row in rows))}{price}."
 
 
-def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
+def _text_table(facts: Facts, retrain: Retrain) -> Table:
     """A row for each source: files, documents and tokens that the champion has not read; none where no text is new."""
     rows = []
     for each in () if retrain.keeps_model else facts.corpora:
@@ -141,7 +142,7 @@ def _text_table(facts: Facts, retrain: Retrain) -> TextTable:
         "tokens",
         "tokens per word",
     )
-    return TextTable("New text", columns, rows)
+    return Table("New text", columns, rows)
 
 
 def _new_text(corpus: CorpusFacts, tokens: Manifest | None) -> tuple[str, ...]:
@@ -186,7 +187,7 @@ def _compared(scores: Json, name: str) -> list[tuple[str, object, object, Json]]
     ]
 
 
-def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> TextTable:
+def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> Table:
     cells = [
         (
             label,
@@ -199,13 +200,13 @@ def _scores_table(rows: list[tuple[str, object, object, Json]], name: str) -> Te
     ]
     columns = ("bits per byte on", CHAMPION, name, "difference", "95 % interval")
     note = "Less is better. Differences are paired by document; an interval that holds 0 decides nothing."
-    return TextTable("Challenger against champion", columns, cells, note=note)
+    return Table("Challenger against champion", columns, cells, note=note)
 
 
 def _chart(rows: list[tuple[str, object, object, Json]], name: str) -> Chart | None:
     title = f"{name} less champion"
     drawn = estimates([(label, difference, 1) for label, _, _, difference in rows])
-    return intervals(title, "bits per byte", drawn, TextTable(title, (), ()))
+    return intervals(title, "bits per byte", drawn, Table(title, (), ()))
 
 
 def _reasons(scores: Json, name: str) -> list[str]:
@@ -224,7 +225,7 @@ def _reasons(scores: Json, name: str) -> list[str]:
     ]
 
 
-def admission_table(admission: Mapping[str, Any]) -> TextTable:
+def admission_table(admission: Mapping[str, Any]) -> Table:
     """Build a row for each check; no rows for a run that admits nothing."""
     rows = []
     for check in admission.get("checks", ()):
@@ -238,6 +239,4 @@ def admission_table(admission: Mapping[str, Any]) -> TextTable:
         *admission.get("notes", ()),
     ]
     columns = ("check", "source", "now", "usually", "limit", "")
-    return TextTable(
-        "Admission of the new text", columns, rows, words=(1, 5), note=" ".join(filter(None, notes))
-    )
+    return Table("Admission of the new text", columns, rows, words=(1, 5), note=" ".join(filter(None, notes)))
