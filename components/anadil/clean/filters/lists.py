@@ -17,8 +17,7 @@ import pyarrow as pa
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
-from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
-from anadil.artifacts.text_tables import TEXT_TABLES
+from anadil.artifacts.text_files import LINE_SUFFIXES, TEXT_TABLES, json_rows, table_rows
 from anadil.clean.filters.decontaminate import Decontamination, texts_of
 from anadil.clean.filters.url_lists import UrlLists, read_url_lists
 from anadil.clean.kernels.ng_words import read_ng_words
