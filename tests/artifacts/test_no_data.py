@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts import storage
-from anadil.artifacts.no_data import is_no_data
 from anadil.artifacts.s3 import s3_client
+from anadil.artifacts.storage import is_no_data
 from anadil.core.errors import DataError
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from anadil.artifacts.chat_files import read_chats, rows_of
 from anadil.artifacts.separated_file import QUOTE, Fault
-from anadil.artifacts.text_tables import separated_rows
+from anadil.artifacts.text_files import separated_rows
 from anadil.core.errors import DataError
 from anadil.text.chats import DroppedChats
 from anadil.text.letters import letters_of

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.artifacts.chat_files import read_chats
-from anadil.artifacts.text_tables import separated_rows
+from anadil.artifacts.text_files import separated_rows
 from anadil.core.errors import DataError
 from anadil.text.chats import DroppedChats
 from tests.kit.workbooks import write_workbook

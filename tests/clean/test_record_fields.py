@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from anadil.artifacts import ranged, storage
-from anadil.artifacts.s3_ranges import S3Ranges
+from anadil.artifacts.s3 import S3Ranges
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records
 from anadil.clean.read.record_fields import address_columns, address_of, text_of

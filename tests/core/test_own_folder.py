@@ -7,7 +7,7 @@ import pytest
 
 from anadil.artifacts import prefetch
 from anadil.core.errors import PreflightError
-from anadil.core.own_folder import cache_folder, is_writable, temporary_folder, work_folder
+from anadil.core.files import cache_folder, is_writable, temporary_folder, work_folder
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import base_cache
 

@@ -5,15 +5,15 @@ A chat template alone proves nothing: Qwen's pretrained bases have one. Sampling
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import yaml
+
 from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_settings, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import USUAL_ENDS, token_text
-from anadil.artifacts.card_fields import card_fields, words_of_field
-from anadil.artifacts.document_tokens import END_OF_TURN, OTHER_ENDS_OF_TURNS
+from anadil.artifacts.base_vocabulary import END_OF_TURN, OTHER_ENDS_OF_TURNS, USUAL_ENDS, token_text
 from anadil.artifacts.mlmodel import MLMODEL
 
 Kind = Literal["pretrained", "post-trained", "unknown"]
@@ -144,3 +144,28 @@ def _sign_of_name(folder: Path, name: str) -> tuple[int, str]:
     says += [f"its card has the tag {', '.join(tags)}"] if tags else []
     signs = {1 if word in POST_TRAINED_WORDS else -1 for word in of_name} | ({1} if tags else set())
     return (signs.pop() if len(signs) == 1 else 0), "; ".join(says)
+
+
+MAX_BYTES = 1_000_000
+"""Bytes of a page that are read; published ones have tens of thousands."""
+
+
+def card_fields(folder: Path) -> Mapping[str, object]:
+    """Return the fields of a model's card; empty where it has none that can be read."""
+    page = folder / "README.md"
+    if not page.is_file():
+        return {}
+    with page.open("rb") as stream:
+        text = stream.read(MAX_BYTES).decode(errors="replace")
+    match = re.match(r"\s*---\r?\n(.*?)\r?\n---\s*(\n|$)", text, re.DOTALL)
+    try:
+        fields = yaml.safe_load(match[1]) if match else None
+    except (yaml.YAMLError, ValueError, RecursionError):  # ValueError of `2024-02-30`, which is no day
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def words_of_field(fields: Mapping[str, object], name: str) -> list[str]:
+    """Return a field that may be one word or a list of them."""
+    value = fields.get(name)
+    return [str(each) for each in (value if isinstance(value, list) else [value]) if each is not None]

@@ -12,10 +12,9 @@ from typing import Literal
 from anadil.artifacts import storage
 from anadil.artifacts.json_values import holds_lines, json_values
 from anadil.artifacts.line_reader import DAMAGED
-from anadil.artifacts.no_data import is_no_data
 from anadil.artifacts.separated_file import Fault, Place
-from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
-from anadil.artifacts.text_tables import TEXT_TABLES, separated_rows
+from anadil.artifacts.storage import is_no_data
+from anadil.artifacts.text_files import LINE_SUFFIXES, TEXT_TABLES, json_rows, separated_rows, table_rows
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import json_lines
 from anadil.text.chat_columns import (
@@ -27,9 +26,8 @@ from anadil.text.chat_columns import (
     unread_of_turns,
     with_names,
 )
-from anadil.text.chats import Chat, DroppedChats, Message, Refusal, messages_of
+from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Message, Refusal, messages_of
 from anadil.text.choices import choices_of, first_place, names_place, with_chosen
-from anadil.text.drop_reasons import DROP_REMEDIES
 from anadil.text.letters import UNKNOWN, Letters
 from anadil.text.pairs import Pair, pair_of
 

@@ -18,8 +18,8 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
+from anadil.core.files import temporary_folder
 from anadil.core.format import human_bytes
-from anadil.core.own_folder import temporary_folder
 from anadil.core.processes import start_of
 from anadil.core.progress import progress
 

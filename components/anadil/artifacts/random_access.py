@@ -18,7 +18,7 @@ from typing import Protocol
 from anadil.artifacts import storage
 from anadil.artifacts.prefetch import RESERVE_BYTES, cache
 from anadil.artifacts.ranged import RangedStream
-from anadil.artifacts.s3_ranges import S3Ranges
+from anadil.artifacts.s3 import S3Ranges
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.files import write_atomic
 

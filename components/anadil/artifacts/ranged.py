@@ -1,6 +1,6 @@
 """A remote file read piece by piece, as a local one: never more of it is here than what is read.
 
-A storage gives the pieces (`s3_ranges`, `hub_ranges`) and refuses those of another file than the one that was planned
+A storage gives the pieces (`s3`, `hub_files`) and refuses those of another file than the one that was planned
 for. A piece that ends early is asked for again.
 """
 

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
+from anadil.artifacts.ranged import changed, check_place
 from anadil.artifacts.uri import MANIFEST, ConditionsError, Count, join
 from anadil.core.aws import DamagedError, aws_client, aws_errors, error_code, error_status
 from anadil.core.errors import DataError, PreflightError, RetryableError
@@ -336,3 +337,44 @@ def _was_changed(error: Exception, uri: str) -> bool:
         ) from None
     # 404: removed since; 409: written at the same time.
     return status in (404, 409, 412) and code != "NoSuchBucket"
+
+
+CHANGED = (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.NOT_FOUND, HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE)
+"""Statuses of a server's answer where the object is no longer the one that was asked for."""
+
+
+class S3Ranges:
+    """Pieces of one object; see `Ranges`."""
+
+    def __init__(self, uri: str, version: str) -> None:
+        """Ask nothing yet; `version` is ETag and size, joined by `-`."""
+        self._uri = uri
+        self._tag, _, size = version.rpartition("-")
+        self.size = int(size)
+
+    def fetch(self, start: int, num_bytes: int) -> bytes:
+        """Return a piece; see `Ranges.fetch`."""
+        with s3_errors(self._uri):
+            return self._answer(start, num_bytes)
+
+    def _answer(self, start: int, num_bytes: int) -> bytes:
+        bucket, key = split_uri(self._uri)
+        client = s3_client()
+        asked = {"Bucket": bucket, "Key": key, "Range": f"bytes={start}-{start + num_bytes - 1}"}
+        try:
+            answer = client.get_object(**asked, IfMatch=self._tag)
+        except client.exceptions.ClientError as error:
+            if error_status(error) in CHANGED:
+                raise changed(self._uri) from None
+            raise
+        try:
+            place = str(answer.get("ContentRange", ""))
+            total = place.rpartition("/")[2]
+            # Some servers know no conditions; then the answer itself tells.
+            if answer["ETag"] != self._tag or (total.isdigit() and int(total) != self.size):
+                raise changed(self._uri)
+            check_place(self._uri, place, start, is_complete=answer["ContentLength"] == num_bytes)
+            data: bytes = answer["Body"].read()
+        finally:
+            answer["Body"].close()
+        return data

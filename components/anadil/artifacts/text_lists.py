@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from anadil.artifacts.line_reader import DAMAGED, unpacked
-from anadil.artifacts.no_data import is_no_data
+from anadil.artifacts.storage import is_no_data
 from anadil.core.errors import DataError
 from anadil.core.format import KIB, MIB, human_bytes
 

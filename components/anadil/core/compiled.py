@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from anadil.core.own_folder import cache_folder, is_writable
+from anadil.core.files import cache_folder, is_writable
 
 F = TypeVar("F", bound=Callable[..., Any])
 

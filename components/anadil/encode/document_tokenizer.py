@@ -8,8 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, read_settings, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import SETTINGS, base_settings, token_text
-from anadil.artifacts.document_tokens import END_OF_TEXT, begins_turns, ends_of
+from anadil.artifacts.base_vocabulary import (
+    END_OF_TEXT,
+    SETTINGS,
+    base_settings,
+    begins_turns,
+    ends_of,
+    token_text,
+)
 from anadil.core.errors import DataError
 
 if TYPE_CHECKING:

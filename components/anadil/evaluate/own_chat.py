@@ -15,8 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from anadil.artifacts.base_kind import BaseKind, base_kind
-from anadil.artifacts.card_fields import card_fields, words_of_field
+from anadil.artifacts.base_kind import BaseKind, base_kind, card_fields, words_of_field
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted
 from anadil.evaluate.generate import language_of

@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
 
 from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
-from anadil.artifacts.document_tokens import END_OF_TEXT, END_OF_TURN
+from anadil.artifacts.base_vocabulary import END_OF_TEXT, END_OF_TURN
 from anadil.core.errors import DataError
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.load import encode_texts

@@ -31,8 +31,7 @@ from anadil.core.errors import DataError
 from anadil.finetune.encode import Example, encode_chats
 from anadil.finetune.trainer import Mix
 from anadil.runtime.job import Job
-from anadil.text.chats import Chat, DroppedChats, Part, fingerprint, folded, split_of
-from anadil.text.drop_reasons import HARMLESS, Reason
+from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, fingerprint, folded, split_of
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 
 from anadil.artifacts import artifact
-from anadil.artifacts.document_tokens import END_OF_TEXT
+from anadil.artifacts.base_vocabulary import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES

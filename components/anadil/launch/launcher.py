@@ -14,7 +14,7 @@ from typing import Any, NoReturn, get_args
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
-from anadil.core.own_folder import work_folder
+from anadil.core.files import work_folder
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import JOB_KINDS, JobBackend, JobStatus, TrainingJob, error_from_exit_code
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse

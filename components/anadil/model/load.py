@@ -26,8 +26,13 @@ from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
-from anadil.artifacts.base_vocabulary import base_settings
-from anadil.artifacts.document_tokens import END_OF_TEXT, OTHER_ENDS_OF_TURNS, begins_turns, ends_of
+from anadil.artifacts.base_vocabulary import (
+    END_OF_TEXT,
+    OTHER_ENDS_OF_TURNS,
+    base_settings,
+    begins_turns,
+    ends_of,
+)
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.json_text import write_indented

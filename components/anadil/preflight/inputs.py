@@ -20,7 +20,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.json_values import PACKED_JSON
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, PACKED_LINES, PLAIN_LINES
 from anadil.artifacts.separated_file import PACKED_TABLES
-from anadil.artifacts.text_tables import BYTE_ORDER_MARKS, SEPARATED
+from anadil.artifacts.text_files import BYTE_ORDER_MARKS, SEPARATED
 from anadil.artifacts.workbook import WORKBOOK
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours

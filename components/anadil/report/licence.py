@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from anadil.artifacts.base_kind import card_fields
 from anadil.artifacts.base_model import TINY
-from anadil.artifacts.card_fields import card_fields
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.format import one_line
 from anadil.report.read import last_part

@@ -20,8 +20,8 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
+from anadil.core.files import cache_folder
 from anadil.core.modules import load_module
-from anadil.core.own_folder import cache_folder
 from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence

@@ -17,8 +17,8 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.aws import NoBucketError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
+from anadil.core.files import work_folder
 from anadil.core.format import human_figure, human_seconds, with_article
-from anadil.core.own_folder import work_folder
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, STAGES
 from anadil.recipe.sections import Recipe

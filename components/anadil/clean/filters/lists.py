@@ -23,9 +23,8 @@ import xxhash
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
-from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
+from anadil.artifacts.text_files import LINE_SUFFIXES, TEXT_TABLES, json_rows, table_rows
 from anadil.artifacts.text_lists import list_lines
-from anadil.artifacts.text_tables import TEXT_TABLES
 from anadil.clean.kernels.ng_words import read_ng_words
 from anadil.clean.read.charset import decode_text
 from anadil.core.errors import DataError

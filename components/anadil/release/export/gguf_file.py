@@ -23,7 +23,7 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from anadil.artifacts.base_kind import stored_template
-from anadil.artifacts.document_tokens import END_OF_TURN, OTHER_ENDS_OF_TURNS
+from anadil.artifacts.base_vocabulary import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.artifacts.local_directory import check_space
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import progress
