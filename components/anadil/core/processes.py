@@ -3,8 +3,43 @@
 import os
 import resource
 import signal
+import subprocess
 import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+
+def run_child(
+    command: Sequence[str],
+    timeout_s: float,
+    stdin: str = "",
+    environment: Mapping[str, str] | None = None,
+) -> "subprocess.CompletedProcess[str]":
+    """Run a short command to its end and return its exit code, stdout and stderr, as UTF-8.
+
+    After `timeout_s` it is killed, and `subprocess.TimeoutExpired` is raised.
+    """
+    return subprocess.run(
+        command, input=stdin, env=environment, capture_output=True, encoding="utf-8", errors="replace",
+        timeout=timeout_s, check=False,
+    )  # fmt: skip
+
+
+def last_line(text: str, otherwise: str = "no message") -> str:
+    """The last line of what a command wrote, which is its error."""
+    return text.strip().rpartition("\n")[2] or otherwise
+
+
+def stop_child(process: "subprocess.Popen[Any]", grace_s: float = 0.0) -> int:
+    """End a process, by SIGTERM if it has `grace_s` to save, else by SIGKILL, and return its exit code."""
+    if grace_s:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            return process.wait(grace_s)
+    process.kill()
+    return process.wait()
 
 
 def die_with(parent: int) -> None:
