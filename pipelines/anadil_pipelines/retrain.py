@@ -12,7 +12,6 @@ import yaml
 
 from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import counted
-from anadil.runtime.kfp import SCHEDULED
 from anadil_pipelines.server import Kubeflow
 from anadil_pipelines.submit import (
     EXPERIMENT_ID,
@@ -88,11 +87,7 @@ def recurring_run_body(
     submission: Submission, cron: str, experiment: str, pipeline: str, version: str
 ) -> dict[str, Any]:
     """Return the body of a recurring run, for these ids."""
-    run = submission.run(experiment, pipeline, version)
-    if submission.options.retrains:
-        # Each run learns its time, from which the ledger tells what was missed.
-        run["runtime_config"]["parameters"][SCHEDULED] = "[[ScheduledTime]]"
-    return run | {
+    return submission.run(experiment, pipeline, version) | {
         "description": submission.description,
         "trigger": {"cron_schedule": {"cron": kubeflow_cron(cron)}},
         "mode": "ENABLE",

@@ -15,7 +15,7 @@ from kfp import dsl
 from anadil.core.stages import ENGINE_IMAGES, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, Step, recipe_of_step
-from anadil.runtime.kfp import DERIVED, SCHEDULED, STATE, VARIED, parameter_of
+from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
 
 RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
@@ -133,7 +133,7 @@ def read_of_champion(step: Step) -> list[str]:
 
 retrain = _step(
     RETRAIN,
-    RECIPE | {"run": str, SCHEDULED: str, DERIVED: dsl.OutputPath(str), STATE: dsl.OutputPath(str)}
+    RECIPE | {"run": str, DERIVED: dsl.OutputPath(str), STATE: dsl.OutputPath(str)}
     | {card(word): dsl.Output[kind] for word, kind in OF_CHAMPION.items()} | METRICS,
     "tools", "anadil.launch", RETRAIN,
 )  # fmt: skip

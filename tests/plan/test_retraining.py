@@ -211,9 +211,8 @@ def test_no_new_text_and_none_that_the_last_phase_reads_are_two_reasons() -> Non
         week_settings(recipe, [part("web", 10), part("en", 10), part("en", 3, new=True)])
 
 
-@pytest.mark.parametrize("given", [{"merge": {"average_last": 4}}, {"schedule": "wsd", "average_last": 4}])
-def test_a_short_week_writes_as_many_checkpoints_as_are_averaged(given: dict[str, Any]) -> None:
-    recipe = recipe_of(**given)
+def test_a_short_week_writes_as_many_checkpoints_as_are_averaged() -> None:
+    recipe = recipe_of(schedule="wsd", average_last=4)
     settings = week_settings(recipe, [part("", 5_000), part("", 100, new=True)])
 
     week = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": "model"})})
@@ -221,8 +220,8 @@ def test_a_short_week_writes_as_many_checkpoints_as_are_averaged(given: dict[str
     assert week.averaged_steps == (5, 10, 15, 20)
 
 
-def test_a_week_of_fewer_steps_than_the_merge_averages_is_not_refused() -> None:
-    recipe = recipe_of(merge={"average_last": 8})
+def test_a_week_of_fewer_steps_than_are_averaged_is_not_refused() -> None:
+    recipe = recipe_of(schedule="wsd", average_last=8)
     settings = week_settings(recipe, [part("", 5_000), part("", 15, new=True)])
     alone = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": None})})
 
@@ -230,7 +229,7 @@ def test_a_week_of_fewer_steps_than_the_merge_averages_is_not_refused() -> None:
     week.refuse_few_checkpoints()
 
     assert week.averaged_steps == (1, 2, 3)
-    with pytest.raises(ValueError, match=r"merge.average_last is 8"):
+    with pytest.raises(ValueError, match=r"pretrain.average_last is 8"):
         alone.refuse_few_checkpoints()
 
 

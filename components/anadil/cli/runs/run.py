@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,19 +20,22 @@ from anadil.cli.options import (
 )
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
-from anadil.core.errors import INTERRUPTED, Stopped
+from anadil.core.errors import AnadilError
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
-from anadil.runtime.run_record import recipe_name
+from anadil.runtime.run_record import STOPPED, read_record, recipe_name, record_uri
 
 if TYPE_CHECKING:
     from anadil_pipelines.laptop import StepResults
 
 log = logging.getLogger(__name__)
+
+ADMIT = "admit"
+"""Step that refuses text; any other that fails has another cause."""
 
 
 def add_run(name: str, commands: Any, text: str) -> None:
@@ -91,7 +95,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     trains = STAGES["pretrain"] in stages and not is_kept(STAGES["pretrain"], recipe)
     files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
-    if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
+    if steps.exit_code in STOPPED:
         return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
         log.error("%s", after_failure(str(recipe.storage.root), steps.run))
@@ -112,12 +116,19 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
 
 def after_failure(root: str, run: str) -> str:
     """Return what to do after a step that failed."""
-    from anadil.retrain.ledger import ADMIT, failure_of
-
     if failure_of(root, run)[0] == ADMIT:
         # The same command would end as this one did.
         return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
     return "a step failed; correct the cause and run the same command again to resume from there"
+
+
+def failure_of(root: str, run: str) -> tuple[str, str]:
+    """Return the step of a run that failed, and why; empty where its record does not say."""
+    with suppress(AnadilError, OSError):
+        steps = read_record(record_uri(root, run)).steps
+        failed = [(name, step.message) for name, step in steps.items() if step.exit_code]
+        return failed[-1] if failed else ("", "")
+    return "", ""
 
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
