@@ -20,7 +20,7 @@ HEAD = """# Chart anadil
 
 The chart puts what the pipeline needs into a namespace: service accounts and their rights, storage and an MLflow
 server. By value it adds the registration with Kubeflow Pipelines and its schedule, a Kueue queue,
-monitors, alerts and dashboards. The [guide](../../docs/guides/helm.md) explains installing, upgrading and uninstalling.
+monitors, alerts and dashboards. The [guide](../../docs/guides/cluster.md) explains installing, upgrading and uninstalling.
 
 ```sh
 helm install anadil charts/anadil --namespace training --create-namespace

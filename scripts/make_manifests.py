@@ -15,14 +15,12 @@ from typing import Any
 
 import yaml
 
-from anadil.cli.models.serve_manifest import Dumper
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
 from anadil.launch.manifests import training_jobs
 from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
-from anadil.release.serving.manifests import Kind, Serving, objects
 from anadil.runtime.flow import Step, flow_of, options_of
 from generate import write_or_check
 
@@ -48,15 +46,16 @@ cluster:
 """
 
 
-SERVED = Serving(
-    name="anadil-az",
-    uri="s3://my-bucket/azerbaijani-8b/adapter/0123456789abcdef/merged",
-    context=8192,
-    gpus=1,
-    weight_bytes=16_060_000_000,
-    file_bytes=16_080_000_000,
-)
-"""A model of 8 billion parameters on one GPU of 80 GiB."""
+class Dumper(yaml.SafeDumper):
+    """Lists indented under their key, as people write them, and nothing by reference."""
+
+    def increase_indent(self, flow: bool = False, *_: bool, **__: bool) -> None:
+        """Indent lists too."""
+        super().increase_indent(flow, indentless=False)
+
+    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002  # the base class names it
+        """Write equal parts out each time."""
+        return True
 
 
 def inputs_of(step: Step, recipe: Recipe) -> dict[str, str]:
@@ -160,11 +159,6 @@ def _chart_stages() -> str:
     return _yaml(stages, note)
 
 
-def _served(kind: Kind) -> str:
-    note = NOTE.replace("anadil launch", "anadil serve-manifest").replace("renders", "prints")
-    return note + "---\n".join(_yaml(each, "") for each in objects(SERVED, kind))
-
-
 def _yaml(data: object, note: str = NOTE) -> str:
     return note + yaml.dump(data, Dumper=Dumper, sort_keys=False, width=120, allow_unicode=True)
 
@@ -175,8 +169,6 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     MANIFESTS / "components" / "finetune" / "finetune.yaml": lambda: _job("finetune"),
     MANIFESTS / "overlays" / "laptop" / "prepare.yaml": _prepare,
     MANIFESTS / "components" / "ray" / "raycluster.yaml": _ray_cluster,
-    MANIFESTS / "serving" / "vllm" / "server.yaml": lambda: _served("vllm"),
-    MANIFESTS / "serving" / "kserve" / "server.yaml": lambda: _served("kserve"),
     CHART_STAGES: _chart_stages,
 }
 """File -> its text, in the order in which they depend on each other."""

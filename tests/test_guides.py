@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs/guides").glob("*.md"))]
 GUIDE = ROOT / "docs/guides/your-own-data.md"
 OTHERS = {"alias",
-    "aws", "curl", "find", "grype", "hf", "less", "llama-server", "mlflow", "ollama", "openssl", "podman",
+    "aws", "curl", "find", "grype", "hf", "hyp", "less", "llama-server", "mlflow", "ollama", "openssl", "podman",
     "source", "vllm", "wget", "xargs", "yoxla",
 }  # fmt: skip
 """Programs of others that guides name, and that no test starts."""

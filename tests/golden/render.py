@@ -9,7 +9,6 @@ from anadil.cli import main
 from tests.charts import golden as charts
 from tests.kit import results
 from tests.launch import golden as launch
-from tests.launch.hyperpod import golden as hyperpod
 from tests.launch.sagemaker import golden as sagemaker
 from tests.pipelines import golden as pipelines
 
@@ -29,7 +28,6 @@ GOLDEN: dict[Path, Callable[[], str]] = {
     **pipelines.GOLDEN,
     **launch.GOLDEN,
     **sagemaker.GOLDEN,
-    **hyperpod.GOLDEN,
     **charts.GOLDEN,
     results.FILE: results.render,
 }

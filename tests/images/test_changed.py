@@ -59,7 +59,7 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
         ("images/locks/laptop.txt", set()),
         ("images/locks/engine-ray.txt", {"clean-ray"}),
         ("images/mlflow.Containerfile", {"mlflow"}),
-        ("docs/guides/images.md", set()),
+        ("docs/guides/cluster.md", set()),
         ("tests/images/test_changed.py", set()),
     ],
 )

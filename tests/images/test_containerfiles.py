@@ -128,7 +128,7 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
 
 
 def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:
-    guide = (ROOT / "docs/guides/images.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs/guides/cluster.md").read_text(encoding="utf-8")
 
     shown = {
         name: int(size.replace(",", ""))

@@ -1,13 +1,11 @@
-"""manifests/serving: what it builds is what `anadil serve-manifest` prints, and a strict cluster takes it."""
+"""manifests/serving: a strict cluster takes what it builds, and the chart makes the same server."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from anadil.release.serving.manifests import Claim, Kind, objects
-from make_manifests import SERVED
+from anadil import __version__
 from tests.charts.chart import render
 from tests.kit import crds
 from tests.kit.kubernetes_schemas import VERSIONS, validate
@@ -15,10 +13,7 @@ from tests.kit.restricted import containers, violations
 from tests.manifests.kustomized import MANIFESTS, Object, build, one
 
 OVERLAYS = ("vllm", "kserve", "claim")
-KINDS: tuple[Kind, ...] = ("vllm", "kserve")
-ON_A_CLAIM = replace(
-    SERVED, uri="/fsx/azerbaijani-8b/adapter/0123456789abcdef/merged", claim=Claim(name="fsx", path="/fsx")
-)
+MODEL = "s3://my-bucket/azerbaijani-8b/adapter/0123456789abcdef/merged"
 every_overlay = pytest.mark.parametrize("name", OVERLAYS)
 
 
@@ -45,14 +40,12 @@ def test_an_overlay_is_valid_in_every_version(name: str, version: str) -> None:
             validate(each, version)
 
 
-@pytest.mark.parametrize("serving", [SERVED, ON_A_CLAIM], ids=["s3", "claim"])
-def test_the_inference_service_has_only_fields_that_kserve_knows(serving: Any) -> None:
-    service = one(objects(serving, "kserve"), "InferenceService", "anadil-az")
+def test_the_inference_service_has_only_fields_that_kserve_knows() -> None:
+    service = one(overlay("kserve"), "InferenceService", "anadil-az")
 
     assert crds.mistakes(crds.INFERENCESERVICE, service) == []
-    place = service["spec"]["predictor"]["model"]["storageUri"]
     # Its storage initializer takes an s3:// URI for the beginning of keys (kserve_storage 0.21, _download_s3).
-    assert place.endswith("/merged/") or place.startswith("pvc://")
+    assert service["spec"]["predictor"]["model"]["storageUri"] == f"{MODEL}/"
     service["spec"]["predictor"]["model"]["storageURI"] = "s3://bucket"
     service["spec"]["predictor"]["replicas"] = 1
     assert len(crds.mistakes(crds.INFERENCESERVICE, service)) == 2
@@ -112,25 +105,12 @@ def test_the_policy_selects_the_server_and_opens_its_port_alone(name: str) -> No
         assert one(made, "Service", "anadil-az")["spec"]["selector"].items() <= labels.items()
 
 
-@pytest.mark.parametrize(
-    ("name", "kind", "serving"),
-    [("vllm", "vllm", SERVED), ("kserve", "kserve", SERVED), ("claim", "vllm", ON_A_CLAIM)],
-)
-def test_an_overlay_is_what_the_command_prints(name: str, kind: Kind, serving: Any) -> None:
-    made = [each for each in overlay(name) if each["metadata"]["name"] == "anadil-az"]
-    expected = objects(replace(serving, namespace="anadil-serving", tools_image=_tools(overlay(name))), kind)
+def test_the_model_is_brought_by_this_release() -> None:
+    [bring] = pod(overlay("vllm"))["initContainers"]
 
-    assert sorted(each["kind"] for each in made) == sorted(each["kind"] for each in expected)
-    for each in expected:
-        found = one(made, each["kind"], "anadil-az")
-        if each["kind"] == "ServiceAccount":
-            found["metadata"].pop("annotations", None)  # the role, which is the user's
-        assert _plain(found) == _plain(each)
-
-
-def _tools(made: list[Object]) -> str:
-    images = [each["image"] for _, each in containers(pod(made)) if each["name"] == "bring-model"]
-    return images[0] if images else SERVED.tools_image
+    assert bring["image"].endswith(f"/anadil/tools:{__version__}")
+    assert bring["args"] == [MODEL, "/models"]
+    assert "initContainers" not in pod(overlay("claim"))
 
 
 def _plain(item: Any) -> Any:
@@ -157,49 +137,48 @@ def test_the_namespace_is_strict_and_nothing_holds_a_secret(name: str) -> None:
     assert not [each for each in made if each["kind"] == "Secret"]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_account_that_is_there_is_not_made_again(kind: Kind) -> None:
-    made = objects(replace(SERVED, service_account="reader"), kind)
+@pytest.mark.parametrize("name", OVERLAYS)
+def test_the_chart_makes_the_same_server(name: str) -> None:
+    """But for labels and the account, which carry the release's name."""
+    ours = overlay(name)
+    claim = name == "claim"
+    settings = {
+        "enabled": True,
+        "name": "anadil-az",
+        "kind": "kserve" if name == "kserve" else "vllm",
+        "model": MODEL.replace("s3://my-bucket", "/fsx") if claim else MODEL,
+    }
+    storage = {"enabled": True, "mountPath": "/fsx"} if claim else {}
+    images = {"registry": "111122223333.dkr.ecr.us-east-1.amazonaws.com"}
+    made = render({"fullnameOverride": "anadil", "images": images, "storage": storage, "serving": settings})
 
-    assert "ServiceAccount" not in {each["kind"] for each in made}
-    assert pod(made)["serviceAccountName"] == "reader"
-
-
-VALUES: dict[str, Any] = {"mlflow": {"enabled": False}, "fullnameOverride": "anadil"}
-SERVED_VALUES = {"enabled": True, "name": "anadil-az", "model": SERVED.uri, "disk": "18Gi"}
+    for kind in (
+        ("InferenceService", "NetworkPolicy")
+        if name == "kserve"
+        else ("Deployment", "Service", "NetworkPolicy")
+    ):
+        found = one(made, kind, "anadil-az-serve" if kind == "NetworkPolicy" else "anadil-az")
+        text = json.dumps(one(ours, kind, "anadil-az"))
+        text = text.replace("vllm/vllm-openai", "docker.io/vllm/vllm-openai")
+        text = text.replace('"serviceAccountName": "anadil-az"', '"serviceAccountName": "anadil-serving"')
+        expected = json.loads(text.replace('"claimName": "fsx"', '"claimName": "anadil-storage"'))
+        for item in (found, expected):
+            _unlabelled(item)
+        assert _plain(found["spec"]) == _plain(expected["spec"]), kind
 
 
 @pytest.mark.parametrize(
-    ("kind", "serving", "values"),
+    ("model", "place"),
     [
-        ("vllm", SERVED, {}),
-        ("kserve", SERVED, {}),
-        (
-            "vllm",
-            replace(ON_A_CLAIM, claim=Claim(name="anadil-storage", path="/fsx")),
-            {"storage": {"enabled": True, "mountPath": "/fsx"}},
-        ),
-        (
-            "kserve",
-            replace(ON_A_CLAIM, claim=Claim(name="anadil-storage", path="/fsx")),
-            {"storage": {"enabled": True, "mountPath": "/fsx"}},
-        ),
+        ("/data/model/0123", "pvc://anadil-storage/model/0123"),
+        ("s3://bucket/model/0123", "s3://bucket/model/0123/"),
     ],
-    ids=["vllm", "kserve", "vllm on a claim", "kserve on a claim"],
 )
-def test_the_chart_makes_the_same_server(kind: Kind, serving: Any, values: dict[str, Any]) -> None:
-    """But for labels and the account, which carry the release's name."""
-    serving = replace(serving, service_account="anadil-serving", namespace="training")
-    settings = SERVED_VALUES | {"kind": kind, "model": serving.uri}
-    made = render(VALUES | values | {"serving": settings})
+def test_kserve_is_told_a_place_in_its_own_words(model: str, place: str) -> None:
+    values = {"fullnameOverride": "anadil", "storage": {"enabled": True}}
+    made = render(values | {"serving": {"enabled": True, "kind": "kserve", "name": "az", "model": model}})
 
-    for each in objects(serving, kind):
-        name = "anadil-az-serve" if each["kind"] == "NetworkPolicy" else "anadil-az"
-        found = one(made, each["kind"], name)
-        expected = json.loads(json.dumps(each).replace("vllm/vllm-openai", "docker.io/vllm/vllm-openai"))
-        for item in (found, expected):
-            _unlabelled(item)
-        assert _plain(found["spec"]) == _plain(expected["spec"]), each["kind"]
+    assert one(made, "InferenceService", "az")["spec"]["predictor"]["model"]["storageUri"] == place
 
 
 def _unlabelled(item: Object) -> None:

@@ -30,7 +30,6 @@ def recipe_of(
     mix: dict[str, float] | None = None,
     retrain: dict[str, Any] | None = None,
     own: dict[str, dict[str, Any]] | None = None,
-    merge: dict[str, Any] | None = None,
     **pretrain: Any,
 ) -> Recipe:
     phases = [{**each, **({"mix": mix} if mix else {})} for each in PHASES]
@@ -44,7 +43,6 @@ def recipe_of(
             },
             "language": "az",
             "retrain": {"champion": CHAMPION, **(retrain or {})},
-            **({"merge": merge} if merge else {}),
         }
     )
 

@@ -88,7 +88,7 @@ def test_a_channel_is_one_row_of_the_table(
 
 def test_the_guide_lists_every_channel() -> None:
     root = next(path for path in Path(__file__).parents if (path / "pyproject.toml").is_file())
-    text = (root / "docs/guides/follow-a-job.md").read_text(encoding="utf-8")
+    text = (root / "docs/guides/cluster-look-after.md").read_text(encoding="utf-8")
     table = text.partition("## Notifications")[2].partition("\n## ")[0]
 
     assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == [channel.variable for channel in CHANNELS]

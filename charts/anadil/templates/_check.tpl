@@ -9,7 +9,7 @@
 {{- fail "mlflow.replicas: more than 1 would share SQLite or a claim; set mlflow.database.existingSecret and mlflow.artifacts.uri, or 1" -}}
 {{- end -}}
 {{- if and (include "anadil.loginSecret" .) (not $mlflow.auth.existingSecret) (not (include "anadil.mlflowClaims" .)) -}}
-{{- fail "mlflow.auth.existingSecret: not set, and accounts need a database where MLflow has no claim; make a Secret with MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD, MLFLOW_FLASK_SERVER_SECRET_KEY and config.ini (docs/guides/helm.md), or set mlflow.auth.enabled to false" -}}
+{{- fail "mlflow.auth.existingSecret: not set, and accounts need a database where MLflow has no claim; make a Secret with MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD, MLFLOW_FLASK_SERVER_SECRET_KEY and config.ini (docs/guides/cluster.md), or set mlflow.auth.enabled to false" -}}
 {{- end -}}
 {{- if and $mlflow.enabled $mlflow.database.upgrade (not $mlflow.database.existingSecret) (not (include "anadil.mlflowClaims" .)) -}}
 {{- fail "mlflow.database.upgrade: there is no database to upgrade" -}}
@@ -43,7 +43,7 @@
 {{- $storage := .Values.storage -}}
 {{- $serving := .Values.serving -}}
 {{- if and $serving.enabled (not $serving.model) -}}
-{{- fail "serving.model: not set; give the directory of a model, as `anadil serve-manifest URI` prints it" -}}
+{{- fail "serving.model: not set; give the directory of a model artifact, or `merged` of an adapter artifact" -}}
 {{- end -}}
 {{- if and $serving.enabled (hasPrefix "/" $serving.model) (not (and $storage.enabled (hasPrefix (printf "%s/" (trimSuffix "/" $storage.mountPath)) $serving.model))) -}}
 {{- fail (printf "serving.model: %s is on no claim; give s3://, or storage.enabled: true and a path below storage.mountPath" $serving.model) -}}

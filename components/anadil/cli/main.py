@@ -69,12 +69,10 @@ COMMANDS = {
     "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
     "chat": Command("talk to a finished model, in the terminal or through a pipe", "models.chat", "add_chat"),
     "export": Command("write a model, adapter or checkpoint as files that servers load", "models.export", "add_export"),
-    "serve-manifest": Command("print the Kubernetes objects that serve a model, by vLLM or KServe", "models.serve_manifest", "add_serve_manifest"),
     "trace": Command("trace a model back to every file that it was trained on", "runs.trace", "add_trace"),
     "remove": Command("remove a damaged or unneeded artifact", "runs.remove", "add_remove"),
     "promote": Command("move the registry's alias to a model that passed its gate", "models.promote", "add_promote"),
     "rollback": Command("make the version `previous` the registry's champion again", "models.promote", "add_rollback"),
-    "cluster": Command("create, describe or delete a HyperPod cluster", "cluster.hyperpod", "add_cluster"),
     "doctor": Command("check what a run needs, each line with its remedy", "cluster.doctor", "add_doctor"),
 }  # fmt: skip
 """The whole command line, in the order of the help."""

@@ -1,7 +1,6 @@
 """The list of checks before hours of work. Doctor, run, submit, launch and `recipe check` take theirs from it.
 
-What a job or a cluster needs beside is listed where it is known: `anadil.launch.kubernetes.checks`,
-`anadil.launch.hyperpod.commands`.
+What a job or a cluster needs beside is listed where it is known: `anadil.launch.kubernetes.checks`.
 """
 
 import importlib.util

@@ -37,7 +37,7 @@ def check_images(recipe: Recipe) -> Iterator[CheckResult]:
     """Check which images are pinned by digest, and refuse names that only this machine knows."""
     images = {name: recipe.image_of(name) for name in sorted(set(IMAGES.values()))}
     if recipe.cluster.hyperpod and (bare := [image for image in images.values() if not _has_registry(image)]):
-        remedy = "push them (docs/guides/images.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
+        remedy = "push them (docs/guides/cluster.md) and set cluster.image: REGISTRY/anadil/{stage}:{version}"
         yield failed("images", f"{bare[0]} names no registry, so nodes would ask docker.io", remedy)
         return
     loose = [name for name, image in images.items() if "@sha256:" not in image]

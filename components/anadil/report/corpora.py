@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
+from anadil.core.table import Table
 from anadil.recipe.filter_rules import NO_RULES
-from anadil.report.elements import TextTable
 from anadil.report.format import ratio
 from anadil.report.licence import licence_of
 from anadil.report.read import CorpusFacts, Json, field, list_of, table_of
@@ -60,7 +60,7 @@ def rules_note(stats: Json) -> str:
     return NO_RULE_JUDGED if stats.get("limits") == NO_RULES else ""
 
 
-def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:
+def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> Table:
     """A row for each source, with its share of the tokens that were trained on; none without sources."""
     named = [each for each in corpora if each.source]
     tokens = {each.source: number(field(training, f"sources.{each.source}.tokens")) for each in named}
@@ -77,10 +77,10 @@ def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> TextTable:
         "source", "language", "documents read", "documents kept", "words", "text", "share of training", "licence",
     )  # fmt: skip
     note = "Share of training: of all tokens that the model was trained on." if total else ""
-    return TextTable("Sources of the mixture", columns, rows, words=(1, 7), note=note)
+    return Table("Sources of the mixture", columns, rows, words=(1, 7), note=note)
 
 
-def overlap_table(manifests: Mapping[str, Manifest]) -> TextTable:
+def overlap_table(manifests: Mapping[str, Manifest]) -> Table:
     """A row for each source that was compared with the others, with what training leaves out of it and why."""
     rows = []
     for source, manifest in by_source("overlap", manifests).items():
@@ -107,7 +107,7 @@ def overlap_table(manifests: Mapping[str, Manifest]) -> TextTable:
         "Held-out text: 13 words in a row of a held-out document of another source, which few documents hold. "
         "Of documents that are alike in two sources, that of the earlier one stays."
     )
-    return TextTable(
+    return Table(
         "Documents that training leaves out for another source", columns, rows, words=(7,), note=note
     )
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from anadil.core.format import counted, human_bytes, human_figure, human_percent, integer_if_whole, number
+from anadil.core.table import Table
 from anadil.report.charts import Bar
 from anadil.report.corpora import corpora_table, directions_of, overlap_table, rules_note
 from anadil.report.data_card import recipe_language
-from anadil.report.elements import Chart, TextTable, bars, facts_table
+from anadil.report.elements import Chart, bars, facts_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
 from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, list_of, named_tables, table_of
 
@@ -85,7 +86,7 @@ def _funnel(stats: Json) -> Chart | None:
     came = known[0][1] if known else 0
     rows = [(label, figure(int(n)), percent(ratio(came, n))) for label, n in known]
     drawn = [Bar(label, n, min(place, 1)) for place, (label, n) in enumerate(known)]
-    table = TextTable("Documents by step", ("", "documents", "of all"), rows)
+    table = Table("Documents by step", ("", "documents", "of all"), rows)
     return bars("From raw text to training", "documents", drawn, table)
 
 
@@ -101,18 +102,18 @@ def _dropped(stats: Json) -> Chart | None:
     if rest := sum(count for _, count in dropped[MAX_RULES:]):
         drawn.append(Bar("other rules", rest, 0))
     caption = "Dropped documents by the first rule that they broke"
-    table = TextTable(caption, ("rule", "documents", "of dropped", "of all"), rows)
+    table = Table(caption, ("rule", "documents", "of dropped", "of all"), rows)
     return bars("Dropped by rule", "documents", drawn, table)
 
 
-def _rules(stats: Json) -> TextTable:
+def _rules(stats: Json) -> Table:
     """A row for each rule: drops alone, drops of no other rule, drops as the first reason."""
     rows = []
     for rule, counts in named_tables(stats.get("rules")):
         shown = [number(counts.get(key)) for key in ("marginal", "unique", "chosen")]
         mode = "only counted" if counts.get("mode") == "report" else "drops"
         rows.append((words_of(rule), mode, *map(figure, shown), percent(ratio(stats.get("in"), shown[0]))))
-    return TextTable(
+    return Table(
         "Documents that each rule drops",
         ("rule", "", "alone", "no other", "first", "alone, of all"),
         rows,
@@ -121,7 +122,7 @@ def _rules(stats: Json) -> TextTable:
     )
 
 
-def _limits(stats: Json) -> TextTable:
+def _limits(stats: Json) -> Table:
     """Limits beside those in force, each with the share of the documents that it would drop."""
     rows = []
     for key, table in named_tables(stats.get("limits_tried")):
@@ -129,7 +130,7 @@ def _limits(stats: Json) -> TextTable:
         rows.append(
             (key, *(f"{setting(limit)}: {percent(ratio(table.get('documents'), n))}" for limit, n in tried))
         )
-    return TextTable(
+    return Table(
         "What other limits would drop",
         ("clean.rules", "half", "three quarters", "in force", "1.5 times", "twice"),
         rows,
@@ -137,7 +138,7 @@ def _limits(stats: Json) -> TextTable:
     )
 
 
-def _prose(stats: Json) -> TextTable:
+def _prose(stats: Json) -> Table:
     """Prose of web pages that extractors discarded, by extractor."""
     extraction = table_of(stats.get("extraction"))
     rows = [
@@ -149,7 +150,7 @@ def _prose(stats: Json) -> TextTable:
     if named := number(extraction.get("lost_by_name")):
         note += f" Menus, footers, dialogs and captions hold {named:,.0f} more characters of sentences."
     columns = ("extractor", "pages", "characters put back", "characters lost")
-    return TextTable("Prose of web pages that the extractors discarded", columns, rows, note=note)
+    return Table("Prose of web pages that the extractors discarded", columns, rows, note=note)
 
 
 def _lengths(stats: Json) -> list[Chart]:
@@ -161,7 +162,7 @@ def _lengths(stats: Json) -> list[Chart]:
         known = [(human_bytes(size), float(count)) for size, count in counts if size and count is not None]
         rows = [(label, figure(int(count))) for label, count in known]
         title = f"{word.capitalize()} documents by length"
-        table = TextTable(title, ("text of this size up to twice it", "documents"), rows)
+        table = Table(title, ("text of this size up to twice it", "documents"), rows)
         drawn = [Bar(f"from {label}", n, int(word == "kept")) for label, n in known]
         charts.append(bars(title, "documents", drawn if any(n for _, n in known) else [], table))
     return [chart for chart in charts if chart]
@@ -184,7 +185,7 @@ def _sample(rule: str, line: Json, count: float | None) -> dict[str, str]:
     }
 
 
-def admission_table(admission: Mapping[str, Any]) -> TextTable:
+def admission_table(admission: Mapping[str, Any]) -> Table:
     """Build a row for each check of new text; no rows for a run that admits nothing."""
     rows = []
     for check in admission.get("checks", ()):
@@ -195,7 +196,7 @@ def admission_table(admission: Mapping[str, Any]) -> TextTable:
     # A limit that is passed by chance alone refuses nothing, so a figure may be above it.
     notes = [f"Compared with {counted(weeks, 'earlier week')}."] if weeks else []
     columns = ("check", "source", "now", "usually", "limit", "")
-    return TextTable(
+    return Table(
         "Admission of the new text",
         columns,
         rows,

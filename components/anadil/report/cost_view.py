@@ -10,8 +10,8 @@ from anadil.artifacts.base_model import BUILT_IN, TINY
 from anadil.core.candidates import CANDIDATES
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW
+from anadil.core.table import Table
 from anadil.plan.instances import machines, plain_name
-from anadil.report.elements import TextTable
 from anadil.report.format import clip
 from anadil.report.licence import licence_of
 from anadil.report.read import Facts, Json, field
@@ -35,11 +35,11 @@ class CostView:
     """Time and cost of the run."""
 
     lead: str
-    table: TextTable
+    table: Table
     seconds: float
     dollars: float | None
     """Cost of the stages with a known price; None if there are none."""
-    licences: TextTable
+    licences: Table
     cards: tuple[tuple[str, str], ...]
 
 
@@ -110,7 +110,7 @@ def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | No
     )  # fmt: skip
 
 
-def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> TextTable:
+def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Table:
     """A row for each stage; unknown columns are skipped."""
     priced = any(row.per_hour is not None for row in rows)
     memory = any(row.memory is not None for row in rows)
@@ -130,12 +130,10 @@ def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Text
     if origins := sorted({row.origin for row in rows if row.origin}):
         note = f"On-demand prices of the instance table ({'; '.join(origins)})."
     columns = cells("stage", "time", "machine", "peak memory", "USD an hour", "cost")
-    return TextTable(
-        "Time and cost by stage", columns, [*table, total] if rows else [], words=(2,), note=note
-    )
+    return Table("Time and cost by stage", columns, [*table, total] if rows else [], words=(2,), note=note)
 
 
-def _licences(facts: Facts) -> TextTable:
+def _licences(facts: Facts) -> Table:
     """Licences that the recipe states, and those that it does not state."""
     recipe = facts.recipe
     texts = {name: source.inputs for name, source in recipe.sources.items()} or {"text": recipe.clean.inputs}
@@ -155,7 +153,7 @@ def _licences(facts: Facts) -> TextTable:
     stated = built_in | base | texts_stated | given
     needed = ["base", *texts, *(["chats"] if facts.mask_audit else [])]
     rows = [(clip(name, 60), stated.get(name, NOT_STATED)) for name in dict.fromkeys([*needed, *stated])]
-    return TextTable("Licences, as the recipe states them", ("of", "licence"), rows, words=(1,))
+    return Table("Licences, as the recipe states them", ("of", "licence"), rows, words=(1,))
 
 
 def _cards(facts: Facts) -> tuple[tuple[str, str], ...]:

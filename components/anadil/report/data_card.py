@@ -11,9 +11,9 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
+from anadil.core.table import Table
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.corpora import NOT_STATED, corpora_table, directions_of, rules_note, stated_licence
-from anadil.report.elements import TextTable
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN, hub_licence
 from anadil.report.read import CorpusFacts, Json, field, last_part, list_of, named_tables, table_of
@@ -70,7 +70,7 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
         "facts": corpus_facts(manifest, stats),
         "sources": sources_table(stats),
         "written": written_note(table_of(stats.get("written"))),
-        "hosts": TextTable("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
+        "hosts": Table("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
         "licences": licences_by_words(recipe, stats),
         "data_sets": data_sets_table(stats),
         "dropped": _dropped_table(stats),
@@ -167,17 +167,17 @@ def written_note(written: Json) -> str:
     )
 
 
-def sources_table(stats: Json) -> TextTable:
+def sources_table(stats: Json) -> Table:
     """Input files, by words."""
     records = [number(count) for count in table_of(stats.get("records")).values()]
     # The documents of an earlier corpus are counted in its own card.
     all_counted = sum(filter(None, records)) / directions_of(stats) == number(stats.get("kept"))
     note = "Of the corpus that this one adds to, see its own card." if records and not all_counted else ""
     rows = _ranked(stats.get("by_source"), stats, ("in",))
-    return TextTable("Sources", ("file", *SOURCE_COLUMNS), rows, note=note)
+    return Table("Sources", ("file", *SOURCE_COLUMNS), rows, note=note)
 
 
-def licences_by_words(recipe: Json, stats: Json) -> TextTable:
+def licences_by_words(recipe: Json, stats: Json) -> Table:
     """Licences by words: those of the records, and the recipe's for records that name none."""
     stated = stated_licence(recipe, "text")
     unnamed = f"{stated} (stated by the recipe for all of the text)" if stated else NOT_STATED
@@ -189,20 +189,20 @@ def licences_by_words(recipe: Json, stats: Json) -> TextTable:
         ("licence", "documents", "words", "share of words"),
         "As the records state it (license); not checked.",
     )
-    return TextTable("Licences", columns, _ranked(by_licence, stats, ()), note=note)
+    return Table("Licences", columns, _ranked(by_licence, stats, ()), note=note)
 
 
-def data_sets_table(stats: Json) -> TextTable:
+def data_sets_table(stats: Json) -> Table:
     """Data sets of the hub among the inputs, with the licence that the card of each states."""
     rows = [
         (str(each.get("name")), str(each.get("commit")), str(each.get("licence") or NOT_STATED))
         for each in map(table_of, list_of(stats.get("data_sets")))
     ]
     note = "As its page on the Hugging Face hub states it; not checked." if rows else ""
-    return TextTable("Data sets", ("data set", "commit", "licence"), rows, words=(1, 2), note=note)
+    return Table("Data sets", ("data set", "commit", "licence"), rows, words=(1, 2), note=note)
 
 
-def _dropped_table(stats: Json) -> TextTable:
+def _dropped_table(stats: Json) -> Table:
     """Rules, by the documents that each dropped as the first reason."""
     counts = {
         rule: n for rule, count in table_of(stats.get("dropped")).items() if (n := number(count)) is not None
@@ -216,7 +216,7 @@ def _dropped_table(stats: Json) -> TextTable:
         for rule, table in named_tables(stats.get("rules"))
         if table.get("mode") == "report"
     ]
-    return TextTable("Dropped", ("rule", "documents", "of all", ""), rows)
+    return Table("Dropped", ("rule", "documents", "of all", ""), rows)
 
 
 def personal_data(recipe: Json, stats: Json) -> list[str]:
@@ -270,7 +270,7 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
     ]
 
 
-def _inputs_table(manifest: Manifest) -> TextTable:
+def _inputs_table(manifest: Manifest) -> Table:
     """The input files with their digests."""
     files = [(name.removeprefix("file "), digest) for name, digest in manifest.origin.items() if name.startswith("file ")]  # fmt: skip
     rows = [(last_part(uri), digest) for uri, digest in files]
@@ -279,7 +279,7 @@ def _inputs_table(manifest: Manifest) -> TextTable:
     )
     if (more := len(rows) - MAX_ROWS) > 0:
         note = f"And {more:,} more: anadil trace lists them all."
-    return TextTable("Files", ("file", "digest"), rows[:MAX_ROWS], words=(1,), note=note)
+    return Table("Files", ("file", "digest"), rows[:MAX_ROWS], words=(1,), note=note)
 
 
 def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Json) -> Mapping[str, object]:

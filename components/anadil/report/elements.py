@@ -1,11 +1,12 @@
 """Tables and charts, the same for the page and for Markdown."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 
 from markupsafe import Markup
 
 from anadil.core.format import integer_if_whole
+from anadil.core.table import Table
 from anadil.report.charts import Band, Bar, Estimate, Line, bar_chart, interval_chart, line_chart
 from anadil.report.format import cell, evenly, figure, words_of
 from anadil.report.read import table_of
@@ -13,29 +14,7 @@ from anadil.report.read import table_of
 # Most rows of the table under a line chart; the artifact holds every one.
 TABLE_ROWS = 20
 FACTS_ROWS = 40
-
-
-@dataclass(frozen=True, slots=True)
-class TextTable:
-    """Cells as text; the first column names the row."""
-
-    caption: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    _: KW_ONLY
-    words: tuple[int, ...] = ()
-    """Columns, beside the first, that hold words and are aligned as such."""
-    marked: int | None = None
-    note: str = ""
-    keys: tuple[int, ...] = ()
-    """Colours of the first rows in the chart beside it; the rows after them are sums."""
-    pinned: bool = False
-    """The first column stays in place while the others scroll."""
-
-    @property
-    def is_list(self) -> bool:
-        """True if it only pairs names with values, so that it needs no header."""
-        return self.columns == ("", "value")
+TextTable = Table
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +23,7 @@ class Chart:
 
     title: str
     svg: Markup
-    table: TextTable
+    table: Table
 
 
 def lines(
@@ -59,25 +38,25 @@ def lines(
     rows = [(figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown]
     note = f"{len(shown)} of {len(steps):,} logged steps." if len(shown) < len(steps) else ""
     columns = ("step", *(line.label for line in drawn))
-    return chart(title, svg, TextTable(f"{title} ({unit})", columns, rows, note=note))
+    return chart(title, svg, Table(f"{title} ({unit})", columns, rows, note=note))
 
 
-def bars(title: str, unit: str, drawn: Sequence[Bar], table: TextTable) -> Chart | None:
+def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | None:
     """A bar chart and its table; None without bars."""
     return chart(title, bar_chart(drawn, title=title, unit=unit), table)
 
 
-def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: TextTable) -> Chart | None:
+def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
     """Estimates with their intervals and a table; None without estimates."""
     return chart(title, interval_chart(drawn, title=title, unit=unit), table)
 
 
-def chart(title: str, svg: Markup, table: TextTable | None = None) -> Chart | None:
+def chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:
     """A drawn chart with its table; None for an empty drawing."""
-    return Chart(title, svg, table or TextTable(title, (), ())) if svg else None
+    return Chart(title, svg, table or Table(title, (), ())) if svg else None
 
 
-def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> TextTable:
+def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> Table:
     """A row for each field of a JSON table, and of the tables in it; lists are counted."""
     rows: list[tuple[str, str]] = []
     for key, value in data.items():
@@ -88,17 +67,17 @@ def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[s
             for name, item in flat
             if key not in skipped and not isinstance(item, dict)
         ]
-    return TextTable(caption, ("", "value"), rows[:FACTS_ROWS])
+    return Table(caption, ("", "value"), rows[:FACTS_ROWS])
 
 
-def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> TextTable:
+def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> Table:
     """A row for each named JSON table, a column for each small field that any of them has."""
     columns = dict.fromkeys(
         key for _, record in records for key, value in record.items() if not isinstance(value, dict | list)
     )
     keys = [key for key in columns if key != "name"]
     words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
-    return TextTable(
+    return Table(
         caption,
         (named, *map(words_of, keys)),
         [(name, *(cell(key, record.get(key)) for key in keys)) for name, record in records],

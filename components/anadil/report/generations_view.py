@@ -5,7 +5,8 @@ from itertools import zip_longest
 
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, number
-from anadil.report.elements import TextTable, records_table
+from anadil.core.table import Table
+from anadil.report.elements import records_table
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.read import Json, list_of, named_tables, table_of
 
@@ -54,13 +55,13 @@ class GenerationsView:
 
     answers: tuple[PromptView, ...]
     more_answers: tuple[PromptView, ...]
-    summary: TextTable
+    summary: Table
     """Number of answers that are the reference, by candidate; no rows if unknown."""
     beginnings: tuple[PromptView, ...]
     more_beginnings: tuple[PromptView, ...]
     hidden: str
     """Number of prompts that the page skips, as a sentence; empty for none."""
-    repetition: TextTable
+    repetition: Table
 
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
@@ -153,7 +154,7 @@ def chosen_prompts(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
     return tuple([*turns, *unknown][:MAX_PROMPTS])
 
 
-def _summary(candidates: dict[str, Json]) -> TextTable:
+def _summary(candidates: dict[str, Json]) -> Table:
     """Greedy answers that have a reference, by candidate and by whether training has seen the question."""
     rows = []
     for seen in (False, True):
@@ -167,4 +168,4 @@ def _summary(candidates: dict[str, Json]) -> TextTable:
                 by_itself = percent(ended.count(True) / len(ended)) if ended else DASH
                 rows.append((f"{name}, {SEEN[seen]}", figure(len(known)), words, by_itself))
     columns = ("candidate", "questions", "word for word", "ended")
-    return TextTable("Greedy answers that are the reference, word for word", columns, rows)
+    return Table("Greedy answers that are the reference, word for word", columns, rows)

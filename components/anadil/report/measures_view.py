@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
+from anadil.core.table import Table
 from anadil.report.charts import Bar, Estimate
-from anadil.report.elements import Chart, TextTable, bars, intervals
+from anadil.report.elements import Chart, bars, intervals
 from anadil.report.forgetting import Advice, advice_on_forgetting
 from anadil.report.format import clip, figure, percent, signed_percent
 from anadil.report.own_chat import own_chat_table
@@ -38,7 +39,7 @@ class Measure:
 
     title: str
     lead: str
-    table: TextTable
+    table: Table
     chart: Chart | None = None
     advice: tuple[Advice, ...] = ()
 
@@ -121,7 +122,7 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
         rows.append((f"source {source}" if source else clip(code, 60), *cells))
     released = released_name(facts.scores)
     columns = ("text", *(f"{name}, released" if name == released else name for name in candidates))
-    table = TextTable("Forgetting: bits per byte on text that the base could read", columns, rows)
+    table = Table("Forgetting: bits per byte on text that the base could read", columns, rows)
     lead = (
         "Bits per byte on text that the base could read. In brackets, the change from the base with the 95 % interval of the "
         "paired difference. Lower is better."
@@ -167,7 +168,7 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
         rows, columns, notes = [(row[0], *row[2:]) for row in rows], (word, *candidates), []
     lead = f"Bits per byte of the held-out text by {word}{', with 95 % intervals' if known else ''}. Lower is better."
     note = " ".join(filter(None, notes))
-    return Measure(f"By {word}", lead, TextTable(f"Bits per byte by {word}", columns, rows, note=note))
+    return Measure(f"By {word}", lead, Table(f"Bits per byte by {word}", columns, rows, note=note))
 
 
 def _tasks(scores: Json, candidates: Candidates) -> Measure:
@@ -184,7 +185,7 @@ def _tasks(scores: Json, candidates: Candidates) -> Measure:
         metric = clip(first.get("metric") or DASH, 40)
         rows.append((clip(task, 80), metric, figure(first.get("chance")), *cells))
     lead = "Benchmarks of lm-evaluation-harness with standard errors. A model at chance only guesses."
-    table = TextTable("Tasks", ("task", "metric", "chance", *candidates), rows, words=(1,))
+    table = Table("Tasks", ("task", "metric", "chance", *candidates), rows, words=(1,))
     return Measure("Tasks", lead, table)
 
 
@@ -206,7 +207,7 @@ def _questions(candidates: Candidates) -> Measure:
             )  # fmt: skip
             if key == "questions" and value is not None and ends:
                 drawn.append(_estimate(name, value, ends, name))
-    table = TextTable(
+    table = Table(
         "Answers to questions with a reference",
         ("candidate", "questions", "bits per byte of the reference", "95 % interval", "answered", "chrF", "word for word", "ended"),
         rows,
@@ -247,7 +248,7 @@ def _choices(candidates: Candidates) -> Measure:
             if ends:
                 label = name if len(names) == 1 else f"{clip(source, 12)}, {name}"
                 drawn.append(_estimate(label, value, ends, name, chance))
-    table = TextTable(
+    table = Table(
         "Choices: share of questions whose right answer is the likeliest",
         ("source", "questions", "accuracy", "95 % interval", "chance", "against chance"),
         rows,
@@ -271,7 +272,7 @@ def _language(candidates: Candidates) -> Measure:
         words = ", ".join(f"{clip(code, 20)} {percent(share)}" for share, code in shares[:6] if share)
         rows.append((name, figure(entry.get("num")), percent(entry["own"]), words or DASH))
     columns = ("candidate", "texts", "own language", "identified")
-    table = TextTable("Language of generated texts", columns, rows, words=(3,))
+    table = Table("Language of generated texts", columns, rows, words=(3,))
     return Measure("Generated language", "Identified by the language identification of clean.", table)
 
 

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
+from anadil.core.table import Table
 from anadil.report.charts import Bar, Line, Point, scatter_chart
-from anadil.report.elements import Chart, TextTable, chart
+from anadil.report.elements import Chart, chart
 from anadil.report.format import clip, figure, setting
 from anadil.report.licence import UNKNOWN, licence_of
 from anadil.report.read import Facts, Json, base_name, field, list_of, named_tables, table_of
@@ -24,7 +25,7 @@ class Frontier:
     """Chosen values with their reasons, and texts that do not decide."""
     rules: tuple[str, ...]
     charts: tuple[Chart, ...]
-    points: TextTable
+    points: Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class MergeView:
     """The part of the page on the merge."""
 
     words: str
-    table: TextTable
+    table: Table
     frontier: Frontier
 
 
@@ -60,7 +61,7 @@ def merge_words(merge: Json) -> str:
     return f"Merged: {', '.join(parts)}."
 
 
-def merge_table(merge: Json, licences: Mapping[str, object]) -> TextTable:
+def merge_table(merge: Json, licences: Mapping[str, object]) -> Table:
     """A row for each model of the merge; `licences` are those that the recipe states."""
     tokens = [
         str(token) for each in list_of(merge.get("add")) for token in list_of(field(each, "control_tokens"))
@@ -71,7 +72,7 @@ def merge_table(merge: Json, licences: Mapping[str, object]) -> TextTable:
         note = f"Rows of control tokens are those of the model that was added: {', '.join(tokens[:MAX_TOKENS])}{more}."
     rows = [*_rows(merge, licences)] if merge else []
     columns = ("model", "weight", "difference, of the weights", "licence")
-    return TextTable("What was merged", columns, rows, words=(3,), note=clip(note, 400))
+    return Table("What was merged", columns, rows, words=(3,), note=clip(note, 400))
 
 
 def _rows(merge: Json, licences: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
@@ -118,7 +119,7 @@ def _text_names(merge: Json) -> list[str]:
     return list(dict.fromkeys(name for each in _points(merge) for name in table_of(each.get("retained"))))
 
 
-def _points_table(merge: Json) -> TextTable:
+def _points_table(merge: Json) -> Table:
     names, points = _text_names(merge), _points(merge)
     with_weights = any(list_of(each.get("weights")) for each in points)
     columns = (
@@ -147,7 +148,7 @@ def _points_table(merge: Json) -> TextTable:
         if counts
         else ""
     )
-    return TextTable(
+    return Table(
         "Merges that were measured", columns, rows, words=(len(columns) - 1,), marked=chosen, note=note
     )
 
@@ -164,7 +165,7 @@ def _is_chosen(merge: Json, point: Json) -> bool:
     return all(field(merge, f"chosen.{key}") == point.get(key) for key in ("base_share", "weights"))
 
 
-def _chart(merge: Json, text: str, table: TextTable) -> Chart | None:
+def _chart(merge: Json, text: str, table: Table) -> Chart | None:
     """The taught language against one retained text, each measured merge a dot."""
     limit, points = number(field(merge, "limits.retained")), _points(merge)
     drawn = [

@@ -12,6 +12,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY
 from anadil.core.candidates import BY_KIND, CANDIDATES
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
+from anadil.core.table import Table
 from anadil.report.corpora import corpora_table, stated_licence
 from anadil.report.data_card import (
     NamedLanguage,
@@ -22,7 +23,6 @@ from anadil.report.data_card import (
     recipe_language,
     sources_table,
 )
-from anadil.report.elements import TextTable
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
@@ -124,7 +124,7 @@ def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> 
     return re.sub(r"[^\w.-]+", "-", named)[:MAX_NAME].strip("-.") or "model"
 
 
-def _measures_table(facts: ModelFacts) -> TextTable:
+def _measures_table(facts: ModelFacts) -> Table:
     """The measures of the model beside those of its base."""
     candidates = candidates_of(facts.scores)
     made = [each.name for each in CANDIDATES]
@@ -156,7 +156,7 @@ def _measures_table(facts: ModelFacts) -> TextTable:
     note = ""
     if len(ends) == 2:
         note = f"95 % interval of its bits per byte: {figure(ends[0])} to {figure(ends[1])}. {ALONE_NOTE}"
-    return TextTable("Scores", ("measure", *names), rows, note=note)
+    return Table("Scores", ("measure", *names), rows, note=note)
 
 
 def _known_limits(facts: ModelFacts) -> list[str]:
@@ -243,7 +243,7 @@ def _training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
     return rows
 
 
-def _inputs_table(facts: ModelFacts) -> TextTable:
+def _inputs_table(facts: ModelFacts) -> Table:
     """The artifact and its inputs, by digest."""
     origin = facts.manifest.origin
     rows = [(f"this {facts.word}", facts.manifest.digest)]
@@ -251,7 +251,7 @@ def _inputs_table(facts: ModelFacts) -> TextTable:
         (name.removeprefix("input "), digest) for name, digest in origin.items() if name.startswith("input ")
     ]
     rows += [("files of the base", base)] if (base := origin.get("base files")) else []
-    return TextTable("Made from", ("artifact", "SHA-256"), rows, words=(1,))
+    return Table("Made from", ("artifact", "SHA-256"), rows, words=(1,))
 
 
 def _stated(recipe: Json) -> str:

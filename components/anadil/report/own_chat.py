@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from anadil.core.format import DASH, number
+from anadil.core.table import Table
 from anadil.report.data_card import recipe_language
-from anadil.report.elements import TextTable
 from anadil.report.format import clip, figure, percent
 from anadil.report.read import Json, field, list_of, table_of
 
@@ -48,7 +48,7 @@ def own_chat_warnings(scores: Json, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(filter(None, sentences.values())))
 
 
-def own_chat_table(scores: Json, names: Sequence[str]) -> TextTable:
+def own_chat_table(scores: Json, names: Sequence[str]) -> Table:
     """Return a row for each candidate that was asked in the base's chat format, and below it what became of that."""
     rows = []
     for name in names:
@@ -60,9 +60,7 @@ def own_chat_table(scores: Json, names: Sequence[str]) -> TextTable:
     columns = ("candidate", "answers", *SHARES.values(), "chat format")
     # The note stands on the page and in Markdown.
     note = " ".join(filter(None, (own_chat_sentence(scores, name) for name in names if name != "base")))
-    return TextTable(
-        "Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note
-    )
+    return Table("Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note)
 
 
 def _num_sound(scores: Json, name: str) -> str:

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import jinja2
 import yaml
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from anadil.core.format import one_line
+from anadil.core.table import markdown_cell
 
 FOLDER = Path(__file__).parent
-MARKDOWN_SIGNS = "\\`*_[]|#!~"
 MAX_VALUE = 500
 """Characters of a text in front matter."""
 
@@ -29,7 +29,9 @@ def environment(*folders: Path) -> jinja2.Environment:
         loader=jinja2.FileSystemLoader([*folders, FOLDER]), autoescape=True, undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
-    environment.filters["cell"] = markdown_cell
+    # Both return escaped text.
+    environment.filters["cell"] = lambda text: Markup(markdown_cell(text))  # noqa: S704
+    environment.filters["markdown"] = lambda table, *empty: Markup(table.markdown(*empty))  # noqa: S704
     environment.filters["capfirst"] = lambda text: f"{text[:1].upper()}{text[1:]}"
     return environment
 
@@ -37,13 +39,6 @@ def environment(*folders: Path) -> jinja2.Environment:
 def style() -> str:
     """The style sheet of all pages."""
     return (FOLDER / "style.css").read_text(encoding="utf-8")
-
-
-def markdown_cell(text: str) -> Markup:
-    """Text that is only text in Markdown, on one line."""
-    flat = " ".join(str(text).split())
-    marked = "".join(f"\\{sign}" if sign in MARKDOWN_SIGNS else sign for sign in flat)
-    return escape(marked)
 
 
 def front_matter(fields: Mapping[str, object]) -> Markup:

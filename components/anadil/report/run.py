@@ -13,10 +13,10 @@ from anadil import __version__
 from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
+from anadil.core.table import Table
 from anadil.report.corpus_view import admission_table, corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
-from anadil.report.elements import TextTable
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view
 from anadil.report.learning import FINETUNING, learnings
@@ -129,7 +129,7 @@ def _provenance(facts: Facts) -> dict[str, object]:
         for word, manifest in facts.manifests.items()
     ]
     columns = ("artifact", "digest", "program", "image")
-    table = TextTable("Artifacts that this page was made from", columns, rows, words=(1, 2, 3))
+    table = Table("Artifacts that this page was made from", columns, rows, words=(1, 2, 3))
     return {"version": __version__, "recipe": _recipe_text(facts), "artifacts": table}
 
 

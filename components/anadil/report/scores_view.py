@@ -4,8 +4,9 @@ from dataclasses import dataclass, replace
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
+from anadil.core.table import Table
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, TextTable, bars, facts_table, intervals
+from anadil.report.elements import Chart, bars, facts_table, intervals
 from anadil.report.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, ends_of, estimates, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of
@@ -62,13 +63,13 @@ class ScoresView:
     """Scores of the held-out text, and the large figures at the head of the page."""
 
     headlines: tuple[Headline, ...]
-    candidates: TextTable
-    counters: TextTable
+    candidates: Table
+    counters: Table
     charts: tuple[Chart, ...]
-    differences: TextTable
-    contamination: TextTable
-    heldout: TextTable
-    checks: TextTable
+    differences: Table
+    contamination: Table
+    heldout: Table
+    checks: Table
 
     @property
     def has_published(self) -> bool:
@@ -173,7 +174,7 @@ def _better(before: float | None, after: float | None, better_way: int) -> bool 
     return None if before is None or after is None or before == after else (after - before) * better_way > 0
 
 
-def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> TextTable:
+def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> Table:
     """A row for each candidate, a column for each figure that any of them has."""
     figures = {name: item | {"loops": loop_rate(item)} for name, item in candidates.items()}
     present = [
@@ -189,7 +190,7 @@ def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, 
             of = "" if count is None or item.get("loops") is None else f" of {figure(count)}"
             cells["loops"] = f"{percent(item.get('loops'))}{of}"
         rows.append((name, *cells.values()))
-    return TextTable(caption, ("candidate", *(label for _, label in present)), rows if present else ())
+    return Table(caption, ("candidate", *(label for _, label in present)), rows if present else ())
 
 
 def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) -> tuple[Chart, ...]:
@@ -201,7 +202,7 @@ def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) ->
         values = [(name, n) for name, item in candidates.items() if (n := number(item.get(key))) is not None]
         drawn = [Bar(name, float(value), COLOURS.get(name, 3)) for name, value in values]
         rows = [(bar.label, figure(bar.value)) for bar in drawn]
-        charts.append(bars(title, unit, drawn, TextTable(title, ("candidate", unit), rows)))
+        charts.append(bars(title, unit, drawn, Table(title, ("candidate", unit), rows)))
     text = [(label, item) for label, item in differences if "," not in label]
     answers = [
         (label.removesuffix(OF_ANSWERS), item) for label, item in differences if label.endswith(OF_ANSWERS)
@@ -221,7 +222,7 @@ def _differences(scores: Json) -> list[tuple[str, Json]]:
     return [(clip(name, 80).replace(" - ", f" {MINUS} "), item) for name, item in named]
 
 
-def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
+def _difference_table(caption: str, named: list[tuple[str, Json]]) -> Table:
     rows = []
     for label, item in named:
         sure = item.get("significant")
@@ -229,10 +230,10 @@ def _difference_table(caption: str, named: list[tuple[str, Json]]) -> TextTable:
         ends = interval_words(ends_of(item))
         rows.append((label, figure(item.get("value")), ends, figure(item.get("num_documents")), clear))
     columns = ("difference", "bits per byte", "95 % interval", "documents", "clear")
-    return TextTable(caption, columns, rows, words=(4,))
+    return Table(caption, columns, rows, words=(4,))
 
 
-def _checks(scores: Json) -> TextTable:
+def _checks(scores: Json) -> Table:
     rows = []
     with_intervals = any(check.get("interval") for check in checks_of(scores))
     for check in checks_of(scores)[:MAX_DIFFERENCES]:
@@ -252,4 +253,4 @@ def _checks(scores: Json) -> TextTable:
     columns = ("check", "outcome", "value", "limit", *(["95 % interval"] if with_intervals else []), "weight")
     note = UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else ""
     words = (1, len(columns) - 1)
-    return TextTable("Checks of the quality gate", columns, rows, words=words, note=note)
+    return Table("Checks of the quality gate", columns, rows, words=words, note=note)

@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 
 from anadil.core.format import human_parameters, number
+from anadil.core.table import Table
 from anadil.report.charts import Bar
-from anadil.report.elements import Chart, TextTable, bars
+from anadil.report.elements import Chart, bars
 from anadil.report.format import clip, figure, percent, ratio
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.text.language_data import Language
@@ -51,7 +52,7 @@ def tokenizer_view(facts: Facts) -> dict[str, object]:
         "chosen": chosen,
         "reason": clip(facts.choice.get("reason"), 600),
         "rule": clip(field(facts.choice, "rule.text"), 900),
-        "why_not": TextTable("Why not the others", ("candidate", "why not"), reasons, words=(1,)),
+        "why_not": Table("Why not the others", ("candidate", "why not"), reasons, words=(1,)),
         "warnings": [clip(text, 400) for text in list_of(facts.fertility.get("warnings"))],
         "candidates": table,
         "costs": _chart(candidates, chosen, table),
@@ -86,7 +87,7 @@ def _mean(values: Sequence[tuple[float | None, float | None]]) -> float | None:
     return sum(value * weight for value, weight in pairs) / total if total else None
 
 
-def _table(candidates: Sequence[tuple[str, Json]], chosen: str) -> TextTable:
+def _table(candidates: Sequence[tuple[str, Json]], chosen: str) -> Table:
     """A row for each figure that any candidate has, a column for each candidate."""
     rows = [
         (label, *(show(field(table, path)) for _, table in candidates))
@@ -99,10 +100,10 @@ def _table(candidates: Sequence[tuple[str, Json]], chosen: str) -> TextTable:
             cells = (figure(table_of(names.get(name)).get("fertility")) for names in parts)
             rows.append((text.format(clip(name, 60)), *cells))
     heads = (f"{name} (chosen)" if name == chosen else name for name, _ in candidates)
-    return TextTable("Tokenizers that were compared on held-out text", ("", *heads), rows, pinned=True)
+    return Table("Tokenizers that were compared on held-out text", ("", *heads), rows, pinned=True)
 
 
-def _chart(candidates: Sequence[tuple[str, Json]], chosen: str, table: TextTable) -> Chart | None:
+def _chart(candidates: Sequence[tuple[str, Json]], chosen: str, table: Table) -> Chart | None:
     """The figure that decides; tokens per word if the artifact lacks it."""
     by_cost = any(number(field(table, "cost.relative")) is not None for _, table in candidates)
     path = "cost.relative" if by_cost else "fertility"
@@ -152,7 +153,7 @@ def trial_view(facts: Facts) -> dict[str, object] | None:
         )
         for name, each in finalists
     ]
-    table = TextTable(
+    table = Table(
         "Tokenizers that were tried at equal compute",
         columns,
         rows,

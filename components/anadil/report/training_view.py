@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, counted, integer_if_whole, number
+from anadil.core.table import Table
 from anadil.recipe.retrain import part_name
 from anadil.report.charts import Band, Line
-from anadil.report.elements import Chart, TextTable, facts_table, lines, records_table
+from anadil.report.elements import Chart, facts_table, lines, records_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio
 from anadil.report.learning import FINETUNING, PRETRAINING, learnings
 from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, series, table_of
@@ -49,9 +50,9 @@ class TrainingView:
     """Charts for a reader who looks for a fault, in a fold."""
     source_charts: list[Chart]
     """Curves with a line for each source, or part of one in a retraining; none of one body of text."""
-    sources: TextTable
-    phase_table: TextTable
-    summary: TextTable
+    sources: Table
+    phase_table: Table
+    summary: Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,8 @@ class FinetuneView:
     charts: list[Chart]
     preference: str
     preference_charts: list[Chart]
-    audit: TextTable
-    summary: TextTable
+    audit: Table
+    summary: Table
     sample: list[tuple[str, bool]]
     """Pieces of a rendered chat, each with whether the loss counts it."""
 
@@ -148,7 +149,7 @@ def _parts(facts: Facts) -> tuple[str, ...]:
     return tuple(part for part in parts if field(facts.training_summary, f"sources.{part}"))
 
 
-def _sources(facts: Facts) -> TextTable:
+def _sources(facts: Facts) -> Table:
     """A row for each source: what was trained on, and how loss and held-out text moved."""
     summary = facts.training_summary
     rows = []
@@ -167,7 +168,7 @@ def _sources(facts: Facts) -> TextTable:
         "loss, first to last",
         "bits per byte of held-out text, base to model",
     )
-    return TextTable("Training by source", columns, rows)
+    return Table("Training by source", columns, rows)
 
 
 def _ends(points: tuple[tuple[float, float], ...]) -> str:

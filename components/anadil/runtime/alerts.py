@@ -1,7 +1,7 @@
 """Alerts about a run, sent by every channel of `CHANNELS` whose variable is set.
 
 An alert that cannot be sent is a warning in the log, never an error: no run is lost because Slack is down. The doctor
-and the pipeline read the table too, so a channel is one row here and one in docs/guides/follow-a-job.md.
+and the pipeline read the table too, so a channel is one row here and one in docs/guides/cluster-look-after.md.
 """
 
 import ipaddress

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from anadil.core.errors import AnadilError
-from anadil.report.elements import TextTable
+from anadil.core.table import Table
 from anadil.report.format import figure, percent, words_of
 from anadil.report.read import list_of, table_of
 from anadil.text.drop_reasons import DROP_REMEDIES
@@ -51,7 +51,7 @@ def _show(watched: Watched, request: Request) -> Response:
     return page(request, "chats.html.j2", view)
 
 
-def _dropped(counts: dict[str, object], places: dict[str, object]) -> TextTable:
+def _dropped(counts: dict[str, object], places: dict[str, object]) -> Table:
     remedies: dict[str, str] = {str(reason): remedy for reason, remedy in DROP_REMEDIES.items()}
     rows = [
         (
@@ -62,7 +62,7 @@ def _dropped(counts: dict[str, object], places: dict[str, object]) -> TextTable:
         )
         for reason, count in sorted(counts.items(), key=lambda item: -int(str(item[1])))
     ]
-    return TextTable("Rows that are not taught", COLUMNS, rows, words=(2, 3))
+    return Table("Rows that are not taught", COLUMNS, rows, words=(2, 3))
 
 
 def _next(shown: ShownChats | None, run: str, words: str) -> str:

@@ -11,7 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from anadil.core.errors import AnadilError
-from anadil.report.elements import TextTable
+from anadil.core.table import Table
 from anadil.report.format import clip, setting, words_of
 from anadil.report.read import table_of
 from anadil.text.filter_rules import RULES
@@ -58,7 +58,7 @@ def _show(watched: Watched, request: Request) -> Response:
     view = {
         "title": str(row["source"]), "run": run, "place": place, "here": request.url.path,
         "verdict": _verdict(row), "is_kept": row["reason"] is None, "shown": text_of(corpus, row),
-        "facts": TextTable("Facts", ("", "value"), facts), "values": _values(corpus, row),
+        "facts": Table("Facts", ("", "value"), facts), "values": _values(corpus, row),
         "language": str(corpus.stats.get("language") or ""),
         "explained": explained, "fault": fault, "steps_asked": bool(request.query_params.get("steps")),
         "label": label_of(folder, str(row["id"])), "labels": LABELS, "num_labels": num_labels(folder), "folder": folder,
@@ -122,7 +122,7 @@ def _verdict(row: Mapping[str, Any]) -> str:
     return f"Dropped: {words_of(row['reason'])}.{more}"
 
 
-def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> TextTable:
+def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> Table:
     """A row for each statistic that was measured, with its limits; those that break one stand first."""
     limits = table_of(corpus.stats.get("limits"))
     rows: list[tuple[bool, tuple[str, ...]]] = []
@@ -140,7 +140,7 @@ def _values(corpus: WatchedCorpus, row: Mapping[str, Any]) -> TextTable:
             (any(breaks), (words_of(name), value_of(value), said, "breaks it" if any(breaks) else ""))
         )
     rows.sort(key=lambda item: not item[0])
-    return TextTable(
+    return Table(
         "Values and limits", ("statistic", "value", "limit", ""), [cells for _, cells in rows], words=(2, 3)
     )
 

@@ -10,8 +10,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from anadil.core.format import counted, human_bytes, integer_if_whole, number
+from anadil.core.table import Table
 from anadil.report.corpus_view import drops
-from anadil.report.elements import TextTable
 from anadil.report.format import figure, percent, ratio, words_of
 from anadil.report.read import named_tables, table_of
 from anadil.watch.corpora import WatchedCorpus, corpora_of, corpus_of
@@ -206,6 +206,6 @@ def _histogram(result: Distribution) -> dict[str, object]:
     return {
         "bars": bars, "title": words_of(result.statistic), "low": value_of(result.edges[0]), "high": value_of(result.edges[-1]),
         "height": HEIGHT, "width": WIDTH, "note": note,
-        "table": TextTable("Values", ("", "kept", "dropped"), rows),
+        "table": Table("Values", ("", "kept", "dropped"), rows),
         "said": "; ".join(str(bar["words"]) for bar in bars),
     }  # fmt: skip

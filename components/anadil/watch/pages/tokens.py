@@ -8,8 +8,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from anadil.core.table import Table
 from anadil.release.runs import Run
-from anadil.report.elements import TextTable
 from anadil.report.format import figure
 from anadil.watch.corpora import corpus_of, uri_of
 from anadil.watch.data.children import cut_text
@@ -61,7 +61,7 @@ def _page(request: Request, run: Run, text: str) -> Response:
     ]  # fmt: skip
     view = {
         "title": "Tokens", "run": run, "text": shown, "has_tokenizer": TOKENIZER in run.artifacts, "max_chars": MAX_CHARS,
-        "is_cut": len(text.strip()) > MAX_CHARS, "table": TextTable("Candidates", COLUMNS, cells),
+        "is_cut": len(text.strip()) > MAX_CHARS, "table": Table("Candidates", COLUMNS, cells),
         "cuts": [(str(row["name"]), row["pieces"][:MAX_PIECES]) for row in rows],
     }  # fmt: skip
     return page(request, "tokens.html.j2", view)

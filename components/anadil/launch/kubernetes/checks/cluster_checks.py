@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.hyperpod.config import NEWEST, OLDEST
 from anadil.launch.kinds import JOB_KINDS, JobKind, labels
 from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes.checks import cluster_objects
@@ -39,6 +38,8 @@ OPERATOR_LABEL = {
     "pytorchjob": "control-plane=kubeflow-training-operator",
     "trainjob": "app.kubernetes.io/name=trainer,app.kubernetes.io/component=manager",
 }
+# Versions of Kubernetes. Source: SageMaker AI guide, "Getting started with Amazon EKS support in HyperPod".
+OLDEST, NEWEST = (1, 28), (1, 34)
 # Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart.
 AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
 

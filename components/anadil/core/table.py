@@ -1,0 +1,130 @@
+"""A table of text, for a terminal, a page and Markdown: the one renderer of all three."""
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from anadil.core.format import visible
+
+HTML_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
+MARKDOWN_SIGNS = HTML_SIGNS | {ord(sign): f"\\{sign}" for sign in "\\`*_[]|#!~"}
+BETWEEN = "  "
+INLINE = ' style="padding:.2em .9em .2em 0;text-align:{};vertical-align:top"'
+"""Look of a cell in a notebook, which has no style sheet of ours; colours and fonts are the notebook's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cells as text; the first column names the row. `{{ table }}` in a template is its HTML."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    """A cell with `__html__`, such as `markupsafe.Markup`, is put into HTML as it is."""
+    _: KW_ONLY
+    words: Sequence[int] = ()
+    """Columns, beside the first, that hold words and are aligned as such; all others are numbers."""
+    marked: int | None = None
+    """Row that was chosen."""
+    note: str = ""
+    keys: Sequence[int] = ()
+    """Colours of the first rows in the chart beside it; the rows after them are sums."""
+    pinned: bool = False
+    """The first column stays in place while the others scroll."""
+
+    @property
+    def is_list(self) -> bool:
+        """True if it only pairs names with values, so that it needs no header."""
+        return tuple(self.columns) == ("", "value")
+
+    def lines(self, margin: str = "") -> list[str]:
+        """Header and rows as aligned lines of a terminal, the marked row with a star; empty without rows."""
+        if not self.rows:
+            return []
+        heads = [] if self.is_list else [tuple(map(visible, self.columns))]
+        cells = [*heads, *(tuple(map(visible, row)) for row in self.rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        star = None if self.marked is None else self.marked + len(heads)
+        return [
+            ("* " if number == star else margin)
+            + BETWEEN.join(
+                cell.ljust(width) if self._is_left(place) else cell.rjust(width)
+                for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for number, row in enumerate(cells)
+        ]
+
+    def markdown(self, empty: str = "None.") -> str:
+        """A table of Markdown with its note; without rows, the words that say so."""
+        if not self.rows:
+            return f"\n{empty}\n" if empty else ""
+        sides = ["---" if place in (0, *self.words) else "---:" for place in range(len(self.columns))]
+        lines = [_row(self.columns), f"| {' | '.join(sides)} |", *map(_row, self.rows)]
+        note = f"\n{markdown_cell(self.note)}\n" if self.note else ""
+        return "\n" + "\n".join(lines) + "\n" + note
+
+    def html(self, *, inline: bool = False) -> str:
+        """Escaped HTML; empty without rows.
+
+        Args:
+            inline: Every cell has its style, for a page that has no style sheet of ours.
+        """
+        if not self.rows:
+            return ""
+        is_list = self.is_list and not inline
+        heads = "".join(
+            f'<th scope="col"{self._look(place, inline)}>{_html(name)}</th>'
+            for place, name in enumerate(self.columns)
+        )
+        unseen = ' class="unseen"' if is_list else ""
+        caption, scroll = _html(self.caption), ' style="overflow-x:auto"' if inline else ""
+        parts = [
+            f'<div class="scroll{" pinned" if self.pinned else ""}" role="region" tabindex="0" aria-label="{caption}"{scroll}>',
+            '<table class="pairs">' if is_list else "<table>",
+            f"<caption>{caption}</caption>",
+            f"<thead{unseen}><tr>{heads}</tr></thead>",
+            "<tbody>",
+            *(self._html_row(number, row, inline) for number, row in enumerate(self.rows)),
+            "</tbody>",
+            "</table>",
+            "</div>",
+            f'<p class="small">{_html(self.note)}</p>' if self.note else "",
+        ]
+        return "\n".join(parts)
+
+    def __html__(self) -> str:
+        """The protocol by which templates know markup."""
+        return self.html()
+
+    def _html_row(self, number: int, row: Sequence[str], inline: bool) -> str:
+        is_sum = self.keys and number >= len(self.keys)
+        kind = ' class="marked"' if number == self.marked else ' class="sum"' if is_sum else ""
+        key = f'<span class="key k{self.keys[number]}"></span>' if number < len(self.keys) else ""
+        chosen = ' <span class="badge chosen">chosen</span>' if number == self.marked else ""
+        cells = "".join(
+            f"<td{self._look(place, inline)}>{_html(cell)}</td>"
+            for place, cell in enumerate(row[1:], start=1)
+        )
+        look = self._look(0, inline)
+        head = f'<th scope="row"{look}>{key}{_html(row[0])}{chosen}</th>'
+        return f"<tr{kind}>{head}{cells}</tr>"
+
+    def _is_left(self, place: int) -> bool:
+        return place == 0 or self.is_list or place in self.words
+
+    def _look(self, place: int, inline: bool) -> str:
+        if inline:
+            return INLINE.format("left" if self._is_left(place) else "right")
+        return ' class="words"' if place in self.words else ""
+
+
+def markdown_cell(text: str) -> str:
+    """Text that is only text in Markdown, on one line."""
+    return " ".join(str(text).split()).translate(MARKDOWN_SIGNS)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(map(markdown_cell, cells))} |"
+
+
+def _html(text: str) -> str:
+    return str(text.__html__()) if hasattr(text, "__html__") else text.translate(HTML_SIGNS)
