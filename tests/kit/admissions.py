@@ -33,6 +33,18 @@ def add_week(folder: Path, name: str, rows: Sequence[Row], since: str = "", **cl
     return execute(STAGES["clean"], recipe_of(folder, clean=settings), {}, (), None).uri
 
 
+def add_files(
+    folder: Path, name: str, files: dict[str, Sequence[Row]], since: str = "", root: Path | None = None
+) -> str:
+    """The corpus of an earlier one and of records in several files."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for file, rows in files.items():
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / name / f"{file}.jsonl").write_text(lines, encoding="utf-8")
+    settings = {"inputs": [f"{folder / name}/*.jsonl"], "workers": 1, "since": since or None}
+    return execute(STAGES["clean"], recipe_of(root or folder, clean=settings), {}, (), None).uri
+
+
 def corpus_of_weeks(folder: Path, weeks: Sequence[Sequence[Row]], **clean: Any) -> str:
     """The corpus of all weeks, each added to those before."""
     uri = ""
