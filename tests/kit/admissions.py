@@ -1,7 +1,7 @@
 """Weeks of text that a source gets one after another, and their admission."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ def add_week(folder: Path, name: str, rows: Sequence[Row], since: str = "", **cl
 
 
 def add_files(
-    folder: Path, name: str, files: dict[str, Sequence[Row]], since: str = "", root: Path | None = None
+    folder: Path, name: str, files: Mapping[str, Sequence[Row]], since: str = "", root: Path | None = None
 ) -> str:
     """The corpus of an earlier one and of records in several files."""
     (folder / name).mkdir(parents=True, exist_ok=True)
