@@ -208,23 +208,3 @@ run(make_job(folder, make_recipe(make_model(folder / "model"), phases=SHORT)))
 print(collected.count((1,)), gc.isenabled())
 """
     assert run(project, [sys.executable, "-c", code]).splitlines()[-1] == "2 True"
-
-
-@pytest.mark.slow
-def test_an_executor_is_added(project: Path) -> None:
-    follow(project, "An executor")
-
-    whole = run(
-        project, [*PROGRAMS["anadil"], "clean", "--recipe", "smoke", "--source", "az", "--out", "processes"]
-    )
-    assert "processes" in whole
-    made, usual = (
-        {
-            path.relative_to(folder): path.read_bytes()
-            for path in sorted((folder / "train").rglob("*"))
-            if path.is_file()
-        }
-        for folder in (project.parent / "corpus", project / "processes")
-    )
-    assert made
-    assert made == usual

@@ -41,10 +41,8 @@ OFFLINE = (
 )
 """Words of commands that run here: with neither cluster, network, nor hours of time."""
 NOT_HERE = (
-    "--measure",
     "--measured",
     "--prices",
-    "--jobs",
     "delete",
     "my-cluster.yaml",
     "crh.yaml",

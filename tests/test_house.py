@@ -19,13 +19,13 @@ MAX_LINES = 600
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
-    "cli/calibrate",
     "encode",
     "evaluate",
     "finetune",
     "merge",
     "model",
     "pipelines",
+    "plan/memory",
     "pretrain",
     "release",
     "replay",

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from anadil.evaluate.output_language import language_of
+from anadil.evaluate.generate import language_of
 from anadil.text.language import load_language
 
 MISREAD = ("legalcode", "udhr")

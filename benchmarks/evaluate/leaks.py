@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from anadil.evaluate.contamination import Contamination, find_contamination
+from anadil.evaluate.heldout import Contamination, find_contamination
 from anadil.text.corpus import Document
 from anadil.text.language import load_language
 from anadil.text.language_data import Language

@@ -8,10 +8,9 @@ import warnings
 from itertools import product
 
 import torch
-from tests.kit.fake_run import exact_peak
+from tests.kit.fake_run import exact_peak, random_model, random_tokens
 from torch.profiler import ProfilerActivity, profile
 
-from anadil.cli.calibrate.worker import random_model, random_tokens
 from anadil.core.format import MIB
 from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work

@@ -2,28 +2,34 @@
 
 Each configuration runs in a process of its own; the model is made at random, so nothing is downloaded.
 
-python benchmarks/plan/gpu.py
+python -m benchmarks.plan.gpu
 """
 
-import logging
+import multiprocessing
 import sys
-import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from pathlib import Path
 
-from anadil.cli.calibrate.runs import measure_layouts, run_spec
+import torch
+from tests.kit.fake_run import random_model, random_tokens, with_layout
+
 from anadil.core.format import GIB
-from anadil.plan.calibration import device_of
+from anadil.model.process_group import Group
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import limit_bytes, reserved
-from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.plan.memory import limit_bytes, peak_memory, reserved
+from anadil.plan.model_shape import KNOWN, Trains, shape_from
+from anadil.pretrain.data.mixture import only
+from anadil.pretrain.parallel.mesh import Mesh
+from anadil.pretrain.parallel.parallelize import parallelize
+from anadil.pretrain.trainer import Trainer
 from anadil.recipe.load import load_recipe
+from anadil.recipe.pretrain import Phase
 
 MODEL = "meta-llama/Llama-3.2-1B"
-PHASES = "pretrain.phases=[{trains: embeddings, steps: 1, lr: 0.001}, {trains: all, steps: 1, lr: 0.001}]"
+KINDS: tuple[Trains, ...] = ("embeddings", "all")
+STEPS = 3
 
 
 def configurations() -> Iterator[tuple[Layout, Work]]:
@@ -41,41 +47,50 @@ def configurations() -> Iterator[tuple[Layout, Work]]:
     yield Layout(micro_batch_size=8), replace(packed, sequence_length=512, packed=False)
 
 
+def peak(layout: Layout, work: Work, kind: Trains) -> int:
+    """Most bytes that the allocator held in some steps."""
+    device, recipe = torch.device("cuda"), load_recipe("smoke", ["clean.inputs=[text]"])
+    shape = shape_from(KNOWN[MODEL], MODEL)
+    phases = (Phase(trains=kind, steps=STEPS, lr=1e-5),)
+    settings = with_layout(recipe.pretrain, layout, work).model_copy(update={"phases": phases})
+    recipe = recipe.model_copy(update={"pretrain": settings})
+    model = random_model(shape, work, device, recipe.seed)
+    tokens = only(random_tokens(shape, work, layout.batch_size, recipe.seed))
+    trainer = Trainer(parallelize(model, settings, Mesh(), device), tokens, recipe, Group())
+    trainer.begin_phase(0)
+    for step in range(STEPS):
+        trainer.step(step)
+    return int(trainer.peak_memory() or 0)
+
+
 def main() -> int:
     """Print the table; the exit code."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     here = this_machine()
     if here.device == CPU:
         print("no CUDA device here; run this on a machine that has one", file=sys.stderr)
         return 1
     shape = shape_from(KNOWN[MODEL], MODEL)
-    recipe = load_recipe("smoke", ["clean.inputs=[text]", PHASES])
     print(f"{here.device}, {here.memory_bytes / GIB:.1f} GiB, {MODEL}\n")
     print(
         "| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |"
     )
     print("|---|---|---|---|---|---|---|---|---|---|")
-    with tempfile.TemporaryDirectory() as folder:
-        for layout, work in configurations():
-            expected = peak_memory(shape, layout, replace(work, packed=False))
-            if expected.allocated + sum(reserved(expected, here).values()) > limit_bytes(here):
+    context = multiprocessing.get_context("spawn")
+    for layout, work in configurations():
+        for kind in KINDS:
+            # `packed` of the closed form is transformers' mask, which the trainer does not make.
+            closed = peak_memory(shape, layout, replace(work, packed=False, trains=kind))
+            if closed.allocated + sum(reserved(closed, here).values()) > limit_bytes(here):
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
-            spec = run_spec(layout, recipe, shape, work, device_of(here), steps=3)
-            for one in measure_layouts([spec], here, Path(folder)):
-                cells = (
-                    f"{layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | "
-                    f"{layout.recompute} | {one.work.trains} | {'yes' if work.packed else 'no'} | "
-                    f"{work.kernels} | {work.state}"
-                )
-                if one.allocated_bytes is None:
-                    print(f"| {cells} | {one.status} | | |", flush=True)
-                    continue
-                # `packed` of the closed form is transformers' mask, which the trainer does not make.
-                closed = peak_memory(shape, layout, replace(one.work, packed=False)).allocated
-                percent = 100 * (closed / one.allocated_bytes - 1)
-                measured = one.allocated_bytes / GIB
-                print(f"| {cells} | {measured:.3f} | {closed / GIB:.3f} | {percent:+.2f} |", flush=True)
+            with ProcessPoolExecutor(1, mp_context=context) as pool:
+                measured = pool.submit(peak, layout, work, kind).result()
+            print(
+                f"| {layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | {layout.recompute} | "
+                f"{kind} | {'yes' if work.packed else 'no'} | {work.kernels} | {work.state} | {measured / GIB:.3f} | "
+                f"{closed.allocated / GIB:.3f} | {100 * (closed.allocated / measured - 1):+.2f} |",
+                flush=True,
+            )
     return 0
 
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from anadil.core.format import GIB, MIB
-from anadil.plan import reliability
+from anadil.plan import budget
 from anadil.plan.budget import PhaseWork, time_of
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import Memory, peak_memory
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.memory import Memory, layout_fit, peak_memory
 from anadil.plan.model_shape import KNOWN, Shape, shape_from
 from anadil.plan.search import search
 from anadil.plan.speed import Speed, speed
@@ -320,18 +319,18 @@ def _guide_checkpoints() -> list[Row]:
             f"{name} checkpoint",
             "GB",
             published,
-            reliability.checkpoint_bytes(shape.parameters, shape.parameters, "bf16") / GB,
+            budget.checkpoint_bytes(shape.parameters, shape.parameters, "bf16") / GB,
             SIZES,
             f"bf16 weights and moments of {shape.name}, {shape.parameters / 1e9:.2f}e9 parameters.",
         )
         for name, (published, shape) in shapes.items()
     ]
     nodes, parameters = 2_048, shapes["405B"][1].parameters
-    num_bytes = reliability.checkpoint_bytes(parameters, parameters, "bf16")
+    num_bytes = budget.checkpoint_bytes(parameters, parameters, "bf16")
     devices = nodes * machine("p5.48xlarge").devices
-    stall = reliability.save_stall(num_bytes, devices)
-    mtbf = reliability.NODE_MTBF_S / nodes
-    checkpoints = reliability.checkpoints_of(
+    stall = budget.save_stall(num_bytes, devices)
+    mtbf = budget.NODE_MTBF_S / nodes
+    checkpoints = budget.checkpoints_of(
         num_bytes, parameters, stall_s=stall, mtbf_s=mtbf, step_s=None, every=1, keep=3
     )
     tenth, young = checkpoints.intervals

@@ -19,7 +19,7 @@ from anadil.artifacts.base_model import TINY
 from anadil.core.format import GIB, amount
 from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.stage_devices import stage_devices
+from anadil.plan.stage_memory import stage_devices
 from anadil.preflight.clean_cost import clean_memory_bytes
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Resources

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anadil.clean.shards.holdout import Candidates
-from anadil.evaluate.contamination import find_contamination
+from anadil.evaluate.heldout import find_contamination
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
 from tests.kit.clean_inputs import texts

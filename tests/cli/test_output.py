@@ -5,7 +5,7 @@ import pytest
 from anadil.cli.output import print_json, print_lines, print_table
 from anadil.launch.backend import format_log_line
 from anadil.preflight.check import CheckResult
-from anadil.release.notebook import text_table
+from anadil.release.text_table import text_table
 
 NAME = "a\x1b]0;owned\x07\nok\x9b2K"
 SHOWN = r"a\x1b]0;owned\x07\nok\x9b2K"

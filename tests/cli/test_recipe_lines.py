@@ -1,9 +1,9 @@
 import yaml
 
 from anadil.cli.runs.plan import least_waste, recipe_lines, recipe_settings
+from anadil.plan.budget import CheckpointPlan, checkpoint_interval, checkpoints_of
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.reliability import CheckpointPlan, checkpoint_interval, checkpoints_of
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
 SETTINGS = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2)

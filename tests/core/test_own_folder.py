@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from anadil.artifacts import prefetch
-from anadil.cli.calibrate.runs import default_folder
 from anadil.core.errors import PreflightError
 from anadil.core.own_folder import cache_folder, is_writable, temporary_folder, work_folder
 from anadil.recipe.sections import Recipe
@@ -47,7 +46,7 @@ def test_without_a_home_to_write_to_it_lies_below_tmpdir_for_all_processes(
     assert is_writable(folder)
 
 
-@pytest.mark.parametrize("place", [lambda: base_cache(Recipe()), default_folder, prefetch.cache])
+@pytest.mark.parametrize("place", [lambda: base_cache(Recipe()), prefetch.cache])
 def test_all_that_is_kept_for_later_runs_has_a_place_without_a_home(
     temporary: Path, monkeypatch: pytest.MonkeyPatch, place: Callable[[], Path]
 ) -> None:

@@ -59,7 +59,7 @@ def test_the_program_and_its_pages_work_from_the_wheel_in_an_empty_directory(
     recipes = anadil(installed, tmp_path, "recipe", "list")
     anadil(installed, tmp_path, "recipe", "copy", "smoke", "my.yaml")
     anadil(installed, tmp_path, "recipe", "check", "my.yaml")
-    anadil(installed, tmp_path, "plan", "azerbaijani-1b", "--page", "plan.html")
+    anadil(installed, tmp_path, "plan", "azerbaijani-1b")
     put_training(tmp_path / "work", put_record(tmp_path / "work"))
     pages = visit_pages([str(installed / "env/bin/anadil")], str(tmp_path / "work"))
 

@@ -11,7 +11,7 @@ from anadil.core.stages import STAGES
 from anadil.encode import encode_file as encode_files
 from anadil.encode.encode_file import EncodeTask
 from anadil.encode.tokens_file import EarlierFacts
-from anadil.pretrain.data.tokens import tokens_of
+from anadil.pretrain.data.mixture import tokens_of
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job
 from tests.kit.pretraining import make_tokenizer_artifact

@@ -13,7 +13,7 @@ from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
 from anadil.encode.tokens_file import read_facts
-from anadil.pretrain.data.tokens import check_tokenizer, tokens_of
+from anadil.pretrain.data.mixture import check_tokenizer, tokens_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute

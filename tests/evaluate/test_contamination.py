@@ -6,7 +6,7 @@ import pytest
 from benchmarks.evaluate.leaks import LEAKS, planted
 
 from anadil.artifacts import storage
-from anadil.evaluate.contamination import Contamination, find_contamination
+from anadil.evaluate.heldout import Contamination, find_contamination
 from anadil.text.corpus import Document
 from anadil.text.folded_units import ngram_hashes, unit_hashes
 from anadil.text.language import load_language

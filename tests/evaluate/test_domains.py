@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.evaluate.domains import bits_by_group, domain_figures
+from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.heldout import read_retained
 from anadil.text.corpus import Document
 

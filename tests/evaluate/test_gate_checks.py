@@ -8,8 +8,8 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.evaluate.bootstrap import Difference
-from anadil.evaluate.contamination import Contamination
 from anadil.evaluate.gate import GateVerdict, apply_gate, log_verdict
+from anadil.evaluate.heldout import Contamination
 from anadil.recipe.gate import GATE_CHECKS, Gate
 from anadil.recipe.load import load_recipe
 

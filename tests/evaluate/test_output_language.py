@@ -3,8 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.evaluate.generate import GeneratedText
-from anadil.evaluate.output_language import language_of, output_language, with_languages
+from anadil.evaluate.generate import GeneratedText, language_of, output_language, with_languages
 from anadil.language import learn_language as learning
 from anadil.language.learn_language import learn_language
 from anadil.text.language import load_language

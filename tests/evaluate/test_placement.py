@@ -13,13 +13,12 @@ from anadil.core.format import GIB
 from anadil.evaluate import models as scored_models
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.models import load_for_scoring
-from anadil.model import placement
+from anadil.model import load as model_loading
 from anadil.model.decoding import Decoder
-from anadil.model.load import load_model
-from anadil.model.placement import max_memory
-from anadil.plan.evaluating import evaluate_parts, harness_parts
-from anadil.plan.memory_limit import FITS
+from anadil.model.load import load_model, max_memory
+from anadil.plan.memory import FITS
 from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.plan.stage_memory import evaluate_parts, harness_parts
 
 from .conftest import tiny_model
 
@@ -66,8 +65,8 @@ def fake_gpus(monkeypatch: pytest.MonkeyPatch, free: int, placed: dict[str, Any]
         asked.update(more, dtype=dtype)
         return SimpleNamespace(hf_device_map=placed, to=lambda device: f"whole on {device}")
 
-    monkeypatch.setattr(placement, "pick_device", lambda: torch.device("cuda", 0))
-    monkeypatch.setattr(placement, "load_model", load)
+    monkeypatch.setattr(model_loading, "pick_device", lambda: torch.device("cuda", 0))
+    monkeypatch.setattr(model_loading, "load_model", load)
     monkeypatch.setattr(scored_models, "model_config", lambda _: EIGHT)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))

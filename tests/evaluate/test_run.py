@@ -11,8 +11,8 @@ import pytest
 
 from anadil.core.errors import PreflightError
 from anadil.evaluate import own_chat
+from anadil.evaluate.own_chat import tuning_part
 from anadil.evaluate.run import run
-from anadil.evaluate.tuning import tuning_part
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job
 from anadil.text.corpus import Document, write_documents

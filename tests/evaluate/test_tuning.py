@@ -8,7 +8,7 @@ import pytest
 
 from anadil.core.errors import DataError
 from anadil.evaluate.heldout import Heldout, read_heldout
-from anadil.evaluate.tuning import target_tuning, tuning_part, without_tuning
+from anadil.evaluate.own_chat import target_tuning, tuning_part, without_tuning
 from anadil.text.corpus import Document, write_documents
 
 from .conftest import document

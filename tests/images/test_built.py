@@ -21,11 +21,7 @@ import pytest
 import yaml
 
 from anadil import __version__
-from anadil.cli.calibrate.runs import run_spec
 from anadil.core.stages import FLOW, LAPTOP
-from anadil.plan.layout import Layout, Work
-from anadil.plan.model_shape import trained_shape
-from anadil.recipe.load import load_recipe
 from anadil.runtime.cache_key import code_digest
 from tests.images.files import FOLDER, NAMES, STAGES, TORCH, pins, rooms
 
@@ -228,17 +224,6 @@ def test_a_pre_training_that_is_killed_inside_its_image_goes_on(tmp_path: Path) 
     assert "resuming" in again.stderr
     lines = (tmp_path / "model/training.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == list(range(1, 301))
-
-
-def test_the_image_that_trains_measures_too() -> None:
-    recipe = load_recipe("smoke")
-    work = Work(sequence_length=recipe.pretrain.sequence_length, compute="fp32", kernels="torch")
-    spec = run_spec(Layout(micro_batch_size=1), recipe, trained_shape(recipe), work, "CPU", steps=2)
-    ask = ("-m", "anadil.cli.calibrate", spec.as_json())
-
-    done = podman("run", *RESTRICTED, "--entrypoint", "python", image("pretrain"), *ask)
-
-    assert json.loads(done.stdout.splitlines()[-1])
 
 
 def test_the_pipelines_image_compiles_the_dag() -> None:

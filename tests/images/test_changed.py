@@ -50,7 +50,6 @@ def printed(capsys: pytest.CaptureFixture[str]) -> set[str]:
             {"clean-ray", "tokenizer", "pretrain", "finetune", "tasks", "evaluate", "tools"},
         ),
         ("components/anadil/clean/run.py", {"clean", "clean-ray", "tools"}),
-        ("components/anadil/cli/calibrate/worker.py", {"pretrain", "tools"}),
         ("components/anadil/launch/job.py", {"clean-ray", "tools"}),
         ("pipelines/anadil_pipelines/steps.py", {"pipelines"}),
         ("pyproject.toml", {*IN_ALL, "pipelines"}),

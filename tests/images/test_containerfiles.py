@@ -14,7 +14,6 @@ from tests.images.files import FOLDER, NAMES, ROOT, STAGES, TORCH, pins, rooms
 
 PACKAGE = ROOT / "components/anadil"
 STARTS = {name: [f"anadil.{name}.__main__", f"anadil.{name}.run"] for name in STAGES}
-STARTS["pretrain"] += ["anadil.cli.calibrate.__main__", "anadil.cli.calibrate.worker"]
 STARTS["pretrain"] += ["anadil.trial.__main__", "anadil.trial.run"]
 STARTS["pretrain"] += ["anadil.merge.__main__", "anadil.merge.run"]
 STARTS["clean"] += [

@@ -21,7 +21,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint import folder as folder_module
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import newest_of
-from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.state import State
 
 ORIGIN = {"recipe seed": "7"}

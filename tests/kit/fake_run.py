@@ -17,6 +17,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 import transformers.models.llama.modeling_llama as llama
 from torch import distributed as dist
@@ -30,28 +31,29 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
-from anadil.cli.calibrate.runs import with_layout
-from anadil.cli.calibrate.worker import config_of
 from anadil.core.stages import BUILT_IN
+from anadil.encode.packing import Packed, pack
+from anadil.encode.token_stream import TokenStream
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
-from anadil.plan.loss_memory import liger_chunk_tokens
+from anadil.plan.memory import liger_chunk_tokens
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
-from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.load import load_recipe
-from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.recipe.pretrain import Parallelism, Phase, Pretrain
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 FAKE_DEVICE = torch.device("cpu")
+DOCUMENTS = 4  # of a packed sequence; one mask serves any number of them
 
 
 def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:
@@ -120,6 +122,70 @@ def _batch(net: parallelize.ParallelModel, settings: Pretrain, borders: torch.Te
     size = (settings.micro_batch_size, settings.sequence_length)
     ids, positions, labels = (torch.zeros(size, dtype=torch.long) for _ in range(3))
     return net.share(Batch(input_ids=ids, position_ids=positions, labels=labels, borders=borders))
+
+
+def with_layout(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
+    """Section `pretrain` with a layout and a step's work in place of its own."""
+    degrees = {**layout.degrees, "prefetch": layout.prefetch, "reshard": layout.reshard}
+    changed = {
+        "batch_size": layout.batch_size,
+        "micro_batch_size": layout.micro_batch_size,
+        "sequence_length": work.sequence_length,
+        "precision": work.compute,
+        "state": work.state,
+        "kernels": work.kernels,
+        "activation_checkpointing": layout.recompute,
+        "parallelism": Parallelism.model_validate(degrees),
+    }
+    return settings.model_copy(update=changed)
+
+
+def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
+    """Transformers' configuration of a model with these sizes, for inputs of a length, without a cache."""
+    settings: dict[str, Any] = {
+        "hidden_size": shape.hidden,
+        "intermediate_size": shape.intermediate,
+        "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads,
+        "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim,
+        "vocab_size": shape.vocabulary,
+        "max_position_embeddings": max(2_048, sequence_length),
+        "tie_word_embeddings": shape.tied,
+        "attention_bias": shape.attention_bias,
+        "use_cache": False,
+        # Sizes decide memory; a shorter window or a row for padding would only be in the way. Gemma 3 needs a window.
+        "sliding_window": max(2_048, sequence_length),
+        "pad_token_id": None,
+        "attn_implementation": "sdpa",
+    }
+    if shape.mlp_bias:
+        settings["mlp_bias"] = True
+    if shape.rotary_share != 1:
+        settings["partial_rotary_factor"] = shape.rotary_share
+    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **settings)
+    return config
+
+
+def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> PreTrainedModel:
+    """A model of some sizes with random FP32 weights, the same on every process."""
+    torch.manual_seed(seed)
+    config = config_of(shape, work.sequence_length)
+    with torch.device(device):
+        model: Any = AutoModelForCausalLM.from_config(config, dtype=torch.float32, trust_remote_code=False)
+    placed: PreTrainedModel = model.to(torch.float32)
+    return placed
+
+
+def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Packed:
+    """Random documents that fill sequences without padding: several in each, or one."""
+    documents = DOCUMENTS if work.packed else 1
+    # A document of n tokens has n - 1 pairs of neighbours, which are what fills a sequence.
+    pairs = np.full(documents, work.sequence_length // documents)
+    pairs[0] += work.sequence_length - pairs.sum()
+    starts = np.concatenate([[0], np.cumsum(np.tile(pairs + 1, num_sequences))]).astype(np.int64)
+    ids = np.random.default_rng(seed).integers(0, shape.vocabulary, int(starts[-1]), dtype=np.int32)
+    return pack(TokenStream(ids=ids, starts=starts, digest="random"), work.sequence_length)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain.build_model import build
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
-from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.recipe.pretrain import Parallelism, Pretrain

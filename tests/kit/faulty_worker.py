@@ -13,8 +13,7 @@ from torch import distributed as dist
 
 from anadil.core import log as logs
 from anadil.core.errors import AnadilError
-from anadil.model.peer_failure import peers
-from anadil.model.process_group import Group, group
+from anadil.model.process_group import Group, group, peers
 from anadil.pretrain.resilience import watchdog
 from anadil.pretrain.resilience.burn_in import burn_in, summary
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, note

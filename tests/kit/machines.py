@@ -15,7 +15,7 @@ WORKER = (
     "import os, pathlib, signal, sys, time\n"
     "import torch\n"
     "from anadil.core import errors\n"
-    "from anadil.model.peer_failure import peers\n"
+    "from anadil.model.process_group import peers\n"
     "from anadil.model.process_group import group\n"
     "from anadil.runtime import termination\n"
     "here = pathlib.Path({folder!r})\n"

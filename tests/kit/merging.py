@@ -15,7 +15,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.weight_files import files_of, write_weight_index
 from anadil.merge.weights import Ends
 from anadil.model.load import load_model
-from anadil.model.weight_writer import SHARD_BYTES
+from anadil.model.safetensors_files import SHARD_BYTES
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.tokenizer.embedding_map import embedding_rows
 from tests.kit.families import make_family

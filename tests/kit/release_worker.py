@@ -18,7 +18,6 @@ from anadil.artifacts.find import artifacts_below
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
-from anadil.release.registry import promotion_lock
 from anadil.release.registry.client import Registry, open_registry
 from anadil.release.registry.gate_verdict import check_promotable
 from anadil.release.registry.promotion import promote
@@ -90,7 +89,6 @@ def end(registry: Registry, folder: Path, name: str) -> dict[str, Any]:
     return {
         "aliases": {alias: str(number) for alias, number in found.aliases.items()},
         "versions": sorted(str(each.version) for each in client.search_model_versions(f"name = '{name}'")),
-        "lock": registry.model(f"{name}.promotion-lock") is not None,
         "runs": len(here), "artifacts": len(artifacts),
         "leftovers": sorted(path.name for path in (folder / "release").iterdir() if path.suffix == ".partial"),
         "alerts": (folder / "alerts").read_text(encoding="utf-8").split(),
@@ -102,7 +100,6 @@ def main(tracking: str, folder: Path, seed: int, trials: int) -> None:
     """One trial that is left alone, then those that are killed; every third candidate beats nobody for sure."""
     import mlflow.store.artifact.artifact_repository_registry  # noqa: F401  forked with everything that is needed
 
-    promotion_lock.LEASE_S, promotion_lock.SETTLE_S = 2.0, 0.1
     os.environ[SPOOL_VARIABLE] = str(folder / "spool")
     chance, usual_s = random.Random(seed), 0.0
     registry = open_registry(tracking)

@@ -5,7 +5,7 @@ from pathlib import Path
 from anadil.encode.make_tokens import Settings
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
-from anadil.pretrain.data.tokens import made_tokens
+from anadil.pretrain.data.mixture import made_tokens
 from anadil.runtime.signals import Stop
 
 

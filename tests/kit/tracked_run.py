@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ SCORES = {
     "gate": {"passed": True, "checks": []},
 }
 STEPS = 20
+NO_TRACKERS: Mapping[str, Tracker] = {}
 
 
 def manifest(kind: str, content: str, **more: Any) -> Manifest:
@@ -39,9 +41,11 @@ def artifacts(name: str) -> dict[str, Manifest]:
     }
 
 
-def write_pretrain(spool: Path, name: str, *, start: int = 1, stop: int = STEPS) -> Tracker:
+def write_pretrain(
+    spool: Path, name: str, *, start: int = 1, stop: int = STEPS, tracker: Tracker | None = None
+) -> Tracker:
     """Lines of training up to a step."""
-    tracker = Tracker(spool / "pretrain.jsonl", "pretrain")
+    tracker = tracker or Tracker(spool / "pretrain.jsonl", "pretrain")
     made = artifacts(name)
     if start == 1:
         tracker.start()
@@ -64,13 +68,13 @@ def end_pretrain(tracker: Tracker, name: str, folder: Path) -> None:
     tracker.end("FINISHED")
 
 
-def write_scores(spool: Path, name: str, folder: Path) -> None:
-    """Lines of evaluate and report."""
+def write_scores(spool: Path, name: str, folder: Path, own: Mapping[str, Tracker] = NO_TRACKERS) -> None:
+    """Lines of evaluate and report, or of those that have a tracker of their own."""
     made = artifacts(name)
     uris = {word: f"s3://bucket/{word}/1" for word in made}
-    for stage in ("evaluate", "report"):
+    for stage in own or ("evaluate", "report"):
         time.sleep(0.005)  # stages begin one after another; a line says when, in ms
-        tracker = Tracker(spool / f"{stage}.jsonl", stage)
+        tracker = own.get(stage) or Tracker(spool / f"{stage}.jsonl", stage)
         out = folder / stage
         out.mkdir(parents=True)
         tracker.start()

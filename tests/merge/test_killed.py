@@ -7,7 +7,7 @@ from pathlib import Path
 
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
-from anadil.model import weight_writer
+from anadil.model import safetensors_files
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from tests.kit.merging import make_models, tensors_of
@@ -28,7 +28,7 @@ def test_a_killed_merge_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
         execute(STAGES["merge"], recipe, inputs, (), str(out))
 
     def merge_until_the_fifth_tensor() -> None:
-        real = weight_writer._bytes
+        real = safetensors_files._bytes
 
         def counted(*given: object) -> object:
             written.append(given)
@@ -36,7 +36,7 @@ def test_a_killed_merge_leaves_nothing_that_looks_whole(tmp_path: Path) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
             return real(*given)  # type: ignore[arg-type]
 
-        weight_writer._bytes = counted  # type: ignore[assignment]
+        safetensors_files._bytes = counted  # type: ignore[assignment]
         merge()
 
     code = os.waitstatus_to_exitcode(os.waitpid(in_child(merge_until_the_fifth_tensor), 0)[1])

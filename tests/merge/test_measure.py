@@ -12,7 +12,7 @@ import torch
 
 from anadil.core.errors import DataError
 from anadil.evaluate.models import open_candidate, open_model
-from anadil.evaluate.tuning import tuning_part
+from anadil.evaluate.own_chat import tuning_part
 from anadil.merge import measure
 from anadil.merge.measure import TARGET, choose_values, read_tuning_texts, score_of
 from anadil.preflight.merge import inspect_tuning_text

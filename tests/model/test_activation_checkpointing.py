@@ -13,7 +13,7 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaForCausalLM
 
 from anadil.core.errors import DataError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.load import cast_parameters
 from tests.kit.llama import small_llama
 

@@ -14,7 +14,7 @@ from anadil.model.architecture import check_fit, empty_model, read_config
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, save_model
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.parallel.sharded_load import load_weights
+from anadil.pretrain.parallel.parallelize import load_weights
 from tests.kit.families import make_family
 from tests.kit.pretraining import make_model
 

@@ -7,21 +7,19 @@ from torch import nn
 from transformers import GPT2Config, LlamaForCausalLM, MistralConfig, MistralForCausalLM
 
 from anadil.core.errors import DataError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import (
+    OPERATOR,
     attend,
     attend_by_document,
-    packed_attention_forward,
-    row_borders,
-    use_packed_attention,
-)
-from anadil.model.attention_operator import (
-    OPERATOR,
     attend_on_gpu,
     backward_on_gpu,
     packed_attention,
     packed_attention_backward,
+    packed_attention_forward,
+    row_borders,
+    use_packed_attention,
 )
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from tests.kit.llama import small_llama
 from tests.kit.marks import gpu, matrix, slow
 

@@ -18,9 +18,8 @@ from torch.distributed.fsdp import fully_shard
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
-from anadil.model.compile import check_compiler, compile_layers
+from anadil.model.kernels import Policy, check_compiler, checkpoint_layers, compile_layers, decoder_layers
 from tests.kit.llama import small_llama
 from tests.kit.machines import descendants
 from tests.kit.marks import matrix, slow

@@ -7,7 +7,7 @@ from transformers import LlamaConfig, MistralConfig, Qwen2Config
 from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
-from anadil.model.attention_operator import check_gpu
+from anadil.model.attention import check_gpu
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from tests.kit.llama import small_llama
 from tests.kit.marks import gpu

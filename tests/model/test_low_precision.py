@@ -13,8 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.model import low_precision
-from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
-from anadil.model.compile import compile_layers
+from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers
 from anadil.model.low_precision import (
     MatmulFormat,
     check_low_precision,

@@ -5,18 +5,24 @@ from dataclasses import replace
 
 import pytest
 
-from anadil.plan.budget import CostEstimate, PhaseWork, PlanBudget, budget, rental_cost, storage_of, time_of
-from anadil.plan.instances import Machine, machine
-from anadil.plan.reliability import (
+from anadil.plan.budget import (
     NODE_MTBF_S,
+    CostEstimate,
+    PhaseWork,
+    PlanBudget,
+    budget,
     checkpoint_bytes,
     checkpoint_interval,
     checkpoints_of,
     effective_training_time_ratio,
     reliability_of,
+    rental_cost,
     save_stall,
+    storage_of,
+    time_of,
     waste,
 )
+from anadil.plan.instances import Machine, machine
 
 ONE_B = 1_177_946_112
 """Parameters of Llama 3.2 1B with a vocabulary of 100,000."""

@@ -93,7 +93,7 @@ def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_t
 ) -> None:
     from transformers import AutoConfig
 
-    from anadil.cli.calibrate.worker import config_of
+    from tests.kit.fake_run import config_of
 
     settings = CONFIGS[name]
     shape = shape_from(settings, name)

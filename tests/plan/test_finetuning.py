@@ -10,11 +10,17 @@ from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
-from anadil.plan.evaluating import check_evaluate_fits, evaluate_plan
-from anadil.plan.finetuning import check_finetune_fits, finetune_memory, finetune_plan, recomputes
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.model_shape import shape_from, trained_shape
-from anadil.plan.stage_memory import StageMemory
+from anadil.plan.stage_memory import (
+    StageMemory,
+    check_evaluate_fits,
+    check_finetune_fits,
+    evaluate_plan,
+    finetune_memory,
+    finetune_plan,
+    recomputes,
+)
 from anadil.preflight.checks import CHECKS, DOCTOR, LAUNCH, PlannedRun, report
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.recipe.load import load_recipe

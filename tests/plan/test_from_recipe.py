@@ -3,9 +3,8 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
 from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.layout import Layout, Work
+from anadil.plan.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
 from anadil.recipe.load import load_recipe
 from tests.kit.one_text import ONE_TEXT
 

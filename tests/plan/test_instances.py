@@ -8,8 +8,7 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
-from anadil.plan.cpu_speed import cpu_speed
-from anadil.plan.instances import DRIVER_BYTES, Machine, machine, machines, ram_bytes, this_machine
+from anadil.plan.instances import DRIVER_BYTES, Machine, cpu_speed, machine, machines, ram_bytes, this_machine
 from tests.plan.conftest import answers
 
 NEW_TYPE = """

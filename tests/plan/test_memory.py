@@ -8,14 +8,14 @@ from anadil.core.format import GIB
 from anadil.plan import activations
 from anadil.plan.instances import CPU, machine
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import (
+from anadil.plan.memory import (
     FITS,
     OUTSIDE_BYTES,
     PROCESS_BYTES,
     TIGHT,
     fit_verdict,
     limit_bytes,
+    peak_memory,
     reserved,
 )
 from tests.kit.plans import EIGHT, ONE

@@ -3,13 +3,12 @@
 import pytest
 
 from anadil.merge import auto
-from anadil.plan import merging
+from anadil.plan import stage_memory
 from anadil.plan.instances import machine
-from anadil.plan.merging import merge_need
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.plan import build_plan, choose_layout, request_for
-from anadil.plan.stage_devices import stage_devices
-from anadil.plan.view.tables import merge_table
+from anadil.plan.stage_memory import merge_need, stage_devices
+from anadil.plan.view import plan_lines
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 
@@ -59,16 +58,15 @@ def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
         request = request_for("r", load_recipe("azerbaijani-1b", settings), GPUS, 1, None)
         plans.append(build_plan(request, choose_layout(request)))
 
-    assert [[row[0] for row in merge_table(plan).rows] for plan in plans] == [
-        [],
-        ["weights to read", "disk", "main memory"],
-    ]
+    shown = ["\n".join(plan_lines(plan)) for plan in plans]
+    assert ["weights to read" in each for each in shown] == [False, True]
+    assert "merges to score" not in shown[1]
 
 
 def test_the_plan_counts_the_blocks_and_points_that_the_stage_has() -> None:
     from anadil.merge import weights
 
-    assert merging.BLOCK_BYTES == weights.BLOCK_BYTES
-    assert len(auto.STEPS) + auto.MORE_SHARES == merging.SHARES
+    assert stage_memory.BLOCK_BYTES == weights.BLOCK_BYTES
+    assert len(auto.STEPS) + auto.MORE_SHARES == stage_memory.SHARES
     # A weight of 0 is the point without the difference, which is measured already.
-    assert len(auto.STEPS) - 1 == merging.WEIGHTS
+    assert len(auto.STEPS) - 1 == stage_memory.WEIGHTS

@@ -6,7 +6,7 @@ import pytest
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.plan.calibration import Measurement, calibrate
+from anadil.plan.calibration import Calibration
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
@@ -257,23 +257,12 @@ def test_published_runs_lie_in_the_range_that_is_shown(japanese: Plan) -> None:
 
 def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) -> None:
     chosen = choose_layout(AZERBAIJANI)
-    run = Measurement(
-        status="ok",
-        device="A100 40 GB",
-        shape=AZERBAIJANI.shape,
-        layout=chosen.layout,
-        work=AZERBAIJANI.work,
-        versions={},
-        tokens_per_s_per_device=5_000.0,
-    )
-    runs = [run, replace(run, tokens_per_s_per_device=5_100.0)]
-    found = calibrate(runs, AZERBAIJANI.machine, AZERBAIJANI.shape)
-    assert found is not None
+    found = Calibration(run="model", machines="16 x A100", factor=0.6, low=0.5, high=0.7)
 
     plan = planned(replace(AZERBAIJANI, calibration=found), chosen)
 
     time, before = plan["time"], azerbaijani["time"]
-    assert plan["calibration"]["measured"] == 2
+    assert plan["calibration"]["run"] == "model"
     assert time["hours"] == pytest.approx(before["hours"] / found.factor)
     assert time["hours_low"] == pytest.approx(before["hours"] / found.high)
     assert time["hours_high"] == pytest.approx(before["hours"] / found.low)

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from anadil.plan.plan_file import plan_as_file
+from anadil.plan.plan import plan_as_file
 from anadil.plan.text_use import TextSize
 from anadil.recipe.load import load_recipe
 from tests.kit.one_text import ONE_TEXT

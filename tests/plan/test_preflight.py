@@ -6,9 +6,9 @@ import pytest
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
-from anadil.plan.from_recipe import layout_of, work_of
 from anadil.plan.instances import machine, this_machine
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.layout import layout_of, work_of
+from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import trained_shape
 from anadil.preflight.memory import MAX_REMEDIES, check_finetune, check_fits
 from anadil.recipe.load import load_recipe

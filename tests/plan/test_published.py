@@ -5,7 +5,7 @@ from benchmarks.plan.published import FSDP8, LIGER, TORCH, Row, largest_batch, r
 
 from anadil.plan.instances import machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.memory import layout_fit
 from tests.kit.plans import ONE, SEVENTY
 
 NOT_EXPLAINED = {

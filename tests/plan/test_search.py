@@ -5,7 +5,7 @@ import pytest
 
 from anadil.plan.instances import machine, machines
 from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
 from tests.kit.plans import EIGHT, ONE, SEVENTY, known

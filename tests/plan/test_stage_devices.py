@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from anadil.plan.instances import CPU, machine
-from anadil.plan.stage_devices import stage_devices
+from anadil.plan.stage_memory import stage_devices
 from anadil.recipe.load import load_recipe
 from tests.kit.jobs import job
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from anadil.plan.calibration import Calibration
 from anadil.plan.schema import LayoutOption
-from anadil.plan.view.tables import cost_table, layouts_table
-from anadil.plan.view.terminal import answer_sentence, calibration_sentence, plan_lines
+from anadil.plan.view import answer_sentence, calibration_sentence, cost_lines, plan_lines
 from tests.kit import plans
 
 
@@ -32,7 +31,7 @@ def test_the_headlines_carry_their_units_and_ranges() -> None:
 
 
 def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> None:
-    calibration = Calibration(device="A100 40 GB", factor=0.6, low=0.5, high=0.7, runs=())
+    calibration = Calibration(run="s3://b/model/1", machines="16 x A100", factor=0.6, low=0.5, high=0.7)
     plan = replace(plans.plan(), calibration=calibration)
 
     said = answer_sentence(plan)
@@ -40,13 +39,11 @@ def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> No
     assert "; 5 h 7 min (between 5 h 7 min and 15 h 5 min) and USD 225 on demand (between USD 225" in said
     assert "about" not in said
     assert calibration_sentence(plan) == (
-        "Calibrated: rates are the predicted ones times 0.6000, from 0 measured runs."
+        "Calibrated: rates are the predicted ones times 0.6000, as the training of s3://b/model/1 reached on 16 x A100."
     )
     assert plan.expected_cost == plan.cost.on_demand.predicted
-    assert [cost_table(each).columns[2] for each in (plan, plans.plan())] == [
-        "predicted cost",
-        "cost at best",
-    ]
+    assert "predicted cost" in cost_lines(plan)[1]
+    assert "cost at best" in cost_lines(plans.plan())[1]
 
 
 def test_every_line_fits_the_terminal_of_a_very_large_run() -> None:
@@ -104,7 +101,9 @@ def test_a_layout_that_differs_in_one_setting_is_not_the_plans_own() -> None:
     plan = plans.plan()
     other = replace(plan.layout.layout, recompute="full")
 
-    assert layouts_table(replace(plan, layout=replace(plan.layout, layout=other))).marked is None
+    shown = plan_lines(replace(plan, layout=replace(plan.layout, layout=other)))
+
+    assert not [line for line in shown if line.startswith("* ")]
 
 
 def test_why_is_told_and_wrapped() -> None:

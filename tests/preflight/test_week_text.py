@@ -11,8 +11,7 @@ from anadil.artifacts import artifact
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
 from anadil.plan.instances import machine
-from anadil.plan.plan import build_plan, choose_layout, request_for
-from anadil.plan.plan_file import plan_as_file
+from anadil.plan.plan import build_plan, choose_layout, plan_as_file, request_for
 from anadil.preflight.checks import CHECKS, RUN, PlannedRun
 from anadil.preflight.clean_cost import sizes_of_inputs
 from anadil.preflight.text_size import inspect_text, text_of

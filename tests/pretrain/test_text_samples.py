@@ -8,7 +8,7 @@ import torch
 
 from anadil.model.load import load_model, load_tokenizer
 from anadil.pretrain.run import run
-from anadil.pretrain.text_samples import FILE, NUM_TOKENS
+from anadil.pretrain.validation import FILE, NUM_TOKENS
 from tests.kit.pretraining import make_corpus, make_job, make_recipe
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 

@@ -16,8 +16,6 @@ from anadil.release.compare.score_pairs import ScorePair
 from tests.kit import compared_run
 from tests.kit.compared_run import make_run, recipe, scores
 
-HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
-
 
 @pytest.fixture(autouse=True)
 def few_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +59,6 @@ def test_retained_languages_are_compared_document_by_document_if_both_scored_the
     assert (russian.clear, russian.better) == (False, None)
     alone = pair(other, "adapted", "retained.en")
     assert alone.low is None
-    assert re.search(r'class="name"[^>]*>adapted en<', found.page())
 
 
 def with_retained(more: float, count: int = 12) -> Any:
@@ -101,7 +98,7 @@ def test_other_texts_are_not_compared_and_it_is_said_why(tmp_path: Path) -> None
     assert (text.difference, text.better, text.why_not) == (None, None, "other held-out text")
     assert not any("held-out text" in each for each in found.verdict)
     assert "bits per byte compare on the same text only" in " ".join(found.notes)
-    assert "not comparable: other held-out text" in str(found)
+    assert "not comparable: other held-out text" in "".join(found.lines())
 
 
 def test_ids_that_users_gave_make_no_two_texts_the_same(tmp_path: Path) -> None:
@@ -116,12 +113,8 @@ def test_ids_that_users_gave_make_no_two_texts_the_same(tmp_path: Path) -> None:
 def test_other_tokenizers_are_compared_in_bits_per_byte(tmp_path: Path) -> None:
     found = both(tmp_path, b={"tokenizer": "two", "scores": scores(better=0.1)})
 
-    pretraining, finetuning = found.curves
     assert found.same["tokenizer"] is False
     assert pair(found, "adapted", "bits_per_byte").better == "b"
-    assert (pretraining.unit, len(pretraining.lines)) == ("bits per byte", 2)
-    assert finetuning.lines == ()
-    assert "nats per token of one are not those of the other" in finetuning.why_not
     assert "losses per token do not" in " ".join(found.notes)
 
 
@@ -156,7 +149,7 @@ def test_a_recipe_s_keys_that_differ_have_both_values(tmp_path: Path) -> None:
         "pretrain.phases.0.steps": (9, 7, True),
         "storage.root": (None, "/data/leyla/runs", False),
     }  # fmt: skip
-    assert "/data/leyla" not in found.page()
+    assert "pretrain.phases.0.steps: 9 -> 7" in list(found.lines())
 
 
 def test_a_key_of_a_later_release_has_the_value_that_changes_nothing(tmp_path: Path) -> None:
@@ -192,16 +185,6 @@ def test_a_share_that_is_not_clearly_another_says_so(tmp_path: Path) -> None:
 
     assert own.difference == pytest.approx(-0.125)
     assert (own.clear, own.better) == (False, None)
-
-
-def test_curves_of_both_runs_share_an_axis(tmp_path: Path) -> None:
-    lines = [{"step": step, "loss": 5.0, "validation_bits_per_byte": 1.2} for step in (1, 2)]
-    found = both(tmp_path, b={"training": lines})
-
-    pretraining, finetuning = found.curves
-    assert [line.label for line in pretraining.lines] == ["A", "B", "B validation"]
-    assert [line.label for line in finetuning.lines] == ["A", "A validation", "B", "B validation"]
-    assert pretraining.lines[2].points == ((1.0, 1.2), (2.0, 1.2))
 
 
 @pytest.mark.parametrize("word", ["scores", "model", "adapter"])
@@ -260,8 +243,6 @@ def test_a_run_without_scores_is_compared_as_far_as_it_came(tmp_path: Path) -> N
 
     assert "B has no scores here" in " ".join(found.notes)
     assert pair(found, "adapted", "bits_per_byte").why_not.startswith("a run has no scores")
-    assert found.curves[0].unit == "nats per token"
-    assert "B" in {line.label for line in found.curves[0].lines}
 
 
 def test_a_file_that_is_not_what_its_manifest_says_is_refused(tmp_path: Path) -> None:
@@ -272,58 +253,20 @@ def test_a_file_that_is_not_what_its_manifest_says_is_refused(tmp_path: Path) ->
         compare("run-a", "run-a", work=tmp_path)
 
 
-def test_a_page_is_inert_and_loads_nothing(tmp_path: Path) -> None:
-    hostile = scores(text="same")
-    for table in hostile["candidates"].values():
-        for line in table["generations"]:
-            line |= {"text": HOSTILE, "prompt": HOSTILE + line["prompt"]}
-    found = both(tmp_path, {"scores": hostile, "name": HOSTILE}, {"scores": hostile})
-
-    page = found.page()
-
-    assert not {"script", "img", "iframe", "link"} & set(re.findall(r"<(\w+)", page))
-    assert "default-src 'none'" in page
-    assert not re.search(r'(?:src|href)="(?!#)', page)
-    assert "script>alert" not in found._repr_html_().replace("&lt;script&gt;", "").replace(
-        "&amp;lt;script&amp;gt;", ""
-    )
-
-
-def test_a_page_shows_answers_curves_and_what_differs(tmp_path: Path) -> None:
-    page = both(tmp_path, b={"scores": scores(better=0.1), "recipe": recipe(seed=5)}).page()
-
-    for words in ("A finetuned", "B finetuned", "Continued pre-training", "adapted, bits per byte", ">seed<"):
-        assert words in page
-
-
-def test_a_comparison_is_a_table_json_or_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_comparison_is_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     both(tmp_path / "w", b={"scores": scores(better=0.1)})
     words = ["compare", "run-a", "run-b", "--work", str(tmp_path / "w")]
-    page = tmp_path / "deep" / "page.html"
 
-    assert main.main([*words, "--out", str(page)]) == 0
-    table = capsys.readouterr()
+    assert main.main(words) == 0
+    table = capsys.readouterr().out
     assert main.main([*words, "-o", "json"]) == 0
     data = json.loads(capsys.readouterr().out)
 
-    assert "B is better on held-out text" in table.out
-    assert f"wrote {page}" in table.err
-    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert "B is better on held-out text" in table
+    assert re.search(r"adapted +bits per byte .* -0\.1000 to -0\.1000 +120 +B\n", table)
     assert data["heldout_text"] == "same"
     assert data["scores"][0].keys() >= {"a", "b", "difference", "low", "high", "better", "why_not"}
-    assert {each["kind"] for each in data["answers"]} == {"answer", "continuation"}
     assert data["same_artifacts"]["tokenizer"] is True
-
-
-def test_a_stage_s_time_and_price_stand_in_both_columns(tmp_path: Path) -> None:
-    rented = recipe(cluster={"instance": "p5.48xlarge", "nodes": 2})
-
-    found = both(tmp_path, {"recipe": rented}, {"recipe": rented, "figures": {"seconds": 120.0}})
-
-    pretrain = next(each for each in found.costs if each.stage == "pretrain")
-    assert (pretrain.a_seconds, pretrain.b_seconds) == (60.0, 120.0)
-    assert pretrain.a_dollars is not None
-    assert pretrain.b_dollars == pytest.approx(2 * pretrain.a_dollars)
 
 
 @pytest.mark.parametrize(
@@ -334,8 +277,6 @@ def test_a_stage_s_time_and_price_stand_in_both_columns(tmp_path: Path) -> None:
         (["run-a", "{root}/corpus/run-a-corpus"], 3, "a corpus is a part of many runs"),
         (["run-a", "{root}/empty"], 3, "neither an artifact nor a work directory with a run"),
         (["run-a", "gs://bucket/scores/1"], 4, "storage gs:// is not supported"),
-        (["run-a", "run-b", "--out", "{root}"], 2, "is a directory; give the name of a file"),
-        (["run-a", "run-b", "--out", "{root}/file/page.html"], 2, "is a file, not a directory"),
         (["run-a", "failed"], 3, "none of its artifacts exists: failed, no text"),
         (["run-a", "{root}/scores/run-b-scores/scores.json"], 0, ""),
     ],
@@ -349,7 +290,6 @@ def test_a_wrong_name_is_told(
     path = tmp_path / "runs" / "failed.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"exit_code": 3, "message": "no text"}))
     (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
 
     ended = main.main(["compare", *(word.format(root=tmp_path) for word in words), "--work", str(tmp_path)])
 
@@ -357,7 +297,6 @@ def test_a_wrong_name_is_told(
     assert ended == code
     assert told in said
     assert "Traceback" not in said
-    assert not list(tmp_path.glob("*.html"))
 
 
 def test_a_damaged_manifest_ends_a_comparison_with_exit_code_5(
@@ -376,4 +315,4 @@ def test_a_secret_in_a_recipe_is_masked(tmp_path: Path, monkeypatch: pytest.Monk
         tmp_path, b={"recipe": recipe(clean={"inputs": ["https://leyla:hf_abcdefghij@host/a.jsonl"]})}
     )
 
-    assert "hf_abcdefghij" not in json.dumps(found.to_dict()["recipe"]) + found.page() + str(found)
+    assert "hf_abcdefghij" not in json.dumps(found.to_dict()["recipe"]) + "".join(found.lines())

@@ -13,12 +13,10 @@ from unittest import mock
 import pytest
 
 from anadil.artifacts import artifact
-from anadil.artifacts.lease import Taken
 from anadil.artifacts.mlmodel import META, write_mlmodel
 from anadil.artifacts.storage import store
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RetryableError
-from anadil.release.registry import promotion_lock
 from anadil.release.registry.client import Registry, open_registry, resolve
 from anadil.release.registry.gate_verdict import Promotable, check_promotable
 from anadil.release.registry.promotion import promote, roll_back
@@ -126,12 +124,12 @@ def test_a_failure_at_any_write_leaves_nothing(registry: Registry, name: str, tm
     client = registry.client
 
     def failing(number: int) -> Any:
-        """The client, of which one write is not answered; the lock's own is left out."""
+        """The client, of which one write is not answered."""
         wrapped, count = mock.Mock(wraps=client), iter(range(100))
 
         def call(which: str) -> Callable[..., object]:
             def run(*values: Any, **options: Any) -> object:
-                if "promotion-lock" not in str(values[0]) and next(count) == number:
+                if next(count) == number:
                     raise ConnectionError("reset by peer")
                 return getattr(client, which)(*values, **options)
 
@@ -204,44 +202,6 @@ def test_without_a_champion_before_there_is_no_way_back(
         DataError, match=rf"no earlier version to roll back to; {name} has @champion \(version 1\)"
     ):
         roll_back(registry, name)
-
-
-def test_promotions_of_several_processes_at_once_are_all_in_one_line(
-    registry: Registry, name: str, tmp_path: Path
-) -> None:
-    models = [passed(tmp_path / str(number), f"weights {number}").uri for number in range(12)]
-    worker = [sys.executable, "-m", "tests.kit.promote_worker", registry.uri, name, "4", *models]
-
-    subprocess.run(worker, cwd=Path(__file__).parents[2], check=True, timeout=300)
-
-    found = aliases(registry, name)
-    line = [found["champion"]]
-    while before := registry.client.get_model_version(name, line[-1]).tags.get("anadil.replaced"):
-        line.append(before)
-    assert sorted(map(int, line)) == list(range(1, 13)), "each replaced another"
-    assert found == {"champion": line[0], "previous": line[1]}
-    assert registry.model(f"{name}.promotion-lock") is None
-
-
-def test_the_lock_of_a_process_that_was_killed_is_taken_over(
-    registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(promotion_lock, "LEASE_S", 1.0)
-    monkeypatch.setattr(promotion_lock, "SETTLE_S", 0.1)
-    lock = f"{name}.promotion-lock"
-    registry.client.create_registered_model(lock, tags={promotion_lock.OWNER_TAG: "a dead process"})
-
-    promote(registry, name, passed(tmp_path), None, "anadil")
-
-    assert aliases(registry, name) == {"champion": "1"}
-    assert registry.model(lock) is None
-    with promotion_lock.exclusive(registry, name) as check:
-        check()
-        assert promotion_lock.RENEWED_TAG in registry.model(lock).tags
-        registry.client.set_registered_model_tag(lock, promotion_lock.OWNER_TAG, "another")
-        with pytest.raises(Taken, match="another run on another writes there now"):
-            check()
-    assert registry.model(lock) is not None, "it is the other's"
 
 
 def test_on_postgresql_and_s3_a_version_is_the_model_where_it_lies(

@@ -1,8 +1,6 @@
 """The release step of a retraining, against a real MLflow server."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +11,9 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
-from anadil.release.registry import promotion, promotion_lock
 from anadil.release.registry.client import RegisteredModel, Registry, open_registry
 from anadil.release.registry.gate_verdict import check_promotable
+from anadil.release.registry.mlflow_metadata import source_of
 from anadil.release.registry.promotion import promote, roll_back
 from anadil.release.release_record import ReleaseRecord, read_release
 from anadil.runtime.alerts import Event
@@ -179,7 +177,7 @@ def test_a_champion_that_another_has_moved_meanwhile_is_not_replaced(
     assert events == []
 
 
-def test_a_champion_that_moves_while_the_lease_is_waited_for_is_not_replaced(
+def test_a_champion_that_moves_while_files_are_read_is_not_replaced(
     registry: Registry,
     champion: RegisteredModel,
     tmp_path: Path,
@@ -187,20 +185,18 @@ def test_a_champion_that_moves_while_the_lease_is_waited_for_is_not_replaced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     other = week(tmp_path, "by hand", champion.digest)
-    lease = promotion_lock.exclusive
+    place = "anadil.release.registry.promotion.source_of"
 
-    @contextmanager
-    def late(*given: Any) -> Iterator[Any]:
-        monkeypatch.setattr(promotion, "exclusive", lease)
+    def late(*given: Any) -> Any:
+        monkeypatch.setattr(place, source_of)
         promote(
             registry, champion.name, check_promotable(other["scores"], other["model"]), "champion", "anadil"
         )
-        with lease(*given) as check:
-            yield check
+        return source_of(*given)
 
-    monkeypatch.setattr(promotion, "exclusive", late)
+    monkeypatch.setattr(place, late)
 
-    with pytest.raises(RetryableError, match="is version 2 now, and this retraining began with version 1"):
+    with pytest.raises(RetryableError, match="another promotion moved the aliases"):
         released(retraining(tmp_path, registry.uri, champion), week(tmp_path, "second", champion.digest))
     assert aliases(registry, champion.name) == {"champion": "2", "previous": "1"}
 

@@ -144,16 +144,6 @@ def test_a_run_is_found_by_its_id_or_the_beginning_of_it(tmp_path: Path) -> None
         find_run("2026", tmp_path / "none")
 
 
-def test_a_list_in_a_notebook_is_a_table_without_markup_of_others(tmp_path: Path) -> None:
-    put(tmp_path, "r", name="<script>alert(1)</script>")
-
-    page = list_runs(tmp_path)._repr_html_()
-
-    assert "<table>" in page
-    assert "<script>" not in page
-    assert "&lt;script&gt;" in page
-
-
 def test_a_list_without_runs_says_how_to_start_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,14 +19,13 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.release.trace import corpus_rows
 from anadil.release.trace.lineage import Trace, trace
-from anadil.release.trace.page import trace_page
 from anadil.release.trace.training_summary import listed_domains, training_summary
 from anadil.runtime.execute import execute
 from anadil.runtime.executors.engines import LOCAL_ENGINES
 from tests.kit import clean_stage
 from tests.kit.clean_inputs import texts
 from tests.kit.texts import TURKISH
-from tests.report.test_page import HOSTILE, Page
+from tests.report.test_page import HOSTILE
 
 PLANTED = 1_000
 LICENCES = ("CC BY 4.0", "own work", None)
@@ -271,11 +270,11 @@ def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
     assert main.main(["trace", adapter_of(copied), "--root", str(away.parent)]) == 0
 
 
-def test_the_command_writes_page_summary_and_list(
+def test_the_command_writes_summary_and_list(
     made: Path, found: Trace, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    page, summary, listed = (tmp_path / name for name in ("p.html", "s.md", "l.jsonl"))
-    more = ["--out", str(page), "--summary", str(summary), "--list", str(listed)]
+    summary, listed = (tmp_path / name for name in ("s.md", "l.jsonl"))
+    more = ["--summary", str(summary), "--list", str(listed)]
 
     assert main.main(["trace", adapter_of(made / "root"), "-o", "json", *more]) == 0
 
@@ -284,18 +283,8 @@ def test_the_command_writes_page_summary_and_list(
     assert told["links"][-1]["word"] == "corpus"
     assert len(rows) == found.stats["records"]["train"] < PLANTED
     assert {"id", "source", "url"} == rows[0].keys()
-    assert "The chain holds" in page.read_text(encoding="utf-8")
     assert "TO BE FILLED IN" in summary.read_text(encoding="utf-8")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.jsonl", "p.html", "s.md"]
-
-
-def test_the_page_is_whole_fetches_nothing_and_names_no_place_of_a_machine(made: Path, found: Trace) -> None:
-    page = Page(trace_page(found))
-
-    assert (page.mistakes, page.open) == ([], [])
-    assert "script" not in page.tags
-    assert {link[1:] for link in page.named("href")} <= set(page.named("id"))
-    assert str(made) not in trace_page(found)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["l.jsonl", "s.md"]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -315,11 +304,8 @@ def test_text_of_documents_stays_text(found: Trace, text: str) -> None:
         documents=(replace(found.documents[0], question=text, source=text),),
     )
 
-    page, summary = Page(trace_page(hostile)), training_summary(hostile)
+    summary = training_summary(hostile)
 
-    assert page.mistakes == []
-    assert set(page.tags) <= set(Page(trace_page(found)).tags)
-    assert not [name for name, _ in page.attributes if name.startswith("on")]
     assert "<script>" not in summary
     assert "<svg" not in summary
 
@@ -397,3 +383,35 @@ def test_a_corpus_that_was_added_to_leads_back_to_the_one_before_and_to_its_file
     broken = trace(str(model))
     assert [each.name for each in broken.files if each.state == "changed"] == ["new.jsonl"]
     assert f"none with that digest lies in {copied}/corpus" in broken.gaps[0]
+
+
+def test_models_trained_one_after_another_are_traced_to_the_first_and_list_no_text_twice(
+    copied: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LOCAL_ENGINES, "processes", clean_stage.executor)
+    first, since = only(copied / "model"), str(only(copied / "corpus"))
+    champion = artifact.finished_manifest(str(first), "model")
+    new = tmp_path / "new.jsonl"
+    rows_ = [row(PLANTED + place, text) for place, text in enumerate(texts(PLANTED + 20)[PLANTED:])]
+    new.write_text("".join(json.dumps(each) + "\n" for each in rows_), encoding="utf-8")
+    told = {
+        "clean": {"inputs": [str(new)], "heldout_fraction": 0.05, "since": since},
+        "storage": {"root": str(copied)}, "tracking": {"uri": "off"},
+    }  # fmt: skip
+    corpus = execute(STAGES["clean"], parse_recipe(json.dumps(told), "r"), {}, (), None)
+    origin = {"input corpus": corpus.manifest.digest, "input pretrain.start_from": champion.digest}
+    last = copied / "model" / artifact.origin_key(origin)
+    last.mkdir()
+    (last / "model.safetensors").write_bytes(b"week 2")
+    # The champion was moved since.
+    begin = {"place": str(tmp_path / "away"), "digest": champion.digest, "step": 0, "run": ""}
+    (last / "training.json").write_text(json.dumps({"start_from": begin}), encoding="utf-8")
+    artifact.seal(last, kind="model", origin=origin, recipe=told)
+
+    whole = trace(str(last), documents=["https://host0.example/0", "https://host19.example/1019"])
+
+    listed = [each["url"] for each in whole.list_documents()]
+    assert (whole.breaks, whole.gaps) == ((), ())
+    assert [each.word for each in whole.links].count("model") == 2
+    assert whole.stats["records"]["train"] == len(listed) == len(set(listed))
+    assert {(each.state, each.others) for each in whole.documents} <= {("trained on", 0), ("held out", 0)}

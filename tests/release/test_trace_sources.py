@@ -11,8 +11,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.recipe.sections import Recipe
 from anadil.release.compare.run_facts import find_facts
 from anadil.release.trace.chain import Chain
-from anadil.release.trace.lineage import trace, trained_corpora
-from anadil.release.trace.traced_model import TrainedText
+from anadil.release.trace.lineage import TrainedText, trace, trained_corpora
 from anadil.release.trace.training_summary import is_unidentified, training_summary
 from anadil.report.model_card import model_card
 

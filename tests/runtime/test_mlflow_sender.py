@@ -12,7 +12,7 @@ from filelock import FileLock, Timeout
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_database import alone_at
 from anadil.runtime.mlflow_records import Records
-from anadil.runtime.sender_process import send_all
+from anadil.runtime.mlflow_sender import send_all
 
 
 class RefusedError(Exception):

@@ -1,9 +1,6 @@
-"""W&B and TensorBoard get the lines of a run through the same spool as MLflow."""
+"""W&B and TensorBoard get the lines of a run by their own clients, in the process of each stage."""
 
 import json
-import os
-import subprocess
-import sys
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -12,11 +9,10 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.recipe.load import parse_recipe
+from anadil.runtime import trackers
 from anadil.runtime.tracking_spool import (
-    DESTINATION,
-    DONE,
-    WANDB_STATE,
-    has_unsent,
+    SPOOL_VARIABLE,
+    Tracker,
     run_sender,
     track_stage,
     tracker_address,
@@ -28,31 +24,27 @@ KEY = "0123456789abcdef0123456789abcdef01234567"
 PROJECT = "wandb://az-team/az"
 
 
-def write_run(spool: Path) -> None:
-    """A closed spool of training, evaluation and report."""
-    spool.mkdir(parents=True, exist_ok=True)
-    folder = spool.parent.parent / f"made-{spool.name}"
-    end_pretrain(write_pretrain(spool, "one"), "one", folder)
-    write_scores(spool, "one", folder)
-
-
-def send(module: str, spool: Path, address: str, **environment: str) -> str:
-    """The log of a sender that has sent a closed spool."""
-    (spool / DESTINATION).write_text(address)
-    command = [sys.executable, "-m", f"anadil.runtime.{module}", str(spool), "--name", "az 2026-11-27 00:40"]
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert KEY not in done.stdout + done.stderr
-    return done.stdout + done.stderr
+def track_run(work: Path, uri: str, monkeypatch: pytest.MonkeyPatch, **environment: str) -> Path:
+    """The folder of a run whose training, evaluation and report were tracked as `anadil run` does."""
+    spool = work / "tracking" / "a"
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    recipe = parse_recipe("", "r", [f"tracking.uri={uri}"])
+    with run_sender(spool, uri, "anadil", "az 2026-11-27 00:40"):
+        monkeypatch.setenv(SPOOL_VARIABLE, str(spool))
+        Tracker(spool / "run.jsonl").texts("run tags", {"anadil.run": "r1"})
+        with track_stage("pretrain", recipe, work) as tracker:
+            end_pretrain(write_pretrain(spool, "one", tracker=tracker), "one", work / "made")
+        with track_stage("evaluate", recipe, work) as tracker:
+            write_scores(spool, "one", work / "made", {"evaluate": tracker})
+    return spool
 
 
 def events(folder: Path) -> list[Any]:
-    """Events of the one file of a directory."""
+    """Events of the files of a directory."""
     pytest.importorskip("tensorboardX", reason="needs tensorboardX")
     event_pb2 = import_module("tensorboardX.proto.event_pb2")
-    [path] = folder.glob("*tfevents*")
-    data, events = path.read_bytes(), []
+    data, events = b"".join(path.read_bytes() for path in sorted(folder.glob("*tfevents*"))), []
     while data:
         size = int.from_bytes(data[:8], "little")
         events.append(event_pb2.Event.FromString(data[12 : 12 + size]))
@@ -71,22 +63,23 @@ def scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def records(spool: Path) -> list[Any]:
-    """Records of the one offline run of a spool."""
+    """Records of the offline runs of a spool."""
     pytest.importorskip("wandb", reason="needs wandb")
     record = import_module("wandb.proto.wandb_internal_pb2").Record
-    [path] = spool.glob("wandb/offline-run-*/*.wandb")
-    # LevelDB's log format, behind a header of 7 bytes: a record lies in pieces that end with their block of 32 KiB.
-    data, place, records, pieces = path.read_bytes(), 7, [], b""
-    while place + 7 <= len(data):
-        if (room := 32_768 - place % 32_768) < 7:
-            place += room
-            continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        pieces += data[place + 7 : place + 7 + size]
-        place += 7 + size
-        if kind in (1, 4):
-            records.append(record.FromString(pieces))
-            pieces = b""
+    records = []
+    for path in sorted(spool.glob("wandb/offline-run-*/*.wandb")):
+        # LevelDB's log format, behind a header of 7 bytes: a record lies in pieces that end with their block of 32 KiB.
+        data, place, pieces = path.read_bytes(), 7, b""
+        while place + 7 <= len(data):
+            if (room := 32_768 - place % 32_768) < 7:
+                place += room
+                continue
+            size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+            pieces += data[place + 7 : place + 7 + size]
+            place += 7 + size
+            if kind in (1, 4):
+                records.append(record.FromString(pieces))
+                pieces = b""
     return records
 
 
@@ -116,15 +109,11 @@ def test_the_registry_stays_mlflows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tracker_address(parse_recipe("", "r")) == "http://mlflow:5000"
 
 
-def test_tensorboard_gets_curves_by_stage_and_a_second_try_writes_nothing_twice(tmp_path: Path) -> None:
-    spool = tmp_path / "tracking" / "a"
-    write_run(spool)
+def test_tensorboard_gets_curves_by_stage_in_one_directory_of_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    track_run(tmp_path, f"tensorboard:{tmp_path}/runs", monkeypatch)
 
-    for _ in range(2):
-        (spool / DONE).unlink(missing_ok=True)
-        send("tensorboard_sender", spool, f"tensorboard:{tmp_path}/runs")
-
-    assert (spool / DONE).exists()
     [run] = (tmp_path / "runs").iterdir()
     assert run.name == "az 2026-11-27 00.40"
     curves = scalars(run / "pretrain")
@@ -133,35 +122,31 @@ def test_tensorboard_gets_curves_by_stage_and_a_second_try_writes_nothing_twice(
 
 
 def test_a_stage_that_begins_again_hides_its_later_steps(tmp_path: Path) -> None:
-    spool = tmp_path / "tracking" / "a"
-    lines = [
-        {"kind": "metrics", "values": {"train/loss": 1.0}, "step": step, "time": step}
-        for step in (1, 2, 3, 2)
-    ]
-    spool.mkdir(parents=True)
-    (spool / "pretrain.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (spool / "closed").touch()
-
-    send("tensorboard_sender", spool, f"tensorboard:{tmp_path}/runs")
+    recipe = parse_recipe("", "r", [f"tracking.uri=tensorboard:{tmp_path}/runs"])
+    for steps in ((1, 2, 3, 2), (2, 3)):
+        with track_stage("pretrain", recipe, tmp_path) as tracker:
+            for step in steps:
+                tracker.metrics({"loss": 1.0}, step)
 
     [run] = (tmp_path / "runs").iterdir()
     begun = [(each.step, each.session_log.status) for each in events(run / "pretrain")]
-    assert [step for step, status in begun if status] == [2]
+    assert [step for step, status in begun if status] == [2, 2]
 
 
-def test_a_run_goes_to_one_run_of_wandb_offline(tmp_path: Path) -> None:
+def test_a_run_goes_to_wandb_offline_without_a_secret(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("wandb", reason="needs wandb")
-    spool = tmp_path / "tracking" / "a"
-    write_run(spool)
 
-    for _ in range(2):
-        (spool / DONE).unlink(missing_ok=True)
-        send("wandb_sender", spool, PROJECT, WANDB_MODE="offline", WANDB_API_KEY=KEY)
+    spool = track_run(tmp_path, PROJECT, monkeypatch, WANDB_MODE="offline", WANDB_API_KEY=KEY)
 
-    assert (spool / DONE).exists()
     lines = records(spool)
-    [run] = [each.run for each in lines if each.HasField("run")][:1]
-    assert (run.entity, run.project, run.display_name) == ("az-team", "az", "az 2026-11-27 00:40")
+    runs = [each.run for each in lines if each.HasField("run")]
+    assert {(each.entity, each.project, each.display_name) for each in runs} == {
+        ("az-team", "az", "az 2026-11-27 00:40")
+    }
+    assert len({each.run_group for each in runs}) == 1
+    assert {each.job_type for each in runs} == {"pretrain", "evaluate"}
     losses = [
         (json.loads(words["pretrain_step"]), round(json.loads(words["train/loss"]), 4))
         for each in lines
@@ -171,32 +156,51 @@ def test_a_run_goes_to_one_run_of_wandb_offline(tmp_path: Path) -> None:
     assert losses == [(step, round(9.0 / step, 4)) for step in range(1, STEPS + 1)]
     stored = b"".join(path.read_bytes() for path in spool.rglob("*") if path.is_file())
     assert b"bits_per_byte/adapted" in stored
-    assert KEY.encode() not in stored
+    assert b"anadil.run" in stored
+    assert KEY.encode() not in stored + caplog.text.encode()
     assert b"hunter2" not in stored
 
 
-def test_without_a_key_the_lines_stay_and_the_log_says_what_to_set(
+def test_where_nothing_answers_the_files_stay_and_it_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    # Its settings are read once in a process.
+    pytest.importorskip("wandb", reason="needs wandb").teardown()
 
-    with track_stage("clean", parse_recipe("", "r", [f"tracking.uri={PROJECT}"]), tmp_path) as tracker:
-        tracker.metrics({"kept": 1})
-        tracker.end("FINISHED")
+    spool = track_run(tmp_path, PROJECT, monkeypatch, WANDB_BASE_URL="http://127.0.0.1:9")
 
-    assert "W&B did not take everything; it stays in" in caplog.text
-    assert has_unsent(tmp_path / "tracking")
+    assert caplog.text.count("nothing answers at http://127.0.0.1:9") == 1
+    assert len([*spool.glob("wandb/offline-run-*")]) == 2
 
 
-def test_a_spool_goes_only_to_the_tracker_that_it_was_written_for(tmp_path: Path) -> None:
-    waiting, own = tmp_path / "tracking" / "a", tmp_path / "tracking" / "b"
-    write_run(waiting)
-    (waiting / DESTINATION).write_text(PROJECT)
+class BrokenClient:
+    """A client that fails at its first line."""
 
-    with run_sender(own, f"tensorboard:{tmp_path}/runs", "anadil", "b"):
-        write_run(own)
+    def __init__(self, *_: object) -> None:
+        """Take any arguments."""
 
-    assert (own / DONE).exists()
-    assert has_unsent(waiting)
-    assert not (waiting / WANDB_STATE).exists()
+    def send(self, *_: object) -> None:
+        """Fail."""
+        raise RuntimeError(f"refused with {KEY}")
+
+    def close(self) -> None:
+        """Fail again."""
+        raise AssertionError("it was closed after its end")
+
+
+@pytest.mark.parametrize("uri", [PROJECT, "tensorboard:/proc/none"])
+def test_a_tracker_that_fails_ends_no_stage_and_is_said_once(
+    uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "WandbRun", BrokenClient)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+
+    for _ in range(2):
+        with track_stage("clean", parse_recipe("", "r", [f"tracking.uri={uri}"]), tmp_path) as tracker:
+            tracker.metrics({"kept": 1})
+            tracker.end("FINISHED")
+
+    [said] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert said.startswith("tracking: ")
+    assert "the run goes on without it; " in said
+    assert KEY not in said

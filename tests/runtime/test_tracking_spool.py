@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from anadil.recipe.load import parse_recipe
-from anadil.runtime import tracking_spool
+from anadil.runtime import trackers, tracking_spool
 from anadil.runtime.mlflow_database import artifact_place
 from anadil.runtime.mlflow_records import work_of
 from anadil.runtime.tracking_spool import (
@@ -230,9 +230,7 @@ def test_files_wait_in_the_spool_with_secrets_masked_and_what_is_too_large_is_le
     )
 
     files, params = (json.loads(line) for line in (tmp_path / "spool.jsonl").read_text().splitlines())
-    kept = {
-        name: (tmp_path / tracking_spool.FILES / place).read_text() for name, place in files["values"].items()
-    }
+    kept = {name: (tmp_path / trackers.FILES / place).read_text() for name, place in files["values"].items()}
     assert kept == {"recipe.yaml": "a: http://me:***@x\nb: ***\n", "note": "12345"}
     assert params["values"] == {
         "uri": "postgresql://me:***@db/x", "url": "https://x/y?X-Amz-Signature=***&a=1",

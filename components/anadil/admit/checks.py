@@ -50,9 +50,7 @@ class Check:
 
 def checks_of(source: str, new: Week, earlier: Sequence[Week], limits: RetrainLimits) -> Iterator[Check]:
     """Yield the checks of a source that has earlier weeks: by documents, and what the size of their text alone refuses."""
-    weeks = [new, *_delivered(new, earlier)]
-    by_documents = list(_checks(weeks, limits))
-    by_text = _checks([replace(week, measure="text") for week in weeks], limits)
+    by_documents, by_text = (list(_checks(new, earlier, limits, measure)) for measure in UNITS)
     refused = {each.name for each in by_documents if not each.passed}
     more = [each for each in by_text if not each.passed and each.name not in refused]
     yield from (replace(each, source=source) for each in (*by_documents, *more))
@@ -110,9 +108,11 @@ def _texts(weeks: Sequence[Week], kind: str) -> Any:
     return np.concatenate([week.columns[kind].astype(str) for week in weeks])
 
 
-def _checks(weeks: Sequence[Week], limits: RetrainLimits) -> Iterator[Check]:
-    """Yield the checks by one measure; the first week is the new one."""
-    is_text = weeks[0].measure == "text"
+def _checks(new: Week, earlier: Sequence[Week], limits: RetrainLimits, measure: Any) -> Iterator[Check]:
+    """Yield the checks by one measure."""
+    everything = [replace(week, measure=measure) for week in (new, *earlier)]
+    # The first week is the new one, here and below.
+    weeks, is_text = [everything[0], *_delivered(everything[0], everything[1:])], measure == "text"
     for kind in OF_TEXT if is_text else WORDS:
         (count, total), *before = (week.share(kind) for week in weeks)
         part, whole = map(sum, zip(*before, strict=True))
@@ -128,7 +128,8 @@ def _checks(weeks: Sequence[Week], limits: RetrainLimits) -> Iterator[Check]:
         words = f"much of {human_percent(held / total)} of {counted(total, 'held-out document')} stands in it"
         yield _judged("contaminated", held / total, least_share(held, total), 0.0, limits.contaminated, words)
     if len(weeks[0].sizes) >= MIN_DOCUMENTS:
-        yield from _growth(weeks, limits.growth)
+        # A place that grows has no holiday; before there are weeks, its own size is not known.
+        yield from _growth(everything if len(earlier) > 1 else weeks, limits.growth)
         yield from _mix(weeks, limits.mix)
         yield from _quality(weeks, limits.quality)
 
@@ -150,7 +151,7 @@ def _growth(weeks: Sequence[Week], most: float | None) -> Iterator[Check]:
                 (ratio, least), limit = ratios[0], max(most or 0.0, *(lowest for _, lowest in ratios[1:]))
                 if has_later:
                     # Against its own size, too: another place may have had a holiday.
-                    least = min(least, sizes[0] / max(sizes[1:]))
+                    least = min(least, sizes[0] / float(np.mean([size for size in sizes[1:] if size])))
                 words = f"{kind} {place} is {ratio:.1f} times as large as usual against the rest"
                 yield _judged("growth", ratio, least, 1.0, limit, words)
 

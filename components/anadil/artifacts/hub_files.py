@@ -1,29 +1,44 @@
 """Files of data sets on the Hugging Face hub: `hf://datasets/ORG/NAME@COMMIT/PATH`, read where they lie.
 
-A commit never changes. What a listing says of it is kept for the life of the process.
-Source: huggingface_hub, `HfApi.list_repo_tree`, `get_paths_info`, `dataset_info` and `hf_hub_url`.
+A commit never changes. What a listing says of it is kept for the life of the process, and bytes that were read from
+first to last are compared with the digest that the listing has.
 """
 
 import functools
+import hashlib
 import logging
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from fnmatch import fnmatchcase
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
-from urllib.parse import quote, unquote, urlsplit
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote, urlsplit
 
-from anadil.artifacts.hub_http import COPY, endpoint, is_of_hub, request
-from anadil.artifacts.ranged import PIECE_BYTES, RangedFile, check_place
+from anadil.artifacts.ranged import PIECE_BYTES, RangedFile
 from anadil.artifacts.uri import Count
-from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError
+from anadil.core.errors import (
+    AnadilError,
+    DataError,
+    IntegrityError,
+    PreflightError,
+    RecipeError,
+    RetryableError,
+)
+from anadil.core.files import atomic_file
+from anadil.core.install import install
+from anadil.core.retry import retried
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
 
 log = logging.getLogger(__name__)
 
 SCHEME = "hf://"
 DATASETS = f"{SCHEME}datasets/"
 FORM = f"{DATASETS}ORG/NAME@COMMIT/PATH"
+HUB = "https://huggingface.co"
 ADDRESS = re.compile(
     re.escape(DATASETS) + r"(?P<repo>[\w.-]+/[\w.-]+)"
     r"(?:@(?P<revision>refs/(?:convert/[\w.-]+|pr/\d+)(?![^/])|[^/]*))?(?:/(?P<path>.*))?",
@@ -32,7 +47,9 @@ ADDRESS = re.compile(
 """As the library's own `parse_hf_uri` reads it; of its revisions those of pull requests and conversions hold slashes."""
 COMMIT = re.compile("[0-9a-f]{40}")
 GLOB = re.compile(r"[*?[]")
-TOTAL = re.compile(r"bytes \d+-\d+/(\d+)")
+COPY = "or copy the files to a disk or s3:// and name them there"
+DOWNLOADS = 2
+"""Times that a copy is fetched whose bytes are not those of the commit."""
 
 
 class HubAddress(NamedTuple):
@@ -56,43 +73,37 @@ class HubFile(NamedTuple):
 
 
 class HubRanges:
-    """Pieces of one file; see `Ranges`."""
+    """Pieces of one file, which the library's file system fetches; see `Ranges`."""
 
-    def __init__(self, uri: str, url: str, version: str) -> None:
+    def __init__(self, uri: str, version: str) -> None:
         """Ask nothing yet; `version` is the id of the content and its size, joined by `-`."""
         self._uri = uri
-        self._url = url
-        self._tag, _, size = version.rpartition("-")
+        self._content_id, _, size = version.rpartition("-")
         self.size = int(size)
-        self._signed = ""
-        """Address in the store of large files."""
-        self._tags: dict[str, str] = {}
-        """Tag of the content by host, which stays the same."""
+        self._stream: Any = None
+        self._num_hashed = 0
+        # Git's id of a blob counts its length, too.
+        is_large = len(self._content_id) == 64
+        self._digest = hashlib.sha256() if is_large else hashlib.sha1(b"blob %d\0" % self.size)  # noqa: S324  Git's
 
     def fetch(self, start: int, num_bytes: int) -> bytes:
-        """Return a piece; see `Ranges.fetch`."""
-        url, self._signed = self._signed or self._url, ""
-        headers = {"Range": f"bytes={start}-{start + num_bytes - 1}"}
-        return request(self._uri, url, partial(self._read, start, num_bytes), headers=headers)
+        """Return a piece; compare the digest with the last one of a file that is read in order."""
+        with _hub_errors(self._uri):
+            if self._stream is None:
+                from huggingface_hub import HfFileSystem
 
-    def _read(self, start: int, num_bytes: int, response: Any) -> bytes:
-        place = response.headers.get("Content-Range", "")
-        total = TOTAL.fullmatch(place)
-        # The hub's own name for the content: SHA-256 of a large file.
-        links = [each.headers.get("X-Linked-Etag", "") for each in (*response.history, response)]
-        content_id = next((_plain(each) for each in links if each), self._tag)
-        tag = _plain(response.headers.get("ETag", ""))
-        first_tag = self._tags.setdefault(urlsplit(str(response.url)).netloc, tag)
-        if content_id != self._tag or first_tag != tag or (total and int(total[1]) != self.size):
-            raise IntegrityError(
-                f"{self._uri}: is not the file that the commit names ({content_id}, {place}; it names {self._tag}, {self.size} "
-                "bytes); check the mirror (HF_ENDPOINT), and run again"
-            )
-        whole = response.headers.get("Content-Length") == str(num_bytes)
-        check_place(self._uri, place, start, is_complete=whole)
-        data: bytes = response.read()
-        if not is_of_hub(response.url):
-            self._signed = str(response.url)
+                files = HfFileSystem(endpoint=endpoint())
+                self._stream = files.open(self._uri, "rb", PIECE_BYTES, cache_type="none", size=self.size)
+            self._stream.seek(start)
+            data: bytes = self._stream.read(num_bytes)
+        if start == self._num_hashed and len(data) == num_bytes:
+            self._digest.update(data)
+            self._num_hashed += num_bytes
+            if self._num_hashed == self.size and self._digest.hexdigest() != self._content_id:
+                raise IntegrityError(
+                    f"{self._uri}: is not the file that the commit names (digest {self._digest.hexdigest()}, not "
+                    f"{self._content_id}); check the mirror (HF_ENDPOINT), and run again"
+                )
         return data
 
 
@@ -110,8 +121,7 @@ class HubStore:
 
     def version(self, uri: str) -> str:
         """Id of the content and its size."""
-        address = hub_address(uri)
-        file = _entry(address)
+        file = _entry(hub_address(uri))
         if file is None or file.size is None:
             raise DataError(f"{uri}: no such file at this commit; check the path")
         return f"{file.content_id}-{file.size}"
@@ -120,31 +130,36 @@ class HubStore:
         """The same; commit and path stand in the URI."""
         return self.version(uri)
 
-    def ranges(self, uri: str, version: str) -> HubRanges:
-        """Return the source of the pieces of one file."""
-        address = hub_address(uri)
-        url = f"{endpoint()}/datasets/{address.repo}/resolve/{address.commit}/{quote(address.path)}"
-        return HubRanges(uri, url, version)
-
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Return some bytes of a file and its size; a negative start counts from its end."""
         size = self.size(uri)
-        with self._open(uri) as stream:
+        with RangedFile(uri, functools.partial(HubRanges, uri, self.version(uri))).open("rb", 0) as stream:
             stream.seek(max(0, size + start) if start < 0 else start)
             return stream.read(num_bytes), size
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
-        """Copy one file beside, then rename it."""
-        draft = path.with_name(f"{path.name}.partial")
-        with self._open(uri) as source, draft.open("wb") as file:
-            while piece := source.read(PIECE_BYTES):
-                file.write(piece)
-                if count is not None:
-                    count(len(piece))
-        draft.replace(path)
+        """Copy one file, again where its bytes are not those of the commit."""
+        file = RangedFile(uri, functools.partial(HubRanges, uri, self.version(uri)))
 
-    def _open(self, uri: str) -> BinaryIO:
-        return RangedFile(uri, functools.partial(self.ranges, uri, self.version(uri))).open("rb", 0)
+        def copy() -> None:
+            with file.open("rb", 0) as source, atomic_file(path) as draft, draft.open("wb") as target:
+                while piece := source.read(PIECE_BYTES):
+                    target.write(piece)
+                    if count is not None:
+                        count(len(piece))
+
+        retried(copy, DOWNLOADS, errors=IntegrityError)
+
+
+def endpoint() -> str:
+    """Return the address of the hub, or of the mirror that HF_ENDPOINT names."""
+    # Read here: the library reads its environment once, when it is imported.
+    address = (os.environ.get("HF_ENDPOINT") or HUB).rstrip("/")
+    with suppress(ValueError):  # of a port that is no number
+        parts = urlsplit(address)
+        if parts.scheme in ("https", "http") and parts.hostname and parts.port != 0:
+            return address
+    raise PreflightError(f"HF_ENDPOINT: {address!r} is not a web address; write https://HOST or unset it")
 
 
 def hub_address(uri: str) -> HubAddress:
@@ -154,8 +169,17 @@ def hub_address(uri: str) -> HubAddress:
         raise RecipeError(f"{uri}: is not the address of a data set on the hub; write {FORM}")
     repo, revision, path = parts["repo"], unquote(parts["revision"] or ""), parts["path"] or ""
     if not COMMIT.fullmatch(revision):
-        where = f"{DATASETS}{repo}@{{}}{'/' if path else ''}{path}"
-        raise RecipeError(f"{uri}: {_not_pinned(uri, repo, revision, where)}")
+        fault = f"{revision!r} is not a commit and can change" if revision else "names no commit"
+        try:
+            commit = str(_info(uri, repo, revision or "main").sha or "")
+        except DataError:
+            raise
+        except AnadilError as error:
+            log.debug("the commit of %s is not known: %s", uri, error)
+            commit = ""
+        where = f"{DATASETS}{repo}@{commit}{'/' if path else ''}{path}"
+        remedy = f"write {where}" if commit else f"write @ and its 40 hex digits, {FORM}"
+        raise RecipeError(f"{uri}: {fault}; {remedy}")
     return HubAddress(repo, revision, path.strip("/"))
 
 
@@ -168,42 +192,28 @@ def data_sets(uris: Sequence[str]) -> list[dict[str, str]]:
 
 def _licence(repo: str, commit: str) -> str:
     info = _info(f"{DATASETS}{repo}@{commit}", repo, commit)
-    if (name := str(info.get("id") or repo)) != repo:
-        log.warning("%s%s is called %s now; name it so", DATASETS, repo, name)
-    card = info.get("cardData")
-    stated = card.get("license") if isinstance(card, dict) else None
+    if info.id != repo:
+        log.warning("%s%s is called %s now; name it so", DATASETS, repo, info.id)
+    stated = info.card_data.get("license") if info.card_data else None
     names = stated if isinstance(stated, list) else [stated]
     return ", ".join(" ".join(each.split()) for each in names if isinstance(each, str))
 
 
-def _not_pinned(uri: str, repo: str, revision: str, where: str) -> str:
-    """Return what is wrong with a revision, and the commit that it stands for if the hub says that."""
-    fault = f"{revision!r} is not a commit and can change" if revision else "names no commit"
-    try:
-        commit = str(_info(uri, repo, revision or "main").get("sha") or "")
-    except DataError:
-        raise
-    except AnadilError as error:
-        log.debug("the commit of %s is not known: %s", uri, error)
-        commit = ""
-    remedy = f"write {where.format(commit)}" if commit else f"write @ and its 40 hex digits, {FORM}"
-    return f"{fault}; {remedy}"
+def _info(uri: str, repo: str, revision: str) -> Any:
+    with _hub_errors(uri):
+        return _api().dataset_info(repo, revision=revision)
 
 
-def _info(uri: str, repo: str, revision: str) -> dict[str, Any]:
-    url = f"{endpoint()}/api/datasets/{repo}/revision/{quote(revision, safe='')}"
-    info = request(uri, url, functools.partial(_json, uri))
-    return info if isinstance(info, dict) else {}
+def _api() -> "HfApi":
+    from huggingface_hub import HfApi
+
+    return HfApi(endpoint=endpoint(), library_name="anadil")
 
 
 @functools.cache
 def _known(_endpoint: str, _repo: str, _commit: str) -> dict[str, HubFile]:
     """Return the entries of a commit that listings have named, to be filled."""
     return {}
-
-
-def _known_of(address: HubAddress) -> dict[str, HubFile]:
-    return _known(endpoint(), address.repo, address.commit)
 
 
 def _matching(address: HubAddress) -> Iterator[tuple[str, int]]:
@@ -222,7 +232,7 @@ def _matching(address: HubAddress) -> Iterator[tuple[str, int]]:
         rest = address.path.removeprefix(folder).lstrip("/")
         pattern = rest.split("/")
     is_deep = "/" in rest or "**" in rest
-    for path, file in _list(address, folder, is_deep=is_deep):
+    for path, file in _list(address, folder, is_deep=is_deep).items():
         below = path.removeprefix(folder).lstrip("/")
         if file.size is not None and (below == rest or _fits(below.split("/"), pattern)):
             yield path, file.size
@@ -239,60 +249,112 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
 
 def _entry(address: HubAddress) -> HubFile | None:
     """Return what stands at a path; None where nothing does."""
-    known = _known_of(address)
+    known = _known(endpoint(), address.repo, address.commit)
     if address.path not in known:
-        url = f"{endpoint()}/api/datasets/{address.repo}/paths-info/{address.commit}"
-        uri = address.uri(address.path)
-        read = functools.partial(_json, uri)
-        data = {"paths": [address.path], "expand": "false"}
-        known.update(_entries(uri, request(uri, url, read, method="POST", data=data)))
+        with _hub_errors(address.uri(address.path)):
+            known.update(
+                _entries(
+                    _api().get_paths_info(
+                        address.repo, address.path, revision=address.commit, repo_type="dataset"
+                    )
+                )
+            )
     return known.get(address.path)
 
 
-def _list(address: HubAddress, folder: str, *, is_deep: bool) -> Iterator[tuple[str, HubFile]]:
-    """Yield the entries of a folder, or all below it, page by page."""
-    known, uri = _known_of(address), address.uri(folder)
-    below = f"/{quote(folder, safe='')}" if folder else ""
-    url = f"{endpoint()}/api/datasets/{address.repo}/tree/{address.commit}{below}"
-    arguments: dict[str, Any] = {"params": {"recursive": str(is_deep).lower(), "expand": "false"}}
-    while url:
-
-        def read(response: Any) -> tuple[Any, str]:
-            return _json(uri, response), str(response.links.get("next", {}).get("url") or "")
-
-        page, following = request(uri, url, read, **arguments)
-        entries = dict(_entries(uri, page))
-        known.update(entries)
-        yield from entries.items()
-        if following == url:  # such as of a proxy that knows addresses without their query
-            raise _not_hub(uri)
-        url, arguments = following, {}  # they stand in the address of the next page
+def _list(address: HubAddress, folder: str, *, is_deep: bool) -> dict[str, HubFile]:
+    """Return the entries of a folder, or all below it."""
+    listed: dict[str, HubFile] = {}
+    with _hub_errors(address.uri(folder)):
+        tree = _api().list_repo_tree(
+            address.repo, folder or None, recursive=is_deep, revision=address.commit, repo_type="dataset"
+        )
+        for path, file in _entries(tree):
+            # Proxies that know addresses without their query give the first page for ever.
+            if path in listed:
+                raise ValueError("a page of the listing came twice")
+            listed[path] = file
+    _known(endpoint(), address.repo, address.commit).update(listed)
+    return listed
 
 
-def _entries(uri: str, page: Any) -> Iterator[tuple[str, HubFile]]:
+def _entries(entries: Iterable[Any]) -> Iterator[tuple[str, HubFile]]:
+    for each in entries:
+        large = getattr(each, "lfs", None)
+        is_file = hasattr(each, "blob_id")
+        yield (
+            each.path,
+            HubFile(
+                large.sha256 if large else each.blob_id if is_file else "", each.size if is_file else None
+            ),
+        )
+
+
+@contextmanager
+def _hub_errors(uri: str) -> Iterator[None]:
+    """Turn what the library raises into our errors."""
     try:
-        for each in page:
-            large = each.get("lfs") or {}
-            content_id = str(large.get("oid") or each["oid"])
-            is_file = each["type"] == "file"
-            yield str(each["path"]), HubFile(content_id, int(each["size"]) if is_file else None)
+        import huggingface_hub.errors
+    except ImportError:
+        raise PreflightError(f"{uri}: hf:// needs huggingface_hub; {install('hub')}, {COPY}") from None
+    errors: Any = huggingface_hub.errors  # its base class is imported there without being exported
+    try:
+        yield
+    except errors.OfflineModeIsEnabled:
+        raise PreflightError(f"{uri}: HF_HUB_OFFLINE forbids to ask the hub; unset it, {COPY}") from None
+    except errors.HfHubHTTPError as error:
+        raise _refusal(uri, error) from None
+    except FileNotFoundError as error:  # the file system's, for each refusal
+        if isinstance(error.__cause__, errors.HfHubHTTPError):
+            raise _refusal(uri, error.__cause__) from None
+        raise DataError(f"{uri}: no such file at this commit; check the path") from None
+    except errors.HTTPError as error:
+        said = f"{type(error).__name__}: {error}".rstrip(": ")
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            remedy = "set SSL_CERT_FILE to the certificates of the endpoint or the proxy"
+            raise PreflightError(f"{uri}: {said}; {remedy}") from None
+        remedy = "check the network, its proxy and HF_ENDPOINT, then run the same command again"
+        raise RetryableError(f"{uri}: {said}; the hub did not answer; {remedy}") from None
+    except UnicodeEncodeError:
+        raise PreflightError(
+            f"{uri}: the token of the hub holds signs that none has; check HF_TOKEN"
+        ) from None
     except (AttributeError, KeyError, TypeError, ValueError):
-        raise _not_hub(uri) from None
+        raise PreflightError(
+            f"{uri}: {endpoint()} does not answer as the hub does; check HF_ENDPOINT and the proxy, {COPY}"
+        ) from None
 
 
-def _json(uri: str, response: Any) -> Any:
-    response.read()
-    try:
-        return response.json()
-    except ValueError:
-        raise _not_hub(uri) from None
-
-
-def _not_hub(uri: str) -> PreflightError:
-    return PreflightError(
-        f"{uri}: {endpoint()} does not answer as the hub does; check HF_ENDPOINT and the proxy, {COPY}"
-    )
-
-
-def _plain(tag: str) -> str:
-    return tag.removeprefix("W/").strip('"')
+def _refusal(uri: str, error: Any) -> AnadilError:
+    status, code = error.response.status_code, error.response.headers.get("X-Error-Code", "")
+    said = " ".join((error.server_message or error.response.reason_phrase).split())[:200]
+    words = f"{uri}: {{}} ({status}: {said}); {{}}"
+    if status == 416:
+        return IntegrityError(words.format("ends before it should", "name the commit again, and run again"))
+    if status in (408, 429) or status >= 500:
+        what = "the hub has had too many requests" if status == 429 else "the hub failed for now"
+        return RetryableError(words.format(what, "run the same command again"))
+    remedy = "set HF_TOKEN to a token that may read it"
+    if status == 403 or code == "GatedRepo":
+        page = f"{endpoint()}/{uri.removeprefix(SCHEME).partition('@')[0]}"
+        return PreflightError(words.format("may not be read", f"accept its terms on {page}, and {remedy}"))
+    if status == 401:
+        return PreflightError(
+            words.format(
+                "is private, gated or not there, or the token is refused", f"check the name, and {remedy}"
+            )
+        )
+    if status == 404:
+        missing, remedy = {
+            "RevisionNotFound": (
+                "has no such commit",
+                "it may have been squashed, so name one of its history",
+            ),
+            "EntryNotFound": ("no such file or folder at this commit", "check the path"),
+            "RepoNotFound": (
+                "no such data set, or one that the token may not see",
+                "check the name and HF_TOKEN",
+            ),
+        }.get(code, ("is not there", "check name, commit and path"))
+        return DataError(words.format(missing, remedy))
+    return PreflightError(words.format("the hub refuses", "check the address and HF_ENDPOINT"))

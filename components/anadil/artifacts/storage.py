@@ -62,10 +62,9 @@ def is_fixed(uri: str) -> bool:
 def readable(uri: str, version: str = "") -> ReadableFile:
     """Return a file to read where it lies; of a remote one, pieces are fetched as they are read."""
     if "://" in uri:
-        there = input_store(uri)
-        version = version or there.version(uri)
+        version = version or input_store(uri).version(uri)
         ranges: Callable[[str, str], Ranges] = (
-            there.ranges if isinstance(there, hub_files.HubStore) else S3Ranges
+            hub_files.HubRanges if uri.startswith(hub_files.SCHEME) else S3Ranges
         )
         return RangedFile(uri, partial(ranges, uri, version))
     return built_in(uri) if uri.startswith(BUILT_IN) else Path(uri)

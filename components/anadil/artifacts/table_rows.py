@@ -1,10 +1,10 @@
-"""Reader of Parquet and Arrow files in a few hundred megabytes of memory, whatever the files hold.
+"""Reader of Parquet and Arrow files within a limit of memory, whatever the files hold.
 
-Pages and batches that would unpack to more are refused first. Values of dictionaries are counted before Python makes
-them, and of a row that is too long only the size is given.
+A page or batch of a few kilobytes may unpack to gigabytes: Arrow then meets the limit, and the file is refused. Values
+of dictionaries are counted before Python makes them, and of a row that is too long only the size is given.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, BinaryIO
 
 import pyarrow as pa
@@ -12,25 +12,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow import ipc
 
-from anadil.artifacts.arrow_messages import unpacked_bytes
 from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
-from anadil.artifacts.parquet_pages import column_pages
 from anadil.core.errors import DataError
-from anadil.core.format import MIB, human_bytes
+from anadil.core.format import GIB, human_bytes
+from anadil.core.processes import memory_limit
 
-MAX_PAGE_BYTES = 256 * MIB
-"""Most bytes of one page, unpacked. Writers cut pages at 1 MiB, but PyArrow looks at their size after 1,024 values only."""
-MAX_BATCH_BYTES = 512 * MIB
-"""Most bytes of a packed batch of an `.arrow` file, unpacked; Feather writes 65,536 rows in one."""
-MAX_CHUNK_VALUES = 1 << 26
-"""Values of a column of lists in one row group: a billion that are null take a few bytes of a file."""
-DECODED_BYTES = 256 * MIB
-"""Most values of a column that are decoded at a time."""
+DECODED_BYTES = GIB
+"""Memory that Arrow may take at a time, beside what the process has. Chosen by us; pages have 1 MiB by default."""
 OBJECT_BYTES = 64
 """That Python takes for a value, beside its bytes."""
 ARROW_FILE = b"ARROW1"
 """First bytes of Arrow's file format; the other `.arrow` is a stream, as `save_to_disk` of datasets writes it."""
-SMALLER_PAGES = "write it with smaller pages, such as PyArrow's write_table(..., write_batch_size=16)"
 
 
 class TooLargeError(DataError):
@@ -43,10 +35,8 @@ def parquet_batches(
     most_rows: int,
     columns: Sequence[str] | None = None,
     groups: Sequence[int] | None = None,
-    *,
-    look_into_pages: bool = True,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of rows, as small as their pages ask for.
+    """Yield batches of rows; of one row each where more would take too much memory.
 
     Args:
         stream: The file.
@@ -54,55 +44,51 @@ def parquet_batches(
         most_rows: Of a batch.
         columns: Names or paths; None: all.
         groups: Numbers of row groups; None: all.
-        look_into_pages: Read headers of pages; of a remote file each is a request.
     """
     metadata = pq.read_metadata(stream)
-    listed = list(range(metadata.num_row_groups)) if groups is None else list(groups)
-    rows, in_lists = most_rows, _texts_in_lists(metadata.schema)
-    for pages in column_pages(stream, metadata, listed, columns) if look_into_pages else ():
-        if pages.largest > MAX_PAGE_BYTES:
-            raise TooLargeError(
-                f"{name}: a page of column {pages.path!r} unpacks to {human_bytes(pages.largest)}, more than "
-                f"{human_bytes(MAX_PAGE_BYTES)}; {SMALLER_PAGES}"
-            )
-        if pages.num_values > MAX_CHUNK_VALUES and pages.path in in_lists:
-            raise TooLargeError(
-                f"{name}: column {pages.path!r} holds {pages.num_values:,} values in one row group, more than "
-                f"{MAX_CHUNK_VALUES:,}; write it with smaller row groups"
-            )
-        rows = min(rows, max(1, DECODED_BYTES // max(pages.largest, 1)))
-    texts = [path for path, is_text in in_lists.items() if is_text]
+    # A text that stands in a million lists is stored once. Decoded as a dictionary, it stays so.
+    schema = (metadata.schema.column(index) for index in range(len(metadata.schema)))
+    texts = [each.path for each in schema if each.max_repetition_level and each.physical_type == "BYTE_ARRAY"]
     stream.seek(0)
     with pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts, pre_buffer=True) as table:
-        for (
-            group
-        ) in listed:  # each has dictionaries of its own, and a batch over two is one that Arrow cannot make
-            yield from table.iter_batches(rows, row_groups=[group], columns=columns)
-
-
-def _texts_in_lists(schema: Any) -> dict[str, bool]:
-    """Paths of the columns that are lists, or in lists, and whether a dictionary may stand for their values."""
-    columns = (schema.column(index) for index in range(len(schema)))
-    return {each.path: each.physical_type == "BYTE_ARRAY" for each in columns if each.max_repetition_level}
+        # Each group has dictionaries of its own, and Arrow makes no batch over two.
+        for group in range(metadata.num_row_groups) if groups is None else groups:
+            num_rows = 0
+            try:
+                for batch in _within_limit(table.iter_batches(most_rows, [group], columns), name):
+                    yield batch
+                    num_rows += batch.num_rows
+            except TooLargeError:
+                for row, batch in enumerate(_within_limit(table.iter_batches(1, [group], columns), name)):
+                    if row >= num_rows:
+                        yield batch
 
 
 def arrow_batches(file: Any, name: str) -> Iterator[pa.RecordBatch]:
     """Yield the batches of an `.arrow` file of either format, given as a memory map."""
     is_file = file.read(len(ARROW_FILE)) == ARROW_FILE
-    # The file format is a stream of messages between two marks of 8 bytes.
-    file.seek(8 if is_file else 0)
-    for number, num_bytes in enumerate(unpacked_bytes(file), start=1):
-        if num_bytes > MAX_BATCH_BYTES:
-            raise TooLargeError(
-                f"{name}: batch {number} unpacks to {human_bytes(num_bytes)}, more than {human_bytes(MAX_BATCH_BYTES)}; "
-                "write it with fewer rows in a batch"
-            )
     file.seek(0)
     if is_file:
         table = ipc.open_file(file)
-        yield from map(table.get_batch, range(table.num_record_batches))
+        yield from _within_limit(map(table.get_batch, range(table.num_record_batches)), name)
     else:
-        yield from ipc.open_stream(file)
+        yield from _within_limit(ipc.open_stream(file), name)
+
+
+def _within_limit(batches: Iterable[pa.RecordBatch], name: str) -> Iterator[pa.RecordBatch]:
+    batches = iter(batches)
+    while True:
+        try:
+            with memory_limit(DECODED_BYTES):
+                batch = next(batches, None)
+        except MemoryError:
+            raise TooLargeError(
+                f"{name}: a page or batch unpacks to more than {human_bytes(DECODED_BYTES)}; write it in smaller ones, such as "
+                "with PyArrow's write_table(..., write_batch_size=16)"
+            ) from None
+        if batch is None:
+            return
+        yield batch
 
 
 def batch_rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | TooLong | UnicodeDecodeError]:

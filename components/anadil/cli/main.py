@@ -55,7 +55,7 @@ COMMANDS = {
     "retrain": Command("teach the champion the text and chats that came since", "runs.retrain", "add_retrain"),
     "watch": Command("show runs as pages in a browser, while they run and after", "runs.watch", "add_watch"),
     "list": Command("list the runs of a work directory and of a store", "runs.list", "add_list"),
-    "compare": Command("compare two runs: recipes, scores, curves, answers, cost", "runs.compare", "add_compare"),
+    "compare": Command("compare two runs: recipes and scores, with paired intervals", "runs.compare", "add_compare"),
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
     "corpus": Command("import a corpus that is clean already", "stages.corpus", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),

@@ -5,8 +5,8 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +90,22 @@ def allow_more_memory(num_bytes: int) -> None:
         resource.setrlimit(
             resource.RLIMIT_DATA, (soft if hard == resource.RLIM_INFINITY else min(soft, hard), hard)
         )
+
+
+@contextmanager
+def memory_limit(num_bytes: int) -> Iterator[None]:
+    """Let this process take no more than `num_bytes` beside what it has now, while the block runs.
+
+    What is beyond is a `MemoryError`. A limit that is lower already stays; other threads are held to it, too.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if now := data_bytes():
+        most = [each for each in (soft, hard, now + num_bytes) if each != resource.RLIM_INFINITY]
+        resource.setrlimit(resource.RLIMIT_DATA, (min(most), hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def data_bytes() -> int:

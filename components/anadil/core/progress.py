@@ -19,8 +19,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SECONDS_BETWEEN_LINES = 10.0
-SECONDS_VARIABLE = "ANADIL_PROGRESS_S"
-"""Variable with another time between lines, for who draws a bar of them."""
 SPEED_OVER_S = 3_600.0
 """Window for a bar's time left: a step of a large model on a laptop takes more than rich's 30 s."""
 
@@ -32,8 +30,7 @@ class Progress:
         self.what, self.total = what, total
         self.done = self._first = 0
         self._started = time.monotonic()
-        self._between = float(os.environ.get(SECONDS_VARIABLE) or SECONDS_BETWEEN_LINES)
-        self._next_line = self._started + self._between
+        self._next_line = self._started + SECONDS_BETWEEN_LINES
         self._bar = bar
         self._task: TaskID | None = bar.add_task(what, total=total, note="") if bar else None
 
@@ -54,7 +51,7 @@ class Progress:
         now = time.monotonic()
         if now < self._next_line:
             return
-        self._next_line = now + self._between
+        self._next_line = now + SECONDS_BETWEEN_LINES
         text, done, seconds = f"{self.done:,}", self.done - self._first, None
         if self.total is not None:
             text += f" of {self.total:,}"

@@ -147,7 +147,7 @@ FLOW = (
         result_version=2,
         image="pretrain",
         # The trial of tokenizers trains with this stage's loop, and a merge makes rows as it does: they share its image.
-        rooms=("model", "plan", "cli/calibrate", "trial", "merge", "tokenizer", "evaluate", "encode"),
+        rooms=("model", "plan", "trial", "merge", "tokenizer", "evaluate", "encode"),
         reads=("tokens", "tokenizer", "trial", "corpus"),
         optional=("trial", "corpus"),
         # Another result of `encode` is another result of this stage, so both raise `result_version` together: the key of

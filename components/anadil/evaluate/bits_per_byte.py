@@ -20,6 +20,10 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
+from anadil.evaluate.bootstrap import paired_difference
+from anadil.text.corpus import Document
+from anadil.text.domains import domains_of, sources_of
+from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
 
 Head = Callable[[torch.Tensor], torch.Tensor]
 """Hidden states [N, H] -> logits [N, vocabulary]."""
@@ -215,3 +219,42 @@ def _own_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
 def _check_finite(finite: bool, name: str) -> None:
     if not finite:
         raise DataError(f"{name}: the model gives logits that are not finite; its training diverged")
+
+
+def domain_figures(
+    documents: Sequence[Document], num_bytes: NDArray[np.int64], nats: NDArray[np.float64], seed: int
+) -> dict[str, Any]:
+    """Return bits per byte by domain and by source, and how much text each domain's figure rests on."""
+    domains = domains_of(documents, num_bytes.tolist())
+    return {
+        "domains": bits_by_group(num_bytes, nats, domains),
+        "sources": bits_by_group(num_bytes, nats, sources_of(documents, num_bytes.tolist())),
+        "domain_figures": {
+            name: _domain(nats[chosen], num_bytes[chosen], seed) for name, chosen in _groups(domains).items()
+        },
+    }
+
+
+def bits_by_group(
+    num_bytes: NDArray[np.int64], nats: NDArray[np.float64], groups: Sequence[str]
+) -> dict[str, float]:
+    """Return bits per byte of each group's documents, the largest group first."""
+    members = _groups(groups)
+    sizes = {name: int(num_bytes[chosen].sum()) for name, chosen in members.items()}
+    largest_first = sorted(members, key=lambda name: (-sizes[name], name))
+    return {name: bits_per_byte(float(nats[members[name]].sum()), sizes[name]) for name in largest_first}
+
+
+def _domain(nats: NDArray[np.float64], num_bytes: NDArray[np.int64], seed: int) -> dict[str, Any]:
+    alone = paired_difference(nats, np.zeros_like(nats), num_bytes, seed)
+    return {
+        "num_documents": len(nats),
+        "num_bytes": int(num_bytes.sum()),
+        "interval": [alone.low, alone.high],
+        "unsure": len(nats) < SURE_DOCUMENTS,
+    }
+
+
+def _groups(names: Sequence[str]) -> dict[str, NDArray[np.bool_]]:
+    listed = np.array(names)
+    return {name: listed == name for name in dict.fromkeys(names)}

@@ -10,19 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.answers import measure_answers
+from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.domains import bits_by_group, domain_figures
 from anadil.evaluate.generate import (
     DECODING_MODES,
     GenerationPrompt,
     Mode,
     generate_texts,
     is_of_use,
+    output_language,
     repetition_of,
+    with_languages,
 )
 from anadil.evaluate.measurements import Measurements
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, open_candidate
-from anadil.evaluate.output_language import output_language, with_languages
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe

@@ -11,12 +11,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
 from anadil.artifacts import storage
 from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
+from anadil.core.progress import track
 from anadil.text.corpus import Document, read_corpora
 from anadil.text.domains import name_of_file
+from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
+from anadil.text.language_data import Language
+from anadil.text.overlap import (
+    CHARACTERS_OF_NGRAM,
+    CHARACTERS_OF_STRETCH,
+    WORDS_OF_NGRAM,
+    WORDS_OF_STRETCH,
+    SeenDocument,
+    SeenNgrams,
+    seen_document,
+)
 
 log = logging.getLogger(__name__)
 
@@ -170,3 +184,71 @@ def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:
             f"held-out text is empty: {', '.join(places)}; give evaluate.heldout a file with text or "
             "raise clean.heldout_fraction"
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contamination:
+    """Overlap of the held-out text with the training part."""
+
+    unit: str
+    """`words` or `characters`."""
+    ngram: int
+    num_documents: int
+    num_train_documents: int
+    exact: tuple[str, ...]
+    """Ids of documents that stand in the training part as a whole."""
+    contaminated: tuple[str, ...]
+    overlapping: tuple[str, ...]
+    coverage: float
+    """Share of all held-out n-grams that stand in the training part."""
+    stretch: int = WORDS_OF_STRETCH
+    """Units from which a seen stretch is long enough to count."""
+    seen: tuple[SeenDocument, ...] = ()
+    """Figures of each document that is contaminated, or holds a stretch that is long enough."""
+
+
+def find_contamination(
+    heldout: Sequence[Document], train: Iterable[Document], language: Language
+) -> Contamination:
+    """Compare the held-out documents with all training documents."""
+    sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
+    by_character = all(len(unit) == 1 for unit in sample)
+    ngram = CHARACTERS_OF_NGRAM if by_character else WORDS_OF_NGRAM
+    stretch = CHARACTERS_OF_STRETCH if by_character else WORDS_OF_STRETCH
+
+    def units_of(text: str) -> Hashes:
+        return unit_hashes(text, language, by_character=by_character)
+
+    # The corpus is normalized already, held-out files of the user's are not.
+    units = [units_of(language.normalize(document.text)) for document in heldout]
+    grams = [ngram_hashes(each, ngram) for each in units]
+    index = SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
+    wholes = {each.tobytes() for each in units}
+    # Comparing lengths first spares a copy of nearly every training document.
+    lengths = set(map(len, units))
+    exact = set()
+    num_train = 0
+    for document in track(train, "contamination"):
+        num_train += 1
+        hashes = units_of(document.text)
+        if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
+            exact.add(whole)
+        index.mark(ngram_hashes(hashes, ngram))
+    marks = [index.seen_of(each) for each in grams]
+    figures = [
+        (seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)
+        for document, each, hashes in zip(heldout, marks, units, strict=True)
+    ]
+    num_grams = sum(map(len, marks))
+    return Contamination(
+        unit="characters" if by_character else "words",
+        ngram=ngram,
+        stretch=stretch,
+        num_documents=len(heldout),
+        num_train_documents=num_train,
+        exact=tuple(one.id for one, whole in figures if whole),
+        contaminated=tuple(one.id for one, whole in figures if whole or one.is_contaminated),
+        overlapping=tuple(one.id for one, whole in figures if whole or one.share > 0),
+        coverage=sum(int(each.sum()) for each in marks) / num_grams if num_grams else 0.0,
+        seen=tuple(one for one, whole in figures if whole or one.is_contaminated or one.stretch >= stretch),
+    )

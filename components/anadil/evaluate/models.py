@@ -21,11 +21,19 @@ from anadil.evaluate.measurements import Measurements, Memory, identity, prompt_
 from anadil.model.architecture import read_config
 from anadil.model.decoding import Continuation, open_decoder
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import document_ids, encode_texts, load_tokenizer, pick_device, pick_dtype, window_bos
-from anadil.model.placement import free_memory, load_placed
-from anadil.plan.evaluating import evaluate_parts
-from anadil.plan.memory_limit import FITS
+from anadil.model.load import (
+    document_ids,
+    encode_texts,
+    free_memory,
+    load_placed,
+    load_tokenizer,
+    pick_device,
+    pick_dtype,
+    window_bos,
+)
+from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from
+from anadil.plan.stage_memory import evaluate_parts
 from anadil.recipe.sections import Recipe
 from anadil.text import metrics
 from anadil.text.corpus import Document

@@ -5,23 +5,29 @@ greedy answers do: those of a 135M in FP32 take 28 CPU seconds a candidate.
 """
 
 import copy
+import hashlib
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from anadil.artifacts.base_kind import BaseKind, base_kind
 from anadil.artifacts.card_fields import card_fields, words_of_field
 from anadil.core.errors import AnadilError, DataError
+from anadil.core.format import counted
+from anadil.evaluate.generate import language_of
+from anadil.evaluate.heldout import NO_SOURCES, RETAINED_KEY, Heldout, read_retained
 from anadil.evaluate.models import CandidateModel, ScoredModel
-from anadil.evaluate.output_language import language_of
 from anadil.model.chat_ids import ControlWords, chat_ids, rendered
 from anadil.model.decoding import text_of
 from anadil.model.load import end_ids
 from anadil.model.template_limits import RAISED
+from anadil.recipe.sections import Recipe
+from anadil.text.corpus import Document, read_corpora
 from anadil.text.language import find_language, language_codes, load_language
 from anadil.text.language_data import Language
 from anadil.text.metrics import is_loop, share_interval
@@ -255,3 +261,101 @@ def _words(figures: Mapping[str, Any], language: str) -> str:
             low, high = interval
             parts.append(f"{value:.0%} {label} ({low:.0%} to {high:.0%})")
     return f"of {figures['num']} answers {', '.join(parts)}"
+
+
+ONE_IN = 4
+"""One document in so many is for tuning. Chosen by us: scores keep most of the text, since their intervals need it."""
+NUMBERS = "or set base_share and weight to numbers"
+"""Way out where there is nothing to tune by."""
+
+
+def tuning_part(documents: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
+    """Return the documents for tuning and those for scores, each in order.
+
+    Each text, by `Document.lang`, is split for itself. Where one of its parts would be empty, all of it is for scores:
+    a text that no score tells of is worse than one that nothing is tuned by.
+    """
+    sides = [(document, _is_for_tuning(document.text)) for document in documents]
+    parts = Counter((document.lang, side) for document, side in sides)
+    is_split = {lang: bool(parts[lang, False]) for lang, _ in parts}
+    tuning = tuple(document for document, side in sides if side and is_split[document.lang])
+    scored = tuple(document for document, side in sides if not side or not is_split[document.lang])
+    return tuning, scored
+
+
+def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
+    """Return the documents of corpora in the taught language by which a merge is tuned."""
+    # Files of `evaluate.heldout` are never tuned by. The choice then does not depend on them, and figures on a public test
+    # set compare with those of others.
+    return tuning_part(document for document in read_corpora(corpora, "heldout") if document.text)[0]
+
+
+def retained_tuning(
+    recipe: Recipe, files: Sequence[str], sources: Mapping[str, Path] = NO_SOURCES
+) -> tuple[Document, ...]:
+    """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`."""
+    read = read_retained(files, recipe.clean.text_field, sources)
+    tuning = tuning_part(read)[0]
+    _refuse_unmeasured(recipe, sources, Counter(each.lang for each in read), {each.lang for each in tuning})
+    return tuning
+
+
+def _refuse_unmeasured(
+    recipe: Recipe, sources: Mapping[str, Path], counts: Mapping[str, int], measured: set[str]
+) -> None:
+    """Refuse a retained text without a part for tuning, unless it is of a source in a language that another text is in."""
+    codes = {
+        f"{name}_source" if f"{name}_source" in counts else name: load_language(
+            recipe.of_source(name).language
+        ).code
+        for name in sources
+    }
+    languages = {codes.get(text, text).partition("-")[0] for text in measured}
+    for text in {**counts, **codes}:
+        if text in measured:
+            continue
+        count = counted(counts.get(text, 0), "document")
+        # A small source holds out a document or two, and the program's English stands for an English one.
+        if text in codes and languages & set(codes[text].split("-")):
+            log.warning("source text %s has %s held out, and is not tuned by", text, count)
+            continue
+        place = (
+            "clean.heldout_fraction of the source"
+            if text in codes
+            else f"the number of documents in {RETAINED_KEY}"
+        )
+        raise DataError(
+            f"merge: the retained text {text} has {count} and none for tuning (one in {ONE_IN} is, unless none is left to "
+            f"score); raise {place}, {NUMBERS}"
+        )
+
+
+def without_tuning(
+    heldout: Heldout, retained: Sequence[Document], corpora: Sequence[Path]
+) -> tuple[Heldout, tuple[Document, ...], dict[str, Any]]:
+    """Return held-out and retained documents that nothing was tuned by, and the counts of both parts."""
+    # Files lose only what the corpora's part repeats.
+    texts = {document.text for document in target_tuning(corpora)}
+    documents = tuple(document for document in heldout.documents if document.text not in texts)
+    if not documents:
+        raise DataError(
+            f"evaluate.heldout: {', '.join(heldout.files)}: all {len(heldout.documents)} documents also stand in the "
+            "part of the corpus by which the merge was tuned; name other files"
+        )
+    repeated = len(documents) - len({document.text for document in documents})
+    tuning, scored = tuning_part(retained)
+    of_tuning, of_scores = (Counter(document.lang for document in side) for side in (tuning, scored))
+    counts: dict[str, Any] = {
+        "heldout": {"tuning": len(heldout.documents) - len(documents), "scored": len(documents)},
+        "retained": {text: {"tuning": of_tuning[text], "scored": count} for text, count in of_scores.items()},
+    }
+    listed = {"held-out text": counts["heldout"], **counts["retained"]}.items()
+    log.info(
+        "documents by which the merge was tuned are not scored: %s",
+        ", ".join(f"{each['tuning']} of {sum(each.values())} ({text})" for text, each in listed),
+    )
+    return replace(heldout, documents=documents, repeated=repeated), scored, counts
+
+
+def _is_for_tuning(text: str) -> bool:
+    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % ONE_IN == 0

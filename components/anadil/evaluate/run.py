@@ -17,9 +17,8 @@ from anadil.core.candidates import ANSWERS, CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
 from anadil.evaluate.candidate import Material, measure
-from anadil.evaluate.contamination import find_contamination
-from anadil.evaluate.gate import apply_gate
-from anadil.evaluate.heldout import RETAINED_KEY, by_target, read_heldout, read_retained
+from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
+from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
 from anadil.evaluate.measurements import FILE, Measurements, read_measurements, write_measurements
 from anadil.evaluate.models import (
     ScoredModel,
@@ -28,10 +27,8 @@ from anadil.evaluate.models import (
     open_artifact,
     open_model,
 )
-from anadil.evaluate.own_chat import compare_own_chats, open_own_chat
+from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
-from anadil.evaluate.scores_table import differences_of, log_scores, scores_table
-from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe

@@ -17,8 +17,14 @@ from anadil.model.architecture import read_config
 from anadil.model.family import ModuleNames
 from anadil.model.family_table import families
 from anadil.model.load import save_settings
-from anadil.model.safetensors_files import DTYPES, SafetensorsFiles, read_rows
-from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
+from anadil.model.safetensors_files import (
+    DTYPES,
+    SHARD_BYTES,
+    SafetensorsFiles,
+    TensorLayout,
+    read_rows,
+    write_weights,
+)
 
 ADAPTER = "adapter_model.safetensors"
 PREFIX = "base_model.model."

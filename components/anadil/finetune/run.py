@@ -29,10 +29,8 @@ from anadil.finetune.start_adapter import read_start_adapter
 from anadil.finetune.system_turn import recipe_format, system_turn, with_system
 from anadil.finetune.validation import is_over, read_history
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import copy_tokenizer, load_tokenizer, pick_device
-from anadil.model.peer_failure import peers
-from anadil.model.placement import free_memory
-from anadil.model.process_group import Group, group
+from anadil.model.load import copy_tokenizer, free_memory, load_tokenizer, pick_device
+from anadil.model.process_group import Group, group, peers
 from anadil.runtime.cache_key import extended, recipe_origin, result_version
 from anadil.runtime.environment import in_group
 from anadil.runtime.job import Figures, Job

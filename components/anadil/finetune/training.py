@@ -31,9 +31,9 @@ from anadil.finetune.rows import Rows
 from anadil.finetune.start_adapter import MERGED
 from anadil.finetune.trainer import ChatTrainer, load_in_first_process
 from anadil.model.process_group import Group
-from anadil.plan.finetuning import recomputes
 from anadil.plan.instances import this_machine
 from anadil.plan.model_shape import shape_from
+from anadil.plan.stage_memory import recomputes
 from anadil.recipe.finetune import Finetune, Preference, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.cache_key import origin_changes

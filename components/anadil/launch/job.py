@@ -75,7 +75,7 @@ class TrainingJob:
             scales = stage.distributed and not stage.most_processes
             return (cluster.nodes if scales else 1), 0
         # Here, because it needs models, which what drives pods of `clean` has not.
-        from anadil.plan.stage_devices import stage_devices
+        from anadil.plan.stage_memory import stage_devices
 
         return stage_devices(self.stage, self.recipe, self.machine, cluster.nodes)
 

@@ -18,9 +18,9 @@ from anadil.core.errors import DataError
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.heldout import RETAINED_KEY, by_target
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_candidate, open_model
-from anadil.evaluate.tuning import NUMBERS, ONE_IN, retained_tuning, target_tuning
+from anadil.evaluate.own_chat import NUMBERS, ONE_IN, retained_tuning, target_tuning
 from anadil.merge.auto import Choice, Figures, Limits, Point, RetainedFigures, Score, choose
-from anadil.model.placement import free_memory
+from anadil.model.load import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document

@@ -28,8 +28,7 @@ from anadil.merge.checks import check_alike, check_lineage, check_vocabulary, ot
 from anadil.merge.model_weights import ModelWeights, open_weights
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
-from anadil.model.safetensors_files import DTYPES, read_rows
-from anadil.model.weight_writer import TensorLayout, write_weights
+from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows, vocabulary_rows
 
 log = logging.getLogger(__name__)

@@ -1,12 +1,21 @@
 """Settings of a GPU's arithmetic, and Liger's kernels in a model."""
 
 import logging
-from typing import Any
+import os
+import shutil
+import sysconfig
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from transformers import PreTrainedModel
 
-from anadil.core.errors import PreflightError
-from anadil.model.attention_operator import check_gpu
+from anadil.core.errors import DataError, PreflightError
+from anadil.model.attention import OPERATOR, check_gpu
 from anadil.model.family_table import families
 
 log = logging.getLogger(__name__)
@@ -83,3 +92,114 @@ def use_liger_kernels(
         cross_entropy=False,
         fused_linear_cross_entropy=False,
     )
+
+
+MOST_GRAPHS = 32
+"""Variants of a layer's program: frozen or trained, with gradients or without, each length and number of
+sequences. torch would continue uncompiled after eight, which it says in one log line only."""
+COMPILERS = {"cpu": ("CXX", ("g++", "clang++")), "cuda": ("CC", ("gcc", "clang"))}
+"""Variable and programs that are tried. Source: torch 2.13, `_inductor/config.py`, `cpp.cxx`; Triton 3.9,
+`runtime/build.py`, which compiles the launcher of each kernel in C."""
+
+
+def check_compiler(device: torch.device, key: str = "pretrain.compile", off: str = "false") -> None:
+    """Refuse a machine on which the first step would fail for want of a compiler, with `off` as the key's value without."""
+    variable, programs = COMPILERS[device.type]
+    named = os.environ.get(variable)
+    if not any(shutil.which(program) for program in ([named] if named else programs)):
+        looked = f"{variable}={named}" if named else f"{variable} is not set, no {' or '.join(programs)}"
+        raise PreflightError(
+            f"{key} needs a compiler on this machine ({looked}); install one (Debian: apt-get install "
+            f"{programs[0]}), or set {key} to {off}"
+        )
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if not header.is_file():
+        raise PreflightError(
+            f"{key} needs Python's header files, and there is no {header}; install them (Debian: "
+            f"apt-get install python3-dev), or set {key} to {off}"
+        )
+
+
+def compile_layers(layers: Sequence[nn.Module], *, backend: str = "inductor") -> None:
+    """Let each layer's forward pass run compiled; parameter names, hooks and the module stay.
+
+    Called after `checkpoint_layers` and the conversion to fewer bits, before `fully_shard`, whose hooks
+    then run around the compiled call. Compiling begins with the first forward pass, in the main thread, between whose
+    steps a signal is received as ever; torch's helper processes end with it.
+    """
+    # A layer that is compiled by its own `compile()` would run as it was under activation checkpointing, without a
+    # word: torch keeps Dynamo out of `checkpoint`, unless a function that Dynamo is in already calls it, here `_call`.
+    # No public setting; torch names it in the log line that tells of the limit.
+    settings: Any = torch._dynamo.config  # noqa: SLF001
+    # Never below what somebody else has set.
+    settings.recompile_limit = max(settings.recompile_limit, MOST_GRAPHS)
+    call = torch.compile(_call, backend=backend)
+    for layer in layers:
+        changed: Any = layer
+        # A partial, not a closure, so that a deep copy calls its own layer.
+        changed.forward = partial(_with_any_borders, call, layer.forward)
+    log.info("%s layers are compiled at the first step, which takes minutes", len(layers))
+
+
+def _call(forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return forward(*args, **kwargs)
+
+
+def _with_any_borders(
+    call: Callable[..., Any], forward: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """Call with `borders` of changing length, at which a program would else be made again."""
+    borders = kwargs.get("borders")
+    if borders is not None:
+        torch._dynamo.maybe_mark_dynamic(borders, 0)  # noqa: SLF001  documented under this name
+    return call(forward, *args, **kwargs)
+
+
+Policy = Literal["none", "selective", "full"]
+
+PRODUCTS = "mm addmm bmm baddbmm _scaled_mm"
+ATTENTIONS = (
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_fused_attention_overrideable"
+)
+SAVED_OPERATORS: list[Any] = [
+    OPERATOR,
+    *(getattr(torch.ops.aten, name).default for name in f"{PRODUCTS} {ATTENTIONS}".split()),
+]
+"""Results that `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
+
+
+def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
+    """Return the layers of a Llama-like model, first to last."""
+    layers = getattr(model.base_model, "layers", None)
+    if isinstance(layers, nn.ModuleDict):  # those of one pipeline stage, by their numbers
+        layers = nn.ModuleList(layers.values())
+    if not isinstance(layers, nn.ModuleList) or not len(layers):
+        raise DataError(
+            f"base.model: a {model.config.model_type} model has no `layers` whose activations could be made "
+            "again; set pretrain.activation_checkpointing to none, or use a Llama-like base.model"
+        )
+    return list(layers)
+
+
+def checkpoint_layers(layers: Sequence[nn.Module], policy: Policy) -> None:
+    """Let each layer's forward pass store only what `policy` says; parameter names stay.
+
+    The module itself stays too and only its `forward` is replaced, so that hooks, those of a later
+    `fully_shard` too, run once around the pair of passes. No random number is restored: layers
+    must draw none. A kernel that overwrites a stored result behind autograd's back would find it
+    overwritten in the second pass.
+    """
+    if policy == "none":
+        return
+    selective = {"context_fn": partial(create_selective_checkpoint_contexts, SAVED_OPERATORS)}
+    for layer in layers:
+        changed: Any = layer
+        # A partial of the bound method, not a closure, so that a deep copy calls its own layer.
+        changed.forward = partial(_twice, layer.forward, selective if policy == "selective" else {})
+
+
+def _twice(forward: Any, contexts: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+    # `checkpoint` called from a frame that torch.compile looks into; torch's own it leaves as they are.
+    return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **contexts, **kwargs)

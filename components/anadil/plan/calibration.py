@@ -1,99 +1,90 @@
-"""Correction of predicted speeds by short runs on such a device.
+"""Correction of predicted rates by those of a finished training, from its `training.jsonl`.
 
-It is applied to the measured device and model alone.
+A rate holds for one model on one kind of device, so a run of any other is refused, and the plan names the run.
 """
 
+import json
 import math
-from collections.abc import Iterable, Mapping
+import re
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from statistics import median
 
-from anadil.plan.cpu_speed import cpu_model
-from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
+from anadil.artifacts.artifact import finished_manifest
+from anadil.artifacts.find import read_table, read_verified
+from anadil.core.errors import RecipeError
+from anadil.plan.instances import CPU, LOCAL, OTHER_FORMS, Machine
+from anadil.plan.layout import layout_of, work_of
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import speed
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """A short run of the real training step; what it has not measured is None."""
-
-    status: Literal["ok", "out of memory"]
-    device: str
-    """Name of the device in the plan, such as `H100`; see `device_of`."""
-    shape: Shape
-    layout: Layout
-    work: Work
-    versions: Mapping[str, str]
-    """Package -> version, of what decides speed and memory."""
-    steps: int = 0
-    """Optimizer steps that were timed, after those that warm up."""
-    step_s: float | None = None
-    """Median of the timed steps, on the slowest process."""
-    spread: float | None = None
-    """Slowest over fastest of the timed steps; far above 1 something else ran on the machine."""
-    tokens_per_s_per_device: float | None = None
-    """Positions of sequences, padding included, as predictions count them."""
-    allocated_bytes: int | None = None
-    """Most that a process's allocator held (CUDA); None on a CPU."""
+from anadil.recipe.sections import Recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Ratio of measured to predicted speed on a device."""
+    """Measured over predicted rates."""
 
-    device: str
+    run: str
+    """URI of the model whose training was measured."""
+    machines: str
+    """The machines that trained it, as its recipe and its summary say."""
     factor: float
-    """Geometric mean of measured over predicted speed."""
+    """Geometric mean over the phases."""
     low: float
-    """Least of these ratios."""
     high: float
-    """Largest of these ratios."""
-    runs: tuple[dict[str, Any], ...]
-    """Each measured run beside its prediction, for JSON."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """The calibration for JSON."""
-        return {
-            "device": self.device, "measured": len(self.runs), "factor": self.factor,
-            "low": self.low, "high": self.high, "runs": list(self.runs),
-        }  # fmt: skip
 
 
-def device_of(machine: Machine) -> str:
-    """Name of a machine's device in measurements; a CPU by its model, because CPUs differ."""
-    if machine.device != CPU:
-        return machine.device
-    return f"{CPU}, {cpu_model()}, {machine.vcpus} logical"
-
-
-def calibrate(measurements: Iterable[Measurement], machine: Machine, shape: Shape) -> Calibration | None:
-    """Calibration by measurements of this model on this kind of device; None where there is none.
-
-    Args:
-        measurements: Of any device and model; those that do not match, or ran out of memory, are skipped.
-        machine: Each run is predicted on as many of these as its layout takes.
-        shape: The model that is planned.
-    """
-    device, ratios, runs = device_of(machine), [], []
-    for each in measurements:
-        rate = each.tokens_per_s_per_device
-        if each.status != "ok" or not rate or (each.device, each.shape) != (device, shape):
-            continue
-        nodes = max(1, each.layout.devices // machine.devices)
-        predicted = speed(shape, each.layout, each.work, machine, nodes).tokens_per_s_per_device
-        memory, used = peak_memory(shape, each.layout, each.work).allocated, each.allocated_bytes
-        ratios.append(rate / predicted)
-        row = {
-            "layout": asdict(each.layout), "trains": each.work.trains,
-            "tokens_per_s_per_device": rate, "predicted_tokens_per_s_per_device": predicted,
-            "memory_bytes": used, "predicted_memory_bytes": memory,
-            "memory_difference_bytes": None if used is None else used - memory,
-        }  # fmt: skip
-        runs.append(row)
-    if not runs:
-        return None
+def calibrate(uri: str, recipe: Recipe, machine: Machine, shape: Shape) -> Calibration:
+    """Calibration of a plan by the training that made a model artifact."""
+    manifest = finished_manifest(uri, "model")
+    ran, summary = Recipe.model_validate(manifest.recipe), read_table(uri, manifest, "training.json")
+    device, devices, instance = str(summary["device"]), int(str(summary["world_size"])), ran.cluster.instance
+    pairs: dict[str, tuple[object, object]] = {
+        "base.model": (ran.base.model, recipe.base.model),
+        "the number of parameters": (summary["parameters"], shape.parameters),
+        "the device": (device, device if _is_device(device, machine) else machine.device),
+        "cluster.instance": (instance, instance if not instance or machine.name == LOCAL else machine.name),
+        "the number of devices on each node": (devices % machine.devices, 0),
+        "precision": (summary["precision"], work_of(recipe, machine).compute),
+    }
+    now = asdict(work_of(recipe, machine))
+    pairs |= {
+        name: (value, now[name]) for name, value in asdict(work_of(ran, machine)).items() if name != "compute"
+    }
+    if reasons := [
+        f"{name} is {was}, not {is_now}" for name, (was, is_now) in pairs.items() if was != is_now
+    ]:
+        raise RecipeError(
+            f"--measured {uri}: {'; '.join(reasons)}; name a run of this model on such machines"
+        )
+    nodes, rates = devices // machine.devices, dict[int, list[float]]()
+    for line in map(json.loads, read_verified(uri, manifest, "training.jsonl").splitlines()):
+        if "tokens_per_s" in line:
+            rates.setdefault(line["phase"] - 1, []).append(line["tokens_per_s"])
+    ratios, layout = list[float](), layout_of(ran, machine, nodes)
+    for phase, lines in rates.items():
+        predicted = speed(
+            shape, layout, work_of(ran, machine, ran.pretrain.phases[phase].trains), machine, nodes
+        )
+        # Predictions count padding too. Until the first line of a phase, kernels and buffers are made.
+        filled = predicted.tokens_per_s * (1 - float(str(summary["packing_waste"])))
+        ratios += [median(lines[1:]) / filled] if len(lines) > 1 else []
+    if not ratios:
+        raise RecipeError(
+            f"--measured {uri}: no phase logged two lines; name a longer run, or lower its pretrain.log_every"
+        )
+    machines = f"{nodes} x {instance} ({devices} x {device})" if instance else f"{devices} x {device}"
     factor = math.exp(math.fsum(map(math.log, ratios)) / len(ratios))
-    return Calibration(device=device, factor=factor, low=min(ratios), high=max(ratios), runs=tuple(runs))
+    return Calibration(run=uri, machines=machines, factor=factor, low=min(ratios), high=max(ratios))
+
+
+def _is_device(name: str, machine: Machine) -> bool:
+    """True if a driver's name, such as `NVIDIA A100-SXM4-40GB`, is the machine's device."""
+    if CPU in (machine.device, name.upper()):
+        return machine.device == name.upper()
+    (kind, *size), words = machine.device.upper().split(), set(re.split(r"[^A-Z0-9]+", name.upper()))
+    sizes = {word for word in words if re.fullmatch(r"\d+GB", word)}
+    return (
+        kind in words
+        and not OTHER_FORMS.search(name.upper())
+        and (not size or not sizes or "".join(size) in sizes)
+    )

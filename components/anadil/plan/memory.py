@@ -8,11 +8,13 @@ down, and the largest counts.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, get_args
 
+from anadil.core.format import GIB
 from anadil.plan import activations
 from anadil.plan.activations import BF16, FP32, INTEGER, Bytes, bytes_of
+from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
-from anadil.plan.loss_memory import loss_bytes
 from anadil.plan.model_shape import Shape
 
 
@@ -341,3 +343,92 @@ class _Stage:
             "activations": self.saved(0),
             "communication": self.size.reduce * self.tables,
         }
+
+
+OUTSIDE_BYTES = round(1.5 * GIB)
+"""CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
+PROCESS_BYTES = round(0.6 * GIB)
+"""Python, torch and transformers in a process on a CPU: 0.5 GiB measured, rounded up."""
+FITS = 0.95
+"""Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
+TIGHT = 0.98
+
+FitVerdict = Literal["fits", "tight", "no"]
+FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
+"""From the best to the worst."""
+
+
+def outside_bytes(machine: Machine) -> dict[str, int]:
+    """Bytes of a device that no allocator sees, by part."""
+    if machine.device == CPU:
+        return {"Python and libraries": PROCESS_BYTES}
+    return {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
+
+
+def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
+    """Bytes that a device needs beside the allocated ones of a step, by part."""
+    early = {"prefetched layer": memory.prefetched} if memory.prefetched and machine.device != CPU else {}
+    return early | outside_bytes(machine)
+
+
+def limit_bytes(machine: Machine, share: float = FITS) -> int:
+    """Most bytes of a step, with what is reserved, that a device of the machine takes."""
+    outside = sum(outside_bytes(machine).values())
+    return round(outside + share * max(0, machine.memory_bytes - outside))
+
+
+def fit_verdict(total_bytes: float, machine: Machine) -> FitVerdict:
+    """Verdict on the allocated and reserved bytes of a device of the machine."""
+    if total_bytes <= limit_bytes(machine):
+        return "fits"
+    return "tight" if total_bytes <= limit_bytes(machine, TIGHT) else "no"
+
+
+def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tuple[int, FitVerdict]:
+    """Bytes of a layout on its worst device, and whether they fit."""
+    memory = peak_memory(shape, layout, work)
+    total = memory.allocated + sum(reserved(memory, machine).values())
+    return total, fit_verdict(total, machine)
+
+
+LOSS_CHUNK_TOKENS = 512
+"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
+has fewer, which is 0.1 GB less at 100,000."""
+
+
+def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:
+    """Bytes of the loss of `tokens` on this device, while it is made or (`forward` is false) in its gradient."""
+    table, states, h = shape.embedding / layout.tensor, tokens * shape.hidden, shape.hidden
+    size, chunk = bytes_of(work, layout), min(LOSS_CHUNK_TOKENS, tokens)
+    if work.loss == "logits":
+        # FP32 tables of all logits: with their log-probabilities, then with two gradients. Split by the
+        # vocabulary the gradient takes one table more.
+        tables = 2 if forward else 3 if layout.tensor == 1 else 4
+        return tokens * tables * FP32 * shape.vocabulary / layout.tensor
+    if layout.tensor > 1:
+        # `summed_loss_of_rows` as a CPU has it, all in FP32; a GPU needs less. It holds the gathered states and
+        # their gradient, the table's copy, its gradient and what is added to that, and the logits of a chunk.
+        tables = 2 + (size.compute != FP32)
+        return FP32 * (2 * tokens * h + tables * table + chunk * table / h)
+    if work.kernels == "torch" and forward:
+        # The engine's own loss, all in FP32: copies of states and table, both gradients, a chunk's logits.
+        copies = FP32 * (states + table) if size.stream != FP32 or size.weight != FP32 else 0.0
+        return copies + FP32 * (states + table) + chunk * FP32 * (table / h + h)
+    if work.kernels == "torch":
+        # torch's operator gives its gradients out as results, for which autograd makes zeros.
+        return 2 * FP32 * (states + table)
+    # Liger's: gradient of the states; that of the table in FP32, then a chunk's logits or its copy.
+    logits = liger_chunk_tokens(math.ceil(tokens), h, shape.vocabulary) * size.compute * table / h
+    gradient = states * (size.compute + (size.stream if size.autocast else 0))
+    return (
+        gradient + FP32 * table + max(size.compute * table, logits) + (BF16 * table if size.autocast else 0)
+    )
+
+
+def liger_chunk_tokens(tokens: int, hidden: int, vocabulary: int) -> int:
+    """Tokens whose logits Liger's fused loss holds at a time: they take about as much as the hidden states.
+
+    Source: liger-kernel 0.8.5, ops/fused_linear_cross_entropy.py.
+    """
+    chunks = -(-vocabulary // hidden)
+    return min(tokens, 1 << (-(-tokens // chunks) - 1).bit_length())

@@ -1,23 +1,21 @@
 """Plan a run: choose a layout, then estimate memory, speed, time and cost, with the reasons."""
 
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from anadil import __version__
+from anadil.core.errors import AnadilError
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget
+from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
 from anadil.plan.calibration import Calibration
-from anadil.plan.from_recipe import hardest, layout_of, possible_layout, work_of
-from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.memory_limit import fit_verdict, layout_fit, limit_bytes, reserved
-from anadil.plan.merging import merge_need
-from anadil.plan.model_shape import Shape, base_shape, trained_shape
+from anadil.plan.instances import CPU, Machine, machine, this_machine
+from anadil.plan.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
+from anadil.plan.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
+from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
 from anadil.plan.rationale import LayoutRationale
-from anadil.plan.reliability import checkpoint_bytes
-from anadil.plan.replaying import replay_need
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -30,8 +28,7 @@ from anadil.plan.schema import (
 )
 from anadil.plan.search import FittingLayout, SearchResult, search
 from anadil.plan.speed import speed
-from anadil.plan.stage_devices import needs_after
-from anadil.plan.stage_memory import AFTER
+from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need
 from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
@@ -48,7 +45,7 @@ ASSUMPTIONS = (
     "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
     (
         "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
-        "of the peak, which is the range shown until --measure replaces it."
+        "of the peak, which is the range shown until --measured replaces it."
     ),
     (
         "Prices are a table with a date in this package; SageMaker, spot and training plans differ. "
@@ -72,7 +69,7 @@ class PlanRequest:
     text: PlannedText = NO_TEXT
     """Epochs by source."""
     calibration: Calibration | None = None
-    """Measurements of short runs on such a device."""
+    """Rates of a finished run on such devices."""
     then: tuple[str, ...] = AFTER
     """Stages with which the run continues; others than these two load no model."""
 
@@ -388,3 +385,32 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
     return (*assumptions, *(GPU_ASSUMPTIONS if request.machine.device != CPU else ()), *ASSUMPTIONS)
+
+
+log = logging.getLogger(__name__)
+
+
+def plan_as_file(
+    recipe: Recipe, name: str, *, here: bool, text: Mapping[str, TextSize] | None = None
+) -> dict[str, str]:
+    """`plan.json` as text, by its name; nothing for a model or a machine that is not planned.
+
+    It is for this machine (`here`) or those of `cluster`. Epochs are those of the `text`, if known.
+    """
+    # How many steps a retraining has follows from its text alone.
+    if (not here and recipe.cluster.instance is None) or (recipe.continues_champion and not text):
+        return {}
+    try:
+        plan = plan_of(recipe, name, here=here, text=text)
+    except (AnadilError, NotPlannedError) as error:
+        log.debug("no plan is written: %s", error)
+        return {}
+    return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}
+
+
+def plan_of(recipe: Recipe, name: str, *, here: bool, text: Mapping[str, TextSize] | None = None) -> Plan:
+    """Plan a recipe on this machine (`here`), or on those of `cluster`."""
+    kind = recipe.cluster.instance
+    chosen = this_machine() if here or kind is None else machine(kind)
+    request = request_for(name, recipe, chosen, 1 if here else recipe.cluster.nodes, text)
+    return build_plan(request, choose_layout(request))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from anadil.core.format import human_bytes, human_parameters
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import KERNELS, Layout, Work
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.search import RECOMPUTE, divisors
 from anadil.plan.speed import speed

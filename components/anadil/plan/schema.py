@@ -1,19 +1,16 @@
-"""A plan: one tree of values that the terminal, the page and the JSON read."""
+"""A plan: one tree of values that the terminal and the JSON read."""
 
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from anadil.plan.budget import RentalCost, StorageNeed, Time
+from anadil.plan.budget import CheckpointPlan, Reliability, RentalCost, StorageNeed, Time
 from anadil.plan.calibration import Calibration
 from anadil.plan.layout import Kernels, Layout, Precision
-from anadil.plan.memory_limit import FIT_VERDICTS, FitVerdict
-from anadil.plan.merging import MergeNeed
+from anadil.plan.memory import FIT_VERDICTS, FitVerdict
 from anadil.plan.model_shape import Trains
 from anadil.plan.rationale import Rationale
-from anadil.plan.reliability import CheckpointPlan, Reliability
-from anadil.plan.replaying import ReplayNeed
 from anadil.plan.speed import Bound
-from anadil.plan.stage_memory import StageMemory
+from anadil.plan.stage_memory import MergeNeed, ReplayNeed, StageMemory
 from anadil.plan.text_use import EncodeNeed, TextUse
 
 
@@ -199,8 +196,6 @@ class Plan:
 
 
 def _json(value: object) -> Any:
-    if isinstance(value, Calibration):
-        return value.as_dict()
     if isinstance(value, RentalCost):
         return _cost_json(value)
     if isinstance(value, StageMemory):

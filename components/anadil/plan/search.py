@@ -14,7 +14,7 @@ from typing import get_args
 from anadil.model.family_table import LAYOUTS, supports
 from anadil.plan.instances import LOCAL, Machine
 from anadil.plan.layout import Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.plan.memory_limit import FitVerdict, layout_fit
+from anadil.plan.memory import FitVerdict, layout_fit
 from anadil.plan.model_shape import Shape
 from anadil.plan.speed import Speed, speed
 

@@ -18,7 +18,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
 from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Kernels, Layout, Recompute, Work
-from anadil.plan.loss_memory import liger_chunk_tokens
+from anadil.plan.memory import liger_chunk_tokens
 from anadil.plan.model_shape import Shape
 
 Bound = Literal["compute", "memory", "network"]

@@ -26,8 +26,7 @@ from anadil.model.family_table import check_family
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.places import claims_of, inspect_where_visible, unseen
-from anadil.pretrain.checkpoint.start_point import KEY
-from anadil.pretrain.checkpoint.start_weights import StartWeights, check_start, read_start
+from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.execute import base_cache

@@ -13,7 +13,7 @@ from anadil.core.errors import DataError, PreflightError, RecipeError, Retryable
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
-from anadil.plan.replaying import written_tokens
+from anadil.plan.stage_memory import written_tokens
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.clean_cost import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.preflight.input_sample import InputSample, NoWholeRecordError

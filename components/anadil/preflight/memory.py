@@ -5,16 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_bytes, human_parameters
 from anadil.model.family_table import check_family
-from anadil.plan.evaluating import check_evaluate_fits
-from anadil.plan.finetuning import check_finetune_fits
-from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import Machine, machine, machines, this_machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.layout import Layout, Work, hardest, layout_of, work_of
+from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
-from anadil.plan.replaying import REPLAY, written_tokens
 from anadil.plan.search import nearest
-from anadil.plan.stage_memory import AFTER
+from anadil.plan.stage_memory import AFTER, REPLAY, check_evaluate_fits, check_finetune_fits, written_tokens
 from anadil.recipe.sections import Recipe
 
 MAX_REMEDIES = 4

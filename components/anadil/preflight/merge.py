@@ -50,7 +50,7 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
     names = named_side_files(STAGES["merge"], recipe).get(key, ())
 
     def inspect() -> CheckResult:
-        from anadil.evaluate.tuning import retained_tuning  # loads numpy, which not every image has
+        from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
 
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
         return passed(key, f"{counted(len(tuning), 'document')} for tuning")

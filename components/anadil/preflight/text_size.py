@@ -15,7 +15,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import artifacts_below, read_table
 from anadil.core.errors import AnadilError
 from anadil.core.stages import STAGES
-from anadil.plan.replaying import written_tokens
+from anadil.plan.stage_memory import written_tokens
 from anadil.plan.text_use import BYTES_PER_TOKEN, TextSize, plan_text
 from anadil.preflight.check import CheckResult, passed, skipped
 from anadil.preflight.clean_cost import text_bytes

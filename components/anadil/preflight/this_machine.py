@@ -18,7 +18,8 @@ from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
 from anadil.runtime.threads import check_shared_locks
-from anadil.runtime.tracking_spool import NAMES, tracker_address
+from anadil.runtime.trackers import NAMES
+from anadil.runtime.tracking_spool import tracker_address
 
 PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
@@ -80,7 +81,7 @@ def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
         return
     package = PACKAGES.get(kind := tracker(uri))
     if package and find_spec(package) is None:
-        remedy = f"{install(kind)}, or ignore it: the run keeps its tracking and sends it later"
+        remedy = f"{install(kind)}, or ignore it: the run goes on without it"
         yield skipped("tracking", f"{uri}: {NAMES[kind]}'s package {package} is not installed", remedy)
         return
     parts = urlparse(uri)

@@ -4,7 +4,7 @@ import logging
 
 from anadil.core.errors import BudgetReached, RecipeError
 from anadil.core.format import human_dollars
-from anadil.plan.plan_file import plan_of
+from anadil.plan.plan import plan_of
 from anadil.plan.schema import Plan
 from anadil.preflight.text_size import text_of
 from anadil.recipe.sections import Recipe

@@ -26,8 +26,7 @@ from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, parallelize
-from anadil.pretrain.parallel.sharded_load import load_weights
+from anadil.pretrain.parallel.parallelize import ParallelModel, check_layout, load_weights, parallelize
 from anadil.recipe.pretrain import Pretrain
 
 SMALL = {

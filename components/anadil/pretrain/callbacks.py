@@ -6,15 +6,13 @@ from anadil.encode.stored_tokens import StoredTokens
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.first_position import FirstPositionProbe
-from anadil.pretrain.metrics.logger import MetricsLogger, ProgressBar
-from anadil.pretrain.metrics.profiler import Profiler
+from anadil.pretrain.metrics.logger import MetricsLogger, Profiler, ProgressBar
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.resilience.budget import BudgetGuard
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.resilience.replica_check import ReplicaCheck
-from anadil.pretrain.text_samples import text_samples_of
 from anadil.pretrain.trainer import Trainer
-from anadil.pretrain.validation import validator_of
+from anadil.pretrain.validation import text_samples_of, validator_of
 from anadil.runtime.job import Job
 
 

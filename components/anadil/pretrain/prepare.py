@@ -16,22 +16,18 @@ from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.architecture import empty_model
-from anadil.model.compile import check_compiler
-from anadil.model.kernels import set_up_device, use_liger_kernels
+from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_tokenizer, pick_device
 from anadil.model.loss import has_fast_bf16, uses_liger
-from anadil.model.peer_failure import peers
-from anadil.model.process_group import Group, group
+from anadil.model.process_group import Group, group, peers
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
-from anadil.plan.plan_file import plan_as_file
+from anadil.plan.plan import plan_as_file
 from anadil.plan.retraining import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
-from anadil.pretrain.checkpoint.start_point import StartPoint
-from anadil.pretrain.checkpoint.start_weights import Start, StartWeights, check_start, read_start
-from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts
-from anadil.pretrain.data.tokens import tokens_of
+from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
+from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of

@@ -14,9 +14,8 @@ from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.mixture import TrainingData
 from anadil.pretrain.data.packing import Batch
-from anadil.pretrain.lr_schedule import phase_of, rate_factor
-from anadil.pretrain.parallel.ddp import Replicas
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.optimizer import phase_of, rate_factor
+from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.state import SourceLoss
 from anadil.recipe.sections import Recipe

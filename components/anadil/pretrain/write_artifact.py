@@ -18,16 +18,13 @@ from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.plan.retraining import new_names
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.hf_export import export_checkpoints
-from anadil.pretrain.checkpoint.start_point import POINTS
-from anadil.pretrain.checkpoint.start_weights import StartWeights
+from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints
+from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
-from anadil.pretrain.metrics.logger import FILE
-from anadil.pretrain.metrics.profiler import PROFILE
+from anadil.pretrain.metrics.logger import FILE, PROFILE
 from anadil.pretrain.mixture_keeper import MixtureKeeper
-from anadil.pretrain.text_samples import FILE as TEXTS
+from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
 from anadil.runtime.job import Figures

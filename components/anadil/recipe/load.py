@@ -18,7 +18,6 @@ from anadil.recipe.clean import OF_DOCUMENTS, OF_RULES
 from anadil.recipe.fields import NEAR, UNION_TAG, did_you_mean
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.other_names import name_here, near_name
-from anadil.recipe.peer_settings import program_of
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
@@ -107,12 +106,7 @@ def parse_recipe(text: str, name: str, overrides: Sequence[str] = ()) -> Recipe:
         # JSON mode, because strict checking takes a list for a tuple only there.
         return Recipe.model_validate_json(json.dumps(_inherited(data)), strict=True)
     except ValidationError as error:
-        program = program_of(data)
-        remedy = (
-            f"\nthese are settings of {program}: anadil recipe import {name} my.yaml makes a recipe of them"
-        )
-        text = mistakes(error, data, lines, name, Recipe, given)
-        raise RecipeError(text + remedy if program else text) from None
+        raise RecipeError(mistakes(error, data, lines, name, Recipe, given)) from None
 
 
 def _inherited(data: dict[str, Any]) -> dict[str, Any]:

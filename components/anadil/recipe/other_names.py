@@ -98,19 +98,14 @@ def name_here(word: str, section: str = "") -> str:
 
     The name may be in any style (`learningRate`, `learning-rate`); `section` is that of the recipe, where it stands.
     """
-    place = place_of(word)
+    plain = _plain(word)
+    place = next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
     if place not in TRAINED_TWICE:
         return place
     pretrain, finetune = TRAINED_TWICE[place]
     if section in ("pretrain", "finetune"):
         return pretrain if section == "pretrain" else finetune
     return f"{pretrain}, or for chats {finetune}"
-
-
-def place_of(word: str) -> str:
-    """Key, remark or row of `TRAINED_TWICE` for a setting of another trainer; empty where that is not known."""
-    plain = _plain(word)
-    return next((place for place, names in OTHER_NAMES.items() if plain in names.split()), "")
 
 
 def near_name(word: str) -> str:

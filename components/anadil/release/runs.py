@@ -14,7 +14,6 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
 from anadil.plan.instances import machines, plain_name
-from anadil.release.notebook import html_table, text_table
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
 
@@ -62,12 +61,9 @@ class Run:
         times = {name: getattr(self, name).isoformat(timespec="seconds") for name in ("started", "updated")}
         return asdict(self) | times
 
-    def _repr_html_(self) -> str:
-        return RunList([self])._repr_html_()
-
 
 class RunList(list[Run]):
-    """Runs, the latest first; notebooks show it as a table."""
+    """Runs, the latest first."""
 
     hidden: int = 0
     """Older runs that were left out."""
@@ -75,13 +71,6 @@ class RunList(list[Run]):
     def rows(self, now: float | None = None) -> list[tuple[str, ...]]:
         """Cells of a table under `COLUMNS`."""
         return [_cells(run, time.time() if now is None else now) for run in self]
-
-    def __str__(self) -> str:
-        return "\n".join(text_table(COLUMNS, self.rows(), NUMBERS))
-
-    def _repr_html_(self) -> str:
-        more = f"{self.hidden:,} older runs are not shown." if self.hidden else ""
-        return html_table("Runs", COLUMNS, self.rows(), NUMBERS, note=more)
 
 
 def list_runs(
@@ -95,16 +84,6 @@ def list_runs(
         work: Work directory of `anadil run`; None: none.
         root: `storage.root` of runs elsewhere: a directory or an `s3://` URI.
         limit: Most runs to read; left out, all.
-
-    Raises:
-        RecipeError: A file stands in the place of a directory.
-        DataError: The store does not exist.
-        PreflightError: Its scheme is unknown, or access is denied.
-        RetryableError: It does not answer.
-
-    Example:
-        >>> anadil.list_runs("anadil-work")[0].bits_per_byte  # doctest: +SKIP
-        1.36
     """
     latest = sorted(_listed(_places(work, root)), reverse=True)
     shown = latest if limit is None else latest[:limit]
@@ -119,12 +98,7 @@ def list_runs(
 
 
 def find_run(name: str, work: str | Path | None = WORK, root: str | None = None) -> Run:
-    """A run by its id, or by an unambiguous beginning of four characters or more.
-
-    Raises:
-        DataError: There is none.
-        RecipeError: Several begin so.
-    """
+    """A run by its id, or by an unambiguous beginning of four characters or more."""
     places = _places(work, root)
     known = list(_listed(places))
     exact = [each for each in known if each[1] == name]

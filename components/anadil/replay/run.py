@@ -26,13 +26,11 @@ from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
-from anadil.model.load import load_tokenizer
-from anadil.model.placement import load_placed
+from anadil.model.load import load_placed, load_tokenizer
 from anadil.model.tiny import base_model
-from anadil.plan.evaluating import evaluate_parts
-from anadil.plan.memory_limit import FITS
+from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from
-from anadil.plan.replaying import MAX_TOKENS, SHARD_DOCUMENTS
+from anadil.plan.stage_memory import MAX_TOKENS, SHARD_DOCUMENTS, evaluate_parts
 from anadil.replay.write_documents import SAMPLING, Writer, WrittenDocument
 from anadil.runtime.cache_key import base_files, result_version
 from anadil.runtime.job import Figures, Job

@@ -16,7 +16,7 @@ from anadil.model.chat_ids import ControlWords, chat_ids, rendered
 from anadil.model.decoding import TEMPERATURE, TOP_P, Continuation, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids
 from anadil.model.template_limits import RAISED
-from anadil.plan.replaying import MAX_TOKENS, batch_tokens, cache_bytes
+from anadil.plan.stage_memory import MAX_TOKENS, batch_tokens, cache_bytes
 from anadil.text.metrics import is_loop
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from anadil.runtime.mlflow_database import alone_at, artifact_place, follow_move
-from anadil.runtime.tracking_spool import FILES, SENT, SPOOL
+from anadil.runtime.trackers import FILES
+from anadil.runtime.tracking_spool import SENT, SPOOL
 
 log = logging.getLogger(__name__)
 

@@ -5,6 +5,7 @@ for the next sender in the same place.
 """
 
 import argparse
+import json
 import logging
 import os
 import sys
@@ -13,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from anadil.core import log as logs
 from anadil.core.install import install
 from anadil.runtime.mlflow_records import Records
 from anadil.runtime.reachable import answers
-from anadil.runtime.sender_process import PROBE_S, IsClosed, began, parsed, sender, whole_lines
+from anadil.runtime.tracking_spool import CLOSED, DONE, RUN, SENDER, has_unsent
 
 log = logging.getLogger(__name__)
 
@@ -26,6 +28,10 @@ LIMITS = {
 }  # fmt: skip
 """Timeouts of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
 again itself. It neither prints the address, which may hold a password, nor tells others of its use."""
+LONGEST_PAUSE_S = 15.0
+"""Between two tries to reach a server; shorter than a run's patience at its end."""
+PROBE_S = 5.0
+"""How long a server has to answer at all, before a client is loaded, which takes seconds of CPU time."""
 SIGN_IN = frozenset((401, 403))
 MAX_BATCH = 1_000
 """Metrics of a call, as many as MLflow takes."""
@@ -140,11 +146,58 @@ class Sender:
 def main() -> int:
     """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to MLFLOW_TRACKING_URI, and those beside it that wait."""
     os.environ.update(LIMITS | os.environ)
-    return sender("mlflow", main.__doc__, _send, _trouble)
+    options = _options()
+    current: Path = options.spool
+    unsent = [path for path in sorted(current.parent.iterdir()) if path != current and has_unsent(path)]
+
+    def is_closed() -> bool:
+        closed = current / CLOSED
+        if options.parent and os.getppid() != options.parent:
+            closed.touch()  # the run was killed: nobody else will
+        return closed.exists()
+
+    while not unsent and not any(path.stem != RUN for path in current.glob("*.jsonl")):
+        if is_closed():
+            return 0  # every stage was reused: there is nothing to send, and a client takes seconds to import
+        time.sleep(0.2)
+
+    def send_one(spool: Path) -> None:
+        if spool == current:
+            Sender(spool, options.experiment, options.name, options.run).follow(is_closed)
+        else:
+            Sender(spool, options.experiment, spool.name).follow(lambda: True)
+        (spool / DONE).touch()
+
+    def try_all() -> str:
+        return _trouble([path for path in (*unsent, current) if not (path / DONE).exists()], send_one)
+
+    return send_all(try_all, is_closed)
 
 
-def _send(spool: Path, options: argparse.Namespace, is_closed: IsClosed) -> None:
-    Sender(spool, options.experiment, options.name, options.run).follow(is_closed)
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=f"python -m {SENDER}", description=main.__doc__)
+    parser.add_argument("spool", type=Path, help="directory that holds the lines")
+    parser.add_argument("--experiment", default="anadil", help="MLflow experiment")
+    parser.add_argument("--name", default="anadil", help="name of the run")
+    parser.add_argument("--run", default="", help="pipeline run that other senders send to as well")
+    parser.add_argument("--parent", type=int, default=0, help="process whose end closes the spool")
+    options = parser.parse_args()
+    logs.set_up("tracking")
+    return options
+
+
+def send_all(try_all: Callable[[], str], is_closed: Callable[[], bool]) -> int:
+    """Try until all is sent, or once more after the run has ended; the exit code."""
+    pause_s = 1.0
+    while True:
+        last = is_closed()
+        if not (reason := try_all()):
+            return 0
+        log.warning("%s", reason)
+        if last:
+            return 1
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
 
 def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
@@ -168,6 +221,33 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
             )
         return f"MLflow is away: {type(error).__name__}: {error}"
     return ""
+
+
+def whole_lines(path: Path, offset: int) -> tuple[list[bytes], int]:
+    """Lines from a byte on that are written to their end, a megabyte at most, and where the next one begins."""
+    with path.open("rb") as file:
+        file.seek(offset)
+        lines = [line for line in file.readlines(1_000_000) if line.endswith(b"\n")]
+    return lines, offset + sum(map(len, lines))
+
+
+def parsed(line: bytes, path: Path) -> dict[str, Any] | None:
+    """Content of a line; None for a damaged one, which is said."""
+    try:
+        data: dict[str, Any] = json.loads(line)
+    except ValueError:
+        log.warning("left out a damaged line of %s: its writer was killed", path)
+        return None
+    return data
+
+
+def began(path: Path) -> tuple[int, str]:
+    """When a stage began, in ms, by its first line; what is of no stage comes first."""
+    with path.open("rb") as file:
+        try:
+            return int(json.loads(file.readline()).get("time", 0)), path.name
+        except ValueError:
+            return 0, path.name
 
 
 if __name__ == "__main__":

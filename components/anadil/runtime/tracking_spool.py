@@ -1,9 +1,9 @@
-"""Tracking that cannot stop a run: stages append to a spool, and another process sends it to MLflow, W&B or TensorBoard.
+"""Tracking that cannot stop a run.
 
 One metric to a server that is away blocks the MLflow client for minutes, so no stage calls it. A `Tracker` appends JSON
-lines to `<spool>/<stage>.jsonl`. A sender, in a process of its own, follows the files: `mlflow_sender.py`, which notes in
-`sent.json` how far it came, `wandb_sender.py` or `tensorboard_sender.py`. Unsent lines stay in the spool, and the sender of
-the next run with the same work directory sends them.
+lines to `<spool>/<stage>.jsonl`. A process of its own, `mlflow_sender.py`, follows the files and notes in `sent.json` how
+far it came. Unsent lines stay in the spool, and the sender of the next run with the same work directory sends them.
+W&B and TensorBoard get the same lines in the stage's process (`trackers.py`).
 """
 
 import hashlib
@@ -21,16 +21,20 @@ from pathlib import Path
 from typing import Literal
 
 from anadil.core.errors import PreflightError
+from anadil.core.files import write_atomic
+from anadil.core.json_text import json_lines
 from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
-from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker, tracking_fault
+from anadil.recipe.tracking_address import tracker, tracking_fault
 from anadil.runtime import prometheus
 from anadil.runtime.live_copy import copied
 from anadil.runtime.metric_table import curve_key
 from anadil.runtime.reachable import answers
+from anadil.runtime.trackers import FILES, GuardedClient, noted
 
 log = logging.getLogger(__name__)
 
+SENDER = "anadil.runtime.mlflow_sender"
 SPOOL_VARIABLE = "ANADIL_TRACKING_SPOOL"
 """Names the spool directory to stages that run inside `anadil run`, which owns the sender."""
 SPOOL = "tracking"
@@ -41,11 +45,6 @@ DONE = "done"
 """File that the sender leaves when all is sent."""
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
-DESTINATION = "destination"
-"""File that names the tracker of a spool which is not MLflow's: its address, which holds no secret."""
-WANDB_STATE = "wandb.json"
-"""File in which the sender notes the run's id, W&B's server (empty: offline) and where the run is to be seen."""
-NAMES = {"mlflow": "MLflow", WANDB: "W&B", TENSORBOARD: "TensorBoard"}
 PATIENCE_S = 20.0
 """How long the end of a run waits for a sender that is not done, while the server answers."""
 DATABASE_PATIENCE_S = 60.0
@@ -56,8 +55,6 @@ LOOK_EVERY_S = 0.25
 """How often it is looked meanwhile whether the server still answers: with `SILENCE_S` below 2 s."""
 RUN = "run"
 """Name of the file with what concerns the whole run and no stage of it."""
-FILES = "files"
-"""Directory in the spool with what is to become artifacts."""
 MAX_FILE_BYTES = 50_000_000
 """Largest file that goes through the server; weights stay where they lie."""
 PIPELINE_RUN = "ANADIL_PIPELINE_RUN"
@@ -98,9 +95,11 @@ class Dataset:
 class Tracker:
     """The write side of one stage's tracking; every call returns at once and none fails."""
 
-    def __init__(self, path: Path | None, stage: str = "") -> None:
+    def __init__(self, path: Path | None, stage: str = "", client: GuardedClient | None = None) -> None:
+        """Track a stage in a file of the spool; with a client, that gets the lines and the file none."""
         self._path = path
         self._stage = stage
+        self._client = client
 
     def start(self) -> None:
         """Record that the stage begins, maybe again after it was killed."""
@@ -179,11 +178,8 @@ class Tracker:
                 else:
                     content = source.read_bytes()
                 place = self._path.parent / FILES / hashlib.sha256(content).hexdigest()[:32]
-                place.parent.mkdir(parents=True, exist_ok=True)
                 if not place.exists():
-                    draft = place.with_suffix(f".{os.getpid()}")
-                    draft.write_bytes(content)
-                    draft.replace(place)
+                    write_atomic(place, content)
                 texts[name] = place.name
             except (OSError, ValueError) as error:
                 log.warning("tracking: %s is not sent (%s)", name, error)
@@ -195,6 +191,9 @@ class Tracker:
         self._append({"kind": "end", "status": status, "time": _now_ms()})
 
     def _append(self, line: dict[str, object]) -> None:
+        if self._client is not None:
+            self._client.send(self._stage, line)
+            return
         if self._path is None:
             return
         try:
@@ -214,16 +213,23 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         yield Tracker(None, stage)
         return
     shared, root = os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, ""), recipe.storage.root or ""
+    spool, uri = os.environ.get(SPOOL_VARIABLE), tracker_address(recipe)
     # `anadil run` has its work directory at hand, where the step's own files lie.
-    followed = "" if SPOOL_VARIABLE in os.environ and "://" not in root else shared
-    folder = Path(os.environ.get(SPOOL_VARIABLE) or work / SPOOL)
+    followed = "" if spool is not None and "://" not in root else shared
+    folder = Path(spool or work / SPOOL)
+    name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
     with copied(root, followed, stage, work, folder / f"{stage}.jsonl"):
-        if os.environ.get(SPOOL_VARIABLE):
+        if uri is not None and tracker(uri) != "mlflow":
+            client = GuardedClient(uri, folder, stage, name, shared)
+            try:
+                yield _open(folder, stage, client)
+            finally:
+                client.close()
+        elif spool:
             yield _open(folder, stage)
-        elif (uri := tracker_address(recipe)) is None:
+        elif uri is None:
             yield Tracker(None, stage)
         else:
-            name = run_name(f"{recipe.language_code}-{Path(recipe.base.model).name}" if shared else stage)
             with run_sender(folder, uri, recipe.tracking.experiment, name, shared):
                 yield _open(folder, stage)
 
@@ -275,22 +281,19 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
     `shared` is the id of a run whose other stages have senders of their own, and the same parent.
     """
     spool.mkdir(parents=True, exist_ok=True)
+    if tracker(uri) != "mlflow":
+        noted(spool, name=name)
+        yield
+        return
     (spool / CLOSED).unlink(missing_ok=True)
     (spool / DONE).unlink(missing_ok=True)
-    kind = tracker(uri)
-    if kind == "mlflow":
-        (spool / DESTINATION).unlink(missing_ok=True)
-    else:
-        (spool / DESTINATION).write_text(uri, encoding="utf-8")
-    module = f"anadil.runtime.{kind}_sender"
     command = [
-        *(sys.executable, "-m", module, str(spool)),
+        *(sys.executable, "-m", SENDER, str(spool)),
         *("--experiment", experiment, "--name", name, "--parent", str(os.getpid())),
         *(("--run", shared) if shared else ()),
     ]
     # The URI may hold a password, so it travels in the environment, not in the arguments.
-    address = {"MLFLOW_TRACKING_URI": uri} if kind == "mlflow" else {}
-    environment = os.environ | address | {"PYTHONUNBUFFERED": "1"}
+    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONUNBUFFERED": "1"}
     with (spool / "sender.log").open("ab") as output:
         process = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -302,20 +305,19 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
         (spool / CLOSED).touch()
         if _end(process, uri, spool / SENT):
             log.warning(
-                "tracking: %s did not take everything; it stays in %s (see sender.log there), and the next "
+                "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
                 "run beside it sends it, or: python -m %s %s",
-                NAMES[kind], spool, module, spool,
+                spool, SENDER, spool,
             )  # fmt: skip
 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     """Wait for a sender that has all lines, kill one whose server is silent, and return its exit code."""
-    is_local = uri.startswith(("sqlite:", f"{TENSORBOARD}:"))
-    deadline = time.monotonic() + (DATABASE_PATIENCE_S if is_local else PATIENCE_S)
+    deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
     while process.poll() is None and time.monotonic() < deadline:
         before = _written(sent)
         # One that is slow to answer here may have answered the sender meanwhile.
-        if not answers(_server(uri, sent.parent), SILENCE_S) and _written(sent) == before:
+        if not answers(uri, SILENCE_S) and _written(sent) == before:
             break
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
@@ -323,24 +325,8 @@ def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     return process.wait()
 
 
-def _server(uri: str, spool: Path) -> str:
-    """Address that has to answer while a sender works; a path where it needs none, or has not yet asked W&B's client."""
-    if tracker(uri) != WANDB:
-        return uri
-    try:
-        return str(json.loads((spool / WANDB_STATE).read_text(encoding="utf-8"))["server"])
-    except (OSError, ValueError, KeyError):
-        return ""
-
-
 def _written(path: Path) -> int:
     return path.stat().st_mtime_ns if path.exists() else 0
-
-
-def destination(spool: Path) -> str:
-    """Address of the tracker that a spool is for; empty for MLflow, whose address is each run's own."""
-    path = spool / DESTINATION
-    return path.read_text(encoding="utf-8") if path.is_file() else ""
 
 
 def has_unsent(spool: Path) -> bool:
@@ -348,12 +334,17 @@ def has_unsent(spool: Path) -> bool:
     return (spool / CLOSED).exists() and not (spool / DONE).exists() and any(spool.glob("*.jsonl"))
 
 
-def _open(spool: Path, stage: str) -> Tracker:
-    spool.mkdir(parents=True, exist_ok=True)
-    path = spool / f"{stage}.jsonl"
-    tracker = Tracker(path, stage)
-    tracker.start()
-    return tracker
+def _open(spool: Path, stage: str, client: GuardedClient | None = None) -> Tracker:
+    opened = Tracker(spool / f"{stage}.jsonl", stage, client)
+    if client is None:
+        spool.mkdir(parents=True, exist_ok=True)
+    elif (run := spool / f"{RUN}.jsonl").is_file():
+        # Written before the first step, which hands them over.
+        for line in json_lines(run):
+            client.send(RUN, line)
+        run.rename(run.with_suffix(".sent"))
+    opened.start()
+    return opened
 
 
 def _now_ms() -> int:

@@ -16,7 +16,7 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.core.json_text import write_indented
-from anadil.model.placement import free_memory
+from anadil.model.load import free_memory
 from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.run import train

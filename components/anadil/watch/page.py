@@ -16,7 +16,6 @@ from anadil.report.render import environment, style
 FOLDER = Path(__file__).parent
 TABS = (
     ("", "Run"), ("data", "Data"), ("chats", "Chats"), ("tokens", "Tokens"), ("answers", "Answers"), ("report", "Report"),
-    ("compare", "Compare"), ("trace", "Trace"), ("plan", "Plan"),
 )  # fmt: skip
 """Path below `/run/ID` -> name of a page of a run, as its header links them."""
 MAX_FORM_BYTES = 65_536

@@ -16,10 +16,9 @@ from anadil.model.process_group import Group
 from anadil.plan.instances import machine
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.branch import open_start_point
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
-from anadil.pretrain.checkpoint.start_point import read_start_point
+from anadil.pretrain.checkpoint.start_point import open_start_point, read_start_point
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe, Storage
 from anadil.runtime import remake

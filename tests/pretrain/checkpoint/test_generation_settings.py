@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
+from anadil.pretrain.checkpoint.hf_export import clean_generation_settings
 
 SETTINGS = {
     "do_sample": True,

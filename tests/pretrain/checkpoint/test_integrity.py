@@ -16,7 +16,7 @@ from torch.utils import collect_env
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.safe_metadata import read_metadata
+from anadil.pretrain.checkpoint.dcp import read_metadata
 from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of
 
 TENSORS = "__0_0.distcp"

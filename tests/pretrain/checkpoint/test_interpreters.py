@@ -12,8 +12,7 @@ from torch.distributed.checkpoint import metadata as of_torch
 from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
 
 from anadil.core.errors import IntegrityError
-from anadil.pretrain.checkpoint.dcp import write_tensors
-from anadil.pretrain.checkpoint.safe_metadata import read_metadata
+from anadil.pretrain.checkpoint.dcp import read_metadata, write_tensors
 from tests.kit.checkpoint_samples import tensors_of
 
 WRITTEN_BY_3_11_2 = Path(__file__).with_name("python-3.11.2.metadata")

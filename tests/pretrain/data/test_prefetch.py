@@ -4,7 +4,7 @@ import time
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.pretrain.data.prefetch import DEPTH, Prefetcher
+from anadil.pretrain.data.packing import DEPTH, Prefetcher
 
 
 def test_each_step_gets_its_own_in_order() -> None:

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from anadil.pretrain.metrics import goodput as module
-from anadil.pretrain.metrics.goodput import CAUSES, FILE, MOST_MARKS, Goodput
+from anadil.pretrain.metrics import metrics as module
+from anadil.pretrain.metrics.metrics import CAUSES, FILE, MOST_MARKS, Goodput
 from tests.kit.pretraining import in_child
 
 
@@ -324,7 +324,7 @@ def test_a_process_killed_at_any_moment_leaves_accounts_that_can_be_read(
 
 
 def test_a_process_knows_how_old_it_is() -> None:
-    code = "import time; time.sleep(0.2); from anadil.pretrain.metrics.goodput import process_age_s; print(process_age_s())"
+    code = "import time; time.sleep(0.2); from anadil.pretrain.metrics.metrics import process_age_s; print(process_age_s())"
 
     began = time.monotonic()
     said = subprocess.run(

@@ -12,7 +12,7 @@ import torch
 from transformers import LlamaConfig
 
 from anadil.model.process_group import Group
-from anadil.plan.reliability import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
+from anadil.plan.budget import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics.logger import MetricsWriter
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.throughput import rates_of

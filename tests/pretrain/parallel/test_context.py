@@ -6,8 +6,8 @@ from torch import distributed as dist
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention

@@ -25,7 +25,7 @@ from anadil.model.family_table import (
     supports,
 )
 from anadil.pretrain import build_model as build_module
-from anadil.pretrain.parallel import sharded_load as load_module
+from anadil.pretrain.parallel import parallelize as load_module
 from tests.kit.families import (
     LENGTH,
     batches,

@@ -6,7 +6,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 
 from anadil.model.process_group import Group
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.parallel.fsdp import clip_gradients_
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.marks import matrix

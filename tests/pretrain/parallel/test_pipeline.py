@@ -9,13 +9,13 @@ from torch.distributed.tensor import DTensor
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError, PreflightError
-from anadil.model.activation_checkpointing import checkpoint_layers, decoder_layers
 from anadil.model.attention import use_packed_attention
+from anadil.model.kernels import checkpoint_layers, decoder_layers
 from anadil.model.loss import summed_loss
 from anadil.model.process_group import Group
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.parallel import parallelize as spread_module
-from anadil.pretrain.parallel.ddp import Replicas
+from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import mesh_of
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage, layers_of_stage

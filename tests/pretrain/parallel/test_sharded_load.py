@@ -12,15 +12,15 @@ from transformers import PreTrainedModel
 
 from anadil.artifacts.weight_files import INDEX
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.activation_checkpointing import decoder_layers
 from anadil.model.architecture import empty_model
+from anadil.model.kernels import decoder_layers
 from anadil.model.load import cast_parameters, load_model
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.pretrain.embedding_init import VocabularyRows, fit_vocabulary, vocabulary_rows
 from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.mesh import mesh_of
-from anadil.pretrain.parallel.sharded_load import load_weights
+from anadil.pretrain.parallel.parallelize import load_weights
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.pretraining import make_model, make_tokenizer_artifact

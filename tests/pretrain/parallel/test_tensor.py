@@ -11,17 +11,16 @@ from torch.distributed.tensor.parallel import parallelize_module
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.core.errors import PreflightError
-from anadil.model.activation_checkpointing import Policy, checkpoint_layers, decoder_layers
 from anadil.model.architecture import empty_model
 from anadil.model.attention import use_packed_attention
+from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.parallel.fsdp import shard
-from anadil.pretrain.parallel.grad_norm import clip_gradients_
+from anadil.pretrain.parallel.fsdp import clip_gradients_, shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
-from anadil.pretrain.parallel.sharded_load import load_weights
+from anadil.pretrain.parallel.parallelize import load_weights
 from anadil.pretrain.parallel.tensor import (
     LocalNorm,
     apply_tensor_parallel,

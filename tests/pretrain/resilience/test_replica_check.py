@@ -8,8 +8,7 @@ import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
 from anadil.core.errors import RetryableError
-from anadil.model.peer_failure import peers
-from anadil.model.process_group import Group
+from anadil.model.process_group import Group, peers
 from anadil.pretrain import prepare
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.resilience.replica_check import check_replicas, checksum, peers_of

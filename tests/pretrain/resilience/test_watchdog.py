@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from anadil.pretrain.callback import Section
-from anadil.pretrain.resilience.hang_report import RankProgress, culprits
-from anadil.pretrain.resilience.watchdog import Watchdog
+from anadil.pretrain.resilience.watchdog import RankProgress, Watchdog, culprits
 from tests.kit import faulty_worker
 from tests.kit.marks import matrix, slow
 from tests.kit.ranks import Fork, variables_of_ranks

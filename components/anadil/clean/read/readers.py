@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
@@ -287,7 +287,7 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             )
             batches = parquet_batches(
                 stream, source.name, PARQUET_BATCH, columns,
-                range(table.num_row_groups)[source.start : source.end], look_into_pages=isinstance(source.file, Path),
+                range(table.num_row_groups)[source.start : source.end],
             )  # fmt: skip
             if is_index:
                 yield from _crawl(

@@ -1,6 +1,6 @@
 """Choose the documents that are held out of training: of those with the lowest hashes, such as share no run of words.
 
-What stands in the training part, too, cannot be scored (`anadil.evaluate.contamination`). So more documents are looked
+What stands in the training part, too, cannot be scored (`anadil.evaluate.heldout`). So more documents are looked
 at than are held out, each shard is asked for their runs, and those that share one go to the training part.
 """
 

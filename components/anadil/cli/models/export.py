@@ -20,14 +20,10 @@ from anadil.runtime.tracking_spool import tracking_uri
 
 log = logging.getLogger(__name__)
 
-MEGATRON = "megatron"
-"""Format of tokens; the others are of models."""
-
 DESCRIPTION = """Every byte of an artifact is compared with its manifest first, and PATH is written whole or not at all.
 
   hf    a directory that transformers 4 and 5 and vLLM load as it is; of an adapter its merged model
   gguf  one file for llama.cpp, Ollama and LM Studio; Modelfile, card and licence beside it
-  megatron  of tokens: train.bin, train.idx, heldout.bin and heldout.idx, as Megatron-LM reads them
 
 A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --tokenizer of its run; a name of the registry
 is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
@@ -37,9 +33,9 @@ def add_export(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     raw, description = argparse.RawDescriptionHelpFormatter, f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}"
     command = commands.add_parser(name, help=text, description=description, formatter_class=raw)
-    help_text = "model, adapter or tokens artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
+    help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
     command.add_argument("uri", metavar="URI", help=help_text)
-    command.add_argument("--format", choices=[*FORMATS, MEGATRON], default="hf", help="default: %(default)s")
+    command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
     help_text = "directory to write; with --format gguf also a file NAME.gguf"
     command.add_argument("--out", type=place, required=True, metavar="PATH", help=help_text)
     help_text = "precision of the weights (default: as they are stored)"
@@ -48,10 +44,6 @@ def add_export(name: str, commands: Any, text: str) -> None:
     command.add_argument("--quantize", choices=QUANTIZATIONS, help=help_text)
     help_text = "scores artifact whose figures the model card shows"
     command.add_argument("--scores", metavar="URI", help=help_text)
-    help_text = "upload the result to the Hugging Face hub, into a private repository"
-    command.add_argument("--push", metavar="HUB_ID", help=help_text)
-    help_text = "with --push: a repository that everybody sees"
-    command.add_argument("--public", action="store_true", help=help_text)
     add_recipe_options(command)
     command.add_argument("--tokenizer", metavar="URI", help="of a checkpoint: tokenizer artifact of its run")
     command.set_defaults(command=run_export)
@@ -61,20 +53,6 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model whole or not at all, and print its place."""
     _check(options)
     Stop().listen()  # so that a partial export is removed
-    if options.format == MEGATRON:
-        require_packages("encode")
-        from anadil.release.export.megatron import export_tokens
-
-        exported = export_tokens(options.uri, Path(options.out))
-        log.info("%s: %s", options.uri, human_bytes(exported.num_bytes))
-        print(exported.path)
-        return 0
-    hub_id = None
-    if options.push is not None:
-        require_packages("hub")
-        from anadil.release.export.hub import check_rights, push
-
-        hub_id = check_rights(options.push)
     registered = options.uri.startswith(REGISTERED)
     tracking = tracking_uri(load_recipe(options.recipe, options.set)) if registered else None
     source = find_model(options.uri, tracking=tracking)
@@ -88,8 +66,6 @@ def run_export(options: argparse.Namespace) -> int:
     )
     log.info("%s: %s", source.uri, human_bytes(exported.num_bytes))
     print(exported.path)
-    if hub_id:
-        log.info("%s", push(exported.folder, exported.names, hub_id, private=not options.public))
     return 0
 
 
@@ -97,21 +73,12 @@ def _check(options: argparse.Namespace) -> None:
     """Refuse options that contradict each other, and missing packages."""
     if "://" in options.out:
         raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
-    foreign = [name for name in ("precision", "scores", "push", "tokenizer") if getattr(options, name)]
-    if options.format == MEGATRON and foreign:
-        raise RecipeError(f"--{foreign[0]}: is of models, and --format {MEGATRON} writes tokens")
     if options.quantize and options.format != "gguf":
         raise RecipeError(f"--quantize {options.quantize}: only with --format gguf")
     if options.quantize and options.precision:
         raise RecipeError(
             f"--quantize {options.quantize} and --precision {options.precision}: give one of them"
         )
-    if options.push and options.out.endswith(".gguf"):
-        raise RecipeError(
-            f"--out {options.out}: with --push give a directory, which holds the model card and the base's licence too"
-        )
-    if options.public and not options.push:
-        raise RecipeError("--public: only with --push HUB_ID")
     if options.format == "gguf":
         require_packages("gguf")
     elif options.precision:

@@ -1,15 +1,12 @@
 """`anadil compare RUN RUN`: two runs side by side."""
 
 import argparse
-import logging
 from typing import Any
 
-from anadil.cli.options import add_output_option, place
+from anadil.cli.options import add_output_option
 from anadil.cli.output import print_json, print_lines
 from anadil.cli.runs.list import add_run_places
 from anadil.release.compare.comparison import compare
-
-log = logging.getLogger(__name__)
 
 RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
 
@@ -20,19 +17,15 @@ def add_compare(name: str, commands: Any, text: str) -> None:
     command.add_argument("a", metavar="A", help=RUN)
     command.add_argument("b", metavar="B", help="the other run")
     add_run_places(command)
-    help_text = "also write one page with curves and answers, which loads nothing from elsewhere"
-    command.add_argument("--out", type=place, metavar="PAGE.html", help=help_text)
     add_output_option(command)
     command.set_defaults(command=show_comparison)
 
 
 def show_comparison(options: argparse.Namespace) -> int:
-    """Print a comparison, and write its page."""
+    """Print a comparison."""
     result = compare(options.a, options.b, work=options.work, root=options.root)
-    if options.out:
-        log.info("wrote %s", result.save(options.out))
     if options.output == "json":
         print_json(result.to_dict())
     else:
-        print_lines(str(result).split("\n"))
+        print_lines(result.lines())
     return 0

@@ -9,8 +9,8 @@ from typing import Any
 from anadil.cli.options import add_output_option, place
 from anadil.cli.output import print_json
 from anadil.core.errors import RecipeError
-from anadil.release.notebook import text_table
 from anadil.release.runs import COLUMNS, NUMBERS, WORK, list_runs
+from anadil.release.text_table import text_table
 
 log = logging.getLogger(__name__)
 

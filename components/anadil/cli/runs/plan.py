@@ -1,8 +1,6 @@
 """`anadil plan`: what a run needs and costs, before a machine is rented."""
 
 import argparse
-import hashlib
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,16 +9,7 @@ from typing import Any
 
 import yaml
 
-from anadil.artifacts import storage
-from anadil.cli.calibrate.runs import (
-    MODULE,
-    RunSpec,
-    default_folder,
-    load_measurements,
-    measure_layouts,
-    read_logs,
-    run_spec,
-)
+from anadil.artifacts.uri import absolute
 from anadil.cli.options import (
     add_output_option,
     add_recipe_argument,
@@ -32,32 +21,21 @@ from anadil.cli.output import print_json, print_lines
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
-from anadil.launch.job import STAGE_LABEL
-from anadil.launch.kinds import PYTORCHJOB
-from anadil.launch.manifests.pod import Container, queue_labels, template
-from anadil.launch.manifests.training_jobs import pytorchjob
-from anadil.plan.calibration import calibrate, device_of
-from anadil.plan.from_recipe import possible_layout
-from anadil.plan.instances import CPU, LOCAL, Machine, machine, machines, this_machine
-from anadil.plan.layout import Layout
+from anadil.plan.budget import CheckpointPlan
+from anadil.plan.calibration import calibrate
+from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
+from anadil.plan.layout import Layout, possible_layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
-from anadil.plan.reliability import CheckpointPlan
-from anadil.plan.schema import Plan
 from anadil.plan.text_use import TextSize
-from anadil.plan.view.terminal import plan_lines
+from anadil.plan.view import plan_lines
 from anadil.preflight.memory import check_after, refusal_text
-from anadil.preflight.packages import require_packages
 from anadil.preflight.text_size import text_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.release.runs import find_run
 from anadil.runtime.job import named_files
 
 log = logging.getLogger(__name__)
-
-MAX_MEASURED = 3
-"""Most layouts that are measured; each takes a minute or so."""
-DEADLINE_S = 1_800
-"""Seconds of a measuring job, from its start."""
 
 
 def add_plan(name: str, commands: Any, text: str) -> None:
@@ -81,13 +59,8 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     )
     text = "plan the fastest layout that fits, and print its lines of the recipe"
     add("--best", action="store_true", help=text)
-    add("--page", type=Path, metavar="FILE", help="also write the plan as an HTML page")
-    text = "run some steps of the best layouts on this machine, and correct the speed by them"
-    add("--measure", action="store_true", help=text)
-    text = "write those runs as PyTorchJob manifests for a cluster instead"
-    add("--jobs", type=Path, metavar="DIR", help=text)
-    text = "correct the speed by the logs of those jobs"
-    add("--measured", type=Path, nargs="+", default=[], metavar="LOG", help=text)
+    text = "finished run, or its model artifact, whose tokens per second correct the predicted ones"
+    add("--measured", metavar="RUN", help=text)
     add_until_option(plan, "last stage that has to fit (default: %(default)s)")
     add_set_option(plan)
     add_output_option(plan)
@@ -113,14 +86,13 @@ def run_plan(options: argparse.Namespace) -> int:
     request = _request(options)
     result = choose_layout(request, best=options.best)
     _refuse_what_cannot_fit(request, result, options.prices)
-    if options.measure or options.jobs is not None or options.measured:
-        _measure(options, request, result)
-    if request.has_speed:
-        calibration = calibrate(load_measurements(default_folder()), request.machine, request.shape)
-        request = replace(request, calibration=calibration)
+    if options.measured:
+        uri = options.measured
+        if "/" not in uri:
+            uri = find_run(uri, root=request.recipe.storage.root).artifacts.get("model", uri)
+        measured = calibrate(absolute(uri), request.recipe, request.machine, request.shape)
+        request = replace(request, calibration=measured)
     plan = build_plan(request, result)
-    if options.page is not None:
-        _write_page(options.page, plan)
     settings: dict[str, object] = {}
     if options.best:
         every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
@@ -184,70 +156,6 @@ def _text(recipe: Recipe, tokens: Sequence[tuple[str, int]]) -> dict[str, TextSi
     return text
 
 
-def _measure(options: argparse.Namespace, request: PlanRequest, result: PlanResult) -> None:
-    """Take measurements from runs on this machine or from logs of jobs, or write such jobs."""
-    folder = default_folder()
-    if options.measured:
-        read_logs(options.measured, folder)
-        return
-    # The recipe's own layout where these machines can have it, then the fastest.
-    layout, changed = possible_layout(request.recipe, request.machine, request.nodes)
-    outcome = [] if result.search is None else [*result.search.best, *result.search.frontier[::-1]]
-    layouts = dict.fromkeys([*([] if changed else [layout]), *(each.layout for each in outcome)])
-    device = device_of(request.machine)
-    specs = [
-        run_spec(each, request.recipe, request.shape, request.work, device)
-        for each in [each for each in layouts if request.fits(each)][:MAX_MEASURED]
-    ]
-    if options.jobs is None:
-        require_packages("pretrain", "--measure trains for some steps")
-        measure_layouts(specs, request.machine, folder)
-        return
-    options.jobs.mkdir(parents=True, exist_ok=True)
-    for job in job_manifests(specs, request.machine, request.nodes, request.recipe.image_of("pretrain")):
-        path = options.jobs / f"{job['metadata']['name']}.yaml"
-        path.write_text(yaml.safe_dump(job, sort_keys=False), encoding="utf-8")
-        log.info(
-            "%s: apply it, wait for its end, save its log; then: anadil plan RECIPE --measured LOG", path
-        )
-
-
-def job_manifests(specs: Sequence[RunSpec], machine: Machine, nodes: int, image: str) -> list[dict[str, Any]]:
-    """PyTorchJobs that measure layouts, each on all devices of some machines.
-
-    Apply one, wait for it, then the next: without a gang scheduler two jobs may each get half of the machines.
-    """
-    for layout in (spec.layout for spec in specs):
-        if layout.devices != nodes * machine.devices:
-            raise RecipeError(
-                f"{layout.name()} takes {counted(layout.devices, 'device')}, {nodes} x {machine.name} have "
-                f"{nodes * machine.devices}; change the layout or cluster.nodes"
-            )
-    return [_job(spec, machine, nodes, image) for spec in specs]
-
-
-def _job(spec: RunSpec, machine: Machine, nodes: int, image: str) -> dict[str, Any]:
-    argument = spec.as_json()
-    identity = json.dumps([argument, machine.name, nodes, image])
-    name = f"anadil-measure-{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
-    labels = {"app.kubernetes.io/name": "anadil", STAGE_LABEL: "measure", "app.kubernetes.io/instance": name}
-    # The model is made at random, so a job reads no data and needs no rights.
-    needless: dict[str, object] = {"volumes": (), "secrets": {}, "service_account": None}
-    cluster = spec.recipe.cluster.model_copy(update=needless)
-    # torchrun takes where to meet and how many processes from the environment.
-    command = ("python", "-m", "torch.distributed.run", "-m", MODULE)
-    container = Container(name=PYTORCHJOB.container, image=image, command=command, arguments=(argument,))
-    namespace = {"namespace": cluster.namespace} if cluster.namespace else {}
-    return pytorchjob(
-        {"name": name, **namespace, "labels": labels | queue_labels(cluster)},
-        template(
-            container, cluster, labels, machine=machine, nodes=nodes,
-            devices=0 if machine.device == CPU else machine.devices,
-        ),
-        nodes=nodes, processes=machine.devices, restarts=0, deadline_s=DEADLINE_S,
-    )  # fmt: skip
-
-
 def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Path | None) -> None:
     layout, changed = possible_layout(request.recipe, request.machine, request.nodes)
     if not request.fits(result.layout):
@@ -309,11 +217,3 @@ def recipe_lines(settings: Mapping[str, object]) -> list[str]:
             table = table.setdefault(parent, {})
         table[last] = value
     return yaml.safe_dump(tables, sort_keys=False).splitlines()
-
-
-def _write_page(path: Path, plan: Plan) -> None:
-    require_packages("report", "--page makes a page")
-    from anadil.report.plan_page import render_plan
-
-    storage.store(str(path)).write(str(path), render_plan(plan).encode())
-    log.info("page: %s", path)

@@ -9,7 +9,7 @@ from typing import Any
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
 from anadil.cli.output import print_json, print_table
-from anadil.core.format import counted
+from anadil.core.errors import RecipeError
 
 log = logging.getLogger(__name__)
 
@@ -25,13 +25,6 @@ def add_recipe(name: str, commands: Any, text: str) -> None:
     copy.add_argument("name", metavar="NAME", help="name of the shipped recipe")
     copy.add_argument("file", metavar="FILE", type=Path, help="file to write, which must not exist")
     copy.set_defaults(command=_recipe_copy)
-    imported = verbs.add_parser(
-        "import", help="make a recipe of the settings of axolotl, LLaMA-Factory or TRL"
-    )
-    text = "YAML file of axolotl or LLaMA-Factory, or a command in quotes: 'trl sft --lora_r 16 ...'"
-    imported.add_argument("settings", metavar="SETTINGS", help=text)
-    imported.add_argument("file", metavar="FILE", type=Path, help="file to write, which must not exist")
-    imported.set_defaults(command=_recipe_import)
     show = verbs.add_parser("show", help="print a recipe with every default filled in")
     add_recipe_argument(show)
     add_set_option(show)
@@ -56,41 +49,13 @@ def _recipe_copy(options: argparse.Namespace) -> int:
     from anadil.recipe.load import find_recipe
 
     source = find_recipe(options.name)
-    _refuse_existing(options.file)
+    if options.file.exists():
+        raise RecipeError(f"{options.file}: exists already; choose another name or remove it")
     options.file.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(source, options.file)
     log.info("%s written; edit it, then run: anadil recipe check %s", options.file, options.file)
     print(options.file)
     return 0
-
-
-def _recipe_import(options: argparse.Namespace) -> int:
-    from anadil.recipe.import_recipe import import_recipe, recipe_text
-    from anadil.recipe.peer_settings import read_peer
-
-    _refuse_existing(options.file)
-    made = import_recipe(read_peer(options.settings))
-    options.file.parent.mkdir(parents=True, exist_ok=True)
-    options.file.write_text(recipe_text(made, options.settings), encoding="utf-8")
-    print(f"{options.file}: {counted(len(made.taken), 'key')} from settings of {made.settings.program}")
-    lists = {
-        "lost, for nothing here does it": [f"{name}: {why}" for name, why in made.lost.items()],
-        "decided by the program": [f"{name}: {why}" for name, why in made.decided.items()],
-        "not needed": [", ".join(made.idle)] if made.idle else [],
-        "asked for before a run": made.needed,
-    }
-    for title, lines in lists.items():
-        if lines:
-            print(f"{title}:")
-            print("".join(f"  {line}\n" for line in lines), end="")
-    return 0
-
-
-def _refuse_existing(file: Path) -> None:
-    from anadil.core.errors import RecipeError
-
-    if file.exists():
-        raise RecipeError(f"{file}: exists already; choose another name or remove it")
 
 
 def _recipe_show(options: argparse.Namespace) -> int:

@@ -86,7 +86,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     work, stages = work_of(options), stages_until(options.until)
     _check(recipe, stages, work, options)
     work.mkdir(parents=True, exist_ok=True)
-    from anadil.plan.plan_file import plan_as_file
+    from anadil.plan.plan import plan_as_file
     from anadil.preflight.text_size import text_of
     from anadil.runtime.flow import flow_of
     from anadil_pipelines.laptop import run_here

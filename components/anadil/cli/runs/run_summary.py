@@ -15,11 +15,12 @@ from anadil.core.format import DASH, human_figure, human_percent, number, one_li
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.release.notebook import text_table
+from anadil.release.text_table import text_table
 from anadil.report.read import Json, field, table_of
 from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
-from anadil.runtime.tracking_spool import WANDB_STATE, tracker_address
+from anadil.runtime.trackers import STATE
+from anadil.runtime.tracking_spool import tracker_address
 
 WIDTH = 100
 PORT = 5000
@@ -87,13 +88,13 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
 def _wandb_lines(spool: Path | None) -> Iterator[str]:
     """The run's page in W&B; of a run that was tracked offline, the command that sends it."""
     try:
-        state = table_of(json.loads((spool / WANDB_STATE).read_text(encoding="utf-8")) if spool else {})
+        state = table_of(json.loads((spool / STATE).read_text(encoding="utf-8")) if spool else {})
     except (OSError, ValueError):
         return
     if state.get("page"):
         yield f"tracking: {state['page']}"
-    elif state.get("folder"):
-        yield f"tracking: wandb sync {shlex.quote(str(state['folder']))}"
+    elif state.get("files"):
+        yield f"tracking: wandb sync {shlex.quote(str(state['files']))}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:

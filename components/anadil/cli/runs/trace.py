@@ -22,7 +22,6 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     command.add_argument("--document", nargs="+", action="extend", default=[], metavar="ID|URL|FILE", help=help_text)  # fmt: skip
     help_text = "further storage root to search for artifacts"
     command.add_argument("--root", nargs="+", action="extend", default=[], metavar="URI", help=help_text)
-    command.add_argument("--out", type=place, metavar="PAGE.html", help="also write a page")
     help_text = "also write a public summary of the training content, by the template of the EU's AI Office"
     command.add_argument("--summary", type=place, metavar="FILE.md", help=help_text)
     help_text = "write the summary of a small or medium enterprise, which lists fewer domains"
@@ -39,17 +38,14 @@ def trace(options: argparse.Namespace) -> int:
     from anadil.preflight.packages import require_packages
 
     require_packages("clean")
-    from anadil.release.trace import lineage as tracing
-    from anadil.release.trace.page import trace_lines, trace_page
+    from anadil.release.trace.lineage import trace as follow
     from anadil.release.trace.training_summary import training_summary
 
-    result = tracing.trace(options.model, roots=options.root, documents=options.document)
+    result = follow(options.model, roots=options.root, documents=options.document)
     if options.output == "json":
         print_json(result.as_json())
     else:
-        print_lines(trace_lines(result))
-    if options.out:
-        LocalStore().write(options.out, trace_page(result).encode(errors="replace"))
+        print_lines(result.lines())
     if options.summary:
         text = training_summary(result, is_sme=options.sme)
         LocalStore().write(options.summary, text.encode(errors="replace"))

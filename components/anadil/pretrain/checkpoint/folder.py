@@ -21,16 +21,18 @@ from anadil.core.stages import STAGES
 from anadil.model.process_group import FAILURES, Group
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import (
+    METADATA,
     Staging,
     Tensors,
     VerifiedCheckpoint,
     failure,
+    read_metadata,
     read_tensors,
+    refuse_hostile,
     write_tensors,
 )
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
-from anadil.pretrain.checkpoint.safe_metadata import METADATA, read_metadata, refuse_hostile
-from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.state import State
 from anadil.runtime import prometheus
 from anadil.runtime.cache_key import origin_changes

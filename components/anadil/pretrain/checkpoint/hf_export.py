@@ -1,6 +1,9 @@
 """A checkpoint as a Hugging Face model directory, without the nodes that trained it."""
 
+import json
+import logging
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +12,18 @@ import torch
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
+from anadil.core.json_text import write_indented
 from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import save_settings
-from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.model.weight_writer import SHARD_BYTES, TensorLayout, write_weights
+from anadil.model.safetensors_files import SHARD_BYTES, SafetensorsFiles, TensorLayout, write_weights
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_tensors
-from anadil.pretrain.checkpoint.generation_settings import clean_generation_settings
-from anadil.pretrain.checkpoint.safe_metadata import read_metadata
+from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata, read_tensors
+from anadil.pretrain.embedding_init import embedding_map
 from anadil.pretrain.state import State
+
+log = logging.getLogger(__name__)
 
 
 def open_checkpoint(path: Path) -> VerifiedCheckpoint:
@@ -135,3 +139,51 @@ def _write_config(
     config.tie_word_embeddings = outputs not in tensors
     config.dtype = dtype or tensors[inputs].properties.dtype
     save_settings(base, out, config, tokenizer)
+
+
+FILE, MAP = "generation_config.json", "embedding_map.json"
+LISTED = ("suppress_tokens", "begin_suppress_tokens")
+"""Ids, each for itself."""
+SINGLE = ("forced_bos_token_id", "forced_eos_token_id", "decoder_start_token_id")
+SEQUENCES = ("bad_words_ids", "force_words_ids")
+"""Lists of ids, or of such lists."""
+ID_AT = {"forced_decoder_ids": 1, "sequence_bias": 0}
+"""Pairs of a place and an id; pairs of ids and a number. Source: transformers' GenerationConfig."""
+SAMPLING = ("do_sample", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
+    """Remove settings that name tokens by ids that they no longer have from the generation_config.json in `folder`."""
+    # Ids are not renumbered: what the base wrote with one token, a new vocabulary writes with others.
+    file = folder / FILE
+    settings: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
+    sampling = ", ".join(f"{key} {settings[key]}" for key in SAMPLING if settings.get(key) is not None)
+    if sampling:
+        log.info("%s: the base's sampling is kept: %s", FILE, sampling)
+    rows = embedding_map(tokenizer) if (tokenizer / MAP).is_file() else None
+    if rows is None:
+        return
+    same = {index for index, row in enumerate(rows) if row == [index]}
+    valid = {key: _valid(key, value, same) for key, value in settings.items()}
+    lost = sorted(key for key in valid if valid[key] != settings[key])
+    if lost:
+        log.warning(
+            "%s: %s named tokens by ids that they no longer have; these are removed", FILE, ", ".join(lost)
+        )
+    valid = {key: value for key, value in valid.items() if value not in (None, [])}
+    write_indented(file, valid, 2)
+
+
+def _valid(key: str, value: object, same: AbstractSet[int]) -> object:
+    """Return the value of a key without the ids of other tokens, and the lists that hold one."""
+    if key in SINGLE:
+        return value if _are(value, same) else None
+    if key in (*LISTED, *SEQUENCES) and isinstance(value, list):
+        return [each for each in value if _are(each, same)]
+    if key in ID_AT and isinstance(value, list):
+        return [pair for pair in value if _are(pair[ID_AT[key]], same)]
+    return value
+
+
+def _are(ids: object, same: AbstractSet[int]) -> bool:
+    return all(_are(each, same) for each in ids) if isinstance(ids, list) else ids in same

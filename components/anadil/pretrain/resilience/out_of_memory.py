@@ -20,9 +20,9 @@ from torch import distributed as dist
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.format import human_bytes
 from anadil.model.process_group import Group
-from anadil.plan.from_recipe import hardest, layout_of, work_of
 from anadil.plan.instances import this_machine
-from anadil.plan.memory_limit import layout_fit
+from anadil.plan.layout import hardest, layout_of, work_of
+from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import trained_shape
 from anadil.plan.search import nearest
 from anadil.recipe.sections import Recipe

@@ -15,7 +15,7 @@ from torch import distributed as dist
 from anadil.core.errors import IntegrityError
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.parallel.ddp import local_part
+from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.trainer import Step
 

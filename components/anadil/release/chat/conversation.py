@@ -16,9 +16,9 @@ from anadil.evaluate.models import load_for_scoring
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import TEMPERATURE, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text, load_tokenizer
-from anadil.plan.evaluating import evaluate_memory
 from anadil.plan.instances import CPU, this_machine
 from anadil.plan.model_shape import NotPlannedError, shape_from
+from anadil.plan.stage_memory import evaluate_memory
 from anadil.release.model_source import find_model
 
 log = logging.getLogger(__name__)

@@ -1,29 +1,26 @@
-"""The comparison of two runs: recipes, scores, curves, answers, time and cost, and its limits."""
+"""The comparison of two runs: recipes, scores with paired intervals, and its limits."""
 
 import json
-import math
-from collections.abc import Mapping
-from dataclasses import asdict
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts import local_directory, storage
-from anadil.core.errors import RecipeError
-from anadil.core.format import human_figure, number
+from anadil.core.format import DASH, human_figure, human_percent, one_line
 from anadil.core.log import masked
-from anadil.core.stages import FLOW
-from anadil.release.compare.compared_runs import ComparedRuns, CostPair, Curve, Curves, RecipeChange
-from anadil.release.compare.page import render_comparison, side_by_side
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
 from anadil.release.compare.score_pairs import ScorePair, Text, score_pairs, text_of
-from anadil.release.compare.tables import notebook_html, terminal_lines
 from anadil.release.runs import WORK
-from anadil.report.cost_view import StageCost, stage_costs
-from anadil.report.read import Json, field, series
+from anadil.release.text_table import text_table
+from anadil.report.read import Json, field
 from anadil.report.verdict import candidates_of, gate_verdict
-from anadil.runtime.flow import Step
 from anadil.text.metrics import SURE_DOCUMENTS
 
+WIDTH = 110
+MAX_VALUE = 60
+COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
+NUMBERS = (2, 3, 4, 5, 6)
 DECIDING = (
     ("adapted", "bits_per_byte", "held-out text"),
     ("merged", "bits_per_byte", "held-out text"),
@@ -34,10 +31,31 @@ PLACES = ("storage.", "tracking.", "cluster.", "report.")
 """Sections of a recipe that decide no result."""
 
 
-class Comparison(ComparedRuns):
-    """Result of `compare`; a notebook shows it, `save` writes its page."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeChange:
+    """A key whose value differs."""
 
-    __slots__ = ()
+    key: str
+    a: object
+    b: object
+    decides: bool
+    """A stage's result depends on it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """Differences between two runs."""
+
+    a: RunFacts
+    b: RunFacts
+    text: Text
+    recipe: tuple[RecipeChange, ...]
+    same: dict[str, bool]
+    scores: tuple[ScorePair, ...]
+    verdict: tuple[str, ...]
+    """Sentences: which run is better, and how certain that is."""
+    notes: tuple[str, ...]
+    """Limits of the comparison: what cannot be compared, and why."""
 
     def to_dict(self) -> dict[str, Any]:
         """Fields as JSON has them."""
@@ -53,33 +71,28 @@ class Comparison(ComparedRuns):
                 asdict(each) | {"difference": each.difference, "clear": each.clear, "unsure": each.unsure, "better": each.better}
                 for each in self.scores
             ],
-            "curves": [asdict(each) for each in self.curves],
-            "answers": side_by_side(self.a, self.b),
-            "costs": [asdict(each) for each in self.costs],
         }  # fmt: skip
 
-    def page(self) -> str:
-        """Render one self-contained HTML page."""
-        return render_comparison(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write the page.
-
-        Raises:
-            RecipeError: A directory is there.
-        """
-        path = Path(path)
-        if path.is_dir():
-            raise RecipeError(f"{path}: is a directory; give the name of a file, such as {path}/compare.html")
-        local_directory.check_directory(path.parent, "--out")
-        storage.LocalStore().write(str(path), self.page().encode(errors="replace"))
-        return path
-
-    def __str__(self) -> str:
-        return "\n".join(terminal_lines(self))
-
-    def _repr_html_(self) -> str:
-        return notebook_html(self, self.page())
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a terminal."""
+        yield f"A: {self.a.label}"
+        yield f"B: {self.b.label}"
+        for text in (*self.verdict, *self.notes):
+            yield from ("", *textwrap.wrap(text, WIDTH))
+        if self.recipe:
+            yield from ("", "Recipe")
+            for each in self.recipe:
+                idle = "" if each.decides else " (decides no result)"
+                yield f"{each.key}{idle}: {_value(each.a)} -> {_value(each.b)}"
+        else:
+            both = self.a.recipe and self.b.recipe
+            yield from ("", "Recipe: no key differs." if both else "Recipe: not kept by a run.")
+        rows = [_cells(pair) for pair in self.scores if pair.difference != 0]
+        if rows:
+            yield from ("", "Scores")
+            yield from text_table(COLUMNS, rows, NUMBERS)
+        if same := len(self.scores) - len(rows):
+            yield f"{same} further figures are the same in both."
 
 
 def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None = None) -> Comparison:
@@ -90,24 +103,9 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
         b: The other one; differences are B minus A.
         work: Work directory whose runs have ids.
         root: Store whose runs have ids.
-
-    Raises:
-        DataError: There is no such run, or nothing of it is there.
-        IntegrityError: A file of it differs from its manifest.
-        RecipeError: A name begins the ids of several runs.
-
-    Example:
-        >>> anadil.compare("anadil-work", "s3://bucket/scores/0a1b").save("compare.html")  # doctest: +SKIP
     """
     first, second = (find_facts(name, work, root) for name in (a, b))
     text, pairs = text_of(first, second), tuple(score_pairs(first, second))
-    tokenizers = [run.digests.get("tokenizer") for run in (first, second)]
-    same = bool(tokenizers[0]) and tokenizers[0] == tokenizers[1]
-    stages = (
-        _pretraining(first, second, same_tokenizer=same),
-        _finetuning(first, second, same_tokenizer=same),
-    )
-    curves = tuple(each for each in stages if each.lines or each.why_not)
     common = [word for word in WORDS if word in first.digests and word in second.digests and word != "report"]
     return Comparison(
         a=first,
@@ -116,10 +114,8 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
         recipe=_changes(first.recipe, second.recipe),
         same={word: first.digests[word] == second.digests[word] for word in common},
         scores=pairs,
-        curves=curves,
-        costs=_costs(first, second),
         verdict=_verdict(pairs),
-        notes=_notes(first, second, text, curves),
+        notes=_notes(first, second, text),
     )
 
 
@@ -137,66 +133,6 @@ def _changes(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[RecipeCh
         if a and b and a.get(key) != b.get(key)
     ]
     return tuple(sorted(changes, key=lambda each: not each.decides))
-
-
-def _curve(name: str, points: tuple[tuple[float, float], ...], *, validation: bool = False) -> Curve:
-    label = f"{name.upper()}{' validation' if validation else ''}"
-    return Curve(label=label, run=name, validation=validation, points=points)
-
-
-def _pretraining(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
-    """Training and validation in bits per byte: nats per token of different tokenizers have no common axis."""
-    # Bytes per token of the held-out text turn one into the other; the training text has nearly the same.
-    sizes = [number(field(candidates_of(run.scores).get("adapted", {}), "bytes_per_token")) for run in (a, b)]
-    curves: list[Curve] = []
-    for name, run, size in (("a", a, sizes[0]), ("b", b, sizes[1])):
-        loss = series(run.training, "loss")
-        if size and all(sizes):
-            loss = tuple((step, nats / math.log(2) / size) for step, nats in loss)
-            curves.append(_curve(name, loss))
-            curves.append(_curve(name, series(run.training, "validation_bits_per_byte"), validation=True))
-        else:
-            curves.append(_curve(name, loss))
-    drawn, unit, why = tuple(line for line in curves if line.points), "bits per byte", ""
-    if not all(sizes):
-        unit = "nats per token"
-        if drawn and not same_tokenizer:
-            why = "the tokenizers differ and a run has no scores that say how many bytes its tokens have"
-    return Curves(stage="Continued pre-training", unit=unit, lines=() if why else drawn, why_not=why)
-
-
-def _finetuning(a: RunFacts, b: RunFacts, *, same_tokenizer: bool) -> Curves:
-    curves = [
-        _curve(name, series(run.finetuning, key), validation=key.startswith("validation"))
-        for name, run in (("a", a), ("b", b))
-        for key in ("loss", "validation_loss")
-    ]
-    drawn, why = tuple(line for line in curves if line.points), ""
-    if not same_tokenizer and {line.run for line in drawn} == {"a", "b"}:
-        why = "the tokenizers differ, and nats per token of one are not those of the other"
-    return Curves(stage="Finetuning", unit="nats per token", lines=() if why else drawn, why_not=why)
-
-
-def _costs(a: RunFacts, b: RunFacts) -> tuple[CostPair, ...]:
-    def costs_of(run: RunFacts) -> dict[str, StageCost]:
-        summaries = {"model": run.training_summary, "adapter": run.finetuning_summary}
-        return {each.name: each for each in stage_costs(run.manifests, summaries)}
-
-    first, second = costs_of(a), costs_of(b)
-    pairs = []
-    steps = [Step.named(name) for name in dict.fromkeys([*first, *second])]
-    for step in sorted(steps, key=lambda each: FLOW.index(each.stage)):
-        one, other = first.get(step.name), second.get(step.name)
-        manifests = [run.manifests.get(step.writes) for run in (a, b)]
-        digests = [manifest.whole_digest if manifest else "" for manifest in manifests]
-        pairs.append(
-            CostPair(
-                stage=step.name, a_seconds=one.seconds if one else None, b_seconds=other.seconds if other else None,
-                a_dollars=one.dollars if one else None, b_dollars=other.dollars if other else None,
-                shared=bool(one and other and digests[0] == digests[1]),
-            )
-        )  # fmt: skip
-    return tuple(each for each in pairs if each.a_seconds is not None or each.b_seconds is not None)
 
 
 def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
@@ -219,7 +155,7 @@ def _verdict(pairs: tuple[ScorePair, ...]) -> tuple[str, ...]:
     return tuple(sentences)
 
 
-def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> tuple[str, ...]:
+def _notes(a: RunFacts, b: RunFacts, text: Text) -> tuple[str, ...]:
     runs = (("A", a), ("B", b))
     notes = [f"{name}: {gate_verdict(run.scores)}" for name, run in runs if run.scores]
     notes += [note for name, run in runs if (note := _missing(name, run))]
@@ -250,12 +186,6 @@ def _notes(a: RunFacts, b: RunFacts, text: Text, curves: tuple[Curves, ...]) -> 
     ]  # fmt: skip
     if once := sum(seen[0][key] != seen[1][key] for key in seen[0].keys() & seen[1].keys()):
         notes.append(f"Only one run saw {once} of the questions in training; no interval counts them.")
-    steps = [
-        [run.recipe.get(f"pretrain.{key}") for key in ("batch_size", "sequence_length")] for run in (a, b)
-    ]
-    if steps[0] != steps[1] and curves:
-        notes.append("A step of A and one of B hold different numbers of tokens.")
-    notes += [f"{each.stage}: no common axis, because {each.why_not}." for each in curves if each.why_not]
     return tuple(notes)
 
 
@@ -270,3 +200,31 @@ def _about(run: RunFacts) -> Json:
     listed = run.run.to_dict() if run.run else None
     artifacts = {word: {"uri": run.uris.get(word), "sha256": digest} for word, digest in run.digests.items()}
     return {"name": run.name, "label": run.label, "run": listed, "artifacts": artifacts}
+
+
+def _value(value: object) -> str:
+    """A value of a recipe on one line."""
+    return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_VALUE)
+
+
+def _cells(pair: ScorePair) -> tuple[str, ...]:
+    """Cells under `COLUMNS`; the interval is that of the difference, or without one that of each run."""
+    say = human_percent if pair.share else human_figure
+    difference, interval, better = DASH, "", ""
+    if pair.difference is not None:
+        sign = "+" if pair.difference > 0 else ""
+        difference = (
+            f"{pair.difference * 100:+.3g} points" if pair.share else f"{sign}{human_figure(pair.difference)}"
+        )
+        better = "same" if pair.difference == 0 else "not clear"
+    if pair.why_not:
+        better = f"not comparable: {pair.why_not}"
+    elif pair.low is not None and pair.high is not None:
+        interval = "0" if pair.low == pair.high == 0 else f"{pair.low:+.4f} to {pair.high:+.4f}"
+    elif pair.a_interval and pair.b_interval:
+        a, b = (" to ".join(map(say, ends)) for ends in (pair.a_interval, pair.b_interval))
+        interval = f"A {a}, B {b}"
+    if pair.better:
+        better = f"{pair.better.upper()}{', unsure' if pair.unsure else ''}"
+    num = "" if pair.num_documents is None else human_figure(pair.num_documents)
+    return (pair.candidate, pair.name, say(pair.a), say(pair.b), difference, interval, num, better)

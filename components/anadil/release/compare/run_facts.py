@@ -1,4 +1,4 @@
-"""Facts of a run to compare: recipe, artifacts, scores and curves, by any name of the run.
+"""Facts of a run to compare: recipe, artifacts and scores, by any name of the run.
 
 Only small files are read, each verified against its manifest; no weights are fetched.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.find import artifacts_below, read_table, read_verified, root_of
+from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
@@ -43,10 +43,6 @@ class RunFacts:
     recipe: dict[str, object]
     """Every key by its path, such as `pretrain.batch_size`."""
     scores: Json
-    training: list[Json]
-    training_summary: Json
-    finetuning: list[Json]
-    finetuning_summary: Json
 
     @property
     def label(self) -> str:
@@ -134,20 +130,11 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         origin = manifests[word].origin if word in manifests and word != "report" else {}
         digests = {each: origin[f"input {each}"] for each in _inputs(origin)} | digests
 
-    def lines(word: str) -> list[Json]:
-        if word not in manifests or "training.jsonl" not in manifests[word].files:
-            return []
-        content = read_verified(uris[word], manifests[word], "training.jsonl")
-        return [table_of(json.loads(line)) for line in content.split(b"\n") if line]
-
-    def table(word: str, file: str) -> Json:
-        return read_table(uris[word], manifests[word], file) if word in manifests else {}
-
+    scores = read_table(uris["scores"], manifests["scores"], "scores.json") if "scores" in manifests else {}
+    recipe = recipe_of(run.place, run.id) if run else {}
     return RunFacts(
         name=name, run=run, uris={word: uris[word] for word in manifests}, manifests=manifests, digests=digests,
-        recipe=flat((recipe_of(run.place, run.id) if run else {}) or latest.recipe), scores=table("scores", "scores.json"),
-        training=lines("model"), training_summary=table("model", "training.json"),
-        finetuning=lines("adapter"), finetuning_summary=table("adapter", "training.json"),
+        recipe=flat(recipe or latest.recipe), scores=scores,
     )  # fmt: skip
 
 

@@ -130,20 +130,15 @@ def _experiment(registry: Registry, name: str, root: str) -> str:
 
 @contextlib.contextmanager
 def undone_on_failure() -> Iterator[Undo]:
-    """A list of functions that undo each step of the block; called if the block fails."""
+    """A list of functions that undo each step of the block; called, last first, if the block fails."""
     undo: Undo = []
     try:
         yield undo
     except BaseException:
-        take_back(undo)
+        while undo:
+            with contextlib.suppress(Exception):  # a step stays if nobody answers
+                undo.pop()()
         raise
-
-
-def take_back(undo: Undo) -> None:
-    """Undo, last first; a step stays if nobody answers."""
-    while undo:
-        with contextlib.suppress(Exception):
-            undo.pop()()
 
 
 def _run_of(registry: Registry, model: Promotable) -> str | None:

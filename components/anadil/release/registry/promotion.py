@@ -2,7 +2,6 @@
 
 import datetime as dt
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,10 +18,8 @@ from anadil.release.registry.mlflow_metadata import (
     description_of,
     source_of,
     tags_of,
-    take_back,
     undone_on_failure,
 )
-from anadil.release.registry.promotion_lock import exclusive
 from anadil.runtime.champion import ALIAS
 
 log = logging.getLogger(__name__)
@@ -35,8 +32,6 @@ PROMOTED_TAG = "anadil.promoted"
 LEFT_TAG = "anadil.rolled_back"
 LINKS_TAG = "mlflow.modelVersions"
 """Tag of a logged model: the versions made from it. Source: mlflow 3.17, utils/mlflow_tags.py."""
-
-Check = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,34 +62,28 @@ def promote(
         experiment: Experiment of a run that is made for a model without one.
         began_with: Champion that a retraining began with; another one now is refused.
     """
-    # Files are read before the lock, which others wait for.
     tags, description = tags_of(model), description_of(model)
-    with registry_errors(registry.uri), undone_on_failure() as placed:
-        champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=True)
+    with registry_errors(registry.uri), undone_on_failure() as undo:
+        before = registry.by_alias(name, ALIAS)
+        champion = _usable(before, model, alias)
         _refuse_another(name, champion, model, began_with)
-        source = None
-        if _same(registry, name, model) is None:
-            source = source_of(registry, model, experiment, placed)
-        with exclusive(registry, name) as check, undone_on_failure() as written:
-            champion = _usable(registry.by_alias(name, ALIAS), model, alias, whole=False)
-            # Again, since the alias may have moved while files were read or the lease was waited for.
-            _refuse_another(name, champion, model, began_with)
-            version = _same(registry, name, model)
-            left = _left(champion, version)
-            chosen = alias or (CHALLENGER if left else target_alias(champion, model))
-            if version is None:
-                source = source or source_of(registry, model, experiment, placed)
-                version = _create(registry, name, source, tags, description, written, check)
-            else:
-                take_back(placed)  # another has just promoted the same bytes
-            if champion and chosen == ALIAS and not model.was_compared_with(champion.digest):
-                log.warning(
-                    "%s version %s, which is replaced, was not compared with; evaluate again for that",
-                    name,
-                    champion.version,
-                )
-            done = _move(registry, version, chosen, champion, written, check)
-            return done if alias else replace(done, rolled_back=left)
+        version = _same(registry, name, model)
+        left = _left(champion, version)
+        chosen = alias or (CHALLENGER if left else target_alias(champion, model))
+        if version is None:
+            source = source_of(registry, model, experiment, undo)
+            version = _create(registry, name, source, tags, description, undo)
+        if champion and chosen == ALIAS and not model.was_compared_with(champion.digest):
+            log.warning(
+                "%s version %s, which is replaced, was not compared with; evaluate again for that",
+                name,
+                champion.version,
+            )
+        # Bytes were read meanwhile.
+        if registry.number(name, ALIAS) != (before.version if before else ""):
+            raise RetryableError(f"{name}: another promotion moved the aliases; look, and run again")
+        done = _move(registry, version, chosen, champion, undo)
+        return done if alias else replace(done, rolled_back=left)
 
 
 def target_alias(champion: RegisteredModel | None, model: Promotable) -> str:
@@ -127,11 +116,11 @@ def roll_back(registry: Registry, name: str) -> Promotion:
             raise DataError(f"{name}@{PREVIOUS}: no earlier version to roll back to; {registry.known(name)}")
         _verify(previous, whole=True)
         left = champion.version if champion else ""
-        with exclusive(registry, name) as check, undone_on_failure() as written:
+        with undone_on_failure() as undo:
             if _pair(registry, name) != before:
                 raise RetryableError(f"{name}: another promotion moved the aliases; look, and run again")
-            _point(registry, name, PREVIOUS, left, written, check)
-            _point(registry, name, ALIAS, previous.version, written, check)
+            _point(registry, name, PREVIOUS, left, undo)
+            _point(registry, name, ALIAS, previous.version, undo)
             if left:
                 registry.client.set_model_version_tag(name, left, LEFT_TAG, _now())
     return Promotion(name=name, version=previous.version, alias=ALIAS, previous=left)
@@ -151,15 +140,13 @@ def _same(registry: Registry, name: str, model: Promotable) -> RegisteredModel |
     return None
 
 
-def _usable(
-    champion: RegisteredModel | None, model: Promotable, alias: str | None, *, whole: bool
-) -> RegisteredModel | None:
+def _usable(champion: RegisteredModel | None, model: Promotable, alias: str | None) -> RegisteredModel | None:
     """The champion, if its bytes are those that were promoted; one that is not may only be replaced by name."""
     # One that somebody else has registered has no digest, and is taken as it is.
     if champion is None or not champion.digest or champion.digest == model.manifest.digest:
         return champion
     try:
-        _verify(champion, whole=whole and alias is None)
+        _verify(champion, whole=alias is None)
     except (IntegrityError, DataError, OSError) as error:
         if alias is None:
             raise IntegrityError(
@@ -211,11 +198,10 @@ def _verify(version: RegisteredModel, *, whole: bool) -> None:
 
 
 def _create(
-    registry: Registry, name: str, source: Source, tags: dict[str, str], description: str, undo: Undo, check: Check
+    registry: Registry, name: str, source: Source, tags: dict[str, str], description: str, undo: Undo
 ) -> RegisteredModel:  # fmt: skip
     """A version, and the registered model if it is the first."""
     client = registry.client
-    check()
     if registry.model(name) is None:
         undo.append(lambda: client.delete_registered_model(name))
         client.create_registered_model(name, description="Models that passed their gate, by anadil promote.")
@@ -239,7 +225,7 @@ def _create(
 
 
 def _move(
-    registry: Registry, version: RegisteredModel, alias: str, champion: RegisteredModel | None, undo: Undo, check: Check
+    registry: Registry, version: RegisteredModel, alias: str, champion: RegisteredModel | None, undo: Undo
 ) -> Promotion:  # fmt: skip
     """Set the alias, and `previous` to the champion before."""
     # `previous` first, so that a crash between the two loses neither.
@@ -247,16 +233,16 @@ def _move(
     if alias == ALIAS and champion and champion.version != version.version:
         left = champion.version
         client.set_model_version_tag(name, version.version, REPLACED_TAG, left)
-        _point(registry, name, PREVIOUS, left, undo, check)
+        _point(registry, name, PREVIOUS, left, undo)
     client.set_model_version_tag(name, version.version, PROMOTED_TAG, _now())
-    _point(registry, name, alias, version.version, undo, check)
+    _point(registry, name, alias, version.version, undo)
     if alias == ALIAS and registry.number(name, CHALLENGER) == version.version:
-        _point(registry, name, CHALLENGER, "", undo, check)
+        _point(registry, name, CHALLENGER, "", undo)
     log.info("%s version %s: %s", name, version.version, version.uri)
     return Promotion(name=name, version=version.version, alias=alias, previous=left)
 
 
-def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo, check: Check) -> None:
+def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo) -> None:
     """Point an alias to a version; an empty number deletes the alias."""
 
     def write(number: str) -> None:
@@ -266,7 +252,6 @@ def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo, c
             registry.client.delete_registered_model_alias(name, alias)
 
     before = registry.number(name, alias)
-    check()
     undo.append(lambda: write(before))
     write(number)
 

@@ -6,17 +6,20 @@ Source: European Commission, "Template for the Public Summary of Training Conten
 by Article 53(1)(d) of Regulation (EU) 2024/1689", July 2025. Its headings are kept, so that the two can be laid side by side.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
 from anadil.recipe.filter_rules import NO_RULES
+from anadil.release.trace.chain import DIGITS
 from anadil.release.trace.corpus_rows import HostSums
-from anadil.release.trace.page import answer, files_table, hosts_table, licences_table, rules_table
-from anadil.release.trace.traced_model import TracedModel, TrainedText
+from anadil.release.trace.lineage import SAID, Trace, TrainedText
+from anadil.report.corpora import NOT_STATED, stated_licence
 from anadil.report.data_card import personal_data, processing, recipe_language
-from anadil.report.format import ratio
+from anadil.report.elements import TextTable
+from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
 from anadil.report.read import base_name, field, list_of, table_of
@@ -29,11 +32,14 @@ SIZES = ((1e9, "less than 1 billion tokens"), (1e13, "1 billion to 10 trillion t
 LARGEST = "more than 10 trillion tokens"
 TRAINED_KEYS = ("clean.inputs", "sources.", "finetune.")
 """Beginnings of the recipe keys whose files a model is trained on; others only say what is left out."""
+MAX_ROWS = 200
+"""Most rows of a table; `-o json` has all."""
+DIGEST = f"SHA-256, first {DIGITS} digits"
 CRAWLED = (".warc", ".warc.gz", ".warc.wet", ".warc.wet.gz", ".html", ".htm")
 """Kinds of files that hold web pages."""
 
 
-def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
+def training_summary(traced: Trace, *, is_sme: bool = False) -> str:
     """The summary, as Markdown."""
     recipe = traced.manifest.recipe
     # Each source has rules of its own, and what the recipe says for all may hold for none.
@@ -53,20 +59,20 @@ def training_summary(traced: TracedModel, *, is_sme: bool = False) -> str:
         "licence": licence.name if licence.id != UNKNOWN else UNKNOWN,
         "size": text_size(traced),
         "extent": _extent(traced),
-        "files": files_table(traced, TRAINED_KEYS),
-        "licences": licences_table(traced),
+        "files": _files_table(traced, TRAINED_KEYS),
+        "licences": _licences_table(traced),
         "pages": pages,
         "num_hosts": num_hosts,
         "share": human_percent(share),
-        "domains": hosts_table("Domains", "domain", hosts),
+        "domains": _domains_table(hosts),
         "rule": f"{SME_SHARE:.0%} or {SME_MOST:,}, whichever is fewer" if is_sme else f"{SHARE:.0%}",
         "has_chats": any(file.key == "finetune.inputs" for file in traced.files),
-        "rules": rules_table(traced),
+        "rules": _rules_table(traced),
         "personal": _joined({text.source: personal_data(text.recipe, text.stats) for text in texts}),
         "processing": _processing(texts),
         "url_lists": _given("clean.url_lists", texts),
         "ng_words": _given("clean.ng_words", texts),
-        "answer": answer(traced),
+        "answer": traced.answer(),
         "version": __version__,
     }
     return render_template("training_summary.md.j2", view)
@@ -104,7 +110,7 @@ def is_unidentified(source: object) -> bool:
     )
 
 
-def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> tuple[list[HostSums], int, float]:
+def listed_domains(traced: Trace, *, is_sme: bool = False) -> tuple[list[HostSums], int, float]:
     """The domains that have to be listed, those with most text; the number of all; the listed share of the text."""
     sums: dict[str, HostSums] = {}
     for host in (host for corpus in traced.corpora for host in corpus.hosts):
@@ -120,7 +126,7 @@ def listed_domains(traced: TracedModel, *, is_sme: bool = False) -> tuple[list[H
     return listed, num_hosts, share or 0.0
 
 
-def text_size(traced: TracedModel) -> str:
+def text_size(traced: Trace) -> str:
     """The template's word for the size of the training text in tokens; empty where the tokens are not known."""
     tokens = number(traced.training.get("tokens_per_epoch"))
     if tokens is None:
@@ -129,9 +135,64 @@ def text_size(traced: TracedModel) -> str:
     return f"{word} ({human_figure(tokens)} tokens)"
 
 
-def _extent(traced: TracedModel) -> str:
+def _extent(traced: Trace) -> str:
     words, size = (number(traced.stats.get(key)) for key in ("words_out", "bytes_out"))
     train = number(field(traced.stats, "records.train"))
     if words is None and train is None:
         return ""
     return f"{human_figure(train)} documents for training; {human_figure(words)} words, {human_bytes(size)}, with those held out"
+
+
+def _files_table(traced: Trace, keys: tuple[str, ...]) -> TextTable:
+    """A row for each source file whose recipe key begins with one of `keys`."""
+    listed = [pair for pair in traced.files_with_sums() if pair[0].key.startswith(keys)]
+    listed.sort(key=lambda pair: -pair[1].words if pair[1] else 0)
+    rows = []
+    for file, sums in listed[:MAX_ROWS]:
+        counts = (DASH, DASH, DASH)
+        if sums:
+            counts = (f"{sums.documents:,}", f"{sums.words:,}", traced.licences_of(sums))
+        elif file.key == "finetune.inputs":
+            counts = (DASH, DASH, stated_licence(traced.manifest.recipe, "chats") or NOT_STATED)
+        rows.append((file.name, SAID[file.state], file.key, *counts, file.digest[:DIGITS]))
+    rest = (
+        f"The first {MAX_ROWS:,} of {len(listed):,}; -o json has them all." if len(listed) > MAX_ROWS else ""
+    )
+    columns = ("file", "", "named by", "documents", "words", "licence", DIGEST)
+    return TextTable("Source files", columns, rows, words=(1, 2, 5, 6), note=rest)
+
+
+def _licences_table(traced: Trace) -> TextTable:
+    """Words of the text by licence."""
+    words: Counter[str] = Counter()
+    for corpus in traced.corpora:
+        words.update(corpus.words_by_licence)
+    stated = stated_licence(traced.manifest.recipe, "text")
+    unnamed = f"{stated} (stated by the recipe)" if stated else NOT_STATED
+    rows = [
+        (name or unnamed, f"{count:,}", human_percent(ratio(words.total(), count)))
+        for name, count in words.most_common(MAX_ROWS)
+    ]
+    note = "As the records of the sources name them; nobody has checked it."
+    return TextTable("Licences", ("licence", "words", "share"), rows, note=note)
+
+
+def _rules_table(traced: Trace) -> TextTable:
+    """Documents by the rule that dropped them, all files together."""
+    dropped: Counter[str] = Counter()
+    files = [file for corpus in traced.corpora for file in corpus.files]
+    for file in files:
+        dropped.update(file.dropped)
+    num_kept = sum(file.documents for file in files)
+    counts = [("kept", num_kept), *((words_of(rule), count) for rule, count in dropped.most_common())]
+    total = dropped.total() + num_kept
+    rows = [(name, f"{count:,}", human_percent(ratio(total, count))) for name, count in counts]
+    return TextTable("Documents by rule", ("rule", "documents", "share"), rows)
+
+
+def _domains_table(hosts: Sequence[HostSums]) -> TextTable:
+    """A row for each domain."""
+    rows = [
+        (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
+    ]
+    return TextTable("Domains", ("domain", "documents", "words", "text"), rows)

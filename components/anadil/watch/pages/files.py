@@ -1,8 +1,7 @@
-"""Report, plan, trace and comparison as pages of a run: the same pages that their commands write."""
+"""The report as a page of a run: the same page that its stage writes."""
 
 import re
 from functools import partial
-from typing import Any
 
 from markupsafe import escape
 from starlette.requests import Request
@@ -12,21 +11,14 @@ from starlette.routing import Route
 from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_verified
 from anadil.core.errors import DataError
-from anadil.recipe.load import load_recipe
 from anadil.release.runs import Run
-from anadil.runtime.run_record import recipe_of
 from anadil.watch.access import FILE_POLICY
-from anadil.watch.page import page
 from anadil.watch.watched import Watched
-
-LISTED = 100
-"""Runs that a run can be compared with."""
 
 
 def routes(watched: Watched) -> list[Route]:
     """Pages below `/run/ID`."""
-    pages = {"report": _report, "plan": _plan, "trace": _trace, "compare": _compare}
-    return [Route(f"/run/{{id}}/{name}", partial(each, watched)) for name, each in pages.items()]
+    return [Route("/run/{id}/report", partial(_report, watched))]
 
 
 def as_page(text: str, run: Run) -> Response:
@@ -49,57 +41,3 @@ def _report(watched: Watched, request: Request) -> Response:
     uri = _artifact(run, "report")
     content = read_verified(uri, finished_manifest(uri, "report"), "report.html")
     return as_page(content.decode(errors="replace"), run)
-
-
-def _plan(watched: Watched, request: Request) -> Response:
-    """Plan the run's recipe for the machines that it names, or for this one."""
-    from anadil.plan.instances import machine, this_machine
-    from anadil.plan.model_shape import NotPlannedError
-    from anadil.plan.plan import build_plan, choose_layout, request_for
-    from anadil.preflight.text_size import text_of
-    from anadil.report.plan_page import render_plan
-
-    run = watched.run(request.path_params["id"])
-    recipe = load_recipe(_recipe_text(run))
-    kind = recipe.cluster.instance
-    try:
-        asked = request_for(
-            run.recipe or run.id, recipe, machine(kind) if kind else this_machine(), recipe.cluster.nodes if kind else 1,
-            text_of(recipe, run.root),
-        )  # fmt: skip
-        text = render_plan(build_plan(asked, choose_layout(asked)))
-    except NotPlannedError as error:
-        raise DataError(f"{run.id}: cannot be planned: {error}") from None
-    return as_page(text, run)
-
-
-def _recipe_text(run: Run) -> str:
-    import json
-
-    recipe = recipe_of(run.place, run.id) or recipe_of(run.root, run.id)
-    if not recipe:
-        raise DataError(f"{run.id}: its recipe was not kept; the run is of an earlier release")
-    return json.dumps(recipe)
-
-
-def _trace(watched: Watched, request: Request) -> Response:
-    from anadil.release.trace import lineage
-    from anadil.release.trace.page import trace_page
-
-    run = watched.run(request.path_params["id"])
-    uri = _artifact(run, "adapter", "merged", "model")
-    return as_page(trace_page(lineage.trace(uri, roots=[run.root])), run)
-
-
-def _compare(watched: Watched, request: Request) -> Response:
-    """Compare a run with one that is asked for; without one, list those that it can be compared with."""
-    from anadil.release.compare.comparison import compare
-    from anadil.release.compare.page import render_comparison
-
-    run = watched.run(request.path_params["id"])
-    if name := request.query_params.get("with"):
-        other = watched.run(name)
-        result: Any = compare(other.id, run.id, work=other.place, root=run.place)
-        return as_page(render_comparison(result), run)
-    others = [each for each in watched.runs(LISTED) if each.id != run.id and "scores" in each.artifacts]
-    return page(request, "compare_with.html.j2", {"title": f"Compare {run.id}", "run": run, "others": others})

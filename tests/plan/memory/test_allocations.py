@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from anadil.cli.calibrate.worker import random_model, random_tokens
 from anadil.model.process_group import Group
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
@@ -19,7 +18,7 @@ from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from tests.kit.fake_run import exact_peak
+from tests.kit.fake_run import exact_peak, random_model, random_tokens
 
 NEAR = 0.03
 """Most that a prediction may be off, of what the allocator reports."""
