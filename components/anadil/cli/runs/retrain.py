@@ -87,7 +87,7 @@ def _errors_notified(name: str) -> Iterator[None]:
 
 
 def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
-    from anadil.plan.view.terminal import plan_lines
+    from anadil.plan.view import plan_lines
     from anadil.preflight.week_cost import week_plan
 
     resolution = _resolve(recipe, options)
