@@ -17,8 +17,8 @@ import yaml
 
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import SPEC_ANNOTATION, TrainingJob
-from anadil.launch.manifests import training_jobs
-from anadil.launch.manifests.clean_pods import CleanPods, ray_cluster
+from anadil.launch.kubernetes import manifests
+from anadil.launch.kubernetes.clean_pods import CleanPods, ray_cluster
 from anadil.recipe.load import load_recipe, recipes_dir
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import Step, flow_of, options_of
@@ -83,7 +83,7 @@ def rendered(stage: str, recipe: Recipe) -> dict[str, Any]:
     """The launcher's job, with a plain name and its recipe from the ConfigMap."""
     step = Step(stage=STAGES[stage])
     job = TrainingJob(stage=stage, recipe=recipe, inputs=inputs_of(step, recipe), target=_place(step.writes))
-    text = json.dumps(training_jobs.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
+    text = json.dumps(manifests.render_pytorchjob(job)).replace(job.name, f"anadil-{stage}")
     manifest: dict[str, Any] = json.loads(text)
     annotations = manifest["metadata"]["annotations"]
     del annotations[SPEC_ANNOTATION]  # by which launchers know the jobs that they made

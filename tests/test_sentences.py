@@ -25,9 +25,9 @@ CEILINGS = {"Of": 0, "What": 0, "Whether": 0, "found": 1, "dialect": 5}
 """Docstrings and comments that begin so, bindings of `found`, and of the names below. Lower them when a count has fallen."""
 FAULT_CEILINGS = {
     ("prose", "semicolons"): 10,
-    ("prose", "pronouns"): 29,
-    ("table cells", "semicolons"): 80,
-    ("table cells", "pronouns"): 8,
+    ("prose", "pronouns"): 0,
+    ("table cells", "semicolons"): 79,
+    ("table cells", "pronouns"): 0,
     ("changelog", "semicolons"): 0,
     ("changelog", "pronouns"): 0,
     ("docstrings", "semicolons"): 2294,

@@ -91,9 +91,7 @@ def main() -> None:
         "runs": "/", "run in progress": f"/run/{LIVE}", "documents": data, "of one rule": f"{data}?reason=mixed",
         "of one host": f"{data}?host=xeber7.az", "by domain": f"{data}?by=domain", "histogram": f"{data}?statistic=chars",
         "largest": f"{data}?statistic=chars&order=largest", "one document": f"{data}/document/0-0-2",
-        "a limit tried": f"{data}/limits?key=min_words&limit=20", "search": f"{data}/search?words=limanıdır",
-        "search without a hit": f"{data}/search?words=okean", "chats": f"/run/{TRAINED}/chats", "answers": f"/run/{TRAINED}/answers",
-        "tokens": f"/run/{TRAINED}/tokens",
+        "answers": f"/run/{TRAINED}/answers",
     }  # fmt: skip
     command = [sys.executable, "-m", "anadil", "watch", "--work", str(work), "--port", "0", "--no-open"]
     with (

@@ -19,7 +19,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, Step, flow_of, recipe_of_step
 from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
 from anadil_pipelines import steps
-from anadil_pipelines.resources import (
+from anadil_pipelines.steps import (
     configure_exit_handler,
     configure_first_step,
     configure_task,

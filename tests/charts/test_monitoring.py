@@ -116,7 +116,7 @@ def test_dashboards_are_found_by_grafana_and_have_no_panel_without_a_unit_or_a_w
 
 def test_the_pod_monitor_finds_the_port_of_training_pods() -> None:
     from anadil.launch.job import TrainingJob
-    from anadil.launch.manifests.pod import container_of
+    from anadil.launch.kubernetes.manifests import container_of
     from anadil.recipe.load import parse_recipe
 
     job = TrainingJob(

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests.pod import METRICS_PORT
+from anadil.launch.kubernetes.manifests import METRICS_PORT
 from anadil.recipe.load import parse_recipe
 from tests.charts.chart import CASES, Object, named, pods, render
 

@@ -11,8 +11,8 @@ import pytest
 
 from anadil.artifacts import ranged, storage
 from anadil.core.errors import PreflightError
-from anadil.launch.kubernetes.executors.clean_pods import IndexedJob
-from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+from anadil.launch.clean import CLUSTER_ENGINES
+from anadil.launch.kubernetes.clean_pods import IndexedJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of

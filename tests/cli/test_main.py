@@ -13,7 +13,7 @@ import yaml
 from anadil import __version__
 from anadil.cli import main
 from anadil.core.stages import FLOW
-from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+from anadil.launch.clean import CLUSTER_ENGINES
 from anadil.recipe.load import load_recipe
 from anadil.runtime import entry_point
 from tests.golden.render import SCHEMA

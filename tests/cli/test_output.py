@@ -3,7 +3,7 @@ import json
 import pytest
 
 from anadil.cli.output import print_json, print_lines, print_table
-from anadil.launch.backend import format_log_line
+from anadil.launch.job import format_log_line
 from anadil.preflight.check import CheckResult
 from anadil.release.text_table import text_table
 

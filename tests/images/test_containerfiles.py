@@ -179,7 +179,7 @@ def test_every_download_is_checked_by_hash_and_no_index_is_named(text: str) -> N
 
 
 def test_the_manifest_of_ray_names_the_version_in_the_image() -> None:
-    from anadil.launch.manifests.clean_pods import RAY_VERSION
+    from anadil.launch.kubernetes.clean_pods import RAY_VERSION
 
     manifest = yaml.safe_load((ROOT / "manifests/components/ray/raycluster.yaml").read_text(encoding="utf-8"))
     pods = [manifest["spec"]["headGroupSpec"], *manifest["spec"]["workerGroupSpecs"]]

@@ -11,9 +11,9 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.launch.job import TrainingJob
-from anadil.launch.kubernetes.api.client import RetryPolicy
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
-from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.launch.kubernetes.backend import KubernetesBackend
+from anadil.launch.kubernetes.client import RetryPolicy
+from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.jobs import job
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from tests.kit.crds import PYTORCHJOB, mistakes
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_server import serving

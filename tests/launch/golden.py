@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.manifests import training_jobs
+from anadil.launch.kubernetes import manifests as pod
 from tests.kit.compact_yaml import compact
 from tests.kit.jobs import HYPERPOD, inputs_of, job
 
@@ -36,13 +36,13 @@ def hyperpod() -> TrainingJob:
 
 
 MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
-    "cpu-one-node": lambda: training_jobs.render_pytorchjob(cpu()),
-    "azerbaijani-1b-hyperpod": lambda: training_jobs.render_pytorchjob(hyperpod()),
-    "japanese-70b-efa": lambda: training_jobs.render_pytorchjob(japanese()),
-    "finetune-one-gpu": lambda: training_jobs.render_pytorchjob(
+    "cpu-one-node": lambda: pod.render_pytorchjob(cpu()),
+    "azerbaijani-1b-hyperpod": lambda: pod.render_pytorchjob(hyperpod()),
+    "japanese-70b-efa": lambda: pod.render_pytorchjob(japanese()),
+    "finetune-one-gpu": lambda: pod.render_pytorchjob(
         job("azerbaijani-1b", *ON_A_VOLUME, "cluster.work=/data/work", stage="finetune")
     ),
-    "azerbaijani-1b-trainjob": lambda: training_jobs.render_trainjob(
+    "azerbaijani-1b-trainjob": lambda: pod.render_trainjob(
         job(
             "azerbaijani-1b",
             *ON_A_VOLUME,

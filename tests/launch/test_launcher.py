@@ -13,8 +13,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError, RecipeError, Stopped
 from anadil.launch.job import TrainingJob
-from anadil.launch.launcher import LaunchRequest, check_job, job_for_dry_run, launch_job
-from anadil.launch.local import LocalBackend
+from anadil.launch.launcher import LaunchRequest, LocalBackend, check_job, job_for_dry_run, launch_job
 from anadil.recipe.load import load_recipe
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.harness import again, wait_for

@@ -9,7 +9,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, RetryableError
 from anadil.launch.kfp_steps import main, refuse_deterministic_retry
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
+from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.launcher import LaunchRequest, target_of, training_job
 from anadil.recipe.load import load_recipe
 from anadil.runtime.run_record import record_step, step_uri

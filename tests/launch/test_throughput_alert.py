@@ -3,7 +3,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from anadil.launch.kubernetes.jobs.pod_log import (
+from anadil.launch.kubernetes.pod_log import (
     MEDIAN_STEPS,
     SLOW_FRACTION,
     SLOW_STEPS,

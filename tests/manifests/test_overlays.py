@@ -12,8 +12,8 @@ import make_manifests
 from anadil import __version__
 from anadil.core.format import amount
 from anadil.core.stages import STAGES
-from anadil.launch.kubernetes.checks.cluster_checks import ENGINE_KINDS, engine_rules
-from anadil.launch.manifests.pod import MAX_NAME
+from anadil.launch.kubernetes.checks import ENGINE_KINDS, engine_rules
+from anadil.launch.kubernetes.manifests import MAX_NAME
 from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.runtime import entry_point, termination

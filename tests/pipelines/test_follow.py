@@ -7,8 +7,7 @@ from anadil.core.errors import GateError, PreflightError
 from anadil.recipe.load import load_recipe
 from anadil.runtime.run_record import record_step
 from anadil_pipelines import submit
-from anadil_pipelines.follow import follow
-from anadil_pipelines.server import Kubeflow
+from anadil_pipelines.server import Kubeflow, follow
 from tests.kit.fake_kubeflow import FakeKubeflow
 
 

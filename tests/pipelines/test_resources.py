@@ -8,7 +8,7 @@ from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import PodRequests, is_exact, pod_requests, warn_about, with_clean_workers
+from anadil_pipelines.steps import PodRequests, is_exact, pod_requests, warn_about, with_clean_workers
 from tests.kit.one_text import ONE_TEXT
 
 from .golden import WHOLE, compiled

@@ -9,7 +9,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.runtime.execute import execute
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.retrain import kubeflow_cron
+from anadil_pipelines.submit import kubeflow_cron
 from tests.kit.fake_kubeflow import FakeKubeflow
 
 from .conftest import Command

@@ -16,7 +16,7 @@ from anadil.recipe.sections import Recipe
 from anadil.release.runs import list_runs
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import with_clean_workers
+from anadil_pipelines.steps import with_clean_workers
 
 SOURCES = "sources={web: {inputs: [/d/w]}, law: {inputs: [/d/l]}, en: {inputs: [/d/e], language: en}}"
 MIX = "pretrain.phases=[{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .8, law: .1, en: .1}}]"

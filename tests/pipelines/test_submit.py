@@ -7,12 +7,12 @@ import yaml
 
 from anadil import __version__
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.preflight.places import check_reach
+from anadil.preflight.services import check_reach
 from anadil.recipe.load import load_recipe
 from anadil.runtime.kfp import VARIED
 from anadil_pipelines.adapt import pipeline_yaml
-from anadil_pipelines.resources import with_clean_workers
 from anadil_pipelines.server import Kubeflow
+from anadil_pipelines.steps import with_clean_workers
 from tests.kit.fake_kubeflow import FakeKubeflow, fake_kubeflow
 
 from .conftest import Command

@@ -1,7 +1,7 @@
 import pytest
 
 from anadil.core.errors import PreflightError
-from anadil.preflight.places import check_shared
+from anadil.preflight.services import check_shared
 from anadil.recipe.load import load_recipe
 
 S3 = "s3://my-bucket/anadil"

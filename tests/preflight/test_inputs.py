@@ -13,7 +13,7 @@ from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.preflight import inputs
 from anadil.preflight.check import passed, skipped
-from anadil.preflight.input_sample import InputSample, cut_at_record
+from anadil.preflight.inputs import InputSample, cut_at_record
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
@@ -245,7 +245,7 @@ def test_a_line_too_long_for_its_reader_is_refused_before_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     line = lines({"text": random.Random(0).randbytes(4 * SMALL).hex()})
-    for module in ("artifacts.line_reader", "preflight.input_sample"):
+    for module in ("artifacts.line_reader", "preflight.inputs"):
         monkeypatch.setattr(f"anadil.{module}.MAX_LINE_BYTES", SMALL // 2)
 
     with pytest.raises(DataError, match=r":1: line of .* is longer than"):
@@ -254,7 +254,7 @@ def test_a_line_too_long_for_its_reader_is_refused_before_its_end(
 
 @pytest.mark.usefixtures("small")
 def test_a_letter_is_not_cut_in_two(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.preflight.input_sample.ONE_DOCUMENT_BYTES", 1_001)
+    monkeypatch.setattr("anadil.preflight.inputs.ONE_DOCUMENT_BYTES", 1_001)
 
     found = look(recipe, "evaluate", put(tmp_path, "a.txt", "\u0259".encode() * 1_000))
 

@@ -9,8 +9,8 @@ from anadil.cli import main
 from anadil.core.format import GIB, MIB
 from anadil.preflight import base_model
 from anadil.preflight import checks as table
-from anadil.preflight.clean_cost import TEXT_PER_BYTE, clean_cost, clean_memory_bytes
 from anadil.preflight.inputs import inspect_clean_cost
+from anadil.preflight.text_size import TEXT_PER_BYTE, clean_cost, clean_memory_bytes
 from anadil.recipe.clean import Clean
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe

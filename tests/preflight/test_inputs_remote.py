@@ -7,7 +7,6 @@ import pytest
 from pyarrow import parquet
 
 from anadil.core.errors import DataError
-from anadil.preflight import input_sample
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, upload
@@ -39,7 +38,7 @@ def test_a_large_remote_file_that_is_no_parquet_is_told(recipe: Recipe, bucket: 
 def test_a_remote_beginning_is_read_in_pieces(
     recipe: Recipe, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(input_sample, "PIECE_BYTES", 20_000)  # 14 pieces
+    monkeypatch.setattr("anadil.preflight.inputs.PIECE_BYTES", 20_000)  # 14 pieces
     place = upload(bucket, "a.jsonl", lines(*({"text": "salam" * 20} for _ in range(5_000))))
 
     found = look(recipe, "clean", place)

@@ -13,8 +13,7 @@ from anadil.core.stages import STAGES
 from anadil.plan.instances import machine
 from anadil.plan.plan import build_plan, choose_layout, plan_as_file, request_for
 from anadil.preflight.checks import CHECKS, RUN, PlannedRun
-from anadil.preflight.clean_cost import sizes_of_inputs
-from anadil.preflight.text_size import inspect_text, text_of
+from anadil.preflight.text_size import inspect_text, sizes_of_inputs, text_of
 from anadil.recipe.sections import Recipe
 from anadil.retrain.resolve import resolve
 from tests.kit.retraining import add_text, make_week, two_sources, use_registry

@@ -10,7 +10,7 @@ import pytest
 
 from anadil.core import log as logs
 from anadil.core import progress
-from anadil.launch.kubernetes.jobs.pod_log import step_in_line
+from anadil.launch.kubernetes.pod_log import step_in_line
 from anadil.pretrain.run import run
 from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_for
 from anadil.runtime.planned_artifact import log_figures

@@ -132,16 +132,6 @@ def test_the_report_is_a_page_that_runs_no_script_and_leads_back(tmp_path: Path)
     assert "differs from its manifest" in changed.text
 
 
-def test_a_page_that_there_is_nothing_for_says_so(tmp_path: Path) -> None:
-    run = put_record(tmp_path)
-
-    with watching(tmp_path) as pages:
-        answer = pages.ask(f"/run/{run}/report")
-
-    assert answer.status == 404
-    assert any(words in answer.text for words in ("has no ", "was not kept"))
-
-
 def test_every_page_of_data_reads_a_store_by_range(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,20 +150,16 @@ def test_every_page_of_data_reads_a_store_by_range(
         others = [
             pages.ask(path)
             for path in (
-                f"{data}?statistic=words&order=largest&by=host", f"{data}/limits?key=min_words&limit=20",
-                f"{data}/search?words=s%C3%B6z", f"/run/{TRAINED}/chats", f"/run/{TRAINED}/answers",
+                f"{data}?statistic=words&order=largest&by=host", f"/run/{TRAINED}/answers",
             )
         ]  # fmt: skip
-        tokens = pages.ask(f"/run/{TRAINED}/tokens", "text=abc")
 
-    assert [each.status for each in (first, again, document, *others, tokens)] == [200] * 9
+    assert [each.status for each in (first, again, document, *others)] == [200] * 5
     # Some columns of the 50 documents that are listed, of a file of 2 MB.
     assert listed.count("HeadObject") == 0
     assert len(listed) <= 9
     # One of a hundred files, known by the first ids of some.
     assert f"Söz {kept}" in document.text
     assert len(read) <= 20
-    assert "<mark>Söz</mark>" in others[2].text
-    assert "<mark>Salam</mark>" in others[3].text
-    assert "Salam" in others[4].text
-    assert tokens.text.count('<span class="piece">') == 6
+    assert "20,000 documents have a value" in others[0].text
+    assert "Salam" in others[1].text

@@ -194,22 +194,6 @@ def test_earlier_runs_are_drawn_on_one_axis(root: Path, pages: Pages) -> None:
     assert "20260103-000000-1" not in text, "a later one"
 
 
-def test_a_page_whose_packages_or_files_are_missing_says_so(
-    root: Path, pages: Pages, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = put_record(root)
-
-    def find(*_: object) -> None:
-        raise ModuleNotFoundError("No module named 'pyarrow'", name="pyarrow")
-
-    monkeypatch.setattr("anadil.watch.watched.find_run", find)
-
-    page = pages.ask(f"/run/{run}")
-
-    assert page.status == 503
-    assert "pip install &#39;anadil[laptop]&#39;" in page.text
-
-
 def test_a_run_that_goes_on_has_the_name_of_the_one_before(root: Path) -> None:
     run = put_record(root, recipe="smoke")
 

@@ -60,7 +60,7 @@ COMMANDS = {
     "corpus": Command("import a corpus that is clean already", "stages.corpus", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
-    "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.compile", "add_compile"),
+    "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.submit", "add_compile"),
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
     "schedule": Command("start runs on a cron schedule", *PIPELINES),
     "launch": Command("start one training stage on a cluster and follow it", *JOBS),
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     also = f" Beside it: anadil {name} {'|'.join(verbs)}, each with --help." if verbs else ""
     more: dict[str, Any] = {}
     if name == "clean":  # which alone has engines that drive pods
-        from anadil.launch.kubernetes.executors.engines import CLUSTER_ENGINES
+        from anadil.launch.clean import CLUSTER_ENGINES
 
         more["engines"] = CLUSTER_ENGINES
     return run_stage(

@@ -9,9 +9,8 @@ from anadil.core import log as logs
 from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import FINAL
-from anadil.launch.kinds import JOB_KINDS
-from anadil.launch.kubernetes.jobs.backend import stop_run
+from anadil.launch.job import FINAL, JOB_KINDS
+from anadil.launch.kubernetes.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
 from anadil.launch.retrain_step import begin_retraining
 from anadil.recipe.load import load_recipe

@@ -1,22 +1,27 @@
 """Launch a training stage: find its artifact, or start the job that makes it."""
 
 import logging
-from collections.abc import Sequence
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from types import FrameType
+from typing import Any, NoReturn, get_args
 
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
+from anadil.core.own_folder import work_folder
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import JobBackend
-from anadil.launch.job import TrainingJob
-from anadil.launch.kinds import JOB_KINDS
+from anadil.launch.job import JOB_KINDS, JobBackend, JobStatus, TrainingJob, error_from_exit_code
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
-from anadil.preflight.places import check_shared
+from anadil.preflight.services import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
+from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.flow import refuse_missing
 from anadil.runtime.job import earlier_place
 from anadil.runtime.planned_artifact import (
@@ -27,6 +32,7 @@ from anadil.runtime.planned_artifact import (
     planned_artifact,
 )
 from anadil.runtime.remake import refuse_remake
+from anadil.runtime.signals import handle_signals
 
 log = logging.getLogger(__name__)
 
@@ -51,14 +57,14 @@ def backend_of(name: str, namespace: str | None = None, region: str | None = Non
     Kubernetes jobs without a namespace run in the launcher's own, SageMaker jobs without a region in the environment's.
     """
     if name == "local":
-        from anadil.launch.local import LocalBackend
+        from anadil.launch.launcher import LocalBackend
 
         return LocalBackend()
     if name == "sagemaker":
-        from anadil.launch.sagemaker.backend import SageMakerBackend
+        from anadil.launch.sagemaker import SageMakerBackend
 
         return SageMakerBackend(region=region)
-    from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
+    from anadil.launch.kubernetes.backend import KubernetesBackend
 
     return KubernetesBackend(kind=name, namespace=namespace)
 
@@ -168,3 +174,67 @@ def target_of(request: LaunchRequest) -> PlannedArtifact:
     stage = STAGES[request.stage]
     refuse_missing(stage, request.recipe, request.inputs)
     return planned_artifact(stage, request.recipe, request.inputs, request.files, request.out)
+
+
+class LocalBackend:
+    """The backend `local`."""
+
+    def render(self, job: TrainingJob) -> dict[str, Any]:
+        """Return command line and environment of the stage, which takes one machine."""
+        if job.nodes > 1:
+            raise RecipeError(
+                f"cluster.nodes: {job.nodes} machines, and the backend local has this one; set cluster.nodes=1, "
+                "or cluster.backend to pytorchjob"
+            )
+        return {
+            "command": [sys.executable, "-m", f"anadil.{job.stage}", *job.arguments],
+            "environment": {"ANADIL_WORK": str(work_folder()), "ANADIL_RUN_ID": job.run or job.name},
+        }
+
+    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+        """Run the stage to its end; it cannot be detached."""
+        if detach:
+            raise RecipeError(
+                "--detach: the backend local runs the stage in this command; use nohup, or cluster.backend=pytorchjob"
+            )
+        rendered = self.render(job)
+        environment = os.environ | rendered["environment"] | {PARENT_VARIABLE: str(os.getpid())}
+        if sys.stderr.isatty():
+            environment.setdefault("ANADIL_LOG", "text")  # read by people
+        # On stdout a stage prints the place of its artifact, which the command prints itself. A session of its own
+        # keeps the terminal's Ctrl-C away: torchrun passes one signal on, and a second one ends it before it saves.
+        with subprocess.Popen(
+            rendered["command"], env=environment, stdout=subprocess.DEVNULL, start_new_session=True
+        ) as child:
+            received: list[int] = []
+
+            def pass_on(number: int, _frame: FrameType | None) -> None:
+                if not received:
+                    child.terminate()
+                received.append(number)
+
+            with handle_signals(dict.fromkeys((signal.SIGTERM, signal.SIGINT), pass_on)):
+                code = child.wait()
+        if signal.SIGINT in received:
+            raise KeyboardInterrupt
+        if code:
+            code = code if code > 0 else 128 - code
+            raise error_from_exit_code(code, f"{job.stage}: ended with exit code {code}; see its messages")
+
+    def status(self, name: str) -> JobStatus:
+        """Refuse: no job is kept."""
+        _no_job(name)
+
+    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:  # noqa: ARG002  as in every backend
+        """Refuse: no job is kept."""
+        _no_job(name)
+
+    def stop(self, name: str) -> bool:
+        """Refuse: nothing runs apart from its command."""
+        _no_job(name)
+
+
+def _no_job(name: str) -> NoReturn:
+    raise DataError(
+        f"{name}: the backend local keeps no jobs; its `anadil launch` shows the log, and Ctrl-C there saves and ends it"
+    )

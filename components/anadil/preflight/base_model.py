@@ -20,16 +20,19 @@ from anadil.artifacts.base_model import (
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
 from anadil.artifacts.weight_files import has_weights, stored_tensors
 from anadil.core.errors import DataError, PreflightError
+from anadil.core.format import counted
+from anadil.core.stages import STAGES
 from anadil.finetune import start_adapter
 from anadil.finetune.start_adapter import refuse_other_form
 from anadil.model.family_table import check_family
 from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.places import claims_of, inspect_where_visible, unseen
+from anadil.preflight.services import claims_of, inspect_where_visible, unseen
 from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.execute import base_cache
+from anadil.runtime.job import named_side_files, side_files
 
 KIND = "kind of base"
 KEEP_CHATS = (
@@ -42,6 +45,7 @@ LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 # for. Source: transformers 5, `modeling_rope_utils.dynamic_rope_update`.
 BY_LENGTH = ("dynamic", "longrope")
 ORIGINAL = "original_max_position_embeddings"
+MERGE_KEY = "merge.add"
 
 
 def inspect_base(
@@ -226,3 +230,61 @@ def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
 
 def _short(lines: list[str]) -> list[str]:
     return [each.removeprefix(f"{KEY}: ") for each in lines]
+
+
+def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
+    """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's."""
+    settings = recipe.merge
+    models = {
+        f"{MERGE_KEY}.{place}.{key}": base
+        for place, each in enumerate(settings.add if settings else ())
+        for key, base in (
+            ("model", Base(model=each.model, revision=each.revision)),
+            ("minus", Base(model=each.minus, revision=each.minus_revision)),
+        )
+    }
+    hidden = claims_of((base.model for base in models.values()), recipe, here=here)
+
+    def inspect() -> CheckResult:
+        for key, base in models.items():
+            check_base(base, key)
+            base_tokenizer(base, base_cache(recipe), key)
+        compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
+        words = (
+            f"{compared} of the base's shape"
+            if compared
+            else "to be compared with the base when they are merged"
+        )
+        return passed(MERGE_KEY, f"{counted(len(models), 'model')} found, {words}")
+
+    return inspect_where_visible(MERGE_KEY, inspect, here=here, hidden=hidden)
+
+
+def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
+    """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet."""
+    key = "evaluate.retained"
+    (kind,) = (each for each in STAGES["merge"].side_files if each.key == key)
+    names = named_side_files(STAGES["merge"], recipe).get(key, ())
+
+    def inspect() -> CheckResult:
+        from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
+
+        tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
+        return passed(key, f"{counted(len(tuning), 'document')} for tuning")
+
+    return inspect_where_visible(key, inspect, here=here, hidden=claims_of(names, recipe, here=here))
+
+
+def _compare(models: dict[str, str], base: str) -> int:
+    """Compare those that are directories with the base, where that is one; return their number."""
+    # The weights of a hub model are fetched when they are merged, and `tiny` is made when it is needed.
+    local = {key: model for key, model in models.items() if is_local(model)}
+    if not local or not is_local(base):
+        return 0
+    from anadil.merge.checks import check_alike  # loads torch, which not every image has
+    from anadil.merge.model_weights import open_weights
+
+    base_weights = open_weights(Path(base).expanduser(), "base.model")
+    for key, model in local.items():
+        check_alike(open_weights(Path(model).expanduser(), key), base_weights)
+    return len(local)

@@ -20,15 +20,20 @@ from anadil.core.stages import FLOW, STAGES
 from anadil.plan.instances import ram_bytes
 from anadil.plan.stage_memory import AFTER
 from anadil.preflight import check, this_machine
-from anadil.preflight.base_model import inspect_base, inspect_kind, inspect_start_adapter, inspect_start_point
+from anadil.preflight.base_model import (
+    inspect_base,
+    inspect_kind,
+    inspect_merge,
+    inspect_start_adapter,
+    inspect_start_point,
+    inspect_tuning_text,
+)
 from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
-from anadil.preflight.merge import inspect_merge, inspect_tuning_text
-from anadil.preflight.packages import require_packages
-from anadil.preflight.places import check_reach, check_shared
-from anadil.preflight.services import warn_of_tracker
+from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
+from anadil.preflight.this_machine import require_packages
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import base_cache
@@ -41,6 +46,7 @@ DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 TASKS_KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
+OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,7 +217,6 @@ def _memory(planned: PlannedRun) -> Iterator[CheckResult]:
         yield passed("memory", check_finetune(recipe, here=here))
 
 
-OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 # In the order in which they are made.
 CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="python", by=(DOCTOR,), function=lambda _: this_machine.check_python()),

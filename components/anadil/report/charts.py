@@ -20,6 +20,8 @@ LETTER = 7.4
 BAR_VALUE = 78
 STACK_ROW = 62
 MARK_ROW = 18
+STACKED = (1, 4)
+"""Colours of the sides of a histogram, from the bottom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +173,32 @@ def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> M
             parts.append(_rule(rows.x(item.chance), y - 14, rows.x(item.chance), y + 14, "mark"))
             said[-1] += f", chance {figure(item.chance)}"
     return _svg(title, f"{unit}. {'; '.join(said)}", rows.height, [*parts, rows.unit(unit)])
+
+
+def histogram_chart(
+    edges: Sequence[float], sides: Sequence[tuple[str, Sequence[int]]], *, title: str
+) -> Markup:
+    """Bins of equal width on the page, with the counts of several sides on one another; their ends are the labels."""
+    totals = [sum(counts) for counts in zip(*(counts for _, counts in sides), strict=True)]
+    height, width = HEIGHT - TOP - BOTTOM, WIDTH / max(1, len(totals))
+    parts: list[Markup] = []
+    for place in range(len(totals)):
+        y = float(TOP + height)
+        words = ", ".join(f"{counts[place]:,} {name}" for name, counts in sides)
+        shapes = []
+        for colour, (_, counts) in zip(STACKED, sides, strict=False):
+            length = height * counts[place] / (max(totals) or 1)
+            y -= length
+            shape = Markup('<rect class="bar c{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"/>')
+            shapes.append(shape.format(colour, place * width, y, width - 2, length))
+        said = f"{figure(edges[place])} to {figure(edges[place + 1])}: {words}"
+        parts.append(Markup("<g><title>{}</title>{}</g>").format(said, Markup().join(shapes)))
+    ends = ((0, edges[0], "start"), (WIDTH, edges[-1], "end"))
+    parts += [
+        _text(x, HEIGHT - BOTTOM + 18, short_figure(integer_if_whole(edge)), anchor)
+        for x, edge, anchor in ends
+    ]
+    return _svg(title, f"{sum(totals):,} in {len(totals)} bins", HEIGHT - BOTTOM + 24, parts)
 
 
 def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Bar] = ()) -> Markup:

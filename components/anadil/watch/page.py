@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import parse_qs
 
+from markupsafe import Markup
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -14,9 +15,7 @@ from anadil.core.errors import RecipeError
 from anadil.report.render import environment, style
 
 FOLDER = Path(__file__).parent
-TABS = (
-    ("", "Run"), ("data", "Data"), ("chats", "Chats"), ("tokens", "Tokens"), ("answers", "Answers"), ("report", "Report"),
-)  # fmt: skip
+TABS = (("", "Run"), ("data", "Data"), ("answers", "Answers"), ("report", "Report"))
 """Path below `/run/ID` -> name of a page of a run, as its header links them."""
 MAX_FORM_BYTES = 65_536
 
@@ -50,6 +49,11 @@ async def form_of(request: Request) -> dict[str, str]:
             raise RecipeError(f"the form has more than {MAX_FORM_BYTES:,} bytes; shorten it")
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
+
+
+def link(text: str, address: str) -> Markup:
+    """A cell of a table that leads somewhere."""
+    return Markup('<a href="{}">{}</a>').format(address, text)
 
 
 def style_sheet(request: Request) -> Response:  # noqa: ARG001  an endpoint

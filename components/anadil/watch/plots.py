@@ -1,20 +1,28 @@
-"""Curves of a run as charts: drawn by the report's functions, with the numbers that hovering and zooming need."""
+"""Curves and texts of a run: charts with the numbers that hovering and zooming need, texts of each validation side by side."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from anadil.artifacts.uri import join
+from anadil.core.format import number
 from anadil.report.axes import LEFT, RIGHT, WIDTH, line_scale, thinned
 from anadil.report.charts import Line
 from anadil.report.elements import Chart, lines
+from anadil.report.format import clip, evenly
 from anadil.report.training_view import COLOURS
 from anadil.runtime.run_record import RunRecord
-from anadil.watch.curves import Curves
-from anadil.watch.run_state import work_of
-from anadil.watch.watched import Watched
+from anadil.watch.run_state import RunState, last_lines, work_of
+from anadil.watch.watched import Curves, Watched
 
 FILE = "training.jsonl"
 MOST_LINES = 10
+TEXTS_FILE = "texts.jsonl"
+SHOWN = 5
+"""Texts of a prompt that stand side by side; the others are folded."""
+MAX_BYTES = 4_000_000
+"""Read of the file's end."""
+MAX_CHARS = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,3 +171,34 @@ def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = Fals
 def _label(name: str, kind: Kind) -> str:
     head, _, source = name.partition("/")
     return source or (WHOLE.get(head, kind.title.lower()) if len(kind.names) > 1 else kind.title.lower())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PromptTexts:
+    """A beginning, and how the model went on with it at each step."""
+
+    prompt: str
+    shown: list[tuple[int, str]]
+    """Step and text, the first and the last among them."""
+    every: list[tuple[int, str]]
+
+
+def texts_of(watched: Watched, state: RunState) -> list[PromptTexts]:
+    """Texts by prompt, in the order of the first validation; none where pre-training has written none."""
+    by_prompt: dict[str, dict[int, str]] = {}
+    folder = folder_of(watched, state.record, state.place, "pretrain")
+    live = join(state.root, "runs", state.record.id, f"pretrain.{TEXTS_FILE}")
+    for step, prompt, text in _texts(join(folder, TEXTS_FILE) if folder else live):
+        by_prompt.setdefault(prompt, {})[step] = clip(text, MAX_CHARS)
+    return [
+        PromptTexts(prompt=prompt, shown=evenly(list(texts.items()), SHOWN), every=list(texts.items()))
+        for prompt, texts in by_prompt.items()
+    ]
+
+
+def _texts(uri: str) -> Iterator[tuple[int, str, str]]:
+    """Yield step, prompt and text; a line that is being written, or is none of ours, is passed over."""
+    for known in last_lines(uri, MAX_BYTES):
+        with suppress(TypeError, KeyError):
+            if (step := number(known["step"])) is not None:
+                yield from ((int(step), str(each["prompt"]), str(each["text"])) for each in known["texts"])

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -26,7 +25,7 @@ from anadil.core.processes import do_without
 from anadil.runtime.environment import WATCH_HOST_VARIABLE
 from anadil.watch.access import TOKEN, Access
 from anadil.watch.page import page, style_sheet
-from anadil.watch.pages import answers, chats, document, documents, files, limits, run, runs, search, tokens
+from anadil.watch.pages import answers, document, documents, report, run
 from anadil.watch.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -37,8 +36,7 @@ PORTS = 20
 """Ports that are tried from `PORT` on, where the user names none."""
 STATIC = Path(__file__).parent / "static"
 PAGES: tuple[Callable[[Watched], list[Route]], ...] = (
-    runs.routes, run.routes, files.routes, documents.routes, document.routes, search.routes, limits.routes,
-    chats.routes, answers.routes, tokens.routes,
+    run.routes, documents.routes, document.routes, answers.routes, report.routes,
 )  # fmt: skip
 """Each module of pages gives its routes."""
 
@@ -77,10 +75,8 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
 
 
 def spare_memory() -> None:
-    """Keep this process small: 40 MB less with the pages of a corpus."""
+    """Keep this process small: DuckDB loads pandas, NumPy and PyArrow with it where they are installed, 87 MB."""
     do_without("pandas")
-    # Its own pool keeps what each of the server's threads has freed.
-    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def listener(port: int | None) -> socket.socket:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.launch.kubernetes.checks import run_cluster_checks
 from anadil.preflight.check import Check, CheckResult, in_time
 from anadil.preflight.checks import DOCTOR, PlannedRun, report
 from anadil.recipe.load import load_recipe

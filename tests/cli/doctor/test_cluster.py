@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from anadil.launch.kubernetes.api.client import RetryPolicy
-from anadil.launch.kubernetes.checks.cluster_checks import launcher_rules, run_cluster_checks
+from anadil.launch.kubernetes.checks import launcher_rules, run_cluster_checks
+from anadil.launch.kubernetes.client import RetryPolicy
 from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.lines import line, names, with_timeout
@@ -82,9 +82,7 @@ def test_an_api_that_says_nothing_is_given_up(
     cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster.silent = True
-    monkeypatch.setattr(
-        "anadil.launch.kubernetes.checks.cluster_checks.ONE_ATTEMPT", RetryPolicy(attempts=1, read_s=0.3)
-    )
+    monkeypatch.setattr("anadil.launch.kubernetes.checks.ONE_ATTEMPT", RetryPolicy(attempts=1, read_s=0.3))
 
     checks = run_cluster_checks(wanted)
 

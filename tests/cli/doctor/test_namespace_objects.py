@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from anadil.core.stages import IMAGES
-from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.launch.kubernetes.checks import run_cluster_checks
 from anadil.recipe.sections import Recipe
 from tests.cli.doctor.conftest import node
 from tests.cli.doctor.lines import line, names

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.launch.kubernetes.api import connection
-from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend, stop_run
+from anadil.launch.kubernetes.backend import KubernetesBackend, stop_run
+from anadil.launch.kubernetes.checks import run_cluster_checks
 from anadil.recipe.sections import Recipe
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_server import serving
@@ -31,7 +30,7 @@ def pod(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Cluster]:
 
         namespace = tmp_path / "namespace"
         namespace.write_text("of-the-pod\n", encoding="utf-8")
-        monkeypatch.setattr(connection, "POD_NAMESPACE", namespace)
+        monkeypatch.setattr("anadil.launch.kubernetes.client.POD_NAMESPACE", namespace)
         monkeypatch.setattr("kubernetes.config.load_incluster_config", load)
         monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         monkeypatch.delenv("KUBECONFIG", raising=False)

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from anadil.artifacts import s3, storage
-from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+from anadil.launch.kubernetes.checks import run_cluster_checks
 from anadil.preflight.check import CheckResult
 from anadil.preflight.services import check_storage
 from anadil.recipe.sections import Recipe

@@ -10,10 +10,9 @@ import pytest
 import urllib3
 
 from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
-from anadil.launch.kinds import PYTORCHJOB, TRAINJOB
-from anadil.launch.kubernetes.api.client import Api, JobApi, RetryPolicy
-from anadil.launch.kubernetes.api.connection import Connection
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
+from anadil.launch.job import PYTORCHJOB, TRAINJOB
+from anadil.launch.kubernetes.backend import KubernetesBackend
+from anadil.launch.kubernetes.client import Api, Connection, JobApi, RetryPolicy
 from tests.kit.fake_kubernetes import Cluster, LogCut
 from tests.kit.fake_server import refused
 from tests.kit.following import PACE, QUICK, Scene, begin, shown, telling, words

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
-from anadil.launch.kubernetes.executors.clean_pods import IndexedJob
-from anadil.launch.manifests.clean_pods import CONTAINER
+from anadil.launch.kubernetes.clean_pods import CONTAINER, IndexedJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import task_files
 from tests.kit.clean_inputs import write_inputs
@@ -156,7 +155,7 @@ def test_the_last_words_of_the_pod_that_failed_are_told_and_its_job_stays(
 def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
     batch: Batch, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.api import client
+    from anadil.launch.kubernetes import client
 
     monkeypatch.setattr(client, "RetryPolicy", lambda: QUICK)
     batch.outages = [refused(status, "the server is starting", {})] * 12
@@ -170,7 +169,7 @@ def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
 def test_a_job_that_cannot_be_deleted_hides_no_error_and_spoils_no_result(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from anadil.launch.kubernetes.api.client import JobApi
+    from anadil.launch.kubernetes.client import JobApi
 
     def refuse_to_delete(*_: object) -> bool:
         raise PreflightError("may not delete jobs")
@@ -213,8 +212,8 @@ def test_a_job_that_somebody_deletes_ends_the_run_to_be_started_again(
 def test_the_pod_of_the_driver_owns_the_job(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.api.client import Api
-    from anadil.launch.kubernetes.executors.clean_pods import own_pod
+    from anadil.launch.kubernetes.clean_pods import own_pod
+    from anadil.launch.kubernetes.client import Api
 
     monkeypatch.setenv("KFP_POD_NAME", "driver-1")
     batch.pods["driver-1"] = {"metadata": {"name": "driver-1", "uid": "4711"}}
@@ -283,7 +282,7 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 ) -> None:
     from threading import Timer
 
-    from anadil.launch.kubernetes.executors.clean_pods import RayCluster
+    from anadil.launch.kubernetes.clean_pods import RayCluster
     from anadil.runtime.job import Job
 
     job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
@@ -307,7 +306,7 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
     batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes.executors import clean_pods
+    from anadil.launch.kubernetes import clean_pods
     from anadil.runtime.job import Job
 
     monkeypatch.setattr(clean_pods, "START_S", 0.0)

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 
 from anadil.core.errors import DataError, PreflightError, Stopped
-from anadil.launch.kubernetes.jobs.backend import stop_run
-from anadil.launch.kubernetes.jobs.ledger import (
+from anadil.launch.kubernetes.backend import stop_run
+from anadil.launch.kubernetes.ledger import (
     COUNTS_ANNOTATION,
     LAUNCHER_ANNOTATION,
     LAUNCHER_VARIABLE,

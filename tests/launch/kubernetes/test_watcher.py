@@ -7,14 +7,11 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import DataError, RecipeError, Stopped
-from anadil.launch.job import SPEC_ANNOTATION
-from anadil.launch.kinds import DRAINS_ALLOWED, PYTORCHJOB, TRAINJOB, JobKind
-from anadil.launch.kubernetes.api import connection
-from anadil.launch.kubernetes.api.client import Api
-from anadil.launch.kubernetes.jobs.backend import KubernetesBackend
-from anadil.launch.kubernetes.jobs.create import workflow_owner
-from anadil.launch.kubernetes.jobs.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
-from anadil.launch.kubernetes.jobs.watcher import Pace
+from anadil.launch.job import DRAINS_ALLOWED, PYTORCHJOB, SPEC_ANNOTATION, TRAINJOB, JobKind
+from anadil.launch.kubernetes.backend import KubernetesBackend, workflow_owner
+from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
+from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
 from tests.kit.following import QUICK, Scene, begin, shown
@@ -204,7 +201,7 @@ def test_a_job_belongs_to_the_workflow_of_its_own_namespace_only(
 
     kubeconfig = os.environ["KUBECONFIG"]
     pod_namespace = tmp_path / "namespace"
-    monkeypatch.setattr(connection, "POD_NAMESPACE", pod_namespace)
+    monkeypatch.setattr("anadil.launch.kubernetes.client.POD_NAMESPACE", pod_namespace)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setattr(
         "kubernetes.config.load_incluster_config",

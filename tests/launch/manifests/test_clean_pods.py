@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from anadil.launch.job import HOME
-from anadil.launch.manifests.clean_pods import CleanPods, indexed_job, ray_cluster
+from anadil.launch.kubernetes.clean_pods import CleanPods, indexed_job, ray_cluster
 from anadil.recipe.sections import Recipe
 from tests.kit.crds import RAYCLUSTER, mistakes
 from tests.kit.kubernetes_schemas import VERSIONS, validate

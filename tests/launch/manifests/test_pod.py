@@ -7,8 +7,14 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
-from anadil.launch.manifests.pod import Container, container_of, template_of, with_hash
-from anadil.launch.manifests.resources import most_for_pods, requirements
+from anadil.launch.kubernetes.manifests import (
+    Container,
+    container_of,
+    most_for_pods,
+    requirements,
+    template_of,
+    with_hash,
+)
 from anadil.plan.instances import machine
 from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe

@@ -7,9 +7,7 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.launch.job import SPEC_ANNOTATION
-from anadil.launch.manifests import training_jobs
-from anadil.launch.manifests.pod import MAX_NAME, checked_name
-from anadil.launch.manifests.training_jobs import render_pytorchjob, render_trainjob
+from anadil.launch.kubernetes.manifests import MAX_NAME, checked_name, render_pytorchjob, render_trainjob
 from tests.kit.crds import PYTORCHJOB, TRAINJOB, mistakes
 from tests.kit.jobs import container, job, worker
 from tests.kit.restricted import violations
@@ -174,7 +172,7 @@ def test_the_trainer_knows_every_field(name: str) -> None:
 def test_the_pod_is_the_one_of_a_pytorchjob(name: str) -> None:
     manifest = render_trainjob(JOBS[name])
 
-    expected = worker(training_jobs.render_pytorchjob(JOBS[name]))
+    expected = worker(render_pytorchjob(JOBS[name]))
     pod, trainer = patched(manifest), manifest["spec"]["trainer"]
     for field in ("securityContext", "volumes", "affinity", "tolerations", "terminationGracePeriodSeconds"):
         assert pod["spec"].get(field) == expected["spec"].get(field), field

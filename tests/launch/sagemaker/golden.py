@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.launch.job import TrainingJob
-from anadil.launch.sagemaker.backend import SageMakerBackend
+from anadil.launch.sagemaker import SageMakerBackend
 from tests.kit.compact_yaml import compact
 from tests.kit.jobs import S3, job
 

@@ -22,9 +22,8 @@ from anadil.core.errors import (
     RetryableError,
     Stopped,
 )
-from anadil.launch.sagemaker import backend as sagemaker
-from anadil.launch.sagemaker.backend import SageMakerBackend
-from anadil.launch.sagemaker.request import SPEC
+from anadil.launch import sagemaker
+from anadil.launch.sagemaker import SPEC, SageMakerBackend
 from tests.kit.aws import Fakes
 from tests.launch.sagemaker.golden import sagemaker as sample
 

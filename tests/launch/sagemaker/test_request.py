@@ -12,8 +12,7 @@ import pytest
 from anadil.core import log as logs
 from anadil.core import progress
 from anadil.core.errors import RecipeError
-from anadil.launch.sagemaker.backend import SageMakerBackend
-from anadil.launch.sagemaker.request import metric_definitions
+from anadil.launch.sagemaker import SageMakerBackend, metric_definitions
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.planned_artifact import log_figures
 from anadil.runtime.sagemaker import command

@@ -9,7 +9,7 @@ from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.preflight.base_model import inspect_start_point
-from anadil.preflight.places import check_reach
+from anadil.preflight.services import check_reach
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.directory import PARTIAL, commit, describe_files, path_of
 from anadil.pretrain.checkpoint.start_point import StartPoint, check_start_point, read_start_point

@@ -38,7 +38,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _cluster_results(options: argparse.Namespace) -> list[CheckResult]:
-    from anadil.launch.kubernetes.checks.cluster_checks import run_cluster_checks
+    from anadil.launch.kubernetes.checks import run_cluster_checks
 
     return run_cluster_checks(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
 

@@ -11,7 +11,7 @@ from anadil.cli.output import print_data, print_json, print_lines
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.backend import JobBackend, JobStatus
+from anadil.launch.job import JobBackend, JobStatus
 from anadil.launch.launcher import (
     BACKENDS,
     LaunchRequest,
@@ -20,7 +20,7 @@ from anadil.launch.launcher import (
     job_for_dry_run,
     launch_job,
 )
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_input_option, add_recipe_options, add_remake_option

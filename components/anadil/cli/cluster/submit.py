@@ -13,7 +13,7 @@ from anadil.cli.options import (
     add_set_option,
 )
 from anadil.cli.output import print_table
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.remake import allow_remake
@@ -21,10 +21,35 @@ from anadil.runtime.remake import allow_remake
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow
     from anadil_pipelines.submit import Submission
-
 log = logging.getLogger(__name__)
-
 EXPERIMENT = "anadil"
+
+
+def add_compile(name: str, commands: Any, text: str) -> None:
+    """Add `anadil compile`."""
+    compiled = commands.add_parser(name, help=text)
+    add_recipe_argument(compiled)
+    compiled.add_argument(
+        "-f", "--file", required=True, type=Path, metavar="FILE", help="file to write, such as pipeline.yaml"
+    )
+    add_set_option(compiled)
+    add_retrain_option(compiled)
+    compiled.set_defaults(command=_compile)
+
+
+def _compile(options: argparse.Namespace) -> int:
+    recipe = load_recipe(options.recipe, options.set)
+    require_packages("pipelines")
+    from anadil_pipelines.adapt import write_pipeline
+    from anadil_pipelines.steps import with_clean_workers
+    from anadil_pipelines.submit import with_retrain
+
+    recipe = with_retrain(recipe) if options.retrain else recipe
+    write_pipeline(with_clean_workers(recipe), options.file, retrains=options.retrain)
+    if recipe.storage.root is None:
+        log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")
+    print(options.file)
+    return 0
 
 
 def add_pipeline_command(name: str, commands: Any, text: str) -> None:
@@ -68,7 +93,7 @@ def submit_command(options: argparse.Namespace) -> int:
     """Run `anadil submit`; return its exit code."""
     require_packages("pipelines")
     from anadil_pipelines import submit
-    from anadil_pipelines.follow import follow
+    from anadil_pipelines.server import follow
 
     if options.remake:
         allow_remake()
@@ -92,18 +117,18 @@ def submit_command(options: argparse.Namespace) -> int:
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `anadil schedule`; return its exit code."""
     require_packages("pipelines")
-    from anadil_pipelines import retrain
+    from anadil_pipelines import submit
 
     name = options.name or Path(options.recipe).stem
     if options.cron is None:
         return _change(options, name)
-    cron = retrain.kubeflow_cron(options.cron)
+    cron = submit.kubeflow_cron(options.cron)
     submission = _prepare(options, name)
     if options.dry_run:
-        sys.stdout.write(retrain.dry_run_schedule(submission, cron))
+        sys.stdout.write(submit.dry_run_schedule(submission, cron))
         return 0
     server = _server(options)
-    made = retrain.schedule(server, submission, cron)
+    made = submit.schedule(server, submission, cron)
     log.info("cron %s (seconds first), in UTC unless the server's CRON_SCHEDULE_TIMEZONE differs", cron)
     page = server.link(f"recurringrun/details/{made}")
     print_table({"recurring_run": made, "version": submission.version, "page": page}, options.output)
@@ -111,13 +136,13 @@ def schedule_command(options: argparse.Namespace) -> int:
 
 
 def _change(options: argparse.Namespace, name: str) -> int:
-    from anadil_pipelines import retrain
+    from anadil_pipelines import submit
 
     verb = "disable" if options.disable else "enable" if options.enable else "delete"
     if options.dry_run:
-        sys.stdout.write(retrain.dry_run_change(name, verb))
+        sys.stdout.write(submit.dry_run_change(name, verb))
         return 0
-    changed = retrain.change(_server(options), options.experiment, name, verb)
+    changed = submit.change(_server(options), options.experiment, name, verb)
     print_table({"recurring_run": " ".join(changed), "done": f"{verb}d"}, options.output)
     return 0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.runtime.signals import handle_signals
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.cli.options import place
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, export
 from anadil.release.model_source import REGISTERED, ModelSource, find_model

@@ -35,7 +35,7 @@ def add_trace(name: str, commands: Any, text: str) -> None:
 def trace(options: argparse.Namespace) -> int:
     """Print the trace, then refuse a broken chain."""
     from anadil.artifacts.storage import LocalStore
-    from anadil.preflight.packages import require_packages
+    from anadil.preflight.this_machine import require_packages
 
     require_packages("clean")
     from anadil.release.trace.lineage import trace as follow

@@ -26,7 +26,7 @@ def _plan(options: argparse.Namespace) -> int:
     from anadil.artifacts import storage
     from anadil.clean.read.input_kinds import check_suffixes
     from anadil.core.format import human_bytes, human_hours
-    from anadil.preflight.clean_cost import clean_cost, sizes_of_inputs
+    from anadil.preflight.text_size import clean_cost, sizes_of_inputs
     from anadil.recipe.load import load_recipe
     from anadil.runtime.flow import recipe_of_step
     from anadil.runtime.job import files_key
@@ -65,8 +65,8 @@ def _plan(options: argparse.Namespace) -> int:
 def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
     """The manifest that would be sent to the cluster."""
     from anadil.core.errors import RecipeError
-    from anadil.launch.manifests.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
-    from anadil.preflight.clean_cost import num_shards
+    from anadil.launch.kubernetes.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
+    from anadil.preflight.text_size import num_shards
 
     workers = recipe.clean.workers or DEFAULT_WORKERS
     pods = CleanPods(recipe=recipe, name="anadil-clean", namespace=recipe.cluster.namespace)

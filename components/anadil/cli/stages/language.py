@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anadil.artifacts import storage
 from anadil.cli.output import print_lines
 from anadil.core.errors import DataError, RecipeError
-from anadil.preflight.packages import require_packages
+from anadil.preflight.this_machine import require_packages
 from anadil.text.language import known_languages, language_codes
 
 if TYPE_CHECKING:

@@ -1,22 +1,75 @@
-"""Answers to held-out questions, by topic, the worst first."""
+"""Answers to questions that training has not seen, by topic, the worst first."""
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from anadil.core.candidates import COLOURS
+from anadil.artifacts import artifact
+from anadil.artifacts.find import read_table
+from anadil.core.candidates import BY_NAME, COLOURS
+from anadil.core.format import number
+from anadil.core.table import Table
 from anadil.report.format import clip, figure
-from anadil.watch.corpora import uri_of
-from anadil.watch.data.answers import AnsweredQuestion, answers_of
-from anadil.watch.page import page
+from anadil.text.chats import folded
+from anadil.watch.data.corpora import uri_of
+from anadil.watch.page import link, page
 from anadil.watch.watched import Watched
 
 SCORES = "scores"
 SIZE = 40
 MAX_TEXT = 4_000
+TOPIC_COLUMNS = ("topic: a word that questions share", "questions", "chrF, mean", "word for word", "loops")
+OTHER = "other questions"
+MIN_TOPIC = 3
+"""Fewest questions of a topic."""
+MAX_SHARE = 0.25
+"""Share of the questions from which on a word says nothing about them. Chosen by us."""
+MIN_STEM, STEM = 4, 6
+"""Letters of a word that may name a topic, and how many of its letters count: endings follow them."""
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnsweredQuestion:
+    """A question with the answers of all candidates."""
+
+    question: str
+    topic: str
+    reference: str
+    seen: bool | None
+    answers: tuple[tuple[str, Json], ...]
+    """(candidate, its greedy answer)."""
+    score: float | None
+    """chrF of the deciding candidate's answer against the reference, 0 to 100; None without a reference."""
+
+
+class Topic(NamedTuple):
+    """Questions that have a word in common."""
+
+    name: str
+    num: int
+    score: float | None
+    """Mean chrF."""
+    num_exact: int
+    num_loops: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answers:
+    """All questions of a run's scores."""
+
+    deciding: str
+    """Candidate whose answers decide the order; empty: there are no questions."""
+    topics: tuple[Topic, ...]
+    questions: tuple[AnsweredQuestion, ...]
+    """The worst first."""
 
 
 def routes(watched: Watched) -> list[Route]:
@@ -38,10 +91,10 @@ def _show(watched: Watched, request: Request) -> Response:
         more = also | ({"topic": topic} if topic else {}) | {"from": str(start + SIZE)}
         view |= {
             "deciding": answers.deciding, "topic": topic, "num": len(chosen), "seen": seen,
-            "topics": [
-                ((each.name, f"{place}?{urlencode(also | {'topic': each.name})}"), figure(each.num), figure(each.score), figure(each.num_exact), figure(each.num_loops))
+            "topics": Table("Topics", TOPIC_COLUMNS, [
+                (link(each.name, f"{place}?{urlencode(also | {'topic': each.name})}"), *map(figure, each[1:]))
                 for each in answers.topics
-            ],
+            ]),
             "questions": [_view(each) for each in chosen[start : start + SIZE]],
             "next": f"{place}?{urlencode(more)}" if start + SIZE < len(chosen) else "",
         }  # fmt: skip
@@ -64,3 +117,84 @@ def _view(question: AnsweredQuestion) -> dict[str, object]:
         "text": clip(question.question, MAX_TEXT), "reference": clip(question.reference, MAX_TEXT), "made": made, "others": (),
         "seen": question.seen, "seen_words": {True: "seen in training", False: "not seen in training"}.get(question.seen, "") if question.seen is not None else "",
     }  # fmt: skip
+
+
+def answers_of(scores: str, *, seen: bool = False) -> Answers:
+    """Return the answers of a `scores` artifact, without questions that training has seen unless they are asked for."""
+    manifest = artifact.finished_manifest(scores, "scores")
+    candidates = read_table(scores, manifest, "scores.json").get("candidates")
+    by_question: dict[str, list[tuple[str, Json]]] = defaultdict(list)
+    for name, table in candidates.items() if isinstance(candidates, dict) else ():
+        for line in table.get("generations") or ():
+            if (
+                line.get("kind") == "answer"
+                and line.get("mode") in ("greedy", None)
+                and (seen or not line.get("seen"))
+            ):
+                by_question[str(line.get("prompt") or "")].append((name, line))
+    names = {name for answers in by_question.values() for name, _ in answers}
+    deciding = next((name for name in reversed(BY_NAME) if name in names), next(iter(sorted(names)), ""))
+    topics = topics_of(list(by_question))
+    questions = [_question(text, answers, topics[text], deciding) for text, answers in by_question.items()]
+    # Answers that were compared come first; the others have no figure to be ordered by.
+    questions.sort(key=_worst_first)
+    return Answers(deciding=deciding, topics=_topics(questions, deciding), questions=tuple(questions))
+
+
+def topics_of(questions: Sequence[str]) -> dict[str, str]:
+    """Return a topic for each question: the word that most other questions share with it, of those that few share.
+
+    Nothing is learnt: words are cut to their first letters, so that endings do not part them.
+    """
+    words: dict[str, dict[str, str]] = {
+        text: {word[:STEM]: word for word in folded(text).split() if len(word) >= MIN_STEM}
+        for text in questions
+    }
+    counts = Counter(stem for stems in words.values() for stem in stems)
+    most = max(MIN_TOPIC, MAX_SHARE * len(questions))
+    useful = {stem: count for stem, count in counts.items() if MIN_TOPIC <= count <= most}
+    names: dict[str, Counter[str]] = defaultdict(Counter)
+    for stems in words.values():
+        for stem, word in stems.items():
+            names[stem][word] += 1
+    topics = {}
+    for text, stems in words.items():
+        shared = [stem for stem in stems if stem in useful]
+        best = max(shared, key=lambda stem: (useful[stem], len(stem), stem), default=None)
+        # Its most frequent form names the topic; of equally frequent ones the shortest.
+        topics[text] = (
+            min(names[best], key=lambda word: (-names[best][word], len(word), word)) if best else OTHER
+        )
+    return topics
+
+
+def _question(text: str, answers: Sequence[tuple[str, Json]], topic: str, deciding: str) -> AnsweredQuestion:
+    by_name = dict(answers)
+    score = number(by_name.get(deciding, {}).get("chrf"))
+    return AnsweredQuestion(
+        question=text, topic=topic, score=None if score is None else float(score), answers=tuple(answers),
+        reference=next((str(line["reference"]) for _, line in answers if line.get("reference")), ""),
+        seen=next((flag for _, line in answers if isinstance(flag := line.get("seen"), bool)), None),
+    )  # fmt: skip
+
+
+def _worst_first(question: AnsweredQuestion) -> tuple[bool, float, bool]:
+    """Order by chrF; of answers without a reference, those that loop come first."""
+    loops = any(line.get("loop") for _, line in question.answers)
+    return (question.score is None, question.score or 0.0, not loops)
+
+
+def _topics(questions: Sequence[AnsweredQuestion], deciding: str) -> tuple[Topic, ...]:
+    groups: dict[str, list[AnsweredQuestion]] = defaultdict(list)
+    for question in questions:
+        groups[question.topic].append(question)
+    topics = []
+    for name, group in groups.items():
+        known = [each.score for each in group if each.score is not None]
+        lines = [line for each in group for who, line in each.answers if who == deciding]
+        topics.append(Topic(
+            name=name, num=len(group), score=sum(known) / len(known) if known else None,
+            num_exact=sum(line.get("exact") is True for line in lines),
+            num_loops=sum(line.get("loop") is True for line in lines),
+        ))  # fmt: skip
+    return tuple(sorted(topics, key=lambda each: (each.score is None, each.score or 0.0, -each.num)))

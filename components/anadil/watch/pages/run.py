@@ -1,4 +1,4 @@
-"""The page of a run: flow, time and cost, curves, texts, warnings; stop and how to go on."""
+"""The list of runs, and the page of a run: flow, time and cost, curves, texts, warnings; stop and how to go on."""
 
 import os
 import shlex
@@ -17,17 +17,19 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.format import human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW
-from anadil.release.runs import Run, age
+from anadil.core.table import Table
+from anadil.release.runs import COLUMNS, NUMBERS, Run, age
 from anadil.report.charts import Line
 from anadil.report.format import words_of
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RECIPE_FILE, RunRecord, StepRecord, is_gone, recipe_of
-from anadil.watch.page import page
-from anadil.watch.plots import KINDS, Plot, Window, curves_of, plot, plots_of
+from anadil.watch.page import link, page
+from anadil.watch.plots import KINDS, Plot, Window, curves_of, plot, plots_of, texts_of
 from anadil.watch.run_state import RunState, run_state, step_names
-from anadil.watch.texts import texts_of
 from anadil.watch.watched import Watched
 
+SHOWN = 100
+"""Runs that are read for the list."""
 EARLIER = 4
 """Earlier runs whose curves are drawn beside those of a run."""
 LISTED = 40
@@ -54,11 +56,24 @@ class StepView:
 
 
 def routes(watched: Watched) -> list[Route]:
-    """`/run/ID`, and to stop it."""
+    """`/`, `/run/ID`, and to stop it."""
     return [
+        Route("/", partial(_list, watched)),
         Route("/run/{id}", partial(_show, watched)),
         Route("/run/{id}/stop", partial(_stop, watched), methods=["POST"]),
     ]
+
+
+def _list(watched: Watched, request: Request) -> Response:
+    runs, faults = watched.places(SHOWN)
+    rows = [
+        (link(cells[0], f"/run/{run.id}"), *cells[1:]) for run, cells in zip(runs, runs.rows(), strict=True)
+    ]
+    note = f"{runs.hidden} older runs are not shown." if runs.hidden else ""
+    words = [place for place in range(len(COLUMNS)) if place not in NUMBERS]
+    table = Table("Runs", COLUMNS, rows, words=words, note=note)
+    view = {"title": "Runs", "table": table, "faults": faults, "roots": watched.roots}
+    return page(request, "runs.html.j2", view)
 
 
 def _show(watched: Watched, request: Request) -> Response:

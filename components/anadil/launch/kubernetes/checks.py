@@ -7,15 +7,20 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kinds import JOB_KINDS, JobKind, labels
-from anadil.launch.kubernetes.api.client import Api, Refused, RetryPolicy
-from anadil.launch.kubernetes.checks import cluster_objects
-from anadil.launch.kubernetes.executors.clean_pods import INDEXED_JOB, RAYCLUSTER
-from anadil.launch.manifests.training_jobs import RUNTIME
+from anadil.core.format import counted
+from anadil.launch.job import JOB_KINDS, JobKind, annotations, labels
+from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
+from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
+from anadil.launch.kubernetes.manifests import (
+    RUNTIME,
+)
+from anadil.launch.kubernetes.nodes import check_nodes, share_one_node
 from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
 from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
+from anadil.recipe.cluster import Volume
 from anadil.recipe.sections import Recipe
+from anadil.runtime.alerts import CHANNELS
 
 # People wait for the answer, and may ask again.
 ONE_ATTEMPT = RetryPolicy(attempts=1, connect_s=3.0, read_s=8.0)
@@ -42,6 +47,13 @@ OPERATOR_LABEL = {
 OLDEST, NEWEST = (1, 28), (1, 34)
 # Operators that HyperPod resumes jobs of. Source: Amazon SageMaker AI, job auto-resume, and the HyperPod chart.
 AUTO_RESUME_VERSIONS = ("v1.7.0", "v1.8.0", "v1.8.1", "v1-855e096")
+ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
+KUEUE = "kueue.x-k8s.io"
+# IAM role of a ServiceAccount. Source: Amazon EKS, IAM roles for service accounts.
+ROLE_ANNOTATION = "eks.amazonaws.com/role-arn"
+DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+# Driver whose volumes cannot be renamed or appended to. Source: awslabs/mountpoint-s3, SEMANTICS.md.
+MOUNTPOINT = "s3.csi.aws.com"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +124,6 @@ POD_RULES = (
     AccessRule("", "pods/log", ("get",)),
     AccessRule("", "events", ("list",)),
 )
-ENGINE_KINDS = {"job": INDEXED_JOB, "ray": RAYCLUSTER}  # `clean.engine` -> what it makes in the cluster.
 
 
 def launcher_rules(backend: str) -> tuple[AccessRule, ...]:
@@ -293,6 +304,176 @@ def _who(api: Api) -> str:
     return str(answer["status"]["userInfo"]["username"])
 
 
+def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the LocalQueue, which must take jobs, and for the priority class."""
+    cluster = recipe.cluster
+    group = api.find(f"/apis/{KUEUE}")
+    path = f"/apis/{group['preferredVersion']['groupVersion']}" if group else ""
+    queues = f"{path}/namespaces/{api.namespace}/localqueues"
+    if cluster.queue is None:
+        if names := _names(api.read(queues)) if group else []:
+            detail = f"cluster.queue is not set, though {api.namespace} has {', '.join(names)}"
+            yield skipped("queue", detail, f"set cluster.queue: {names[0]}, if jobs here must queue")
+        else:
+            yield skipped("queue", "cluster.queue is not set")
+        return
+    if group is None:
+        remedy = "install Kueue (HyperPod: the add-on amazon-sagemaker-hyperpod-taskgovernance), or leave cluster.queue out"
+        yield failed("queue", f"{KUEUE} is not served", remedy)
+        return
+    answer = api.find(f"{queues}/{cluster.queue}")
+    if answer is None:
+        names = _names(api.read(queues))
+        remedy = (
+            f"set cluster.queue to one of {', '.join(names)}"
+            if names
+            else "create it, or leave cluster.queue out"
+        )
+        yield failed("queue", f"{api.namespace} has no LocalQueue {cluster.queue}", remedy)
+        return
+    status = answer.get("status") or {}
+    conditions = {each["type"]: each for each in status.get("conditions") or ()}
+    active: dict[str, Any] = conditions.get("Active", {})
+    if active.get("status") != "True":
+        reason = active.get("message") or active.get("reason") or "Kueue has not checked it yet"
+        remedy = f"see kubectl -n {api.namespace} describe localqueue {cluster.queue}"
+        yield failed("queue", f"{cluster.queue} is not active: {reason}", remedy)
+        return
+    num_pending = counted(status.get("pendingWorkloads", 0), "job")
+    yield passed("queue", f"{cluster.queue} is active, {num_pending} waiting in it")
+    if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
+        names = _names(api.read(f"{path}/workloadpriorityclasses"))
+        remedy = (
+            f"set cluster.priority to one of {', '.join(names)}" if names else "leave cluster.priority out"
+        )
+        yield failed("priority", f"there is no WorkloadPriorityClass {cluster.priority}", remedy)
+
+
+def _names(answer: dict[str, Any]) -> list[str]:
+    return sorted(str(each["metadata"]["name"]) for each in answer.get("items") or ())
+
+
+def check_volumes(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Check that each claim is bound to a volume that all nodes can mount and checkpoints can live on."""
+    if not recipe.cluster.volumes:
+        yield skipped("volumes", "cluster.volumes names no claim")
+    for volume in recipe.cluster.volumes:
+        yield _claim(api, recipe, volume)
+
+
+def _claim(api: Api, recipe: Recipe, volume: Volume) -> CheckResult:
+    cluster = recipe.cluster
+    name = f"claim {volume.claim}"
+    answer = api.find(api.core_path("persistentvolumeclaims", volume.claim))
+    if answer is None:
+        remedy = "create it (manifests/ and the chart do), or correct cluster.volumes"
+        return failed(name, f"{api.namespace} has no such claim", remedy)
+    modes = set(answer["spec"].get("accessModes") or ())
+    shared = {"ReadWriteMany"} | ({"ReadOnlyMany"} if volume.read_only else set())
+    # All pods of a node may use a volume that the node mounts.
+    on_one = "ReadWriteOnce" in modes and cluster.nodes > 1 and share_one_node(api, recipe)
+    if cluster.nodes > 1 and not modes & shared and not on_one:
+        detail = f"{', '.join(sorted(modes))}, but {cluster.nodes} nodes mount it"
+        return failed(name, detail, f"make the claim {' or '.join(sorted(shared))} (FSx for Lustre, EFS)")
+    phase = answer.get("status", {}).get("phase", "Pending")
+    if phase != "Bound":
+        return _unbound(api, name, answer, phase)
+    if volume.holds(cluster.work or "") and _driver(api, answer["spec"].get("volumeName", "")) == MOUNTPOINT:
+        detail = "Mountpoint for S3 cannot rename or append, so no checkpoint can be written there"
+        return failed(name, detail, "put cluster.work on FSx for Lustre, EFS or EBS")
+    size = (answer["status"].get("capacity") or {}).get("storage", "")
+    return passed(name, f"bound, {size} {', '.join(sorted(modes))}, mounted at {volume.path}")
+
+
+def _driver(api: Api, volume_name: str) -> str:
+    """Return the CSI driver of a volume; empty where it may not be read."""
+    try:
+        volume = api.find(f"/api/v1/persistentvolumes/{volume_name}") if volume_name else None
+    except Refused:
+        return ""
+    return str((volume or {}).get("spec", {}).get("csi", {}).get("driver", ""))
+
+
+def _unbound(api: Api, name: str, claim: dict[str, Any], phase: str) -> CheckResult:
+    asked, described = claim["spec"].get("storageClassName"), f"describe pvc {claim['metadata']['name']}"
+    try:
+        classes = api.read("/apis/storage.k8s.io/v1/storageclasses").get("items") or []
+    except Refused:
+        return failed(name, phase, f"see kubectl -n {claim['metadata'].get('namespace')} {described}")
+    if asked is None:
+        chosen = [each for each in classes if annotations(each).get(DEFAULT_CLASS) == "true"]
+        lack = "it names no storage class, and no class is the default"
+    else:
+        chosen = [each for each in classes if each["metadata"]["name"] == asked]
+        lack = f"there is no storage class {asked}"
+    if claim["spec"].get("volumeName"):
+        remedy = f"see kubectl describe pv {claim['spec']['volumeName']}: class, size and modes must agree"
+        return failed(name, f"{phase}: waits for its volume", remedy)
+    if not chosen:
+        names = ", ".join(_names({"items": classes})) or "none"
+        remedy = f"name one of the classes that are here ({names}), or create a PersistentVolume for it"
+        return failed(name, f"{phase}: {lack}", remedy)
+    if chosen[0].get("volumeBindingMode") == "WaitForFirstConsumer":
+        return passed(name, f"{phase}: bound as soon as a pod mounts it")
+    detail = f"{phase}: class {chosen[0]['metadata']['name']} has made no volume yet"
+    return failed(name, detail, f"see kubectl {described}")
+
+
+def check_service_account(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the ServiceAccount of jobs, and for the AWS role that it takes."""
+    account = recipe.cluster.service_account or "default"
+    answer = api.find(api.core_path("serviceaccounts", account))
+    if answer is None:
+        create = f"kubectl -n {api.namespace} create serviceaccount {account}"
+        remedy = f"{create}, or correct cluster.service_account"
+        yield failed("service account", f"{api.namespace} has no {account}", remedy)
+        return
+    role = annotations(answer).get(ROLE_ANNOTATION)
+    if role:
+        yield passed("service account", f"{account} takes {role} (IRSA)")
+    elif (recipe.storage.root or "").startswith("s3://"):
+        detail = (
+            f"{account} names no AWS role: Pod Identity, Secrets or the node's role must give access to S3"
+        )
+        remedy = f"annotate it with {ROLE_ANNOTATION}, or make a Pod Identity association"
+        yield passed("service account", detail, remedy)
+    else:
+        yield passed("service account", account)
+
+
+def check_secrets(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
+    """Look for the keys of each Secret; values are never read."""
+    cluster = recipe.cluster
+    if not cluster.secrets and not cluster.notifications:
+        yield skipped("secrets", "the recipe names none")
+    for secret, keys in cluster.secrets.items():
+        yield _secret(api, secret, set(keys), every=True)
+    if cluster.notifications:
+        yield _secret(api, cluster.notifications, {channel.variable for channel in CHANNELS}, every=False)
+
+
+def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResult:
+    name = f"secret {secret}"
+    try:
+        answer = api.find(api.core_path("secrets", secret))
+    except Refused as error:
+        if error.answer.status != 403:
+            raise
+        remedy = f"ask somebody who may: kubectl -n {api.namespace} describe secret {secret}"
+        return skipped(name, "may not be read with your rights", remedy)
+    if answer is None:
+        example = " ".join(f"--from-literal={key}=..." for key in sorted(keys))
+        remedy = f"kubectl -n {api.namespace} create secret generic {secret} {example}"
+        return failed(name, f"{api.namespace} has none of this name", remedy)
+    missing = keys - set(answer.get("data") or ())
+    if missing and (every or missing == keys):
+        which = ", ".join(sorted(missing))
+        return failed(
+            name, f"lacks {which if every else f'one of {which}'}", "add what it lacks to the Secret"
+        )
+    return passed(name, f"holds {', '.join(sorted(keys - missing))}")
+
+
 # In order; what only some backends need says so itself.
 CLUSTER: tuple[Check[ClusterRun], ...] = (
     Check(name="kubernetes", function=_reach, seconds=ASK_S),
@@ -301,11 +482,11 @@ CLUSTER: tuple[Check[ClusterRun], ...] = (
     _ask("training operator", check_operator, "job API", of_jobs=True),
     _ask("permissions", check_access, "namespace", of_jobs=True),
     _ask("clean engine", check_engine),
-    _ask("queue", cluster_objects.check_queue, "namespace", of_jobs=True),
-    _ask("volumes", cluster_objects.check_volumes, "namespace"),
-    _ask("service account", cluster_objects.check_service_account, "namespace"),
-    _ask("secrets", cluster_objects.check_secrets, "namespace"),
-    _ask("nodes", cluster_objects.check_nodes),
+    _ask("queue", check_queue, "namespace", of_jobs=True),
+    _ask("volumes", check_volumes, "namespace"),
+    _ask("service account", check_service_account, "namespace"),
+    _ask("secrets", check_secrets, "namespace"),
+    _ask("nodes", check_nodes),
     Check(name="images", function=lambda run: services.check_images(run.recipe)),
     Check(name="storage", function=lambda run: services.check_storage(run.recipe), seconds=STORAGE_S),
 )

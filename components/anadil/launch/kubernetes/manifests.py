@@ -6,18 +6,44 @@ node keeps its pods' emptyDirs on it, or through a claim of `cluster.volumes`.
 
 import hashlib
 import json
+import logging
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any
 
 from anadil.core.errors import RecipeError
-from anadil.launch.job import HOME, IMAGE_USER, SPEC_ANNOTATION, TARGET_ANNOTATION, TrainingJob
-from anadil.launch.kinds import QUEUE_LABEL
-from anadil.launch.manifests.resources import EFA, requirements
-from anadil.plan.instances import LOCAL, Machine
+from anadil.core.format import GIB, amount
+from anadil.launch.job import (
+    DOMAIN,
+    HOME,
+    IMAGE_USER,
+    PYTORCHJOB,
+    QUEUE_LABEL,
+    SPEC_ANNOTATION,
+    TARGET_ANNOTATION,
+    TRAINJOB,
+    TrainingJob,
+)
+from anadil.plan.instances import CPU, LOCAL, Machine
 from anadil.recipe.cluster import Cluster, Resources
 from anadil.runtime.threads import ASLEEP
 
+log = logging.getLogger(__name__)
+
+# How long a finished job stays, so that its log can be read and a launcher that comes back finds it.
+KEPT_S = 86_400
+# Seconds that the first pod waits for the last one to pull its image, and others for the first
+# one to answer; torchrun's own 600 and 60 are too few where images are large and nodes are replaced.
+# Source: PyTorch, elastic/rendezvous, which does not read the key `timeout` with the back end c10d.
+RENDEZVOUS = {"join_timeout": "1800", "read_timeout": "600"}
+RUNTIME = "torch-distributed"  # ClusterTrainingRuntime that Trainer 2 installs.
+MANAGER = f"{DOMAIN}/launch"
+# Fields of a pod that a patch of the runtime may hold.
+PATCHED = (
+    "serviceAccountName", "imagePullSecrets", "terminationGracePeriodSeconds", "nodeSelector", "affinity",
+    "tolerations", "securityContext", "volumes",
+)  # fmt: skip
 # Where the metrics of a training pod are read. Source: OpenTelemetry's default for Prometheus.
 METRICS_PORT = 9_464
 # Time to save after SIGTERM: more than the 110 s that torchrun waits for its processes.
@@ -62,6 +88,126 @@ MAX_NAME = 52  # Characters of a job's name: the operator adds `-worker-999`, an
 JOB_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # Source: RFC 1035 label, which the operator asks for.
 # Source: Kubernetes, "Labels and Selectors".
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+GPU = "nvidia.com/gpu"
+# Network interface of AWS that NCCL needs between machines; not asked for, NCCL takes TCP and says nothing.
+EFA = "vpc.amazonaws.com/efa"
+CPU_TIERS = ((1, 0.30), (1, 0.15), (2, 0.10), (float("inf"), 0.06))
+MEMORY_TIERS = ((4, 0.30), (4, 0.25), (8, 0.20), (112, 0.17), (float("inf"), 0.07))
+# Reserve of a node: cores or GiB, the share of them, and a constant; more than EKS keeps.
+# Source: aws/sagemaker-hyperpod-cli, training/quota_allocation_util.py (commit 011ca92).
+CPU_OVERHEAD, MEMORY_OVERHEAD = 0.1, 0.5
+CPU_JOB_REQUESTS = {"cpu": "500m", "memory": "2Gi"}
+# Memory of a job without GPUs: fits a small node next to others. Assumption: a tiny model, as in the recipe `smoke`.
+CPU_JOB_MEMORY_LIMIT = "4Gi"
+# CPUs and memory per GPU if the recipe names no machine: one process and the libraries of CUDA. Assumption.
+CPUS_PER_GPU, GIB_PER_GPU = 4, 16
+
+
+def render_pytorchjob(job: TrainingJob) -> dict[str, Any]:
+    """Return the manifest of a job, whose deadline runs from the first running pod."""
+    cluster, nodes, restarts = job.recipe.cluster, job.nodes, job.recipe.cluster.restarts
+    metadata = metadata_of(job)
+    metadata["annotations"] |= resume_annotations(cluster)
+    warn_of_lost_work(job)
+    template, deadline = template_of(job, container_of(job, PYTORCHJOB.container)), deadline_s(job)
+    # Counted are restarts of containers over all pods, and the job fails when the count is reached;
+    # the operator's limit of 0 fails it at the first pod that failed.
+    backoff = restarts * nodes + 1 if restarts else 0
+    manifest = {
+        "apiVersion": PYTORCHJOB.api_version,
+        "kind": PYTORCHJOB.title,
+        "metadata": metadata,
+        "spec": {
+            "nprocPerNode": str(job.processes),
+            # Without a master, the operator tells torchrun where to meet only with this policy.
+            "elasticPolicy": {
+                "minReplicas": nodes,
+                "maxReplicas": nodes,
+                "rdzvBackend": "c10d",
+                # Without an id of its own, torchrun calls every job `none`.
+                "rdzvId": metadata["name"],
+                "rdzvConf": [{"key": key, "value": value} for key, value in RENDEZVOUS.items()],
+                "maxRestarts": restarts,
+            },
+            "runPolicy": {
+                # The job counts as done when the first pod is; the others may still be writing.
+                "cleanPodPolicy": "None",
+                "backoffLimit": backoff,
+                **({"activeDeadlineSeconds": deadline} if deadline else {}),
+                "ttlSecondsAfterFinished": KEPT_S,
+            },
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "replicas": nodes,
+                    "restartPolicy": "OnFailure" if restarts else "Never",
+                    "template": template,
+                }
+            },
+        },
+    }
+    return with_hash(manifest)
+
+
+def deadline_s(job: TrainingJob) -> int | None:
+    """Return `cluster.deadline_hours` in whole seconds."""
+    hours = job.recipe.cluster.deadline_hours
+    return math.ceil(hours * 3_600) if hours else None
+
+
+def warn_of_lost_work(job: TrainingJob) -> None:
+    """Warn where a replaced pod would start over."""
+    if "://" in job.target and job.recipe.cluster.work is None:
+        log.warning(
+            "%s: checkpoints stay in the pod: a restarted container resumes from them, a pod on "
+            "another node starts over; name a directory of a shared volume as cluster.work", job.name
+        )  # fmt: skip
+
+
+def render_trainjob(job: TrainingJob) -> dict[str, Any]:
+    """Return the manifest of a job."""
+    if job.recipe.cluster.hyperpod:
+        log.warning(
+            "cluster.hyperpod: HyperPod does not resume a TrainJob; use the backend pytorchjob for that"
+        )
+    warn_of_lost_work(job)
+    # The trainer tells torchrun by PET_* variables where to meet, and refuses a job that sets them. The runtime has a
+    # command of its own, so the image's entrypoint has to be said.
+    template = template_of(
+        job, container_of(job, TRAINJOB.container, ("python", "-m", f"anadil.{job.stage}"))
+    )
+    pod = template["spec"]
+    container = pod["containers"][0]
+    deadline = deadline_s(job)
+    patch = {
+        "metadata": template["metadata"],
+        "spec": {
+            **{name: pod[name] for name in PATCHED if name in pod},
+            "containers": [{name: container[name] for name in ("name", "securityContext", "volumeMounts")}],
+        },
+    }
+    manifest = {
+        "apiVersion": TRAINJOB.api_version,
+        "kind": TRAINJOB.title,
+        "metadata": metadata_of(job),
+        "spec": {
+            "runtimeRef": {"apiGroup": TRAINJOB.group, "kind": "ClusterTrainingRuntime", "name": RUNTIME},
+            "trainer": {
+                "numNodes": job.nodes,
+                "numProcPerNode": job.processes,
+                **{name: container[name] for name in ("image", "command", "args", "env")},
+                "resourcesPerNode": container["resources"],
+            },
+            **({"activeDeadlineSeconds": deadline} if deadline else {}),
+            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _around(patch)}],
+        },
+    }
+    return with_hash(manifest)
+
+
+def _around(template: dict[str, Any]) -> dict[str, Any]:
+    """Wrap a pod template as the patch of a runtime with one job."""
+    job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
+    return {"template": {"spec": {"replicatedJobs": [job]}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -306,3 +452,89 @@ def checked_name(name: str) -> str:
             "beginning with a letter and not ending with `-`"
         )
     return name
+
+
+def requirements(
+    machine: Machine | None, devices: int, nodes: int, asked: Resources | None = None, *, key: str = ""
+) -> dict[str, Any]:
+    """Return `resources` of the training container.
+
+    Args:
+        machine: Type of the node; None where the recipe names none.
+        devices: GPUs of the pod.
+        nodes: Pods that train together.
+        asked: The recipe's own amounts, by its `key`; they go before the defaults.
+        key: For messages.
+    """
+    if machine and asked:
+        _refuse_too_much(machine, asked, key)
+    whole: dict[str, str] = {}
+    if devices:
+        whole[GPU] = str(devices)
+    if efa := efa_interfaces(machine, devices, nodes):
+        whole[EFA] = str(efa)
+    requests, memory_limit = _cpu_and_memory(machine, devices)
+    if asked and asked.cpu:
+        requests["cpu"] = asked.cpu
+    if asked and asked.memory:
+        requests["memory"] = memory_limit = asked.memory
+    # No limit on CPUs: a process that is throttled holds up all the others.
+    return {"requests": {**requests, **whole}, "limits": {"memory": memory_limit, **whole}}
+
+
+def efa_interfaces(machine: Machine | None, devices: int, nodes: int) -> int:
+    """Return the EFA interfaces of each pod: all of the node where several nodes train with all their GPUs."""
+    if machine is None or nodes == 1 or not devices:
+        return 0
+    if machine.efa is None:
+        log.warning("%s: how many EFA interfaces it has is not known; its jobs talk over TCP", machine.name)
+        return 0
+    if devices < machine.devices and machine.efa:
+        log.warning(
+            "%s of %s GPUs of a %s: a pod that shares its node gets no EFA, so the job talks over TCP",
+            devices, machine.devices, machine.name,
+        )  # fmt: skip
+        return 0
+    return machine.efa
+
+
+def most_for_pods(machine: Machine) -> tuple[int, int]:
+    """Return CPUs and GiB of memory that a node of this type leaves to pods."""
+    cpus = machine.vcpus - CPU_OVERHEAD - _reserved(machine.vcpus, CPU_TIERS)
+    gib = machine.ram_bytes / GIB
+    return int(cpus), int(gib - MEMORY_OVERHEAD - _reserved(gib, MEMORY_TIERS))
+
+
+def _reserved(total: float, tiers: tuple[tuple[float, float], ...]) -> float:
+    reserved, left = 0.0, total
+    for size, share in tiers:
+        reserved += min(size, left) * share
+        left = max(0.0, left - size)
+    return reserved
+
+
+def _cpu_and_memory(machine: Machine | None, devices: int) -> tuple[dict[str, str], str]:
+    """Return requests and the limit of memory: the same share of the node as that of its GPUs."""
+    if not devices:
+        return dict(CPU_JOB_REQUESTS), CPU_JOB_MEMORY_LIMIT
+    if machine is None or machine.device == CPU:
+        cpus, gib = CPUS_PER_GPU * devices, GIB_PER_GPU * devices
+    else:
+        cpus, gib = (max(1, most * devices // machine.devices) for most in most_for_pods(machine))
+    return {"cpu": str(cpus), "memory": f"{gib}Gi"}, f"{gib}Gi"
+
+
+def _refuse_too_much(machine: Machine, asked: Resources, key: str) -> None:
+    gpus = 0 if machine.device == CPU else machine.devices
+    if asked.gpus and asked.gpus > gpus:
+        raise RecipeError(f"{key}.gpus: {asked.gpus}, but a {machine.name} has {gpus}; ask for fewer")
+    for name, text, most in (
+        ("cpu", asked.cpu, float(machine.vcpus)),
+        ("memory", asked.memory, float(machine.ram_bytes)),
+    ):
+        if text and amount(text) >= most:
+            cpus, gib = most_for_pods(machine)
+            raise RecipeError(
+                f"{key}.{name}: {text}, but a {machine.name} leaves about {cpus} CPUs and {gib}Gi to pods; "
+                "the job would wait forever; ask for less"
+            )

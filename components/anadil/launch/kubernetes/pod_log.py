@@ -13,11 +13,17 @@ from datetime import datetime
 from statistics import median
 
 from anadil.core.errors import AnadilError, RetryableError
-from anadil.launch.backend import log_fields
-from anadil.launch.job import RUN_LABEL, STAGE_LABEL, TARGET_ANNOTATION
-from anadil.launch.kinds import ApiObject, annotations, labels
-from anadil.launch.kubernetes.api.client import JobApi, LogStream
-from anadil.launch.kubernetes.jobs.ledger import StepCounter
+from anadil.launch.job import (
+    RUN_LABEL,
+    STAGE_LABEL,
+    TARGET_ANNOTATION,
+    ApiObject,
+    annotations,
+    labels,
+    log_fields,
+)
+from anadil.launch.kubernetes.client import JobApi, LogStream
+from anadil.launch.kubernetes.ledger import StepCounter
 from anadil.runtime.alerts import Event, notify
 
 log = logging.getLogger(__name__)

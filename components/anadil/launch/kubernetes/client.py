@@ -2,26 +2,188 @@
 
 import contextlib
 import json
+import logging
+import os
+import re
+import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from anadil.core.errors import PreflightError, RetryableError
-from anadil.launch.kinds import ApiObject, JobKind
-from anadil.launch.kubernetes.api.connection import connect, short
-from anadil.launch.kubernetes.api.errors import (
-    AGAIN,
-    ApiCall,
-    ErrorResponse,
-    error_from_response,
-    error_response,
-)
-from anadil.launch.kubernetes.api.pods import Worker, read_workers
+from anadil.core.errors import AnadilError, PreflightError, RetryableError
+from anadil.core.install import install
+from anadil.launch.job import ApiObject, JobKind
+from anadil.launch.kubernetes.pods import Worker, read_workers
+
+log = logging.getLogger(__name__)
 
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 MERGE_PATCH = "application/merge-patch+json"
 PIECE_BYTES = 65_536
+USER_IN_MESSAGE = re.compile(r'User "([^"]+)"')
+MAX_CHARS = 600
+AGAIN = "; run the same command again, which finds the job"  # Whoever waits for the API leaves this out.
+API_S = 1_800.0  # An upgrade of a control plane takes some minutes. Assumption.
+# Source: Kubernetes, "Accessing the Kubernetes API from a Pod".
+POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Connection:
+    """An open way to one cluster."""
+
+    client: Any  # `kubernetes.client.ApiClient`, for its credentials and its pool of TLS connections.
+    host: str
+    context: str  # Context of the kubeconfig; empty for the cluster that this pod runs in.
+    namespace: str  # Namespace of the pod, or of the kubeconfig's context.
+
+    def headers(self) -> dict[str, str]:
+        """Return credentials; an expired token is read again."""
+        settings = self.client.configuration.auth_settings().values()
+        return {str(each["key"]): str(each["value"]) for each in settings}
+
+    def request(self, method: str, path: str, **more: Any) -> Any:
+        """Send one HTTP request and return the `urllib3.BaseHTTPResponse`."""
+        # The client's own classes took other arguments with release 36. Its configuration and its pool are the same
+        # in all of them.
+        pool = self.client.rest_client.pool_manager
+        return pool.request(method, f"{self.host}{path}", redirect=False, **more)
+
+
+def connect() -> Connection:
+    """Return a connection with a pool of its own, by one rule for doctor, launcher and exit handler.
+
+    The cluster is that of `KUBECONFIG`, also inside a pod; else that of the pod; else that of `~/.kube/config`.
+    """
+    try:
+        from kubernetes import client, config
+        from yaml import YAMLError
+    except ImportError:
+        raise PreflightError(f"the Kubernetes client is not installed; {install('launch')}") from None
+    settings = client.Configuration()
+    # Passed by name: the library reads the variable only once, when it is imported.
+    file = os.environ.get("KUBECONFIG") or None
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and POD_NAMESPACE.is_file()
+    try:
+        if in_pod and not file:
+            config.load_incluster_config(client_configuration=settings)
+            context, namespace = "", POD_NAMESPACE.read_text(encoding="utf-8").strip()
+        else:
+            config.load_kube_config(config_file=file, client_configuration=settings)
+            _, active = config.list_kube_config_contexts(config_file=file)
+            context, namespace = active["name"], active["context"].get("namespace") or "default"
+    except (config.ConfigException, YAMLError, OSError, LookupError, TypeError, ValueError) as error:
+        raise PreflightError(
+            f"no cluster: {short(error)}; set KUBECONFIG, run `aws eks update-kubeconfig --name CLUSTER`, or give the "
+            "pod a ServiceAccount token"
+        ) from None
+    host = str(settings.host).rstrip("/")
+    return Connection(client=client.ApiClient(settings), host=host, context=context, namespace=namespace)
+
+
+def short(error: BaseException) -> str:
+    """Return an error's text in one line of 200 characters at most."""
+    return " ".join(str(error).split())[:200]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiCall:
+    """One call of the API."""
+
+    verb: str
+    resource: str  # Plural, with the subresource: `pods/log`.
+    group: str = ""  # API group; empty for the core.
+    namespace: str
+    name: str = ""
+    operator: str = ""  # The operator that brings the resource, where it is not part of Kubernetes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorResponse:
+    """An answer of 400 and above."""
+
+    status: int
+    message: str
+    details: dict[str, Any] = field(default_factory=dict)
+    """The object of the answer, where the API server itself speaks."""
+
+    def is_about(self, call: ApiCall) -> bool:
+        """True if the object itself was not found, not its kind or namespace."""
+        return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
+
+
+def error_response(status: int, body: bytes) -> ErrorResponse:
+    """Read an error answer; proxies in front of the API server do not answer JSON."""
+    try:
+        parsed = json.loads(body)
+    except ValueError:
+        parsed = None
+    plain = {"message": body[:MAX_CHARS].decode(errors="replace")}
+    fields: dict[str, Any] = parsed if isinstance(parsed, dict) else plain
+    message = " ".join(str(fields.get("message") or "").split())[:MAX_CHARS]
+    return ErrorResponse(status=status, message=message, details=fields.get("details") or {})
+
+
+def error_from_response(call: ApiCall, answer: ErrorResponse) -> AnadilError:
+    """Return the error that an answer stands for; it names the missing rule or object."""
+    where = f"namespace {call.namespace}"
+    if answer.status == 401:
+        return PreflightError(
+            "the cluster does not know who asks (401): the token has run out or belongs to another cluster; sign in "
+            "again, such as with `aws eks update-kubeconfig --name CLUSTER`"
+        )
+    if answer.status == 403 and " cannot " in answer.message:
+        match = USER_IN_MESSAGE.search(answer.message)
+        rule = {"apiGroups": [call.group], "resources": [call.resource], "verbs": [call.verb]}
+        return PreflightError(
+            f"{match[1] if match else 'whoever asks'} may not {call.verb} {call.resource} in {where}; add this rule "
+            f"to a Role that is bound to it: {json.dumps(rule)}"
+        )
+    if answer.status == 404 and answer.details.get("kind") == "namespaces":
+        return PreflightError(f"{where}: not there; create it or correct cluster.namespace")
+    if answer.status == 404 and call.operator:
+        return PreflightError(
+            f"the cluster has no {call.resource}.{call.group}; install {call.operator}, or choose another "
+            "cluster.backend"
+        )
+    if answer.status in (400, 403, 413, 422):
+        return PreflightError(
+            f"{call.verb} {call.resource} {call.name} in {where}: refused ({answer.status}): {answer.message}; "
+            "see it with `anadil launch --dry-run`"
+        )
+    return RetryableError(
+        f"{call.verb} {call.resource} in {where}: the Kubernetes API answers {answer.status} {answer.message}{AGAIN}"
+    )
+
+
+class Outage:
+    """The time since the API's last answer, for whoever follows an object."""
+
+    def __init__(self, limit_s: float = API_S) -> None:
+        """Begin to count; `limit_s` is the longest time without an answer."""
+        self._limit_s = limit_s
+        self._answered_s = time.monotonic()
+        self.has_answered = False  # True if the API has ever answered.
+        self._reported = ""
+
+    def end(self) -> None:
+        """Note an answer."""
+        self._answered_s = time.monotonic()
+        self.has_answered = True
+        self._reported = ""
+
+    def bear(self, what: str, error: AnadilError, remedy: str) -> None:
+        """Log once that an object cannot be seen."""
+        # A good right, token or certificate is refused while an API server restarts, so a refusal after the first
+        # answer is borne like silence.
+        refused, text = isinstance(error, PreflightError), str(error).removesuffix(AGAIN)
+        if (refused and not self.has_answered) or time.monotonic() - self._answered_s > self._limit_s:
+            raise error if refused else RetryableError(f"{what}: {text}; {remedy}")
+        if text != self._reported:
+            log.warning("%s runs on, but cannot be seen: %s", what, text)
+            self._reported = text
 
 
 def is_untrusted(error: BaseException) -> bool:

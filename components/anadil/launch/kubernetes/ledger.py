@@ -19,9 +19,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
 
-from anadil.launch.job import DOMAIN
-from anadil.launch.kinds import ApiObject, JobKind, annotations
-from anadil.launch.kubernetes.api.pods import ContainerFailure, Worker, parse_time
+from anadil.launch.job import DOMAIN, ApiObject, JobKind, annotations
+from anadil.launch.kubernetes.pods import ContainerFailure, Worker, parse_time
 
 log = logging.getLogger(__name__)
 
