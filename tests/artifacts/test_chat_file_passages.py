@@ -41,27 +41,6 @@ def test_a_passage_that_a_chat_holds_already_is_not_said_again(tmp_path: Path) -
     assert read(tmp_path, row, {})[1:] == [ASKED, ANSWERED]
 
 
-@pytest.mark.parametrize("beside", [{"question": ASKED, "answer": ANSWERED}, {"messages": MESSAGES}])
-@pytest.mark.parametrize("column", ["text", "source", "reference", "Hekayə"])
-def test_a_text_that_may_be_a_passage_is_told_with_the_key_that_takes_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, beside: dict[str, Any], column: str
-) -> None:
-    assert read(tmp_path, {**beside, column: STORY}, {}) == [ASKED, ANSWERED]
-
-    [told] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert f"texts that are not read: {column} (1)" in told
-    assert f"finetune.columns: {{context: {column}}}" in told
-
-
-@pytest.mark.parametrize("copy", [ASKED, f"### Sual: {ASKED}\n### Bu suala olan cavab: {ANSWERED}"])
-def test_a_copy_of_the_chat_is_no_passage(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, copy: str
-) -> None:
-    read(tmp_path, {"question": ASKED, "answer": ANSWERED, "text": copy}, {})
-
-    assert "texts that are not read" not in caplog.text
-
-
 @pytest.mark.parametrize(
     "answers",
     [{"text": [ANSWERED, "3"], "answer_start": [4, 9]}, [ANSWERED], [{"text": ANSWERED, "answer_start": 1}]],

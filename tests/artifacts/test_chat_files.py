@@ -313,46 +313,6 @@ def test_what_is_not_read_is_said_once_a_file_with_its_rows(
     [told] = caplog.messages
     assert told == (
         "chats.jsonl: columns that are not read, and in how many rows they hold something: "
-        "messages.score (1), messages.thinking (1), rationale (1)"
+        "lang (2), messages.score (1), messages.thinking (1), rationale (1); finetune.columns names the one of a question, "
+        "an answer, a system turn or a context"
     )
-
-
-def test_columns_that_tell_where_a_row_comes_from_are_counted_and_not_said(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    rows = [{"messages": [QUESTION, {**ANSWER, "id": "2"}], "id": "1", "URL": "https://a.az", "timestamp": 7}]
-    dropped = DroppedChats()
-    caplog.set_level("INFO")
-
-    list(read_chats([written(tmp_path, *rows)], dropped))
-
-    assert dropped.unread == {"chats.jsonl": {"messages.id": 1, "id": 1, "URL": 1, "timestamp": 1}}
-    assert not caplog.messages
-
-
-@pytest.mark.parametrize(("free", "kept"), [(True, 4), (False, 8)])
-def test_numbers_of_a_label_mark_answers_where_these_are_free_and_are_classes_where_not(
-    tmp_path: Path, free: bool, kept: int
-) -> None:
-    rows = [
-        {
-            "prompt": f"Sual {each}?",
-            "completion": f"Cavab {each}" if free else "Bəli" if each % 2 else "Xeyr",
-            "label": each % 2,
-        }
-        for each in range(8)
-    ]
-    dropped = DroppedChats()
-
-    chats = list(read_chats([written(tmp_path, *rows)], dropped))
-
-    assert len(chats) == kept
-    assert dropped.counts == ({"marked": 4} if free else {})
-
-
-def test_a_label_of_many_classes_is_no_mark(tmp_path: Path) -> None:
-    rows = [
-        {"prompt": f"Sual {each}?", "completion": f"Cavab {each}", "label": each % 3} for each in range(9)
-    ]
-
-    assert len(list(read_chats([written(tmp_path, *rows)], DroppedChats()))) == 9

@@ -94,7 +94,7 @@ def test_names_in_two_rows_are_refused(tmp_path: Path) -> None:
         rows_of(path)
 
 
-def test_a_formula_without_a_value_is_empty_and_said_and_no_name(
+def test_a_formula_without_a_value_is_empty_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = [NAMES, ("Cəm?", "=1+1"), ("Neçə?", '=CONCATENATE("a","b")'), ("Bir?", "Bir.")]
@@ -102,12 +102,7 @@ def test_a_formula_without_a_value_is_empty_and_said_and_no_name(
     read = rows_of(write_workbook(tmp_path / "a.xlsx", {"S": rows}))
 
     assert read == [(2, "Cəm?", None), (3, "Neçə?", None), (4, "Bir?", "Bir.")]
-    assert "2 formulas without a value, such as B2, are read as empty; open the workbook in" in caplog.text
-    named = write_workbook(tmp_path / "b.xlsx", {"S": [("Sual", '="Cavab"'), ROWS[0]]})
-    with pytest.raises(
-        DataError, match=r"row 1: the name in B1 is a formula without a value; open the workbook"
-    ):
-        rows_of(named)
+    assert "2 formulas without a value, such as B2, are read as empty; open the workbook" in caplog.text
 
 
 def test_a_formula_that_was_computed_has_its_value_also_as_a_name(tmp_path: Path) -> None:
@@ -142,7 +137,7 @@ def change_sheet(path: Path, change: Callable[[bytes], bytes]) -> None:
             book.writestr(name, change(data) if name.endswith("sheet1.xml") else data)
 
 
-def test_numbers_shares_and_dates_are_read_as_a_spreadsheet_shows_them(
+def test_numbers_shares_and_dates_are_read_plainly_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     values = [
@@ -157,14 +152,10 @@ def test_numbers_shares_and_dates_are_read_as_a_spreadsheet_shows_them(
     ]
     rows = [NAMES, *((f"s{number}", value) for number, value in enumerate(values))]
 
-    def form(book: Any) -> None:
-        book.active["B4"].number_format = "0%"
-        book.active["B7"].number_format = '0.00 "AZN"'
+    read = [cells[2] for cells in rows_of(write_workbook(tmp_path / "a.xlsx", {"S": rows}))]
 
-    read = [cells[2] for cells in rows_of(write_workbook(tmp_path / "a.xlsx", {"S": rows}, form))]
-
-    assert read == ["0.3", "42", "18%", "2026-11-26", "2026-11-26T09:30:00", "5.5", True, "\ra"]
-    assert 'not in their formats: B5 (yyyy-mm-dd), B6 (yyyy-mm-dd h:mm:ss), B7 (0.00 "AZN")' in caplog.text
+    assert read == ["0.3", "42", "0.18", "2026-11-26", "2026-11-26T09:30:00", "5.5", True, "\ra"]
+    assert "not in their formats, such as in row 2, column 2 of sheet 'S'" in caplog.text
 
 
 def test_a_row_with_more_cells_than_names_is_bad(tmp_path: Path) -> None:
@@ -191,7 +182,6 @@ def test_what_is_no_workbook_is_refused(tmp_path: Path, content: bytes) -> None:
         lambda xml: xml[: len(xml) // 2],
         lambda xml: xml.replace(b't="inlineStr">', b't="s"><v>99</v>'),
         lambda xml: xml.replace(b't="inlineStr">', b't="n"><v>x</v>'),
-        lambda xml: xml.replace(b'<row r="2"', b'<row r="1048599"').replace(b'r="A2"', b'r="A1048599"'),
     ],
 )
 def test_damage_within_a_workbook_is_refused(tmp_path: Path, change: Callable[[bytes], bytes]) -> None:
@@ -199,6 +189,22 @@ def test_damage_within_a_workbook_is_refused(tmp_path: Path, change: Callable[[b
     change_sheet(path, change)
 
     with pytest.raises(DataError, match=r"a\.xlsx: is not a workbook that can be read"):
+        rows_of(path)
+
+
+def test_a_workbook_that_unpacks_to_gigabytes_is_refused(tmp_path: Path) -> None:
+    path = write_workbook(tmp_path / "a.xlsx", {"S": [NAMES, *ROWS]})
+    with zipfile.ZipFile(path) as book:
+        parts = {name: book.read(name) for name in book.namelist()}
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as book:
+        for name, data in parts.items():
+            with book.open(name, "w", force_zip64=True) as part:
+                # A cell in the last row and column: a table of 17 billion cells.
+                part.write(data.replace(b'r="2"', b'r="1048576"').replace(b'"A2"', b'"XFD1048576"'))
+
+    with pytest.raises(
+        DataError, match=r"a\.xlsx: takes more than 1.0 GiB of memory or 60 s to read; save it"
+    ):
         rows_of(path)
 
 

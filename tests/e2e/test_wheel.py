@@ -90,7 +90,7 @@ def test_without_the_extra_the_program_says_what_to_install(installed: Path, tmp
     packages = Path(others.read_text(encoding="utf-8").strip())
     bare = tmp_path / "bare"
     bare.mkdir()
-    for name in ("filelock", "openpyxl", "et_xmlfile", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
+    for name in ("filelock", "python_calamine", "pydantic", "pydantic_core", "annotated_types", "typing_extensions.py",
                  "typing_inspection", "yaml", "zstandard"):  # fmt: skip
         (bare / name).symlink_to(packages / name)
     (bare / "anadil").symlink_to(others.parent / "anadil")

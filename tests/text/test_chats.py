@@ -193,8 +193,7 @@ def test_a_mark_that_lets_a_turn_be_learnt_changes_nothing() -> None:
 @pytest.mark.parametrize(
     "mark",
     [
-        {"label": False}, {"kto_tag": False}, {"kto_tag": "False"}, {"is_correct": 0}, {"rating": "bad"},
-        {"train": False}, {"weight": 0},
+        {"label": False}, {"kto_tag": "False"}, {"train": False}, {"weight": 0}, {"loss_mask": 0}, {"masked": True},
     ],
 )  # fmt: skip
 def test_a_row_whose_answer_is_marked_as_bad_is_no_good_chat(mark: dict[str, Any]) -> None:
@@ -205,7 +204,7 @@ def test_a_row_whose_answer_is_marked_as_bad_is_no_good_chat(mark: dict[str, Any
 
 
 @pytest.mark.parametrize(
-    "mark", [{"label": True}, {"rating": 0}, {"correct": 0}, {"loss": 2.3}, {"label": "Neqativ"}]
+    "mark", [{"label": True}, {"label": None}, {"rating": 0}, {"loss": 2.3}, {"rejected": True}]
 )
 def test_what_is_no_mark_of_a_bad_answer_leaves_the_row(mark: dict[str, Any]) -> None:
     assert read({"prompt": ASKED, "completion": ANSWERED} | mark) == PAIR

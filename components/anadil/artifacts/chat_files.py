@@ -3,8 +3,6 @@
 A row that is no good chat is skipped under a reason. A line that is no JSON ends the stage: the file itself is damaged.
 """
 
-import itertools
-import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,24 +17,21 @@ from anadil.artifacts.separated_file import Fault, Place
 from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
 from anadil.artifacts.text_tables import TEXT_TABLES, separated_rows
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.json_text import json_lines
 from anadil.text.chat_columns import (
-    ANSWERS,
-    LISTS,
+    SIDES,
     Names,
     columns_read,
-    first_of,
     named_in,
     unread_columns,
     unread_of_turns,
     with_names,
 )
-from anadil.text.chat_marks import SIDES, Use, mark_of, unsure, uses_of
 from anadil.text.chats import Chat, DroppedChats, Message, Refusal, messages_of
-from anadil.text.choices import choices_of, first_place, has_choices, names_place, with_chosen
+from anadil.text.choices import choices_of, first_place, names_place, with_chosen
 from anadil.text.drop_reasons import DROP_REMEDIES
 from anadil.text.letters import UNKNOWN, Letters
 from anadil.text.pairs import Pair, pair_of
-from anadil.text.unread_values import UnreadValues
 
 log = logging.getLogger(__name__)
 
@@ -50,10 +45,6 @@ MAX_NAMED_COLUMNS = 30
 """In a message."""
 ROWS_AT_A_TIME = 256
 """Rows of a table in memory at a time, fewer where they are long."""
-MAX_LOOKED_AT = 10_000
-"""Rows of a file that are looked at to tell marks of answers from classes."""
-
-
 HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
 """Files that finetuning writes beside an adapter."""
 NO_NAMES: Names = {}
@@ -83,8 +74,6 @@ def kept_chats(path: Path) -> list[Chat]:
     """Return the chats that finetuning has written into a file beside an adapter; none without the file."""
     if not path.is_file():
         return []
-    # Not `splitlines`: a chat may hold U+2028 or U+0085, which end no line of JSON lines.
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
     return [
         Chat(
             messages=tuple(Message(role=one["role"], content=one["content"]) for one in row["messages"]),
@@ -92,7 +81,7 @@ def kept_chats(path: Path) -> list[Chat]:
             source=row.get("source", ""),
             choices=tuple(row.get("choices", ())),
         )
-        for number, row in enumerate(rows, start=1)
+        for number, row in enumerate(json_lines(path), start=1)
     ]
 
 
@@ -138,9 +127,7 @@ def _rows_in(
     """Yield each row, its place and the name of its data set; count what is not read."""
     for uri in check_chat_files(uris):
         source, name = data_set_of(uri), Path(uri).name
-        hints = UnreadValues()
         with copy(uri) as path:
-            uses: dict[str, Use] = {}
             first: int | None = None
 
             def named(path: Path = path, uri: str = uri) -> Iterator[dict[str, object]]:
@@ -150,50 +137,19 @@ def _rows_in(
                 _drop(Refusal("bad_row", why), f"{name}:{number}", dropped)
 
             for number, given in rows_of(path, uri, letters, drop):
-                row, place = with_names(given, columns), f"{name}:{number}"
+                row = with_names(given, columns)
                 if first is None and names_place(row):
                     first = first_place(named())
                     log.info("%s: answers are places among the choices, counted from %d", uri, first)
-                if not uses.keys() >= {*unsure(row)} and not has_choices(row):
-                    uses |= _uses(named(), uri, {*unsure(row)} - {*uses})
-                settled = _with_marks(row, [mark for mark, use in uses.items() if use == "mark"])
-                if isinstance(settled, Refusal):
-                    _drop(settled, place, dropped)
-                    continue
-                used = read(settled)
-                unread = _unread(given, settled, used, columns)
-                dropped.add_columns(name, {*given, *named_in(given, columns).values()}, unread)
-                hints.add(unread, (row.get(each) for each in used))
-                yield with_chosen(settled, first or 0), place, source
+                of_recipe, used = named_in(given, columns), read(row)
+                # A path of keys such as `document.text` reads its first key.
+                known = {
+                    column if column in given else column.partition(".")[0] for column in of_recipe.values()
+                }
+                unread = {*unread_columns(given, {*used - {*of_recipe}, *known}), *unread_of_turns(row, used)}
+                dropped.add_columns(name, {*given, *of_recipe.values()}, unread)
+                yield with_chosen(row, first or 0), f"{name}:{number}", source
         dropped.say_unread(name)
-        hints.say(name, [key for key, use in uses.items() if use == "class"])
-
-
-def _with_marks(row: dict[str, object], names: Sequence[str]) -> dict[str, object] | Refusal:
-    """A row with what its marks say, or the first that says neither good nor bad."""
-    marks = {name: mark_of(row[name]) for name in unsure(row) if name in names}
-    unknown = next((f"{name} {row[name]}" for name, mark in marks.items() if mark is None), None)
-    return Refusal("unknown_mark", unknown) if unknown else {**row, **marks}
-
-
-def _unread(
-    given: Mapping[str, object], row: Mapping[str, object], used: set[str], columns: Names
-) -> dict[str, list[object]]:
-    """The columns of a row, and keys of its turns, that hold something and are not read, and what they hold."""
-    named = named_in(given, columns)
-    of_recipe = {column if column in given else column.partition(".")[0] for column in named.values()}
-    names = unread_columns(given, {*used - {*named}, *of_recipe})
-    return {**{name: [given[name]] for name in names}, **unread_of_turns(row, used)}
-
-
-def _uses(rows: Iterator[dict[str, object]], uri: str, names: set[str]) -> dict[str, Use]:
-    answers = ((row, str(row.get(first_of(row, (*ANSWERS, *LISTS)) or "", ""))) for row in rows)
-    use_of = uses_of(itertools.islice(answers, MAX_LOOKED_AT))
-    uses: dict[str, Use] = {name: use_of.get(name, "class") for name in sorted(names)}
-    words = {"mark": "marks answers", "class": "is a class, not a mark", "scale": "is a scale, not a mark"}
-    for name, use in uses.items():
-        log.info("%s: `%s` %s", uri, name, words[use])
-    return uses
 
 
 def _drop(refused: Refusal, place: str, dropped: DroppedChats) -> None:

@@ -14,17 +14,19 @@ from typing import Any
 def run_child(
     command: Sequence[str],
     timeout_s: float,
-    stdin: str = "",
+    stdin: str | bytes = "",
     environment: Mapping[str, str] | None = None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a short command to its end and return its exit code, stdout and stderr, as UTF-8.
+    """Run a short command to its end and return its exit code, stdout and stderr, read as UTF-8.
 
     After `timeout_s` it is killed, and `subprocess.TimeoutExpired` is raised.
     """
-    return subprocess.run(
-        command, input=stdin, env=environment, capture_output=True, encoding="utf-8", errors="replace",
-        timeout=timeout_s, check=False,
-    )  # fmt: skip
+    given = stdin.encode(errors="replace") if isinstance(stdin, str) else stdin
+    done = subprocess.run(
+        command, input=given, env=environment, capture_output=True, timeout=timeout_s, check=False
+    )
+    out, error = (each.decode(errors="replace") for each in (done.stdout, done.stderr))
+    return subprocess.CompletedProcess(command, done.returncode, out, error)
 
 
 def last_line(text: str, otherwise: str = "no message") -> str:

@@ -1,4 +1,7 @@
-"""Columns of a row of chats: which of them are read, under whatever case and signs their names are written."""
+"""Columns of a row of chats, under whatever case and signs their names are written, and marks of its answers.
+
+Names and marks are those of public formats. `finetune.columns` names all others.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -7,7 +10,6 @@ from typing import Literal
 
 from anadil.core.field_paths import field_of
 from anadil.core.json_text import parse_json
-from anadil.text.chat_marks import DETAILS, MARK_KEYS, MASKS, SWITCHES, marks_in, number_of, verdict
 from anadil.text.choices import CHOICE_ANSWERS, CHOICE_COLUMNS, has_choices
 
 LISTS = ("messages", "conversations", "conversation")
@@ -47,12 +49,17 @@ ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
     "context": PASSAGES,
 }
 """Role of a column -> the columns that one of the user's names replaces."""
-MARKS_OF_ROWS = frozenset((
-    "id", "_id", "idx", "index", "uid", "uuid", "row_id", "conversation_id", "message_id", "sha256", "hash", "url", "uri",
-    "source", "dataset", "split", "lang", "language", "locale", "date", "time", "timestamp", "created", "created_at",
-    "updated_at", "licence", "license", "model", "version",
-))  # fmt: skip
-"""Names of columns that tell where a row comes from: they are counted, and nobody misses their text."""
+VERDICTS = ("label", "kto_tag")
+"""Keys that say whether an answer is good: TRL's and ms-swift's KTO, LLaMA-Factory's."""
+SWITCHES = ("train", "training", "loss", "loss_scale", "loss_mask", "weight")
+"""Keys that say whether an answer is learnt: axolotl's first two, ms-swift's next, OpenAI's `weight`."""
+MASKED = "masked"
+"""torchtune's key, which says the opposite."""
+MARK_KEYS = (*VERDICTS, *SWITCHES, MASKED)
+DETAILS = ("train_detail", "training_detail")
+"""axolotl's: a list of parts of an answer, each with `train`."""
+SIDES = ("chosen", "rejected")
+"""Columns of two answers, the better one first."""
 KEYS = (
     *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
     *CHOICE_ANSWERS, *CHOICE_COLUMNS,
@@ -118,9 +125,7 @@ def below(row: Mapping[str, object], asked: str) -> list[str]:
     if asked in LISTS:
         return [name for name in OF_CHATS if passage_text(row.get(name))]
     names = (*PASSAGES, "question", "query") if asked == INSTRUCTION else PASSAGES
-    return [
-        name for name in names if name != asked and _holds(row.get(name)) and number_of(row[name]) is None
-    ]
+    return [name for name in names if name != asked and _holds(row.get(name)) and _number(row[name]) is None]
 
 
 def passage_text(given: object) -> str | None:
@@ -146,7 +151,7 @@ def first_answer(given: object) -> object:
 
 def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) -> set[str]:
     """Columns of a row that its chat is made of."""
-    marks = {name for name, mark in marks_in(row).items() if mark is not None}
+    marks = {name for name in MARK_KEYS if name in row and _verdict(row, name) is not None}
     read = marks | {name for name in SYSTEMS if isinstance(row.get(name), str)}
     listed = first_of(row, LISTS)
     if listed:
@@ -168,11 +173,6 @@ def reasoning_of(turn: Mapping[str, object]) -> str:
     """Reasoning in an assistant's turn; empty for none."""
     texts = (value.strip() for key in REASONINGS if isinstance(value := turn.get(key), str))
     return next(filter(None, texts), "")
-
-
-def may_hold_text(column: str) -> bool:
-    """Return True if a column, or a key of turns such as `messages.id`, may hold text by its name."""
-    return column.rpartition(".")[2].lower() not in MARKS_OF_ROWS
 
 
 def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
@@ -198,23 +198,75 @@ def turns_of(given: object) -> object:
     return [dict(zip(given, turn, strict=True)) for turn in zip(*columns, strict=True)]
 
 
-def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> dict[str, list[object]]:
-    """Keys of turns that are not read, such as `messages.reasoning_content`, and their values."""
-    unread: dict[str, list[object]] = {}
+def unread_of_turns(row: Mapping[str, object], columns: Iterable[str]) -> set[str]:
+    """Keys of turns that hold something and are not read, such as `messages.name`."""
+    read = {*TURN_TEXTS, *MARK_KEYS, *DETAILS, *REASONINGS}
+    unread: set[str] = set()
     for column in columns:
         turns = given_turns(row.get(column))
         for turn in turns if isinstance(turns, list | tuple) else []:
             for key, value in turn.items() if isinstance(turn, Mapping) else ():
                 name = known_name(str(key))
-                if name in MARK_KEYS and name not in (*SWITCHES, *MASKS):
-                    is_read = verdict({name: value}, name) is not None
-                elif name in REASONINGS:
-                    is_read = isinstance(value, str) and role_of(turn) == "assistant"
-                else:
-                    is_read = name in (*TURN_TEXTS, *SWITCHES, *MASKS, *DETAILS)
-                if _holds(value) and not is_read:
-                    unread.setdefault(f"{column}.{key}", []).append(value)
+                if _holds(value) and (
+                    name not in read or (name in REASONINGS and role_of(turn) != "assistant")
+                ):
+                    unread.add(f"{column}.{key}")
     return unread
+
+
+def mark_of_row(row: Mapping[str, object]) -> tuple[Literal["marked", "unknown_mark"], str] | None:
+    """The reason to leave a row out for a mark, and the mark; None where no mark forbids it."""
+    for name in MARK_KEYS:
+        if name not in row or (name == "label" and has_choices(row)):  # then it is the place of the right one
+            continue
+        mark = _verdict(row, name)
+        # The number of a label may be a class.
+        if name in VERDICTS and _holds(row[name]) and (mark is None or _is_number(row[name])):
+            return "unknown_mark", f"{name} {row[name]}"
+        if mark is False:
+            return "marked", f"{name} {row[name]}"
+    return None
+
+
+def is_learnt(turn: Mapping[str, object]) -> bool | str:
+    """Return True if an answer may be learnt, False if a mark forbids it, or the first mark that says neither."""
+    marks = {name: _verdict(turn, name) for name in MARK_KEYS if name in turn and turn[name] is not None}
+    for name, mark in marks.items():
+        if mark is None and name not in VERDICTS:
+            return f"{name} {turn[name]}"
+    for name in DETAILS:
+        parts = turn.get(name)
+        if parts and not (
+            isinstance(parts, list | tuple)
+            and all(isinstance(part, Mapping) and _truth(part.get("train", True)) for part in parts)
+        ):
+            return f"{name} of a part"
+    return False not in marks.values()
+
+
+def _verdict(row: Mapping[str, object], name: str) -> bool | None:
+    """True if a mark lets an answer be learnt, False if it forbids it, None for a value that says neither."""
+    truth = _truth(row[name])
+    return truth if truth is None or name != MASKED else not truth
+
+
+def _truth(value: object) -> bool | None:
+    """The truth value that a file holds, also as a table of text writes it."""
+    if isinstance(value, str):
+        value = {"true": True, "false": False}.get(value.strip().casefold(), value)
+    number = _number(value)
+    return bool(number) if number in (0, 1) else None
+
+
+def _is_number(value: object) -> bool:
+    return not isinstance(value, bool) and _number(value) is not None
+
+
+def _number(value: object) -> float | None:
+    try:
+        return float(value) if isinstance(value, bool | int | float | str) else None
+    except (ValueError, OverflowError):
+        return None
 
 
 def role_of(turn: object) -> str | None:

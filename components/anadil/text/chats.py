@@ -26,14 +26,14 @@ from anadil.text.chat_columns import (
     first_answer,
     first_of,
     given_turns,
-    may_hold_text,
+    is_learnt,
+    mark_of_row,
     passage_text,
     reasoning_beside,
     reasoning_of,
     role_of,
     with_known_names,
 )
-from anadil.text.chat_marks import is_learnt, marked_by
 from anadil.text.choices import chosen_text, names_no_choice
 from anadil.text.drop_reasons import DROP_REMEDIES, Reason
 
@@ -165,11 +165,13 @@ class DroppedChats:
     def say_unread(self, file: str) -> None:
         """Log the columns of a file that are not read."""
         counts = self.unread.get(file, {})
-        if names := sorted(filter(may_hold_text, counts), key=lambda one: (-counts[one], one)):
+        if names := sorted(counts, key=lambda one: (-counts[one], one)):
             listed = ", ".join(f"{name} ({counts[name]:,})" for name in names)
             log.info(
-                "%s: columns that are not read, and in how many rows they hold something: %s", file, listed
-            )
+                "%s: columns that are not read, and in how many rows they hold something: %s; finetune.columns names the one "
+                "of a question, an answer, a system turn or a context",
+                file, listed,
+            )  # fmt: skip
 
     @property
     def total(self) -> int:
@@ -214,8 +216,8 @@ def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
         raise RefusedRowError("malformed")
     if listed:
         given = _with_passages(given, below(row, listed), row)
-    if mark := marked_by(row):
-        raise RefusedRowError("marked", f"{mark} {row[mark]}")
+    if mark := mark_of_row(row):
+        raise RefusedRowError(*mark)
     messages = [_message(item) for item in given]
     if messages and messages[0].role == "system" and not messages[0].content:
         messages.pop(0)  # as ShareGPT's files have it where nothing is to be said

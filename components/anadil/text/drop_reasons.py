@@ -20,8 +20,8 @@ DROP_REMEDIES: dict[Reason, str] = {
     "no_choice": "beside `choices` a row needs the right one as `answer`: its text, letter (A, B, ...) or place",
     "no_passage": "what a question is about must be a text or a list of texts",
     "marked": "the data set marks its answer as bad or as not to be learnt; take that column out if it means something else",
-    "unknown_mark": "a mark of an answer is true or false, 1 or 0, or a usual English word; write it so, and give the column another "
-    "name where it says something else",
+    "unknown_mark": "a mark of an answer is true or false; write it so, and give the column another name where it says something "
+    "else",
     "not_unicode": "text holds half a surrogate pair; write it as UTF-8",
     "template": "the base's chat template cannot write it; change the chat",
     "too_long": "shorten the chats or raise finetune.max_length",

@@ -9,8 +9,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from anadil.text.chat_columns import LISTS, SYSTEMS, role_of, turns_of
-from anadil.text.chat_marks import SIDES
+from anadil.text.chat_columns import LISTS, SIDES, SYSTEMS, role_of, turns_of
 from anadil.text.chats import Chat, Message, Refusal, RefusedRowError, question_turns, read_messages
 
 SPEAKERS = {"Human": "user", "Assistant": "assistant"}
