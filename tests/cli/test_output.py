@@ -3,9 +3,9 @@ import json
 import pytest
 
 from anadil.cli.output import print_json, print_lines, print_table
+from anadil.core.table import Table
 from anadil.launch.job import format_log_line
 from anadil.preflight.check import CheckResult
-from anadil.release.text_table import text_table
 
 NAME = "a\x1b]0;owned\x07\nok\x9b2K"
 SHOWN = r"a\x1b]0;owned\x07\nok\x9b2K"
@@ -15,7 +15,7 @@ def test_what_is_printed_for_people_shows_control_characters_of_names(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     print_table({"source": NAME, "verdict": "kept"}, "table")
-    print_lines(text_table(("run", "state"), [(NAME, "done")]))
+    print_lines(Table("", ("run", "state"), [(NAME, "done")], words=(1,)).lines())
     print_lines(CheckResult(name="base", status="failed", detail=NAME, remedy="buy\n  sell").as_lines())
     print_lines([format_log_line(NAME)])
 

@@ -11,6 +11,8 @@ from anadil.core.errors import DataError, GateError, IntegrityError
 from anadil.release.registry.gate_verdict import check_promotable
 from tests.kit.promotable import model, scores
 
+REFUSED = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}
+
 
 def test_a_model_that_passed_is_taken(tmp_path: Path) -> None:
     made = model(tmp_path / "model")
@@ -82,76 +84,6 @@ def test_the_verdict_of_the_kind_decides_and_says_what_may_be_promoted_instead(
         "0.5; nothing was promoted; the adapted model passed: promote the model"
     ) in " ".join(capsys.readouterr().err.split())
     assert check_promotable(judged, str(made)).manifest.kind == "model"
-
-
-def test_a_verdict_that_refuses_counts_without_a_reason_too(tmp_path: Path) -> None:
-    made = model(tmp_path / "model")
-    verdict = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}
-    judged = scores(tmp_path / "scores", made)
-    changed = rewrite(judged, lambda rows: rows["gate"].update(verdicts={"model": verdict}))
-
-    with pytest.raises(GateError, match=r"the gate was not passed: adapted\.loops; nothing was promoted"):
-        check_promotable(changed, str(made))
-
-
-def test_scores_of_an_earlier_release_are_judged_by_their_checks(tmp_path: Path) -> None:
-    made = model(tmp_path / "model")
-
-    def forget(rows: dict[str, Any]) -> None:
-        for check in rows["gate"]["checks"][:2]:
-            del check["enforced"]
-
-    assert check_promotable(rewrite(scores(tmp_path / "1", made), forget), str(made)).manifest.kind == "model"
-    with pytest.raises(GateError, match=r"bits per byte over the base's is 1\.25, the limit 1;"):
-        check_promotable(rewrite(scores(tmp_path / "2", made, adapted=False), forget), str(made))
-
-
-@pytest.mark.parametrize("gate", [None, {"passed": True}, {"passed": True, "checks": [{"value": 1}]}])
-def test_scores_without_a_verdict_say_what_to_do(tmp_path: Path, gate: object) -> None:
-    made = model(tmp_path / "model")
-    judged = rewrite(scores(tmp_path / "scores", made), lambda rows: rows.update(gate=gate))
-
-    with pytest.raises(DataError, match="holds no verdict of the gate; run evaluate again"):
-        check_promotable(judged, str(made))
-
-
-def test_scores_without_checks_of_the_kind_promote_nothing(tmp_path: Path) -> None:
-    adapter = model(tmp_path / "adapter", "lora", "adapter")
-    judged = rewrite(scores(tmp_path / "scores", adapter), lambda rows: rows["gate"]["checks"].pop())
-
-    with pytest.raises(DataError, match="holds no checks of the finetuned model; run evaluate again"):
-        check_promotable(judged, str(adapter))
-
-
-def test_the_scores_of_another_model_promote_nothing(tmp_path: Path) -> None:
-    judged = scores(tmp_path / "scores", model(tmp_path / "model"))
-
-    with pytest.raises(IntegrityError, match="the scores are not of"):
-        check_promotable(str(judged), str(model(tmp_path / "other", "other weights")))
-
-
-def test_a_directory_that_is_no_model_is_named(tmp_path: Path) -> None:
-    judged = scores(tmp_path / "scores", model(tmp_path / "model"))
-
-    with pytest.raises(DataError, match="no finished model or merged or adapter"):
-        check_promotable(str(judged), str(tmp_path))
-
-
-def test_without_a_server_the_remedy_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = model(tmp_path / "model")
-    judged = scores(tmp_path / "scores", made)
-
-    assert main.main(["promote", "--scores", str(judged), str(made)]) == 2
-    assert "set it or MLFLOW_TRACKING_URI" in capsys.readouterr().err
-
-
-def test_a_model_that_was_changed_since_promotes_nothing(tmp_path: Path) -> None:
-    made = model(tmp_path / "model")
-    judged = scores(tmp_path / "scores", made)
-    (made / "model.safetensors").write_text("other bytes")
-
-    with pytest.raises(IntegrityError, match=r"model\.safetensors: differs from its manifest"):
-        check_promotable(str(judged), str(made))
 
 
 def test_scores_are_found_beside_the_model_the_newest_first(
@@ -230,3 +162,37 @@ def test_the_champion_is_beaten_where_a_comparison_is_sure_and_none_is_lost(
 
     assert found.has_beaten("c0") is beaten
     assert not found.has_beaten("another champion")
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "error", "words"),
+    [
+        ("model", lambda rows: rows["gate"].update(verdicts={"model": REFUSED}), GateError, r"not passed: adapted\.loops;"),
+        ("model", lambda rows: rows.update(gate=None), DataError, "holds no verdict of the gate"),
+        ("model", lambda rows: rows["gate"].update(checks=[{"value": 1}]), DataError, "holds no verdict of the gate"),
+        ("adapter", lambda rows: rows["gate"]["checks"].pop(), DataError, "holds no checks of the finetuned model"),
+    ],
+    ids=["verdict", "no gate", "no names", "no checks"],
+)  # fmt: skip
+def test_scores_that_release_nothing_are_refused(
+    kind: str, change: Callable[[dict[str, Any]], object], error: type[Exception], words: str, tmp_path: Path
+) -> None:
+    made = model(tmp_path / "made", kind=kind)
+
+    with pytest.raises(error, match=words):
+        check_promotable(rewrite(scores(tmp_path / "scores", made), change), str(made))
+
+
+def test_what_was_not_scored_is_not_promoted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = model(tmp_path / "model")
+    judged = str(scores(tmp_path / "scores", made))
+
+    assert main.main(["promote", "--scores", judged, str(made)]) == 2
+    assert "set it or MLFLOW_TRACKING_URI" in capsys.readouterr().err
+    with pytest.raises(IntegrityError, match="the scores are not of"):
+        check_promotable(judged, str(model(tmp_path / "other", "other weights")))
+    with pytest.raises(DataError, match="no finished model or merged or adapter"):
+        check_promotable(judged, str(tmp_path))
+    (made / "model.safetensors").write_text("other bytes")
+    with pytest.raises(IntegrityError, match=r"model\.safetensors: differs from its manifest"):
+        check_promotable(judged, str(made))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.runs.run_summary import figure_lines, summary_lines
+from anadil.cli.runs.run import summary_lines
 from anadil.recipe.sections import Recipe
 from tests.kit import report_run
 
@@ -123,13 +123,3 @@ def test_without_tracking_nothing_is_said_of_it() -> None:
     recipe = Recipe.model_validate({"base": {"model": "tiny"}, "tracking": {"uri": "off"}})
 
     assert list(summary_lines(recipe, {}, "sqlite:////runs/mlflow.db")) == []
-
-
-def test_scores_of_an_older_program_show_the_figures_that_they_hold() -> None:
-    scores: report_run.Json = {"candidates": {"base": {"bits_per_byte": 5.1}, "adapted": {}}}
-
-    assert [line.split() for line in figure_lines(scores)] == [
-        ["base", "adapted"],
-        ["bits", "per", "byte", "5.100", "—"],
-    ]
-    assert list(figure_lines({})) == []

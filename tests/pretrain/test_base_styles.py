@@ -14,7 +14,7 @@ from anadil.model.load import load_model
 from anadil.preflight.base_model import inspect_base
 from anadil.pretrain.embedding_init import embedding_map, fit_vocabulary
 from anadil.recipe.sections import Recipe
-from anadil.release.export.gguf_vocabulary import read_vocabulary
+from anadil.release.export.gguf_file import read_vocabulary
 from anadil.runtime import execute
 from anadil.text.encoder import Encoder
 from tests.kit.base_styles import END, ORDINARY, SENTENCE_PIECE, STYLES, make_base

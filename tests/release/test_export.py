@@ -1,7 +1,5 @@
 import errno
-import fcntl
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -20,8 +18,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.core.files import file_lock
 from anadil.model.load import load_tokenizer
-from anadil.release.export import export_model, gguf_tensors
+from anadil.release.export import export_model
 from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from anadil.release.model_source import ModelSource, find_model
 from tests.kit.families import make_family
@@ -159,7 +158,7 @@ def test_a_full_disk_leaves_nothing(
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(gguf_tensors, "packed", full)
+    monkeypatch.setattr("anadil.release.export.gguf_file.packed", full)
     monkeypatch.setattr(shutil, "copyfile", full)
 
     code = export(adapter, tmp_path / "out", *options)
@@ -186,11 +185,11 @@ KILLED = """
 import sys, time
 from anadil.release.export import gguf_tensors
 from anadil.cli.main import main
-packed = gguf_tensors.packed
+packed = gguf_file.packed
 def slowly(*arguments):
     time.sleep(0.2)
     return packed(*arguments)
-gguf_tensors.packed = slowly
+gguf_file.packed = slowly
 sys.exit(main(["export", sys.argv[1], "--format", "gguf", "--out", sys.argv[2]]))
 """
 
@@ -213,7 +212,9 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 
     assert code == (143 if number == signal.SIGTERM else -signal.SIGKILL)
     assert names(tmp_path) == (
-        [] if number == signal.SIGTERM else ["out.gguf.partial", "out.gguf.partial/out.gguf"]
+        []
+        if number == signal.SIGTERM
+        else [".out.gguf.lock", "out.gguf.partial", "out.gguf.partial/out.gguf"]
     )
     assert export(adapter, out, "--format", "gguf") == 0
     assert {"Modelfile", "out.README.md", "out.gguf"} <= set(names(tmp_path))
@@ -223,13 +224,9 @@ def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
 def test_two_exports_to_one_place_do_not_mix(
     adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "out.partial").mkdir()
-    other = os.open(tmp_path / "out.partial", os.O_RDONLY)
-    fcntl.flock(other, fcntl.LOCK_EX)
+    with file_lock(tmp_path / ".out.lock"):
+        code = export(adapter, tmp_path / "out")
 
-    code = export(adapter, tmp_path / "out")
-
-    os.close(other)
     assert code == 4
     assert "another export is writing there; wait for it" in capsys.readouterr().err
     assert export(adapter, tmp_path / "out") == 0
@@ -240,7 +237,6 @@ def test_two_exports_to_one_place_do_not_mix(
     [
         (("--quantize", "q8_0"), 2, "--quantize q8_0: only with --format gguf"),
         (("--format", "gguf", "--quantize", "q8_0", "--precision", "bf16"), 2, "give one of them"),
-        (("--public",), 2, "--public: only with --push HUB_ID"),
         (("--out", "s3://bucket/x"), 2, "is no local path"),
         (("--out", "{adapter}/merged/x"), 2, "lies within {adapter}, whose files are not to change"),
         (("--out", "{adapter}"), 3, "holds files that are no artifact"),

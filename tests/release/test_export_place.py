@@ -1,11 +1,8 @@
-import fcntl
 from pathlib import Path
 
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import PreflightError
-from anadil.release.export.export_model import draft_of
 
 
 @pytest.fixture
@@ -15,22 +12,6 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "model/config.json").write_text('{"model_type": "llama"}')
     (tmp_path / "model/model.safetensors").write_bytes(b"")
     return tmp_path / "model"
-
-
-def test_the_lock_of_a_draft_that_has_just_got_its_name_is_no_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    real = fcntl.flock
-
-    def late(descriptor: int, flags: int) -> None:
-        (tmp_path / "out.partial").rename(tmp_path / "out")  # the other one ends between opening and locking
-        (tmp_path / "out.partial").mkdir()  # and a third one begins
-        real(descriptor, flags)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-
-    with pytest.raises(PreflightError, match="another export is writing there"), draft_of(tmp_path / "out"):
-        pass
 
 
 @pytest.mark.parametrize(

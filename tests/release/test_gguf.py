@@ -12,9 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from anadil.artifacts.base_vocabulary import base_settings, read_base
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
 from anadil.model.load import encode_texts, load_tokenizer, save_model
-from anadil.release.export import gguf_tensors
-from anadil.release.export.gguf_file import write_gguf
-from anadil.release.export.gguf_vocabulary import read_vocabulary
+from anadil.release.export import gguf_file
+from anadil.release.export.gguf_file import read_vocabulary, write_gguf
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
 from anadil.tokenizer.bpe import train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, replace_vocabulary, write_tokenizer
@@ -355,7 +354,7 @@ def test_a_head_that_config_calls_tied_is_written(tmp_path: Path) -> None:
 
 def test_numbers_that_fp16_cannot_hold_are_refused(made: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"model\.x: holds numbers beyond 65,504"):
-        gguf_tensors.packed(torch.tensor([[1.0, 1e6]]), gguf.GGMLQuantizationType.F16, "model.x")
+        gguf_file.packed(torch.tensor([[1.0, 1e6]]), gguf.GGMLQuantizationType.F16, "model.x")
 
 
 def test_version_4s_spelling_of_the_rotation_gives_the_same_file(made: Path, tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models
 
 from anadil.model.load import encode_texts, load_tokenizer, save_model
-from anadil.release.export.gguf_cuts import DIGIT, NAMES, gguf_note
 from anadil.release.export.gguf_file import write_gguf
+from anadil.release.export.gguf_refusal import DIGIT, NAMES, gguf_note
 from anadil.text.byte_symbols import ALPHABET, SYMBOLS
 from anadil.text.cut_patterns import GPT_2_REGEX
 from tests.kit.llama import small_llama

@@ -11,9 +11,8 @@ from tokenizers import Tokenizer
 
 from anadil.core.errors import PreflightError
 from anadil.model.load import encode_texts, load_tokenizer, save_model
-from anadil.release.export.gguf_cuts import gguf_note
 from anadil.release.export.gguf_file import write_gguf
-from anadil.release.export.gguf_refusal import gguf_refusal
+from anadil.release.export.gguf_refusal import gguf_note, gguf_refusal
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, mixed_documents
 from tests.kit.llama_cpp import opened

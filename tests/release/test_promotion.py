@@ -11,7 +11,9 @@ from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RetryableError
 from anadil.release.registry import promotion
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel
+from anadil.release.registry.gate_verdict import check_promotable
 from tests.kit.promotable import model
+from tests.kit.releasing import week
 
 
 def test_a_way_back_that_another_promotion_has_changed_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +45,17 @@ def test_a_version_that_holds_other_bytes_than_were_promoted_is_refused(tmp_path
     for digests in (("0" * 64, manifest.whole_digest), (manifest.digest, "0" * 64)):
         with pytest.raises(IntegrityError, match="its bytes differ from those that were promoted"):
             verify(*digests)
+
+
+@pytest.mark.parametrize(("kind", "alias"), [("adapter", "challenger"), ("model", "champion")])
+def test_a_model_that_only_continues_text_does_not_replace_one_that_answers(
+    tmp_path: Path, kind: str, alias: str
+) -> None:
+    made = model(tmp_path / kind / "champion", kind=kind)
+    digest = artifact.finished_manifest(str(made), kind).digest
+    champion = RegisteredModel(name="anadil-az", version="1", uri=str(made), digest=digest, kind=kind)
+    second = week(tmp_path, "second", digest)
+
+    chosen = promotion.target_alias(champion, check_promotable(second["scores"], second["model"]))
+
+    assert chosen == alias

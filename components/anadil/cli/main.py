@@ -54,8 +54,8 @@ COMMANDS = {
     **{stage.name: Command(f"one stage: {stage.summary}") for stage in FLOW},
     "retrain": Command("teach the champion the text and chats that came since", "runs.retrain", "add_retrain"),
     "watch": Command("show runs as pages in a browser, while they run and after", "runs.watch", "add_watch"),
-    "list": Command("list the runs of a work directory and of a store", "runs.list", "add_list"),
-    "compare": Command("compare two runs: recipes and scores, with paired intervals", "runs.compare", "add_compare"),
+    "list": Command("list the runs of a work directory and of a store", "runs.finished", "add_list"),
+    "compare": Command("compare two runs: recipes and scores, with paired intervals", "runs.finished", "add_compare"),
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
     "corpus": Command("import a corpus that is clean already", "stages.corpus", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
@@ -69,8 +69,8 @@ COMMANDS = {
     "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
     "chat": Command("talk to a finished model, in the terminal or through a pipe", "models.chat", "add_chat"),
     "export": Command("write a model, adapter or checkpoint as files that servers load", "models.export", "add_export"),
-    "trace": Command("trace a model back to every file that it was trained on", "runs.trace", "add_trace"),
-    "remove": Command("remove a damaged or unneeded artifact", "runs.remove", "add_remove"),
+    "trace": Command("trace a model back to every file that it was trained on", "runs.finished", "add_trace"),
+    "remove": Command("remove a damaged or unneeded artifact", "runs.finished", "add_remove"),
     "promote": Command("move the registry's alias to a model that passed its gate", "models.promote", "add_promote"),
     "rollback": Command("make the version `previous` the registry's champion again", "models.promote", "add_rollback"),
     "doctor": Command("check what a run needs, each line with its remedy", "cluster.doctor", "add_doctor"),
@@ -80,7 +80,7 @@ CLEAN_VERBS = ("stages.clean_verbs", "add_clean_verb")
 JUDGE_VERBS = ("stages.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
-        "plan": Command("estimate shards, memory, disk and CPU hours of a run", "stages.clean_plan", "add_clean_plan"),
+        "plan": Command("estimate shards, memory, disk and CPU hours of a run", "stages.clean_verbs", "add_clean_plan"),
         "explain": Command("trace one input document through every step, to the rule that decided", *CLEAN_VERBS),
         "diff": Command("compare two corpora, by rule and document", *CLEAN_VERBS),
         "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
@@ -94,8 +94,6 @@ STAGE_VERBS = {
     },
 }  # fmt: skip
 """Verbs of a stage's command, such as `anadil clean explain`."""
-REMOVED = {("clean", "fit"): "anadil language learn NAME SAMPLE --bad FILE"}
-"""Words of a command of an earlier release -> the command that does it now."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -114,8 +112,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     if name not in STAGES:
         return _run(command_parser(name).parse_args(arguments))
     verbs = STAGE_VERBS.get(name, {})
-    if now := REMOVED.get((name, verb)):
-        Parser(prog=f"anadil {name}").error(f"{verb!r} was removed; use `{now}`")
     _refuse_slip(f"anadil {name}", verb, [*verbs])
     if verb in verbs:
         options = verb_parser(name, verb).parse_args(arguments[first + 1 :])

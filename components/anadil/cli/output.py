@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from anadil.core.format import JSON_CONTROLS, visible
+from anadil.core.table import Table
 
 
 def print_json(data: Any) -> None:
@@ -35,5 +36,4 @@ def print_table(rows: Mapping[str, str], output: str) -> None:
     if output == "json":
         print_json(rows)
         return
-    width = max(map(len, rows), default=0)
-    print_lines(f"{name:<{width}}  {value}" for name, value in rows.items())
+    print_lines(Table("", ("", "value"), [*rows.items()]).lines())

@@ -51,12 +51,6 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
         uri: A model, merged or adapter artifact, local or on S3; the `merged` directory of an adapter; a checkpoint of
             pretrain; any Hugging Face model directory; or `models:/NAME@ALIAS` and `models:/NAME/VERSION`.
         tracking: The registry's address; left out, MLFLOW_TRACKING_URI.
-
-    Raises:
-        DataError: There is no model.
-        IntegrityError: Bytes differ from their manifest or from the registry's digest, or would run code.
-        PreflightError: The storage or the registry cannot be used.
-        RecipeError: The URI holds a password or a token.
     """
     place, manifest = locate(uri, tracking)
     if manifest is None:
@@ -75,11 +69,6 @@ def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]
 
     Returns:
         The absolute place and its manifest; None for a directory that is not an artifact.
-
-    Raises:
-        DataError: The place cannot be read.
-        IntegrityError: A registered model is gone, or not the one that was promoted.
-        RecipeError: The URI is empty, or holds a password or a token.
     """
     if not uri.startswith(REGISTERED):
         return _locate(uri)

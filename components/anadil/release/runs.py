@@ -13,6 +13,7 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
+from anadil.core.table import Table
 from anadil.plan.instances import machines, plain_name
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
@@ -22,7 +23,7 @@ WORK = "anadil-work"
 READERS = 8
 MIN_PREFIX = 4
 COLUMNS = ("id", "state", "recipe", "age", "time", "cost", "bits per byte", "released", "stage")
-NUMBERS = (3, 4, 5, 6)
+WORDS = (1, 2, 7, 8)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +69,13 @@ class RunList(list[Run]):
     hidden: int = 0
     """Older runs that were left out."""
 
-    def rows(self, now: float | None = None) -> list[tuple[str, ...]]:
+    def rows(self) -> list[tuple[str, ...]]:
         """Cells of a table under `COLUMNS`."""
-        return [_cells(run, time.time() if now is None else now) for run in self]
+        return [_cells(run, time.time()) for run in self]
+
+    def table(self) -> Table:
+        """A row for each run."""
+        return Table("Runs", COLUMNS, self.rows(), words=WORDS)
 
 
 def list_runs(

@@ -11,13 +11,11 @@ import shlex
 from typing import Any
 
 from anadil.artifacts import artifact
-from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import absolute
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
-from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, registry_address, resolve
 from anadil.release.registry.gate_verdict import check_promotable, find_scores
 from anadil.runtime.champion import ALIAS
@@ -82,7 +80,7 @@ def promote(options: argparse.Namespace) -> int:
     if name:
         check_name(name, "--name")
     manifest = artifact.finished_manifest(uri, *BY_KIND)
-    recipe = recipe or _recipe_of(manifest, options.set)
+    recipe = recipe or load_recipe(json.dumps(manifest.recipe or {}), options.set)
     name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
     tracking = registry_address(recipe, uri)
@@ -106,14 +104,6 @@ def promote(options: argparse.Namespace) -> int:
         log.info("for commands that name it: export MLFLOW_TRACKING_URI=%s", address)
     log.info('to load it: mlflow.transformers.load_model("%s%s@%s")', SCHEME, done.name, done.alias)
     return 0
-
-
-def _recipe_of(manifest: Manifest, overrides: list[str]) -> Recipe:
-    """The recipe that made a model; the built-in one if its keys are another release's."""
-    try:
-        return load_recipe(json.dumps(manifest.recipe or {}), overrides)
-    except RecipeError:
-        return load_recipe("{}", overrides)
 
 
 def rollback(options: argparse.Namespace) -> int:

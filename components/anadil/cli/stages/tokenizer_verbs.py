@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import add_output_option
 from anadil.cli.output import print_json, print_lines
+from anadil.core.table import Table
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -45,13 +46,14 @@ def inspect(options: argparse.Namespace) -> int:
     if options.output == "json":
         print_json({"text": text, "tokenizers": rows})
         return 0
-    width = max(len(row["name"]) for row in rows)
-    print(f"{'':<{width}}  {'rows':>8} {'tokens':>7} {'per word':>8} {'bytes':>6}")
-    print_lines(
-        f"{row['name']:<{width}}  {row['rows']:>8,} {row['tokens']:>7,} {row['tokens_per_word']:>8.3f} "
-        f"{row['bytes_per_token']:>6.2f}"
+    cells = [
+        (
+            row["name"], f"{row['rows']:,}", f"{row['tokens']:,}", f"{row['tokens_per_word']:.3f}",
+            f"{row['bytes_per_token']:.2f}",
+        )
         for row in rows
-    )
+    ]  # fmt: skip
+    print_lines(Table("Tokenizers", ("", "rows", "tokens", "per word", "bytes"), cells).lines())
     for row in rows:
         print_lines(["", row["name"], f"  {'|'.join(row['pieces'])}"])
     return 0

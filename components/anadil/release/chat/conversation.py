@@ -47,11 +47,7 @@ class ChatSettings:
 
 
 class ChatModel:
-    """A model in memory with the settings of its chats.
-
-    Raises:
-        DataError: It has no chat template and is to answer, or the system turn leaves no room.
-    """
+    """A model in memory with the settings of its chats."""
 
     def __init__(self, model: Any, tokenizer: Any, settings: ChatSettings, name: str) -> None:
         self.model, self.settings, self.name = model, settings, name
@@ -87,11 +83,7 @@ class ChatModel:
     def stream(
         self, history: Sequence[dict[str, str]], question: str, *, seed: int | None
     ) -> tuple[Iterator[str], int]:
-        """Pieces of an answer, and the number of the oldest turns that it skips.
-
-        Raises:
-            DataError: The question alone is longer than the model's length.
-        """
+        """Pieces of an answer, and the number of the oldest turns that it skips."""
         ids, left_out = self._prompt(history, question)
         tokens = self.writer.stream(
             ids,
@@ -149,11 +141,7 @@ class Chat:
         self._history, self.left_out = [], 0
 
     def ask(self, question: str) -> Iterator[str]:
-        """Pieces of the answer; those that were read become part of the chat.
-
-        Raises:
-            DataError: The question alone is longer than the model's length.
-        """
+        """Pieces of the answer; those that were read become part of the chat."""
         seed = self.model.seed_of(question, self._turns)
         history = [] if self.model.settings.complete else self._history[self.left_out :]
         pieces, left_out = self.model.stream(history, question, seed=seed)
@@ -180,12 +168,6 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
         uri: The model.
         settings: Settings of the chat.
         tracking: Address of the registry of `models:/`.
-
-    Raises:
-        RecipeError: It cannot answer, and is not to continue text.
-        DataError: There is no such model, or it cannot be loaded.
-        IntegrityError: Its bytes differ from its manifest.
-        PreflightError: This machine has too little memory.
     """
     source = find_model(uri, tracking=tracking)
     if source.directory is None:

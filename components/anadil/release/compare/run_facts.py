@@ -3,7 +3,6 @@
 Only small files are read, each verified against its manifest; no weights are fetched.
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +14,8 @@ from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
-from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, find_run, list_runs
 from anadil.report.read import Json, list_of, table_of
-from anadil.runtime.cache_key import recipe_keys
 from anadil.runtime.job import kind_of
 from anadil.runtime.run_record import recipe_of
 
@@ -147,7 +144,7 @@ def _inputs(origin: Mapping[str, str]) -> list[str]:
 
 
 def flat(recipe: Mapping[str, object]) -> dict[str, object]:
-    """Every key of a resolved recipe by its path; one of a later release has its default."""
+    """Every key of a resolved recipe by its path."""
     keys: dict[str, object] = {}
 
     def walk(node: Mapping[str, object], path: str) -> None:
@@ -161,10 +158,6 @@ def flat(recipe: Mapping[str, object]) -> dict[str, object]:
                 keys[f"{path}{key}"] = value
 
     walk(recipe, "")
-    defaults = recipe_keys(Recipe(), tuple(Recipe.model_fields)) if keys else {}
-    for path, text in defaults.items():
-        if not any(name.startswith(f"{path}.") for name in keys):
-            keys.setdefault(path, json.loads(text))
     return keys
 
 

@@ -1,11 +1,9 @@
 """Export a finished model as a Hugging Face directory or GGUF, atomically."""
 
 import contextlib
-import fcntl
 import itertools
 import json
 import logging
-import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,6 +12,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
+from filelock import Timeout
+
 from anadil.artifacts import local_directory
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
@@ -21,6 +21,7 @@ from anadil.artifacts.local_directory import check_space
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.core.files import file_lock
 from anadil.core.progress import progress
 from anadil.release.model_source import ModelSource
 from anadil.report.model_card import licence_files_of, model_card
@@ -107,35 +108,23 @@ def export(
 @contextlib.contextmanager
 def draft_of(out: Path) -> Iterator[Path]:
     """An empty directory beside a place for one export at a time, removed at the end unless it was renamed."""
-    draft = out.with_name(f"{out.name}.partial")
-    draft.mkdir(parents=True, exist_ok=True)
-    descriptor = _lock(draft)
-    if descriptor is None:
-        raise PreflightError(f"{out}: another export is writing there; wait for it")
+    draft, place = out.with_name(f"{out.name}.partial"), out.with_name(f".{out.name}.lock")
+    draft.mkdir(
+        parents=True, exist_ok=True
+    )  # first, since of a place that takes no files filelock says only "taken"
+    lock = file_lock(place, 0)
     try:
-        for left in draft.iterdir():  # by a killed export
-            shutil.rmtree(left) if left.is_dir() else left.unlink()
-        try:
-            yield draft
-        finally:
-            shutil.rmtree(draft, ignore_errors=True)
+        lock.acquire()
+    except Timeout:
+        raise PreflightError(f"{out}: another export is writing there; wait for it") from None
+    try:
+        shutil.rmtree(draft, ignore_errors=True)  # of a killed export
+        draft.mkdir()
+        yield draft
     finally:
-        os.close(descriptor)
-
-
-def _lock(draft: Path) -> int | None:
-    """A descriptor that holds the lock of a draft; None where another export has it, or has just ended."""
-    try:
-        descriptor = os.open(draft, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # One that has just ended gave the directory another name.
-        if os.path.samestat(os.fstat(descriptor), draft.stat()):
-            return descriptor
-    os.close(descriptor)
-    return None
+        shutil.rmtree(draft, ignore_errors=True)
+        place.unlink(missing_ok=True)
+        lock.release()
 
 
 def _copy_model(source: ModelSource, directory: Path, draft: Path, precision: str | None) -> None:

@@ -1,26 +1,131 @@
-"""Write a model as one GGUF file for llama.cpp, Ollama and LM Studio, a tensor at a time."""
+"""Write a model as one GGUF file for llama.cpp, Ollama and LM Studio, a tensor at a time.
 
+Source: llama.cpp, folder `conversion`; names are those of the package gguf, gguf-py/gguf/tensor_mapping.py.
+"""
+
+import json
 import logging
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
+import gguf
 import numpy as np
+import torch
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, LlamaFileType, RopeScalingType
+from gguf import GGUFWriter, LlamaFileType, RopeScalingType, TokenType
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
+from anadil.artifacts.base_kind import stored_template
+from anadil.artifacts.document_tokens import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.artifacts.local_directory import check_space
+from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
-from anadil.model.family import Gguf
+from anadil.model.family import Gguf, ModuleNames
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export import gguf_shape, gguf_tensors
-from anadil.release.export.gguf_refusal import check_gguf
-from anadil.release.export.gguf_vocabulary import Vocabulary, read_vocabulary
+from anadil.release.export.gguf_refusal import (
+    NUM_BYTES,
+    SLIDING,
+    adds_blank,
+    byte_token,
+    check_gguf,
+    context_length,
+    frame,
+    gguf_family,
+    gguf_name,
+    gguf_note,
+    head_size,
+    is_of_pieces,
+    key_value_heads,
+    layer_types,
+    read_tokenizer,
+    rotation,
+    scores,
+    special_ids,
+    window_period,
+)
 
 log = logging.getLogger(__name__)
+
+PADDING = "[PAD{}]"
+"""Text of a row of the embedding that no token has, by its id. Source: llama.cpp, convert_hf_to_gguf.py."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """A tokenizer in the fields of GGUF."""
+
+    tokens: Sequence[str]
+    """Byte symbols of ordinary tokens and the text of added ones, by id."""
+    types: Sequence[int]
+    merges: Sequence[str]
+    scores: Sequence[float]
+    """Scores by id; only for SentencePiece's kind."""
+    adds_blank: bool
+    """A text gets a space in front; only for SentencePiece's kind."""
+    pre_tokenizer: str
+    adds_bos: bool
+    adds_eos: bool
+    special: Mapping[str, int]
+    """`bos`, `eos`, `eot`, `pad` or `unk` -> id; `eot` ends a turn of a chat."""
+    template: str | None
+
+
+def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
+    """The vocabulary of a model's directory without `gguf_refusal`."""
+    file = directory / "tokenizer.json"
+    tokenizer = read_tokenizer(directory)
+    if note := gguf_note(tokenizer):
+        log.warning("%s: %s", file, note)
+    content: dict[str, Any] = json.loads(tokenizer.to_str())
+    tokens, types = _tokens(file, tokenizer, content, rows)
+    pieces = is_of_pieces(content)
+    score = scores(content["model"]) if pieces else {}
+    before, after = frame(tokenizer)
+    special = special_ids(directory, tokenizer)
+    turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
+    special |= next(({"eot": index} for index in turns if index is not None), {})
+    return Vocabulary(
+        tokens=tokens,
+        types=types,
+        merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
+        scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
+        adds_blank=pieces and adds_blank(content),
+        pre_tokenizer=gguf_name(content),
+        adds_bos=bool(before),
+        adds_eos=bool(after),
+        special=special,
+        template=stored_template(directory),
+    )
+
+
+def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:
+    """Text and type of each row of the embedding."""
+    vocab = tokenizer.get_vocab(with_added_tokens=True)
+    added = {each["content"]: each for each in content.get("added_tokens", ())}
+    single = {byte_token(byte) for byte in range(NUM_BYTES)} if is_of_pieces(content) else set()
+    names, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
+    tokens = [f"[{name}]" if name in vocab else name for name in names]  # llama.cpp ends where two are equal
+    for text, index in vocab.items():
+        if index >= rows:
+            raise DataError(
+                f"{file}: {text!r} has id {index}, and the model's embedding has {rows} rows; give the tokenizer that "
+                "the model was trained with"
+            )
+        tokens[index] = text
+        kind = TokenType.BYTE if text in single else TokenType.NORMAL
+        if text in added and text not in single:
+            kind = TokenType.CONTROL if added[text]["special"] else TokenType.USER_DEFINED
+        types[index] = int(kind)
+    return tokens, types
+
 
 PRECISIONS: Mapping[str, Type] = MappingProxyType(
     {"fp32": Type.F32, "fp16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
@@ -49,14 +154,12 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     check_fit(directory)
     config = read_config(directory)
     vocabulary = read_vocabulary(directory, config.vocab_size)
-    kind = gguf_shape.gguf_family(config)
+    kind = gguf_family(config)
     assert kind is not None, "refused before"
     weights = SafetensorsFiles(directory)
-    names = gguf_tensors.gguf_names(weights, config, kind)
+    names = gguf_names(weights, config, kind)
     requested = PRECISIONS[precision] if precision else None
-    types = {
-        each: gguf_tensors.gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names
-    }
+    types = {each: gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names}
     writer = GGUFWriter(out, kind.architecture)
     try:
         writer.add_name(name)
@@ -74,13 +177,13 @@ def _write_tensors(
     writer: GGUFWriter, weights: SafetensorsFiles, names: Mapping[str, str], types: Mapping[str, Type],
     config: PreTrainedConfig, kind: Gguf, out: Path,
 ) -> None:  # fmt: skip
-    scaling = gguf_shape.rotation(config)
-    factors = gguf_tensors.llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
-    sizes = {each: gguf_tensors.num_bytes(weights.shape(each), types[each]) for each in names}
+    scaling = rotation(config)
+    factors = llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+    sizes = {each: num_bytes(weights.shape(each), types[each]) for each in names}
     check_space(out, sum(sizes.values()))
-    for each, gguf_name in names.items():
+    for each, name in names.items():
         writer.add_tensor_info(
-            gguf_name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
+            name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
         )
     if factors is not None:
         writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
@@ -88,9 +191,9 @@ def _write_tensors(
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
     with progress("writing GGUF", len(names)) as bar:
-        for each, gguf_name in names.items():
-            tensor = gguf_tensors.converted(gguf_name, weights.read(each), config, kind)
-            writer.write_tensor_data(gguf_tensors.packed(tensor, types[each], each))
+        for each, name in names.items():
+            tensor = converted(name, weights.read(each), config, kind)
+            writer.write_tensor_data(packed(tensor, types[each], each))
             bar.advance()
     if factors is not None:
         writer.write_tensor_data(factors)
@@ -102,29 +205,29 @@ def _write_tensors(
 
 
 def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
-    size = gguf_shape.head_size(config)
+    size = head_size(config)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(gguf_shape.context_length(config, kind))
+    writer.add_context_length(context_length(config, kind))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(gguf_shape.key_value_heads(config))
+    writer.add_head_count_kv(key_value_heads(config))
     writer.add_key_length(size)
     writer.add_value_length(size)
     for key, source in kind.numbers.items():
         value = getattr(config, source, None) if isinstance(source, str) else source
         if value is not None:
             writer.add_float32(f"{kind.architecture}.{key}", value)
-    if kind.windows != "none" and gguf_shape.SLIDING in gguf_shape.layer_types(config):
+    if kind.windows != "none" and SLIDING in layer_types(config):
         writer.add_sliding_window(config.sliding_window)
-        period = gguf_shape.window_period(config)
+        period = window_period(config)
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
-    scaling = gguf_shape.rotation(config)
+    scaling = rotation(config)
     writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(scaling["rope_theta"])
-    if local := config.rope_parameters.get(gguf_shape.SLIDING):
+    if local := config.rope_parameters.get(SLIDING):
         writer.add_rope_freq_base_swa(local["rope_theta"])
     if scaling["rope_type"] not in SCALINGS:
         return
@@ -153,3 +256,97 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_add_eos_token(vocabulary.adds_eos)
     if vocabulary.template:
         writer.add_chat_template(vocabulary.template)
+
+
+HEAD = ModuleNames().tables[1]
+CONSTANTS = (".rotary_emb.inv_freq",)
+"""Ends of names of constants in old files, which are recomputed."""
+STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
+"""safetensors' names of precisions that GGUF has too."""
+TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
+# Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter.
+BLOCK = 32
+# Rows that are quantized at a time, as numpy needs several times their bytes.
+ROWS = 4_096
+
+
+def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:
+    """Name of every tensor -> its name in GGUF."""
+    number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.architecture)
+    names = gguf.get_tensor_name_map(number, config.num_hidden_layers)
+    gguf_name_of: dict[str, str] = {}
+    for name in weights:
+        if name.endswith(CONSTANTS) or (config.tie_word_embeddings and name == HEAD):
+            continue  # without an output llama.cpp takes the embedding
+        ours = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        if ours is None:
+            raise PreflightError(
+                f"{weights.folder}: llama.cpp's {kind.architecture} has no place for {name}; export with --format hf, and "
+                "serve it with vLLM"
+            )
+        gguf_name_of[name] = ours
+    return gguf_name_of
+
+
+def gguf_type(shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:
+    """Precision of a tensor in the file."""
+    if len(shape) == 1:  # norms and biases are small
+        return Type.F32
+    if requested is Type.Q8_0 and shape[-1] % BLOCK:
+        return Type.F16
+    return STORED.get(stored, Type.F32) if requested is None else requested  # F32 is 0
+
+
+def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
+    """Bytes of a tensor in the file."""
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    return math.prod(shape) // block * size
+
+
+def packed(tensor: torch.Tensor, kind: Type, name: str) -> NDArray[Any]:
+    """A tensor's bytes in a precision of GGUF."""
+    if kind is Type.Q8_0:
+        out = np.empty((tensor.shape[0], num_bytes(tuple(tensor.shape[1:]), kind)), dtype=np.uint8)
+        for start in range(0, len(out), ROWS):
+            out[start : start + ROWS] = gguf.quantize(tensor[start : start + ROWS].float().numpy(), kind)
+        return out
+    cast = tensor.to(TORCH[kind]).contiguous()
+    if kind is Type.F16 and not bool(torch.isfinite(cast).all()):
+        raise DataError(
+            f"{name}: holds numbers beyond 65,504, the largest of FP16; export with --precision bf16"
+        )
+    return cast.view(torch.int16).numpy() if kind is Type.BF16 else cast.numpy()
+
+
+def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: Gguf) -> torch.Tensor:
+    """A tensor by its name in GGUF, as llama.cpp computes with it."""
+    part = name.split(".")[-2]
+    if kind.norm_offset and part.endswith("norm"):
+        tensor = tensor.float() + kind.norm_offset
+    if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
+        # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's.
+        is_27b = config.num_hidden_layers == 62
+        width = config.hidden_size / config.num_attention_heads if is_27b else head_size(config)
+        tensor = tensor * math.sqrt(width / scalar)
+    heads = {"attn_q": config.num_attention_heads, "attn_k": key_value_heads(config)}
+    if not kind.turns_neighbours or part not in heads:
+        return tensor
+    pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
+    return pairs.transpose(1, 2).reshape(tensor.shape)
+
+
+def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Divisors of the frequencies for the scaling of Llama 3.1 and later; shape (head / 2,).
+
+    Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
+    """
+    size = head_size(config)
+    frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
+    factor = float(scaling["factor"])
+    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
+    before = float(scaling["original_max_position_embeddings"])
+    turns = before * frequencies / (2 * math.pi)
+    smooth = (turns - low) / (high - low)
+    between = 1 / ((1 - smooth) / factor + smooth)
+    factors = np.where(turns > high, 1.0, np.where(turns < low, factor, between))
+    return factors.astype(np.float32)

@@ -11,8 +11,8 @@ from anadil.core.candidates import answers
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RetryableError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import WHOLE_TAG, RegisteredModel, Registry, registry_errors
-from anadil.release.registry.gate_verdict import Promotable
-from anadil.release.registry.mlflow_metadata import (
+from anadil.release.registry.gate_verdict import (
+    Promotable,
     Source,
     Undo,
     description_of,

@@ -18,7 +18,7 @@ from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.format import human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
-from anadil.release.runs import COLUMNS, NUMBERS, Run, age
+from anadil.release.runs import COLUMNS, WORDS, Run, age
 from anadil.report.charts import Line
 from anadil.report.format import words_of
 from anadil.runtime.flow import Step
@@ -70,8 +70,7 @@ def _list(watched: Watched, request: Request) -> Response:
         (link(cells[0], f"/run/{run.id}"), *cells[1:]) for run, cells in zip(runs, runs.rows(), strict=True)
     ]
     note = f"{runs.hidden} older runs are not shown." if runs.hidden else ""
-    words = [place for place in range(len(COLUMNS)) if place not in NUMBERS]
-    table = Table("Runs", COLUMNS, rows, words=words, note=note)
+    table = Table("Runs", COLUMNS, rows, words=WORDS, note=note)
     view = {"title": "Runs", "table": table, "faults": faults, "roots": watched.roots}
     return page(request, "runs.html.j2", view)
 
