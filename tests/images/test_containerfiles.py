@@ -45,7 +45,13 @@ def reached(*starts: str) -> set[Path]:
         if path in found or path == COMMANDS:
             continue
         found.add(path)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        # Imports for types alone load nothing.
+        blocks = [each for each in ast.walk(tree) if isinstance(each, ast.If)]
+        typed = {
+            *(node for each in blocks if ast.unparse(each.test) == "TYPE_CHECKING" for node in ast.walk(each))
+        }
+        for node in {*ast.walk(tree)} - typed:
             names: list[str] = []
             if isinstance(node, ast.Import):
                 names = [alias.name for alias in node.names]

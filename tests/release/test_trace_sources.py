@@ -10,8 +10,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.recipe.sections import Recipe
 from anadil.release.compare.run_facts import find_facts
-from anadil.release.trace.chain import Chain
-from anadil.release.trace.lineage import TrainedText, trace, trained_corpora
+from anadil.release.trace.lineage import Chain, TrainedText, trace, trained_corpora
 from anadil.release.trace.training_summary import is_unidentified, training_summary
 from anadil.report.model_card import model_card
 

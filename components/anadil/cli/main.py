@@ -57,7 +57,7 @@ COMMANDS = {
     "list": Command("list the runs of a work directory and of a store", "runs.finished", "add_list"),
     "compare": Command("compare two runs: recipes and scores, with paired intervals", "runs.finished", "add_compare"),
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
-    "corpus": Command("import a corpus that is clean already", "stages.corpus", "add_corpus"),
+    "corpus": Command("import a corpus that is clean already", "stages.clean_verbs", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
     "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.submit", "add_compile"),

@@ -13,9 +13,8 @@ from dataclasses import replace
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
 from anadil.recipe.filter_rules import NO_RULES
-from anadil.release.trace.chain import DIGITS
 from anadil.release.trace.corpus_rows import HostSums
-from anadil.release.trace.lineage import SAID, Trace, TrainedText
+from anadil.release.trace.lineage import DIGITS, SAID, Trace, TrainedText
 from anadil.report.corpora import NOT_STATED, stated_licence
 from anadil.report.data_card import personal_data, processing, recipe_language
 from anadil.report.elements import TextTable
