@@ -26,14 +26,14 @@ CEILINGS = {"Of": 0, "What": 0, "Whether": 0, "found": 1, "dialect": 5}
 FAULT_CEILINGS = {
     ("prose", "semicolons"): 10,
     ("prose", "pronouns"): 0,
-    ("table cells", "semicolons"): 79,
+    ("table cells", "semicolons"): 20,
     ("table cells", "pronouns"): 0,
     ("changelog", "semicolons"): 0,
     ("changelog", "pronouns"): 0,
-    ("docstrings", "semicolons"): 2294,
-    ("docstrings", "pronouns"): 657,
-    ("messages", "semicolons"): 1213,
-    ("messages", "pronouns"): 72,
+    ("docstrings", "semicolons"): 2192,
+    ("docstrings", "pronouns"): 628,
+    ("messages", "semicolons"): 1160,
+    ("messages", "pronouns"): 69,
 }
 """Faults of sentences by the place where they stand; 3 % of room in sources. Lower them when a count has fallen."""
 LEAST_COMMENTS = 0.0225

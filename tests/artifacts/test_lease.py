@@ -137,7 +137,7 @@ def test_a_mount_that_has_gone_fails_nothing_that_is_finished_and_keeps_no_lock(
         raise OSError(errno.ESTALE, "Stale file handle")
 
     with monkeypatch.context() as patch:
-        patch.setattr(lease, "_is_current", gone)
+        patch.setattr(os.path, "samestat", gone)
         first.release()
 
     lease.FileLease(str(tmp_path / "lock")).acquire()
@@ -149,7 +149,8 @@ def test_a_mount_without_modes_keeps_its_locks(tmp_path: Path, monkeypatch: pyte
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(os, "fchmod", no_modes)
-    lease.FileLease(str(tmp_path / "lock")).acquire()
+    first = lease.FileLease(str(tmp_path / "lock"))
+    first.acquire()
 
     with pytest.raises(lease.Taken):
         lease.FileLease(str(tmp_path / "lock")).acquire()

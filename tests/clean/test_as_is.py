@@ -8,7 +8,7 @@ import pytest
 from anadil.cli.main import main
 from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.load import load_recipe, parse_recipe
-from anadil.report.corpora import AS_IS, rules_note
+from anadil.report.data_card import AS_IS, rules_note
 from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE
 

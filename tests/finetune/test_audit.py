@@ -4,9 +4,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import chat_format
-from anadil.finetune.encode import IGNORED_LABEL, Example
+from anadil.finetune.encode import IGNORED_LABEL, Example, audit
 from anadil.text.chats import Chat, DroppedChats, Message
 from tests.finetune.conftest import encode_chat
 

@@ -11,9 +11,8 @@ from datasets import Dataset
 from torch.nn import functional
 from trl.trainer import utils as trl_utils
 
-from anadil.finetune.batches import LengthBatches, Mix
 from anadil.finetune.encode import IGNORED_LABEL
-from anadil.finetune.trainer import collator, token_counts
+from anadil.finetune.trainer import LengthBatches, Mix, collator, token_counts
 from tests.kit.llama import small_llama
 
 MIXED = [int(length) for length in np.random.default_rng(0).lognormal(3.5, 1, 4_001)]

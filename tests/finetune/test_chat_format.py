@@ -9,9 +9,8 @@ from transformers import PreTrainedTokenizerFast
 from trl import chat_template_utils
 
 from anadil.core.errors import DataError
-from anadil.finetune.audit import audit
 from anadil.finetune.chat_format import TemplateFormat, chat_format
-from anadil.finetune.encode import IGNORED_LABEL, encode_chats, encode_pairs
+from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
 from anadil.text.chats import Chat, DroppedChats, Message
 from anadil.text.pairs import Pair

@@ -10,7 +10,7 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.finetune.pairs import Pairs, read_pair_rows
+from anadil.finetune.pair_trainer import Pairs, read_pair_rows
 from anadil.text.chats import fingerprint, folded
 from tests.finetune.test_preference import job_of, pair
 from tests.kit.rows import write_rows

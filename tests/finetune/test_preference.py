@@ -20,10 +20,10 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import PreflightError, Stopped
 from anadil.core.stages import STAGES
-from anadil.finetune.batches import FullBatches
-from anadil.finetune.pairs import KEY
+from anadil.finetune.pair_trainer import KEY
 from anadil.finetune.preference import PreferenceCallback, refuse_uneven
 from anadil.finetune.run import run
+from anadil.finetune.trainer import FullBatches
 from anadil.model.load import load_model
 from anadil.recipe.finetune import Preference
 from anadil.recipe.load import load_recipe

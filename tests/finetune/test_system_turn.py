@@ -5,8 +5,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.finetune.chat_format import chat_format
-from anadil.finetune.system_turn import recipe_format, system_turn, with_system
+from anadil.finetune.chat_format import chat_format, recipe_format, system_turn, with_system
 from anadil.recipe.finetune import Finetune
 from anadil.text.chats import Chat, Message
 from tests.finetune.test_chat_format import CHATML, GREETING, chat, tokenizer_of, trl_template

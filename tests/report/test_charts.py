@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anadil.report.axes import nice_ticks, thinned
 from anadil.report.charts import (
     Band,
     Bar,
@@ -16,6 +15,8 @@ from anadil.report.charts import (
     bar_chart,
     interval_chart,
     line_chart,
+    nice_ticks,
+    thinned,
 )
 from anadil.report.format import (
     cell,

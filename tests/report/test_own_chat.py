@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from anadil.report.measures_view import measures_view
-from anadil.report.own_chat import own_chat_sentence
 from anadil.report.read import read_facts
-from anadil.report.verdict import verdict
+from anadil.report.verdict import own_chat_sentence, verdict
 from tests.kit import report_run
 
 FACTS = {"kind": "post-trained", "reasons": ["its name says instruct"], "language": "en"}

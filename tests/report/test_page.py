@@ -336,7 +336,7 @@ def test_generations_carry_their_language_and_loops_are_marked(outcome: Outcome)
 def test_sections_stand_in_the_order_in_which_they_decide(outcome: Outcome) -> None:
     sections = re.findall(r'<section id="(\w+)"', outcome[0])
 
-    assert sections[:5] == ["answers", "scores", "training", "cost", "next"]
+    assert sections[:5] == ["answers", "scores", "training", "cost", "corpus"]
     assert outcome[0].index('class="verdict') < outcome[0].index('id="answers"')
 
 

@@ -8,8 +8,13 @@ import pytest
 from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.report.corpora import stated_licence
-from anadil.report.data_card import hub_language_codes, licences_by_words, recipe_language, written_note
+from anadil.report.data_card import (
+    hub_language_codes,
+    licences_by_words,
+    recipe_language,
+    stated_licence,
+    written_note,
+)
 from anadil.report.read import Json, sum_stats
 from anadil.report.run import run
 from anadil.runtime.cache_key import stage_origin

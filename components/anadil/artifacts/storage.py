@@ -5,14 +5,13 @@
 
 import errno
 import glob
-import hashlib
 import logging
 import os
 import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from stat import S_ISDIR, S_ISREG
@@ -24,6 +23,7 @@ from anadil.artifacts.ranged import RangedFile, Ranges, ReadableFile
 from anadil.artifacts.s3_ranges import S3Ranges
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError
+from anadil.core.files import atomic_file, file_sha256, write_atomic
 from anadil.core.format import counted
 
 log = logging.getLogger(__name__)
@@ -173,16 +173,7 @@ class LocalStore:
 
     def write(self, uri: str, content: bytes) -> None:
         """Write beside, then rename."""
-        path = Path(uri)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            draft.write_bytes(content)
-            draft.replace(path)
-        except OSError:
-            with suppress(OSError):
-                draft.unlink()
-            raise
+        write_atomic(Path(uri), content)
 
     def files(self, pattern: str) -> list[str]:
         """Return the sorted files of a path, directory or glob (`**` goes down); hidden ones have to be named."""
@@ -245,16 +236,13 @@ class LocalStore:
 
     def download(self, uri: str, path: Path, count: Count | None = None) -> None:
         """Copy beside, then rename."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f"{path.name}.partial")
         if not Path(uri).is_file():
             raise DataError(f"{uri}: no such file")
-        with Path(uri).open("rb") as source, draft.open("wb") as file:
+        with Path(uri).open("rb") as source, atomic_file(path) as draft, draft.open("wb") as file:
             while piece := source.read(PIECE_BYTES):
                 file.write(piece)
                 if count is not None:
                     count(len(piece))
-        draft.replace(path)
 
     def remove_directory(self, uri: str) -> None:
         """Remove the directory, its manifest first, so that a half-removed one is no artifact."""
@@ -263,8 +251,7 @@ class LocalStore:
 
     def fingerprint(self, uri: str) -> str:
         """SHA-256 of the file."""
-        with self._path(uri).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return file_sha256(self._path(uri))
 
     def listed(self, uri: str) -> dict[str, float]:
         """Return names right below a directory, and when each was written, in seconds since 1970.

@@ -61,7 +61,7 @@ def file_lock(path: Path, wait_s: float = -1) -> "BaseFileLock":
 
     path.parent.mkdir(parents=True, exist_ok=True)
     # Other users of the machine take the same lock. A file without locks would be no lock at all.
-    return FileLock(path, wait_s, mode=0o666, fallback_to_soft=False)
+    return FileLock(path, wait_s, mode=0o666, thread_local=False, fallback_to_soft=False)
 
 
 def file_sha256(path: str | Path) -> str:

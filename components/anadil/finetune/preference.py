@@ -21,8 +21,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import PreflightError
 from anadil.finetune import training
 from anadil.finetune.learning import adapter_config, load_for_training, take_adapter
-from anadil.finetune.pair_trainer import HELDOUT, LOGGED, LogProbabilities, PairTrainer
-from anadil.finetune.pairs import Pairs
+from anadil.finetune.pair_trainer import HELDOUT, LOGGED, LogProbabilities, Pairs, PairTrainer
 from anadil.model.process_group import Group
 from anadil.recipe.finetune import Preference
 from anadil.runtime.cache_key import recipe_origin

@@ -23,19 +23,82 @@ import pyarrow as pa
 from datasets import Dataset
 from transformers import PreTrainedTokenizerFast
 
+from anadil.artifacts import storage
 from anadil.artifacts.base_model import model_config
-from anadil.artifacts.chat_files import read_chats, refuse_no_chats, refuse_unknown_mix
+from anadil.artifacts.chat_files import read_chats, refuse_no_chats, refuse_unknown_mix, rows_of
+from anadil.artifacts.line_reader import MAX_LINE_BYTES, TooLong
 from anadil.core.errors import DataError
-from anadil.finetune.batches import Mix
-from anadil.finetune.duplicates import NUM_KEYS, keys_of, repeats
 from anadil.finetune.encode import Example, encode_chats
-from anadil.finetune.evaluation_questions import EvaluationQuestions
+from anadil.finetune.trainer import Mix
 from anadil.runtime.job import Job
 from anadil.text.chats import Chat, DroppedChats, Part, fingerprint, folded, split_of
 from anadil.text.drop_reasons import HARMLESS, Reason
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
+
+Keys = npt.NDArray[np.uint64]
+
+BANDS, ROWS = 6, 16
+"""Chats of Jaccard similarity (1 / 6) ** (1 / 16) = 0.89 are found about half the time, of 0.7 one in 50. Chosen by
+us: a template with another name in it is another chat."""
+SHINGLE_CHARS = 8
+"""Characters of a shingle, the same for languages that write no spaces."""
+MIN_CHARS = 200
+"""Shortest near copy: in a shorter chat another word or number is another question. Our choice."""
+NUM_KEYS = 1 + BANDS
+"""Keys of a chat: one of the whole text, and one of each band."""
+SHINGLES_AT_A_TIME = 4_096
+"""Bounds the memory of a long chat, such as a row of 10 MB."""
+MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
+_GENERATOR = np.random.default_rng(20240617)
+_FACTORS = _GENERATOR.integers(0, 2**31, (BANDS * ROWS, 1), dtype=np.uint32) * np.uint32(2) + np.uint32(1)
+_OFFSETS = _GENERATOR.integers(0, 2**32, (BANDS * ROWS, 1), dtype=np.uint32)
+
+
+def keys_of(chat: Chat) -> Keys:
+    """Return a key of the chat without case, blanks and punctuation, then one for each band; shape (7,)."""
+    text = "\n".join(f"{message.role}\t{folded(message.content)}" for message in chat.messages)
+    keys = np.full(NUM_KEYS, fingerprint(text), dtype=np.uint64)
+    if len(text) < MIN_CHARS:
+        return keys
+    signature = np.full(BANDS * ROWS, 0xFFFFFFFF, dtype=np.uint32)
+    shingles = _shingles(text)
+    for start in range(0, len(shingles), SHINGLES_AT_A_TIME):
+        values = shingles[start : start + SHINGLES_AT_A_TIME] * _FACTORS + _OFFSETS
+        values ^= values >> np.uint32(15)
+        np.minimum(signature, values.min(axis=1), out=signature)
+    bands = signature.reshape(BANDS, ROWS).astype(np.uint64)
+    keys[1:] = np.arange(BANDS, dtype=np.uint64)
+    for row in range(ROWS):
+        keys[1:] = (keys[1:] ^ bands[:, row]) * MULTIPLIER
+        keys[1:] ^= keys[1:] >> np.uint64(29)
+    return keys
+
+
+def repeats(
+    keys: Sequence[Keys], ranks: npt.NDArray[np.uint8]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Return masks of the chats that repeat another one, and of those that nearly do; they do not overlap."""
+    # The chat of lower rank stays; among equal ranks, the earlier one.
+    order = np.argsort(ranks, kind="stable")
+    repeated = np.zeros((2, len(order)), dtype=np.bool_)
+    for number, column in enumerate(keys):
+        _, first, inverse = np.unique(column[order], return_index=True, return_inverse=True)
+        repeated[min(number, 1), order] |= first[inverse] < np.arange(len(order))
+    return repeated[0], repeated[1] & ~repeated[0]
+
+
+def _shingles(text: str) -> npt.NDArray[np.uint32]:
+    """Hash each run of eight characters, or the whole text if it is shorter."""
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+    width = min(SHINGLE_CHARS, len(codes))
+    hashes = np.zeros(len(codes) - width + 1, dtype=np.uint64)
+    for place in range(width):
+        hashes = (hashes + codes[place : place + len(hashes)]) * MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
+    return (hashes >> np.uint64(32)).astype(np.uint32)
+
 
 Places = npt.NDArray[np.int64]
 Fingerprints = npt.NDArray[np.uint64]
@@ -295,3 +358,60 @@ def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:
         raise DataError(
             f"finetune.validation_fraction: {settings.validation_fraction} of {num_kept:,} chats is none; raise it or set 0"
         )
+
+
+MIN_LINE_CHARS = 40
+"""Shortest folded line of held-out text: a shorter one could stand in any chat. As `clean.decontaminate`."""
+
+
+class EvaluationQuestions:
+    """Fingerprints of the questions of `evaluate.questions` and of the lines of `evaluate.heldout`."""
+
+    def __init__(self, job: Job) -> None:
+        """Read the files that the recipe names."""
+        files = job.side_files.get("evaluate.questions", ())
+        letters = letters_of(job.recipe.language_code)
+        questions = read_chats(files, DroppedChats(), columns=job.recipe.finetune.columns, letters=letters)
+        self._turns = {fingerprint(folded(turn)) for chat in questions for turn in chat.questions}
+        self._lines = {
+            line
+            for uri in job.side_files.get("evaluate.heldout", ())
+            for text in _texts(uri, job.recipe.clean.text_field)
+            for line in _lines(text)
+        }
+
+    def without(self, chats: Iterable[Chat], dropped: DroppedChats) -> Iterator[Chat]:
+        """Yield the chats that hold none of them, and count the others."""
+        for chat in chats:
+            if self.holds(chat):
+                dropped.add("evaluation_question", chat.place)
+            else:
+                yield chat
+
+    def holds(self, chat: Chat) -> bool:
+        """True if a chat asks such a question or contains such a line."""
+        if self._turns and any(fingerprint(folded(turn)) in self._turns for turn in chat.questions):
+            return True
+        return bool(self._lines) and any(
+            line in self._lines for message in chat.messages for line in _lines(message.content)
+        )
+
+
+def _lines(text: str) -> Iterator[int]:
+    for line in text.splitlines():
+        plain = folded(line)
+        if len(plain) >= MIN_LINE_CHARS:
+            yield fingerprint(plain)
+
+
+def _texts(uri: str, text_field: str) -> Iterator[str]:
+    with storage.local_copy(uri) as path:
+        if uri.lower().endswith(".txt"):
+            if (size := Path(path).stat().st_size) > MAX_LINE_BYTES:
+                raise DataError(f"{uri}: {TooLong(size, 'text')}; cut it, or give it as .jsonl")
+            yield Path(path).read_text(encoding="utf-8", errors="replace")
+            return
+        for _, row in rows_of(path, uri):
+            text = row.get(text_field)
+            if isinstance(text, str):
+                yield text

@@ -19,14 +19,14 @@ from anadil.artifacts.uri import absolute
 from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
 from anadil.finetune import training
-from anadil.finetune.audit import audit
+from anadil.finetune.chat_format import recipe_format, system_turn, with_system
+from anadil.finetune.encode import audit
 from anadil.finetune.learning import refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
-from anadil.finetune.pairs import read_pair_rows
+from anadil.finetune.pair_trainer import read_pair_rows
 from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.start_adapter import read_start_adapter
-from anadil.finetune.system_turn import recipe_format, system_turn, with_system
 from anadil.finetune.validation import is_over, read_history
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, free_memory, load_tokenizer, pick_device

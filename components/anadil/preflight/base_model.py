@@ -161,7 +161,7 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
     tokenizer = read_tokenizer(folder)
     if all(tokenizer.token_to_id(token) is not None for token in LLAMA_3):
         return "chats as of Llama 3"
-    from anadil.finetune.system_turn import recipe_format, system_turn
+    from anadil.finetune.chat_format import recipe_format, system_turn
     from anadil.model.load import load_tokenizer
 
     chat_format, default = recipe_format(

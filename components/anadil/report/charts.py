@@ -4,22 +4,83 @@ Colours are classes (`c0`, `c1`, ...) that the style sheet of the page defines f
 paper. The unit of every length is one of the view box, which the page scales to the column.
 """
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from markupsafe import Markup
 
 from anadil.core.format import integer_if_whole
-from anadil.report.axes import BOTTOM, HEIGHT, LEFT, RIGHT, TOP, WIDTH, Scale, line_scale, nice_ticks, thinned
-from anadil.report.format import figure, short_figure
+from anadil.core.table import Table
+from anadil.report.format import cell, evenly, figure, short_figure, words_of
+from anadil.report.read import table_of
+
+WIDTH = 480
+HEIGHT = 262
+LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
+# Most points of a drawn line; more than the pixels it gets would only make the page larger.
+MAX_POINTS = 600
+
+Points = Sequence[tuple[float, float]]
+
+
+class Scale:
+    """Map from values to places in the view box."""
+
+    def __init__(self, low: float, high: float, ticks: list[float]) -> None:
+        self.low, self.high, self.ticks = low, high, ticks
+
+    def x(self, value: float) -> float:
+        """Place of a value of the horizontal axis."""
+        return LEFT + (value - self.low) / ((self.high - self.low) or 1.0) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        """Place of a value of the vertical axis, which ends at its ticks."""
+        bottom, top = self.ticks[0], self.ticks[-1]
+        return HEIGHT - BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
+
+
+def line_scale(lines: Sequence[Points], starts: Sequence[float] = (), *, from_zero: bool = False) -> Scale:
+    """Scale of a line chart: its lines have points, and bands begin at `starts`."""
+    xs, ys = ([point[place] for points in lines for point in points] for place in (0, 1))
+    low = min(0.0, *ys) if from_zero else min(ys)
+    return Scale(min([*xs, *starts]), max(xs), nice_ticks(low, max(ys)))
+
+
+def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Round numbers (1, 2, 2.5 or 5 times a power of ten) that enclose `low` and `high`.
+
+    Source: Heckbert 1990, "Nice numbers for graph labels", Graphics Gems.
+    """
+    # Values that differ by rounding alone have no round numbers between them.
+    if not high - low > 1e-9 * max(abs(low), abs(high)):
+        pad = abs(low) / 2 or 1.0
+        low, high = low - pad, high + pad
+    rough = (high - low) / max(1, count - 1)
+    power = 10.0 ** math.floor(math.log10(rough))
+    # The slack takes a step that rounding has made a little too small, or an end that lies on a tick.
+    step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= rough * 0.999)
+    begin, end = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    return [round(place * step, 12) for place in range(begin, end + 1)]
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """At most `MAX_POINTS` points that keep the lowest and the highest of every part, so no spike is lost."""
+    if len(points) <= MAX_POINTS:
+        return tuple(points)
+    size = math.ceil(len(points) / (MAX_POINTS // 2))
+    extremes: list[tuple[float, float]] = []
+    for start in range(0, len(points), size):
+        part = points[start : start + size]
+        extremes += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
+    return tuple(extremes)
+
 
 BAR_ROW = 30
 MAX_LABEL = 22
 # Width of a letter; system fonts differ, so it is a generous one.
 LETTER = 7.4
 BAR_VALUE = 78
-STACK_ROW = 62
-MARK_ROW = 18
 STACKED = (1, 4)
 """Colours of the sides of a histogram, from the bottom."""
 
@@ -64,16 +125,6 @@ class Estimate:
     colour: int = 1
     chance: float | None = None
     """Result of guessing, drawn as a dashed line across the row."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
-    """One horizontal bar of parts that add up."""
-
-    label: str
-    total: str
-    parts: tuple[Bar, ...]
-    """Parts from the left; their colours are `k0`, `k1`, ..."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,35 +250,6 @@ def histogram_chart(
         for x, edge, anchor in ends
     ]
     return _svg(title, f"{sum(totals):,} in {len(totals)} bins", HEIGHT - BOTTOM + 24, parts)
-
-
-def stacked_chart(stacks: Sequence[Stack], *, title: str, unit: str, marks: Sequence[Bar] = ()) -> Markup:
-    """Horizontal bars of parts from zero, with lines where marks lie; empty without parts."""
-    sums = [sum(part.value for part in stack.parts) for stack in stacks]
-    top = max([*sums, *(mark.value for mark in marks)], default=0.0)
-    if not top > 0:
-        return Markup()
-    per_unit = (WIDTH - 16) / top
-    head, height = MARK_ROW * len(marks), MARK_ROW * len(marks) + STACK_ROW * len(stacks) + 40
-    ticks = [tick for tick in nice_ticks(0.0, top) if tick <= top]
-    parts = [_tick_line(8 + tick * per_unit, height - 36, tick, head) for tick in ticks]
-    for place, stack in enumerate(stacks):
-        y, x = head + place * STACK_ROW, 8.0
-        parts.append(_text(8, y + 20, f"{stack.label}: {stack.total}", "start", "name halo"))
-        for part in stack.parts:
-            length = part.value * per_unit
-            shape = Markup(
-                '<rect class="part k{}" x="{:.1f}" y="{}" width="{:.1f}" height="24"><title>{}</title></rect>'
-            )
-            parts.append(shape.format(part.colour, x, y + 28, length, part.label))
-            x += length
-    for place, mark in enumerate(marks):
-        x, y = 8 + mark.value * per_unit, MARK_ROW * (place + 1) - 5
-        parts.append(_rule(x, y - 10, x, height - 36, "mark"))
-        parts.append(_text(x - 6, y, mark.label, "end", "axis"))
-    parts.append(_text(8, height - 3, unit, "start", "axis"))
-    said = "; ".join([*(f"{stack.label}: {stack.total}" for stack in stacks), *(m.label for m in marks)])
-    return _svg(title, f"{unit}. {said}", height, parts)
 
 
 def scatter_chart(
@@ -377,3 +399,76 @@ def _svg(title: str, said: str, height: float, parts: Sequence[Markup]) -> Marku
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
     ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(parts))
+
+
+# Most rows of the table under a line chart; the artifact holds every one.
+TABLE_ROWS = 20
+FACTS_ROWS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A picture with the numbers it was drawn from."""
+
+    title: str
+    svg: Markup
+    table: Table
+
+
+def lines(
+    title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False,
+    legend: bool = True,
+) -> Chart | None:  # fmt: skip
+    """A line chart and, under it, some of its points; None without points. Without `legend` the page names the lines."""
+    svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero, legend=legend)
+    steps = sorted({x for line in drawn for x, _ in line.points})
+    values = [dict(line.points) for line in drawn]
+    shown = evenly(steps, TABLE_ROWS)
+    rows = [(figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown]
+    note = f"{len(shown)} of {len(steps):,} logged steps." if len(shown) < len(steps) else ""
+    columns = ("step", *(line.label for line in drawn))
+    return chart(title, svg, Table(f"{title} ({unit})", columns, rows, note=note))
+
+
+def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | None:
+    """A bar chart and its table; None without bars."""
+    return chart(title, bar_chart(drawn, title=title, unit=unit), table)
+
+
+def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
+    """Estimates with their intervals and a table; None without estimates."""
+    return chart(title, interval_chart(drawn, title=title, unit=unit), table)
+
+
+def chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:
+    """A drawn chart with its table; None for an empty drawing."""
+    return Chart(title, svg, table or Table(title, (), ())) if svg else None
+
+
+def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> Table:
+    """A row for each field of a JSON table, and of the tables in it; lists are counted."""
+    rows: list[tuple[str, str]] = []
+    for key, value in data.items():
+        inner = table_of(value)
+        flat = [(f"{key}_{name}", item) for name, item in inner.items()] if inner else [(key, value)]
+        rows += [
+            (words_of(name), figure(len(item)) if isinstance(item, list) else cell(name, item))
+            for name, item in flat
+            if key not in skipped and not isinstance(item, dict)
+        ]
+    return Table(caption, ("", "value"), rows[:FACTS_ROWS])
+
+
+def records_table(caption: str, records: Sequence[tuple[str, Mapping[str, object]]], named: str) -> Table:
+    """A row for each named JSON table, a column for each small field that any of them has."""
+    columns = dict.fromkeys(
+        key for _, record in records for key, value in record.items() if not isinstance(value, dict | list)
+    )
+    keys = [key for key in columns if key != "name"]
+    words = [any(isinstance(record.get(key), str) for _, record in records) for key in keys]
+    return Table(
+        caption,
+        (named, *map(words_of, keys)),
+        [(name, *(cell(key, record.get(key)) for key in keys)) for name, record in records],
+        words=tuple(place for place, is_word in enumerate(words, start=1) if is_word),
+    )

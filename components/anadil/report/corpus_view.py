@@ -5,10 +5,8 @@ from typing import Any
 
 from anadil.core.format import counted, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar
-from anadil.report.corpora import corpora_table, directions_of, overlap_table, rules_note
-from anadil.report.data_card import recipe_language
-from anadil.report.elements import Chart, bars, facts_table
+from anadil.report.charts import Bar, Chart, bars, facts_table
+from anadil.report.data_card import corpora_table, directions_of, overlap_table, recipe_language, rules_note
 from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
 from anadil.report.read import CorpusFacts, Facts, Json, field, last_part, list_of, named_tables, table_of
 

@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from anadil.core.candidates import BY_NAME, COLOURS
-from anadil.core.format import DASH, number
+from anadil.core.format import DASH, counted, number
 from anadil.core.table import Table
-from anadil.report.elements import records_table
+from anadil.report.charts import records_table
 from anadil.report.format import clip, figure, percent, words_of
 from anadil.report.read import Json, list_of, named_tables, table_of
+from anadil.report.verdict import answering, candidates_of, released_name
 
 MAX_PROMPTS = 24
 """Most questions, and most beginnings, on the page."""
@@ -169,3 +170,65 @@ def _summary(candidates: dict[str, Json]) -> Table:
                 rows.append((f"{name}, {SEEN[seen]}", figure(len(known)), words, by_itself))
     columns = ("candidate", "questions", "word for word", "ended")
     return Table("Greedy answers that are the reference, word for word", columns, rows)
+
+
+MAX_TALK = 280
+"""Characters of a text of the picture. Chosen by us: what is read at a glance."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Talk:
+    """A question and its answers, or the beginning of a text and how models go on."""
+
+    prompt: str
+    note: str
+    """How the question was chosen, and the share of its kind that is answered so; empty if unknown."""
+    said: tuple[tuple[str, str], ...]
+    """Name of a model and its text: the released model, then the base."""
+    answers: bool
+    """True for a question."""
+
+
+def talk_view(scores: Json) -> Talk | None:
+    """Build the picture of the released model's sample; None if none is released or nothing was asked."""
+    name, candidates = released_name(scores), candidates_of(scores)
+    answers = name in answering(scores)
+    sample = sample_of(candidates.get(name, {}), answers=answers)
+    if sample is None:
+        return None
+    prompt = str(sample.get("prompt") or "")
+    said = [(name, sample)]
+    # The base on the same text shows what training gave.
+    # Sampled texts are left out: they differ from seed to seed.
+    others = greedy_texts(candidates.get("base", {}), answers=answers)
+    said += [("base", each) for each in others if each.get("prompt") == prompt][:1]
+    return Talk(
+        prompt=clip(prompt, MAX_TALK),
+        note=_note(sample, greedy_texts(candidates[name], answers=answers)),
+        said=tuple(
+            (who, clip(str(each.get("text") or "").removeprefix(prompt).strip(), MAX_TALK))
+            for who, each in said
+        ),
+        answers=answers,
+    )
+
+
+def sample_of(candidate: Json, *, answers: bool) -> Json | None:
+    """Greedy text that shows a model: the first right answer to a question that training had not seen, else the first text."""
+    # The pipeline knows whether training saw a question only if the question has a known answer.
+    order = {"False": 0, "None": 1}
+
+    def rank(text: Json) -> tuple[int, bool]:
+        return order.get(str(text.get("seen")), 2), text.get("exact") is not True
+
+    return min(greedy_texts(candidate, answers=answers), key=rank, default=None)
+
+
+def _note(sample: Json, texts: list[Json]) -> str:
+    """How often such questions are answered word for word, so that nobody takes the sample for all of them."""
+    seen = sample.get("seen")
+    if not isinstance(seen, bool):
+        return ""
+    alike = [each for each in texts if each.get("seen") is seen]
+    exact = sum(each.get("exact") is True for each in alike)
+    return f"{SEEN[seen]}; {exact} of {counted(len(alike), 'such question')} answered word for word"

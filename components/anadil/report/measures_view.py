@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar, Estimate
-from anadil.report.elements import Chart, bars, intervals
-from anadil.report.forgetting import Advice, advice_on_forgetting
+from anadil.report.charts import Bar, Chart, Estimate, bars, intervals
 from anadil.report.format import clip, figure, percent, signed_percent
-from anadil.report.own_chat import own_chat_table
 from anadil.report.read import Facts, Json, list_of, named_tables, table_of
-from anadil.report.retained import Change, changes_of, source_of_text
-from anadil.report.verdict import candidates_of, released_name
+from anadil.report.verdict import (
+    Change,
+    candidates_of,
+    changes_of,
+    own_chat_table,
+    released_name,
+    source_of_text,
+)
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_NAMES = 40
@@ -41,7 +44,6 @@ class Measure:
     lead: str
     table: Table
     chart: Chart | None = None
-    advice: tuple[Advice, ...] = ()
 
 
 def measures_view(facts: Facts) -> tuple[Measure, ...]:
@@ -104,7 +106,7 @@ def _note(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
-    """Bits per byte on text that the base could read, with the change to the base, and what can be done."""
+    """Bits per byte on text that the base could read, with the change to the base."""
     names = _names(candidates, "retained")
     changes = {name: {each.text: each for each in changes_of(facts.scores, name)} for name in candidates}
     rows, drawn = [], []
@@ -128,7 +130,7 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
         "paired difference. Lower is better."
     )
     chart = bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table)
-    return Measure("Forgetting", lead, table, chart, advice_on_forgetting(facts))
+    return Measure("Forgetting", lead, table, chart)
 
 
 def _own_chat(scores: Json, candidates: Candidates) -> Measure:

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar, Line, Point, scatter_chart
-from anadil.report.elements import Chart, chart
+from anadil.report.charts import Bar, Chart, Line, Point, chart, scatter_chart
 from anadil.report.format import clip, figure, setting
 from anadil.report.licence import UNKNOWN, licence_of
 from anadil.report.read import Facts, Json, base_name, field, list_of, named_tables, table_of

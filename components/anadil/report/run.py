@@ -18,20 +18,16 @@ from anadil.report.corpus_view import admission_table, corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.format import change_percent, clip, ratio
-from anadil.report.generations_view import generations_view
-from anadil.report.learning import FINETUNING, learnings
+from anadil.report.generations_view import generations_view, talk_view
 from anadil.report.measures_view import measures_view
 from anadil.report.merge_view import merge_view
-from anadil.report.model_card import card_of_model
-from anadil.report.model_facts import ModelFacts
-from anadil.report.next_steps import next_steps
+from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
 from anadil.report.scores_view import loop_rate, scores_view
-from anadil.report.talk_view import talk_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of, released_name, verdict
+from anadil.report.verdict import FINETUNING, candidates_of, learnings, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
 
@@ -48,7 +44,6 @@ REPORT_SECTIONS = (
     ("scores", "Scores"),
     ("training", "Training"),
     ("cost", "Time and cost"),
-    ("next", "What to do next"),
     ("corpus", "Corpus"),
     ("tokenizer", "Tokenizer"),
     ("reproduce", "How to reproduce"),
@@ -78,7 +73,6 @@ def run(job: Job) -> Figures:
         "talk": talk_view(facts.scores),
         "generations": generations_view(candidates_of(facts.scores)),
         "cost": cost_view(facts),
-        "next_steps": next_steps(facts),
         "provenance": _provenance(facts),
     }
     page = render_template("page.html.j2", view)

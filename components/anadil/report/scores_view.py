@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar
-from anadil.report.elements import Chart, bars, facts_table, intervals
+from anadil.report.charts import Bar, Chart, bars, facts_table, intervals
 from anadil.report.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.report.measures_view import UNSURE, UNSURE_NOTE, ends_of, estimates, interval_words
 from anadil.report.read import Facts, Json, field, named_tables, table_of

@@ -4,8 +4,7 @@ from collections.abc import Callable, Sequence
 
 from anadil.core.format import human_parameters, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar
-from anadil.report.elements import Chart, bars
+from anadil.report.charts import Bar, Chart, bars
 from anadil.report.format import clip, figure, percent, ratio
 from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
 from anadil.text.language_data import Language

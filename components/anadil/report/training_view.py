@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.recipe.retrain import part_name
-from anadil.report.charts import Band, Line
-from anadil.report.elements import Chart, facts_table, lines, records_table
+from anadil.report.charts import Band, Chart, Line, facts_table, lines, records_table
 from anadil.report.format import clip, figure, percent, plain_value, ratio
-from anadil.report.learning import FINETUNING, PRETRAINING, learnings
 from anadil.report.read import Facts, Json, field, last_part, list_of, named_tables, series, table_of
-from anadil.report.verdict import candidates_of
+from anadil.report.verdict import FINETUNING, PRETRAINING, candidates_of, learnings
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000

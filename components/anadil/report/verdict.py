@@ -1,15 +1,15 @@
 """The verdict on the release with its reasons, and warnings."""
 
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
-from anadil.core.format import number
+from anadil.core.format import DASH, integer_if_whole, number
+from anadil.core.table import Table
 from anadil.recipe.gate import BY_TEXT
-from anadil.report.format import clip, figure, percent, plain_value, setting, words_of
-from anadil.report.learning import FINETUNING, learnings
-from anadil.report.own_chat import own_chat_warnings
-from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
-from anadil.report.retained import forgotten
+from anadil.report.data_card import recipe_language
+from anadil.report.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
+from anadil.report.read import Facts, Json, field, list_of, named_tables, series, table_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_REASONS = 4
@@ -255,3 +255,231 @@ def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
     if cut < NOT_ENDED:
         return []
     return [f"Answers: {percent(cut)} of the {name} model's greedy answers do not end by themselves."]
+
+
+# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
+NOTHING = 0.02
+# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
+LITTLE = 0.10
+# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
+TURNED = 0.02
+MAX_END_STEPS = 10
+VALIDATION = ("validation_loss", "validation_bits_per_byte")
+"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
+PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learning:
+    """Findings about one stage's curve."""
+
+    fall: float
+    """Share of the first loss that is gone; below 0 where the loss rose. Means of a tenth of the steps, ten at most."""
+    turn: tuple[float, float] | None
+    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
+    words: str
+    """All of it as a sentence, without the stop."""
+    warns: bool
+
+
+def learnings(facts: Facts) -> dict[str, Learning]:
+    """Stage -> findings about its curve; a stage without a loss curve is skipped."""
+    stages = {
+        PRETRAINING: _learning(facts.training, facts.training_summary, NOTHING),
+        FINETUNING: _learning(facts.finetuning, facts.finetuning_summary, LITTLE),
+    }
+    return {stage: each for stage, each in stages.items() if each}
+
+
+def _learning(lines: list[Json], summary: Json, little: float) -> Learning | None:
+    losses = [value for _, value in series(lines, "loss")]
+    if len(losses) < 2:
+        return None
+    size = max(1, min(MAX_END_STEPS, len(losses) // 10))
+    first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
+    last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
+    fall, turn = _fall(first, last), _turn(lines)
+    # Two digits, but a loss that is not 0 never fell by 100 %.
+    percent = figure(min(fall * 100, 99.9), 3) if 0.99 < fall < 1 else figure(abs(fall) * 100, 2)
+    moved = f"loss {'fell' if fall >= 0 else 'rose'} by {percent} %"
+    taught = "nothing" if fall < NOTHING else "little" if fall < little else ""
+    words = f"{moved}, from {figure(first)} to {figure(last)}"
+    if taught:
+        words = f"{moved}: this stage taught {taught}"
+    if turn:
+        step, rise = figure(integer_if_whole(turn[0])), f"{figure(turn[1] * 100, 2)} %"
+        words += (
+            f"; validation rose by {rise} after step {step}: this stage overfits"
+            if turn[0]
+            else f"; validation ended {rise} above the base's, which was the lowest: this stage made held-out text harder for the model"
+        )
+    return Learning(fall=fall, turn=turn, words=words, warns=bool(taught or turn))
+
+
+def _turn(lines: list[Json]) -> tuple[float, float] | None:
+    points = next((curve for key in VALIDATION if (curve := series(lines, key))), ())
+    if not points:
+        return None
+    step, lowest = min(points, key=lambda point: point[1])
+    rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
+    # Training was to improve on the base, so over its figure any rise counts.
+    return (step, rise) if rise > (TURNED if step else 0) else None
+
+
+def _fall(before: float, after: float) -> float:
+    return 1 - after / before if before > 0 else 0.0
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
+
+
+SHARES = {
+    "sound": "sound",
+    "ended": "ended",
+    "empty": "empty",
+    "loop": "loop",
+    "own_language": "in its language",
+}
+OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
+MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
+
+
+def own_chat_sentence(scores: Json, name: str) -> str:
+    """Return what became of the base's chat format in a candidate; empty for a base that is not post-trained."""
+    facts, chat = table_of(scores.get("own_chat")), table_of(field(scores, f"candidates.{name}.own_chat"))
+    if error := facts.get("error"):
+        return f"The base is post-trained, but nobody was asked in its chat format: {clip(error, MAX_ERROR)}."
+    if error := chat.get("error"):
+        return f"The {name} model was not asked in the base's chat format: {clip(error, MAX_ERROR)}."
+    if not facts or not chat:
+        return ""
+    language = recipe_language({"language": facts.get("language")}).name
+    after, before = (_num_sound(scores, each) for each in (name, "base"))
+    counts = f"{after} of {figure(chat.get('num'))} answers in {language} are sound, {before} of the base's"
+    outcome = OUTCOMES.get(str(chat.get("outcome")))
+    if outcome is None:
+        return f"The base itself gives too few sound answers to tell of its chat format in the {name} model: {counts}."
+    return f"The base's chat format {outcome} in the {name} model: {counts}."
+
+
+def own_chat_warnings(scores: Json, names: Sequence[str]) -> list[str]:
+    """Return the sentences of candidates whose chat format did not survive, or could not be asked for."""
+    sentences = {
+        name: own_chat_sentence(scores, name)
+        for name in names
+        if field(scores, f"candidates.{name}.own_chat.outcome") != "survived"
+    }
+    # The base's own error is the same for all.
+    return list(dict.fromkeys(filter(None, sentences.values())))
+
+
+def own_chat_table(scores: Json, names: Sequence[str]) -> Table:
+    """Return a row for each candidate that was asked in the base's chat format, and below it what became of that."""
+    rows = []
+    for name in names:
+        chat = table_of(field(scores, f"candidates.{name}.own_chat"))
+        if shares := table_of(chat.get("shares")):
+            cells = (_share(table_of(shares.get(key))) for key in SHARES)
+            outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
+            rows.append((name, figure(chat.get("num")), *cells, outcome))
+    columns = ("candidate", "answers", *SHARES.values(), "chat format")
+    # The note stands on the page and in Markdown.
+    note = " ".join(filter(None, (own_chat_sentence(scores, name) for name in names if name != "base")))
+    return Table("Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note)
+
+
+def _num_sound(scores: Json, name: str) -> str:
+    share = table_of(field(scores, f"candidates.{name}.own_chat.shares.sound"))
+    return figure(round((number(share.get("value")) or 0) * (number(share.get("num")) or 0)))
+
+
+def _share(share: Json) -> str:
+    ends = [percent(end) for end in list_of(share.get("interval"))]
+    return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
+
+
+FORGETS = 0.05
+"""Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
+OF_SOURCE = "_source"
+"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
+MAX_TEXTS = 8
+"""Most retained texts that page and card tell of in sentences."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Change of a candidate on one retained text."""
+
+    text: str
+    """Its name among `retained`: a language, a file or a source."""
+    share: float
+    """Bits per byte over the base's, less 1."""
+    interval: tuple[float, float] | None
+    """95 %, of the paired difference; None where the scores hold none, or only one document."""
+
+    @property
+    def is_forgotten(self) -> bool:
+        """True if the rise is worth a warning."""
+        return self.share > FORGETS
+
+    @property
+    def size(self) -> str:
+        """The change without its sign."""
+        return _percent(abs(self.share))
+
+    @property
+    def words(self) -> str:
+        """The change as a clause, such as `45 % more bits per byte than the base`."""
+        words = f"{self.size} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
+        if not self.interval:
+            return words
+        low, high = self.interval
+        if low * high <= 0:
+            return f"{words}, and the 95 % interval holds 0 ({_percent(low)} to {_percent(high)})"
+        near, far = sorted((abs(low), abs(high)))
+        return f"{words} (95 % interval {_percent(near)} to {_percent(far)})"
+
+
+def changes_of(scores: Json, name: str) -> tuple[Change, ...]:
+    """Changes of a candidate on all retained texts, in the order of the scores."""
+    base, figures = (table_of(field(scores, f"candidates.{each}.retained")) for each in ("base", name))
+    differences = table_of(scores.get("differences"))
+    changes = []
+    for text, value in figures.items():
+        before, share = number(base.get(text)), ratio(base.get(text), value)
+        if before is None or share is None:
+            continue
+        paired = table_of(differences.get(f"{name} - base, retained {text}"))
+        low, high = (number(paired.get(end)) for end in ("low", "high"))
+        ends = None
+        # One document has no interval: its ends are equal.
+        if low is not None and high is not None and low != high:
+            ends = float(low) / before, float(high) / before
+        changes.append(Change(text=text, share=share - 1, interval=ends))
+    return tuple(changes)
+
+
+def forgotten(scores: Json, name: str) -> tuple[Change, ...]:
+    """Changes of a candidate that are worth a warning, the worst first."""
+    rises = sorted(changes_of(scores, name), key=lambda change: -change.share)
+    return tuple(change for change in rises if change.is_forgotten)[:MAX_TEXTS]
+
+
+def source_of_text(text: str, texts: Collection[str], sources: Collection[str]) -> str:
+    """The source whose held-out part one of the retained texts is; empty where it is of `evaluate.retained`."""
+    # A source that is called as a text of `evaluate.retained`, such as `en`, has another name there.
+    if f"{text}{OF_SOURCE}" in texts:
+        return ""
+    return next((name for name in (text, text.removesuffix(OF_SOURCE)) if name in sources), "")
+
+
+def name_of_text(text: str, texts: Collection[str], sources: Collection[str]) -> str:
+    """Name of a retained text in a sentence: its language, or its source."""
+    source = source_of_text(text, texts, sources)
+    return f"the source {source}" if source else recipe_language({"language": text}).name
+
+
+def _percent(share: float) -> str:
+    # A tenth that is held as .0999... is one.
+    return f"{MINUS if share < 0 else ''}{figure(round(abs(share) * 100, 6), 2)} %"

@@ -1,11 +1,11 @@
 """fastText models of the user's: identifiers and classifiers of quality. Nothing is downloaded."""
 
 import functools
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.core.files import file_sha256
 from anadil.core.processes import allow_more_memory
 
 PACKAGE = "fasttext-predict"
@@ -40,12 +40,6 @@ def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
     # A model reads one line, and refuses a text with a line feed.
     labels, shares = model.predict(" ".join(text.split()), k=num_labels)
     return dict(zip(map(str, labels), map(float, shares), strict=True))
-
-
-def file_sha256(path: str) -> str:
-    """SHA-256 of a file."""
-    with Path(path).open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 class QualityModel:

@@ -6,9 +6,7 @@ from dataclasses import dataclass, replace
 
 from anadil.artifacts.uri import join
 from anadil.core.format import number
-from anadil.report.axes import LEFT, RIGHT, WIDTH, line_scale, thinned
-from anadil.report.charts import Line
-from anadil.report.elements import Chart, lines
+from anadil.report.charts import LEFT, RIGHT, WIDTH, Chart, Line, line_scale, lines, thinned
 from anadil.report.format import clip, evenly
 from anadil.report.training_view import COLOURS
 from anadil.runtime.run_record import RunRecord

@@ -13,7 +13,7 @@ import pytest
 from anadil.core.errors import DataError, IntegrityError
 from anadil.watch.data import corpora
 from anadil.watch.data.corpora import Place, WatchedCorpus, Where
-from tests.kit.watched_corpus import make_watched_corpus
+from tests.kit.watched_corpus import STATISTICS, make_watched_corpus
 
 MILLION = 1_000_000
 ALL = Where()
@@ -98,6 +98,7 @@ def test_an_unfinished_search_goes_on_where_it_stopped(
     assert page == ([], Place(1))
     assert Place.of(str(Place(3, 30_000))) == Place(3, 30_000)
     assert rows.row(Place(3, 30_000))["source"].endswith(f":{3 * 65_536 + 30_000}")
+    assert set(rows.statistics) == {"bytes_in", "bytes_out", *STATISTICS}
 
 
 @pytest.mark.parametrize("largest", [True, False])

@@ -36,8 +36,8 @@ from anadil.core.table import Table
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
+from anadil.report.generations_view import sample_of
 from anadil.report.read import Json, field, table_of
-from anadil.report.talk_view import sample_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept

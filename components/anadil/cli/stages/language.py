@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from anadil.artifacts import storage
 from anadil.cli.output import print_lines
 from anadil.core.errors import DataError, RecipeError
+from anadil.core.files import file_sha256
 from anadil.preflight.this_machine import require_packages
 from anadil.text.language import known_languages, language_codes
 
@@ -117,7 +118,7 @@ def _model(path: str, texts: Sequence[str]) -> "LanguageModel":
     """The label that a fastText model has for most of the texts."""
     from collections import Counter
 
-    from anadil.text.fasttext_model import file_sha256, load_fasttext, predict
+    from anadil.text.fasttext_model import load_fasttext, predict
     from anadil.text.language_data import LanguageModel
 
     place = str(Path(path).absolute())

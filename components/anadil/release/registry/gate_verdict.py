@@ -21,8 +21,7 @@ from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import AnadilError, DataError, GateError, IntegrityError
 from anadil.core.format import number
 from anadil.release.registry.client import KIND_TAG, SCORES_TAG, WHOLE_TAG, Registry
-from anadil.report.model_card import model_card
-from anadil.report.model_facts import newest_scores
+from anadil.report.model_card import model_card, newest_scores
 from anadil.report.read import field
 from anadil.report.verdict import before, check_words, checks_of, outcome_words
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG

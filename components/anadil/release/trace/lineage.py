@@ -32,7 +32,7 @@ from anadil.release.trace.corpus_rows import (
     questions_of,
     sum_rows,
 )
-from anadil.report.corpora import NOT_STATED, stated_licence
+from anadil.report.data_card import NOT_STATED, stated_licence
 from anadil.report.format import words_of
 from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.report.read import field, last_part, list_of, sum_stats, table_of

@@ -12,12 +12,11 @@ from dataclasses import replace
 
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
+from anadil.core.table import Table
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.lineage import DIGITS, SAID, Trace, TrainedText
-from anadil.report.corpora import NOT_STATED, stated_licence
-from anadil.report.data_card import personal_data, processing, recipe_language
-from anadil.report.elements import TextTable
+from anadil.report.data_card import NOT_STATED, personal_data, processing, recipe_language, stated_licence
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
@@ -142,7 +141,7 @@ def _extent(traced: Trace) -> str:
     return f"{human_figure(train)} documents for training; {human_figure(words)} words, {human_bytes(size)}, with those held out"
 
 
-def _files_table(traced: Trace, keys: tuple[str, ...]) -> TextTable:
+def _files_table(traced: Trace, keys: tuple[str, ...]) -> Table:
     """A row for each source file whose recipe key begins with one of `keys`."""
     listed = [pair for pair in traced.files_with_sums() if pair[0].key.startswith(keys)]
     listed.sort(key=lambda pair: -pair[1].words if pair[1] else 0)
@@ -158,10 +157,10 @@ def _files_table(traced: Trace, keys: tuple[str, ...]) -> TextTable:
         f"The first {MAX_ROWS:,} of {len(listed):,}; -o json has them all." if len(listed) > MAX_ROWS else ""
     )
     columns = ("file", "", "named by", "documents", "words", "licence", DIGEST)
-    return TextTable("Source files", columns, rows, words=(1, 2, 5, 6), note=rest)
+    return Table("Source files", columns, rows, words=(1, 2, 5, 6), note=rest)
 
 
-def _licences_table(traced: Trace) -> TextTable:
+def _licences_table(traced: Trace) -> Table:
     """Words of the text by licence."""
     words: Counter[str] = Counter()
     for corpus in traced.corpora:
@@ -173,10 +172,10 @@ def _licences_table(traced: Trace) -> TextTable:
         for name, count in words.most_common(MAX_ROWS)
     ]
     note = "As the records of the sources name them; nobody has checked it."
-    return TextTable("Licences", ("licence", "words", "share"), rows, note=note)
+    return Table("Licences", ("licence", "words", "share"), rows, note=note)
 
 
-def _rules_table(traced: Trace) -> TextTable:
+def _rules_table(traced: Trace) -> Table:
     """Documents by the rule that dropped them, all files together."""
     dropped: Counter[str] = Counter()
     files = [file for corpus in traced.corpora for file in corpus.files]
@@ -186,12 +185,12 @@ def _rules_table(traced: Trace) -> TextTable:
     counts = [("kept", num_kept), *((words_of(rule), count) for rule, count in dropped.most_common())]
     total = dropped.total() + num_kept
     rows = [(name, f"{count:,}", human_percent(ratio(total, count))) for name, count in counts]
-    return TextTable("Documents by rule", ("rule", "documents", "share"), rows)
+    return Table("Documents by rule", ("rule", "documents", "share"), rows)
 
 
-def _domains_table(hosts: Sequence[HostSums]) -> TextTable:
+def _domains_table(hosts: Sequence[HostSums]) -> Table:
     """A row for each domain."""
     rows = [
         (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
     ]
-    return TextTable("Domains", ("domain", "documents", "words", "text"), rows)
+    return Table("Domains", ("domain", "documents", "words", "text"), rows)

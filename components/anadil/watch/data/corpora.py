@@ -229,7 +229,8 @@ class WatchedCorpus:
     @functools.cached_property
     def columns(self) -> dict[str, str]:
         """Column -> its type in SQL."""
-        return {name: kind for name, kind, *_ in self._ask("DESCRIBE SELECT *", self.files[:1])}
+        every = "DESCRIBE SELECT * EXCLUDE (filename, file_row_number)"
+        return {name: kind for name, kind, *_ in self._ask(every, self.files[:1])}
 
     @property
     def statistics(self) -> list[str]:
@@ -245,10 +246,13 @@ class WatchedCorpus:
         """Return all columns of a document."""
         if place.file < len(self.files):
             row = self._ask(
-                "SELECT *", self.files[place.file : place.file + 1], "file_row_number = $row", row=place.row
+                "SELECT * EXCLUDE (filename, file_row_number)",
+                self.files[place.file : place.file + 1],
+                "file_row_number = $row",
+                row=place.row,
             )
             if row:
-                return dict(zip(self.columns, row[0], strict=False))
+                return dict(zip(self.columns, row[0], strict=True))
         raise DataError(f"{place}: no such document in this corpus; go back to the list")
 
     def documents(self, where: Where, start: Place = Place(), size: int = SIZE) -> Documents:  # noqa: B008  a constant
@@ -316,10 +320,10 @@ class WatchedCorpus:
         sides = "reason IS NULL AS is_kept"
         known = self._ask(
             f"SELECT {sides}, quantile_disc(v, {shares}) FROM (SELECT reason, {column} AS v",  # noqa: S608  names of the schema
-            self.sample, f"{condition} AND isfinite(v)) GROUP BY ROLLUP (is_kept)", **values,
+            self.sample, f"{condition} AND isfinite(v)) GROUP BY is_kept", **values,
         )  # fmt: skip
-        by_side = {side: quantiles for side, quantiles in known if quantiles}
-        edges = _edges(by_side.get(None))
+        by_side = dict(known)
+        edges = _edges(list(by_side.values()))
         counts = {True: [0] * BINS, False: [0] * BINS}
         num_unmeasured = 0
         place_of = (
@@ -434,11 +438,16 @@ def _errors(files: Sequence[str]) -> Iterator[None]:
         raise IntegrityError(f"{where}: cannot be read ({reason}); make the corpus again") from None
 
 
-def _edges(quantiles: Sequence[float] | None) -> list[float]:
-    """Return edges of bins, even ones, or ones that grow by a factor where a few values are far off."""
-    if quantiles is None:
-        quantiles = [0.0] * len(QUANTILES) + [0.0, 1.0]
-    least, middle, largest, low, high = (quantiles[place] for place in (0, 3, 6, 7, 8))
+def _edges(sides: Sequence[Sequence[float]]) -> list[float]:
+    """Return edges of bins from the quantiles of kept and dropped documents: even, or growing by a factor if a few are far off."""
+    sides = sides or [[0.0] * len(QUANTILES) + [0.0, 1.0]]
+    columns = list(zip(*sides, strict=True))
+    least, middle, largest, low, high = (
+        *map(min, columns[0:4:3]),
+        max(columns[6]),
+        min(columns[7]),
+        max(columns[8]),
+    )
     # Nearly all values are one, such as 0: the bins span what is left.
     if high <= low:
         low, high = least, max(largest, least + 1e-6)

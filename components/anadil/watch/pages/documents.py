@@ -132,8 +132,9 @@ def _list(corpus: WatchedCorpus, where: Where, start: str, place: str, order: st
         documents = corpus.extremes(where, largest=order == ORDERS[0])
     else:
         documents = corpus.documents(where, Place.of(start) if start else Place())
-    num = corpus.num_matches(where) if where.given else corpus.num_rows
-    note = f" {corpus.sample_note}" if where.given and corpus.sample_note else ""
+    is_all = where.given.keys() <= {"statistic"}
+    num = corpus.num_rows if is_all else corpus.num_matches(where)
+    note = f" {corpus.sample_note}" if corpus.sample_note and not is_all else ""
     more = where.given | ({"order": order} if order else {}) | {"from": str(documents.next)}
     return {
         "documents": _table(documents, where.statistic, place), "num": f"{counted(num, 'document')}.{note}",
