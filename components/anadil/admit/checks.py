@@ -135,38 +135,42 @@ def _checks(new: Week, earlier: Sequence[Week], limits: RetrainLimits, measure: 
 
 
 def _growth(weeks: Sequence[Week], most: float | None) -> Iterator[Check]:
-    """Compare each place that is a large part of the new text with the rest of it, and with its own size before."""
-    has_later, weeks = len(weeks) > 2, [weeks[0], *(weeks[1:-1] or weeks[1:])]
-    totals = [float(week.weights.sum()) for week in weeks]
+    """Compare each place that is a large part of the new text with the rest of it, and with its own usual size."""
+    later = weeks[1:-1]
     for kind in ("host", "origin", "files") if most else ():
+        # The files of the first corpus have names of their own, where there are later ones.
+        them = [weeks[0], *(later or weeks[1:])] if kind == "files" else weeks
+        totals = [float(week.weights.sum()) for week in them]
         names, counts = np.unique(_texts(weeks[:1], kind), return_counts=True)
         for place in names[counts >= max(MIN_GROWN, MIN_SHARE * counts.sum())].tolist():
-            rows = [week.columns[kind].astype(str) == place for week in weeks]
-            parts = [float(week.weights[own].sum()) for week, own in zip(weeks, rows, strict=True)]
+            rows = [week.columns[kind].astype(str) == place for week in them]
+            parts = [float(week.weights[mask].sum()) for week, mask in zip(them, rows, strict=True)]
             usual = sum(parts[1:]), sum(totals[1:])
             # A place that is new has no usual size: it is a matter of the mix.
             if place and usual[0]:
                 ratios = [odds_ratio(*each, *usual) for each in zip(parts, totals, strict=True)]
-                sizes = [week.where(own).size for week, own in zip(weeks, rows, strict=True)]
                 (ratio, least), limit = ratios[0], max(most or 0.0, *(lowest for _, lowest in ratios[1:]))
-                if has_later:
-                    # Against its own size, too: another place may have had a holiday.
-                    least = min(least, sizes[0] / float(np.mean([size for size in sizes[1:] if size])))
+                if later:
+                    # Another place may have had a holiday.
+                    size = usual[0] / usual[1] * float(np.median([week.size for week in later]))
+                    least = min(least, weeks[0].where(rows[0]).size / max(1.0, size))
                 words = f"{kind} {place} is {ratio:.1f} times as large as usual against the rest"
                 yield _judged("growth", ratio, least, 1.0, limit, words)
 
 
 def _mix(weeks: Sequence[Week], allowed: float | None) -> Iterator[Check]:
     """Compare the shares of hosts and origins among the documents that stay: what `clean` drops teaches nothing."""
-    kept = [week.where(np.array([each is None for each in week.columns["reason"]], bool)) for week in weeks]
+    staying = [
+        week.where(np.array([each is None for each in week.columns["reason"]], bool)) for week in weeks
+    ]
     for kind in ("host", "origin") if allowed else ():
-        names, counts = np.unique(_texts(kept[1:], kind), return_counts=True)
+        names, counts = np.unique(_texts(staying[1:], kind), return_counts=True)
         # Records without an address tell nothing of where they are from.
         if not {*names} - {""}:
             continue
         names = np.sort(names[np.argsort(-counts, kind="stable")[:MAX_PLACES]])
         table = []
-        for week in kept:
+        for week in staying:
             places = week.columns[kind].astype(str)
             bins = np.where(np.isin(places, names), np.searchsorted(names, places), len(names))
             table.append(np.bincount(bins, week.weights, len(names) + 1))
