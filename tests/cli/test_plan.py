@@ -80,13 +80,6 @@ def test_a_plan_that_ends_before_training_is_refused(stage: str, capsys: pytest.
     assert ("`anadil clean plan`" in said) == (stage == "clean")
 
 
-def test_without_an_instance_this_machine_is_planned(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = planned(capsys, "smoke")
-
-    assert plan["machine"]["instance"] == "local"
-    assert plan["from"] == "recipe"
-
-
 def test_best_prints_the_fastest_layout_as_lines_of_a_recipe(
     mine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -117,13 +110,6 @@ def test_what_fits_nowhere_is_refused_with_settings_that_fit(capsys: pytest.Capt
     assert planned(capsys, "japanese-70b", *taken)["from"] == "recipe"
 
 
-def test_a_type_that_is_not_known_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
-    code, said = refused(capsys, "azerbaijani-1b", "--instance", "p5.48xlarg")
-
-    assert code == 2
-    assert "p5.48xlarge" in said
-
-
 def test_every_known_machine_gives_a_plan_or_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
     for kind in machines():
         code = main.main(["plan", "azerbaijani-1b", "--instance", kind.name, "--nodes", "2"])
@@ -131,26 +117,6 @@ def test_every_known_machine_gives_a_plan_or_a_reason(capsys: pytest.CaptureFixt
         captured = capsys.readouterr()
         assert code in (0, 4), captured.err
         assert captured.out if code == 0 else "does not fit" in captured.err
-
-
-def test_prices_of_ones_own_change_the_cost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    prices = tmp_path / "prices.yaml"
-    prices.write_text("p4d.24xlarge:\n  on_demand: 10\n")
-
-    plan = planned(capsys, "azerbaijani-1b", "--prices", str(prices))
-
-    assert plan["cost"]["per_hour"]["on_demand"] == 20
-
-
-def test_the_page_is_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    page = tmp_path / "deep" / "plan.html"
-
-    planned(capsys, "azerbaijani-1b", "--page", str(page))
-
-    text = page.read_text()
-    assert text.startswith("<!doctype html>")
-    assert "HSDP" in text or "FSDP" in text
-    assert not list(page.parent.glob(".*"))
 
 
 @pytest.mark.parametrize("given", ["0", "-3", "x", "1.5", "inf", "nan"])

@@ -250,11 +250,6 @@ def test_epochs_follow_from_the_tokens_of_the_corpus(azerbaijani: Plan, japanese
     assert japanese["time"]["epochs"] is None
 
 
-def test_published_runs_lie_in_the_range_that_is_shown(japanese: Plan) -> None:
-    # 16 days and 6 hours for 314B tokens on 256 H100, as published.
-    assert japanese["time"]["hours_low"] < 390 < japanese["time"]["hours_high"]
-
-
 def test_a_calibration_scales_the_time_and_narrows_its_range(azerbaijani: Plan) -> None:
     chosen = choose_layout(AZERBAIJANI)
     found = Calibration(run="model", machines="16 x A100", factor=0.6, low=0.5, high=0.7)
@@ -283,15 +278,6 @@ def test_a_device_of_unknown_speed_has_memory_and_nulls() -> None:
     assert "without_overlap_s" not in plan["phases"][0]
     assert plan["phases"][0]["tokens_per_s"] is plan["time"]["hours"] is plan["cost"]["on_demand"] is None
     assert plan["phases"][0]["memory"]["total_bytes"] > 0
-
-
-def test_a_laptop_has_a_plan_without_a_price(laptop: PlanRequest) -> None:
-    plan = planned(laptop, choose_layout(laptop))
-
-    assert list(plan) == SECTIONS.split()
-    assert (plan["from"], plan["layout"]["name"]) == ("recipe", "one device")
-    assert plan["cost"]["on_demand"] is None
-    assert not any("CUDA" in sentence for sentence in plan["assumptions"])
 
 
 def test_assumptions_say_what_was_assumed(azerbaijani: Plan, japanese: Plan) -> None:

@@ -49,14 +49,6 @@ def test_every_layout_takes_all_devices_and_the_whole_batch(eight: SearchResult)
         assert EIGHT.layers % layout.pipeline == 0
 
 
-def test_the_best_is_as_fast_as_every_other_that_fits_well(eight: SearchResult) -> None:
-    rates = [each.speed.tokens_per_s for each in eight.best if each.verdict == "fits"]
-
-    assert rates == sorted(rates, reverse=True)
-    well = [each for each in eight.frontier if each.verdict == "fits"]
-    assert eight.best[0].speed.tokens_per_s == max(each.speed.tokens_per_s for each in well)
-
-
 def test_every_stage_of_a_pipeline_gets_a_micro_batch(seventy: SearchResult) -> None:
     small = search(SEVENTY, WORK, P5, 4, 64, keep=10_000)
 
@@ -91,18 +83,6 @@ def test_layers_are_gathered_as_asked_for_in_every_layout_and_take_the_memory_of
 
     assert {(each.layout.prefetch, each.layout.reshard) for each in kept.frontier} == {(2, False)}
     assert kept.frontier[0].total_bytes > freed.frontier[0].total_bytes
-
-
-def test_degrees_of_parallelism_are_listed_once(seventy: SearchResult) -> None:
-    names = [each.layout.name() for each in seventy.best]
-
-    assert len(names) == len(set(names))
-
-
-def test_a_search_again_finds_the_same_in_the_same_order() -> None:
-    first, second = (replace(search(EIGHT, LONG, P5, 1, 64), seconds=0.0) for _ in range(2))
-
-    assert first == second
 
 
 @pytest.mark.parametrize("recompute", RECOMPUTE)
@@ -178,12 +158,6 @@ def test_tensor_parallelism_divides_all_that_it_cuts(odd: Shape) -> None:
     assert {each.tensor for each in layouts(odd, LONG, P5, 4, 64)} == {1, 2}
 
 
-def test_sequences_are_cut_by_context_and_once_more_by_tensor_parallelism() -> None:
-    found = list(layouts(EIGHT, replace(WORK, sequence_length=2_052), P5, 1, 64))
-
-    assert {(each.context, each.tensor) for each in found} == {(1, 1), (2, 1), (4, 1), (1, 2), (2, 2), (1, 4)}
-
-
 def test_a_shorter_sequence_that_tensor_parallelism_cannot_cut_is_no_remedy() -> None:
     layout = Layout(tensor=8, recompute="full")
     even, odd = (replace(LONG, sequence_length=8 * number) for number in (16_386, 16_387))
@@ -205,22 +179,11 @@ def test_a_batch_that_the_devices_do_not_divide_leaves_only_what_shares_sequence
     assert {each.data for each in found} <= {1, 2}
 
 
-def test_no_layout_takes_an_odd_batch_of_a_tied_model_without_context() -> None:
-    found = search(ONE, replace(WORK, sequence_length=2_047), P5, 1, 3)
-
-    assert (found.best, found.frontier, found.considered, found.fitting) == ((), (), 0, 0)
-
-
 def test_parameters_are_shared_by_whole_machines_or_all() -> None:
     assert shards(P5, tensor=1, context=1, data=32) == [1, 8, 16, 32]
     assert shards(P5, tensor=4, context=1, data=8) == [1, 2, 4, 8]
     assert shards(P5, tensor=1, context=16, data=4) == [1, 16, 32, 64]
     assert shards(P5, tensor=1, context=1, data=1) == [1]
-
-
-def test_divisors_rise() -> None:
-    assert divisors(36) == [1, 2, 3, 4, 6, 9, 12, 18, 36]
-    assert divisors(1) == [1]
 
 
 def test_remedies_come_in_the_order_in_which_one_would_change_them() -> None:

@@ -77,13 +77,6 @@ def test_parts_add_up_to_the_step_and_rates_follow_from_it() -> None:
     assert found.without_overlap_s > found.step_s
 
 
-@pytest.mark.parametrize("times", [2, 4])
-def test_no_utilization_exceeds_what_products_reach(times: int) -> None:
-    layout = replace(FSDP8, micro_batch_size=14 * times)
-
-    assert speed(ONE, layout, WORK, P5, 1).mfu < 0.803
-
-
 def test_recomputation_costs_a_third_of_the_layers_at_most() -> None:
     levels: list[Recompute] = ["none", "selective", "full"]
     seconds = [speed(EIGHT, Layout(data=8, shard=8, recompute=each), LONG, P5, 1).step_s for each in levels]
@@ -103,35 +96,12 @@ def test_a_pipeline_has_the_bubble_of_its_stages() -> None:
     )
 
 
-def test_sharding_of_1b_on_one_machine_runs_behind_computing() -> None:
-    found = speed(ONE, FSDP8, WORK, P5, 1)
-
-    assert found.parts_s["exposed communication"] / found.step_s < 0.02
-    assert found.bound == "compute"
-
-
 def test_tensor_parallelism_across_machines_is_slower_than_within_one() -> None:
     within = tokens(SEVENTY, Layout(tensor=8), LONG, P4D, 1)
 
     across = tokens(SEVENTY, Layout(tensor=16), LONG, P4D, 2)
 
     assert across < 0.6 * within
-
-
-def test_a_slow_network_makes_a_small_model_wait() -> None:
-    slow = replace(P5, network=1.25e9)
-
-    found = speed(ONE, replace(FSDP16, micro_batch_size=1), WORK, slow, 2)
-
-    assert found.bound == "network"
-    assert found.step_s > 5 * speed(ONE, replace(FSDP16, micro_batch_size=1), WORK, P5, 2).step_s
-
-
-def test_shards_within_a_machine_spare_the_network() -> None:
-    slow = replace(P5, network=12.5e9)
-    inside = Layout(data=16, shard=8, micro_batch_size=2, micro_batches=4)
-
-    assert tokens(EIGHT, inside, LONG, slow, 2) > tokens(EIGHT, replace(inside, shard=16), LONG, slow, 2)
 
 
 def test_layers_that_are_kept_spare_one_of_two_gathers() -> None:
@@ -151,19 +121,6 @@ def test_an_unknown_network_is_taken_as_ethernet() -> None:
     unknown = replace(P5, network=0.0)
 
     assert tokens(ONE, FSDP16, WORK, unknown, 2) == tokens(ONE, FSDP16, WORK, replace(P5, network=1.25e9), 2)
-
-
-def test_documents_apart_behind_a_mask_cost_more_attention() -> None:
-    packed = speed(ONE, FSDP8, replace(WORK, packed=True), P5, 1)
-
-    plain = speed(ONE, FSDP8, WORK, P5, 1)
-    assert packed.parts_s["attention"] > 3 * plain.parts_s["attention"]
-
-
-def test_the_fused_loss_is_slow_for_a_single_short_sequence() -> None:
-    one, many = (tokens(ONE, replace(FSDP8, micro_batch_size=size), WORK) for size in (1, 14))
-
-    assert one < many / 2
 
 
 def test_fp32_on_a_gpu_is_far_slower_but_on_a_cpu_is_what_its_peak_says() -> None:

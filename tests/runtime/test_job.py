@@ -19,7 +19,6 @@ from anadil.recipe.sources import Source
 from anadil.runtime.cache_key import (
     base_files,
     code_digest,
-    current_origin,
     origin_changes,
     recipe_origin,
     stage_origin,
@@ -199,31 +198,6 @@ def test_an_optional_section_has_a_required_key_or_its_origin_would_be_that_of_n
 
     assert {Preference, Trial} <= set(optional)
     assert all(any(each.is_required() for each in model.model_fields.values()) for model in optional)
-
-
-def test_an_origin_of_an_earlier_release_is_read_with_its_resolved_recipe() -> None:
-    """It named keys at their defaults, and left some out whose value was not the default of today."""
-    recipe = parse_recipe("", "r", ["clean.extract=fast", "clean.inputs=[a]"])
-    stage = STAGES["clean"]
-    old = {
-        "stage": "clean",
-        "result version": "9",
-        "recipe clean.inputs": '["a"]',
-        "recipe clean.minhash_bands": "14",
-    }
-
-    now = current_origin(old, stage.sections, recipe.model_dump(mode="json"))
-
-    assert now == {
-        "stage": "clean",
-        "result version": "9",
-        "recipe clean.inputs": '["a"]',
-        "recipe clean.extract": '"fast"',
-    }
-    assert current_origin(now, stage.sections, recipe.model_dump(mode="json")) == now
-    # Nobody knows what a removed key did.
-    gone = {**recipe.model_dump(mode="json"), "clean": {"gone": 1}}
-    assert current_origin(old, stage.sections, gone) == old
 
 
 def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:

@@ -158,13 +158,6 @@ def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_the_experiment_opens_as_one_of_training(history: dict[str, Any]) -> None:
-    tags = rows(history, "select value from experiment_tags where key = 'mlflow.experimentKind'")
-
-    assert tags == [("custom_model_development",)]
-
-
-@pytest.mark.slow
 def test_final_figures_outlive_a_server_that_goes_away_while_they_are_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.runtime.mlflow_database import artifact_place, follow_move
+from anadil.runtime.mlflow_records import artifact_place, follow_move
 
 TABLES = """
 create table experiments (artifact_location text);

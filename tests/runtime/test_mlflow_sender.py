@@ -10,8 +10,7 @@ import pytest
 from filelock import FileLock, Timeout
 
 from anadil.runtime import mlflow_sender
-from anadil.runtime.mlflow_database import alone_at
-from anadil.runtime.mlflow_records import Records
+from anadil.runtime.mlflow_records import Records, alone_at
 from anadil.runtime.mlflow_sender import send_all
 
 

@@ -1,4 +1,4 @@
-"""Artifacts and unfinished runs that an earlier release made under another key."""
+"""An artifact before it is made: what is there already, and what differs."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point
-from anadil.runtime.cache_key import origin_changes, recipe_keys
+from anadil.runtime.cache_key import origin_changes
 from anadil.runtime.execute import execute, find_for_group
 from anadil.runtime.planned_artifact import (
     LOOKED_UP,
@@ -23,7 +23,7 @@ from anadil.runtime.planned_artifact import (
     refuse_strangers,
     work_of,
 )
-from anadil.runtime.remake import earlier_work
+from anadil.runtime.remake import earlier_runs, earlier_work
 from tests.kit.harness import again
 
 PRETRAIN = STAGES["pretrain"]
@@ -47,33 +47,10 @@ def seal(folder: Path, kind: str, origin: Mapping[str, str], recipe: Recipe) -> 
     return folder
 
 
-def earlier(planned: PlannedArtifact, recipe: Recipe) -> dict[str, str]:
-    """The origin with every key at its default, as releases up to 0.1 wrote it."""
-    keys = recipe_keys(recipe, planned.stage.sections)
-    return planned.origin | {f"recipe {path}": text for path, text in keys.items()}
-
-
-def test_an_artifact_under_the_key_of_an_earlier_release_is_reused(
-    recipe: Recipe, planned: PlannedArtifact
-) -> None:
-    origin = earlier(planned, recipe)
-    old = seal(Path(place_of(PRETRAIN, planned.root, origin)), "model", origin, recipe)
-
-    made, neighbours = look_up(planned)
-
-    assert str(old) != planned.target
-    assert made is not None
-    assert (made.uri, neighbours) == (str(old), ())
-    (old / "text").write_text("other")
-    with pytest.raises(IntegrityError, match=f"{old}/text: "):
-        look_up(planned)
-
-
 def test_one_of_another_recipe_input_or_result_version_is_not(
     recipe: Recipe, planned: PlannedArtifact
 ) -> None:
-    origin = earlier(planned, recipe)
-    other = again(recipe, "pretrain.weight_decay=0.3")
+    origin, other = planned.origin, again(recipe, "pretrain.weight_decay=0.3")
     for made_from, of in (
         ({**origin, "recipe pretrain.weight_decay": "0.3"}, other),
         ({**origin, "input corpus": "00"}, recipe),
@@ -86,7 +63,7 @@ def test_one_of_another_recipe_input_or_result_version_is_not(
     causes = {
         change
         for _, each in neighbours
-        for change in origin_changes(each.origin, planned.origin, PRETRAIN.sections, each.recipe)
+        for change in origin_changes(each.origin, planned.origin, PRETRAIN.sections)
     }
     assert made is None
     assert causes == {
@@ -96,33 +73,34 @@ def test_one_of_another_recipe_input_or_result_version_is_not(
     }
 
 
-def test_a_place_of_its_own_takes_the_artifact_of_an_earlier_release_and_no_other(
+def test_a_place_of_its_own_takes_its_artifact_and_no_other(
     recipe: Recipe, planned: PlannedArtifact, tmp_path: Path
 ) -> None:
     inputs = {word: f"{planned.root}/{word}/first" for word in ("corpus", "tokenizer")}
-    mine = seal(tmp_path / "mine", "model", earlier(planned, recipe), recipe)
+    mine = seal(tmp_path / "mine", "model", planned.origin, recipe)
 
     assert execute(PRETRAIN, recipe, inputs, (), str(mine)).uri == str(mine)
     with pytest.raises(RecipeError, match="made from something else \\(recipe seed 0 -> 8\\)"):
         execute(PRETRAIN, again(recipe, "seed=8"), inputs, (), str(mine))
 
 
-def test_a_killed_run_of_an_earlier_release_is_resumed_in_its_work_directory(
+def test_a_killed_run_whose_sources_had_other_shares_is_resumed_in_its_work_directory(
     recipe: Recipe, planned: PlannedArtifact
 ) -> None:
-    origin = earlier(planned, recipe)
-    work = work_of(place_of(PRETRAIN, planned.root, origin))
-    named = {name: text for name, text in origin.items() if name.startswith(("recipe ", "result"))}
-    seal(work / "checkpoints" / "step-00000012", "checkpoint", named, recipe)
+    shares = {"recipe sources.web.max_epochs": "3.0"}
+    work = work_of(place_of(PRETRAIN, planned.root, planned.origin | shares))
+    named = {name: text for name, text in planned.origin.items() if name.startswith(("recipe ", "result"))}
+    folder = seal(work / "checkpoints" / "step-00000012", "checkpoint", named, recipe)
+    (folder / "state.json").write_text(json.dumps({"mixture": {"origin": shares}}))
 
     assert work != planned.work
-    assert earlier_work(planned) == work
+    assert earlier_work(planned, earlier_runs(planned)) == work
     # Same recipe, another corpus: the artifact's key, and so its directory, would be another.
     renamed = work.rename(work.with_name("0123456789abcdef.work"))
-    assert earlier_work(planned) is None
+    assert earlier_work(planned, earlier_runs(planned)) is None
     renamed.rename(work)
     seal(planned.work / "checkpoints" / "step-00000001", "checkpoint", {}, recipe)
-    assert earlier_work(planned) is None, "its own directory comes first"
+    assert earlier_work(planned, earlier_runs(planned)) is None, "its own directory comes first"
 
 
 def test_neighbours_that_are_damaged_or_strange_are_passed_over(planned: PlannedArtifact) -> None:

@@ -247,13 +247,6 @@ def test_a_group_that_was_killed_leaves_its_exit_code(tmp_path: Path) -> None:
     assert (step_of(tmp_path).status, step_of(tmp_path).exit_code) == ("failed", 137)
 
 
-def test_without_a_run_nothing_is_written(tmp_path: Path) -> None:
-    with record_step(recipe_in(tmp_path), "", "clean"):
-        pass
-
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_torn_step_is_named(tmp_path: Path) -> None:
     path = Path(step_uri(str(tmp_path), "r", "clean"))
     path.parent.mkdir(parents=True)

@@ -12,8 +12,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
-from anadil.runtime.planned_artifact import planned_artifact
-from anadil.runtime.source_inputs import refuse_other_sources
+from anadil.runtime.planned_artifact import planned_artifact, refuse_other_sources
 
 TABLES = {
     name: f"{{inputs: [{name}], language: {language}, max_tokens: {most}}}"

@@ -14,8 +14,7 @@ import pytest
 
 from anadil.recipe.load import parse_recipe
 from anadil.runtime import trackers, tracking_spool
-from anadil.runtime.mlflow_database import artifact_place
-from anadil.runtime.mlflow_records import work_of
+from anadil.runtime.mlflow_records import artifact_place, work_of
 from anadil.runtime.tracking_spool import (
     SPOOL,
     SPOOL_VARIABLE,

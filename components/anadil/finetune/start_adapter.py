@@ -61,7 +61,7 @@ def refuse_other_form(place: str, manifest: Manifest, recipe: Recipe) -> None:
     """Refuse an adapter of another form than the recipe's."""
     origin = recipe_origin(recipe, STAGE.sections)
     others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
-    changes = origin_changes(manifest.origin, others | origin, STAGE.sections, manifest.recipe)
+    changes = origin_changes(manifest.origin, others | origin, STAGE.sections)
     phrases = [each.removeprefix(RECIPE) for each in changes]
     if differing := [each for each in phrases if each.split(" ")[0] in FORM]:
         raise RecipeError(

@@ -31,7 +31,7 @@ from anadil.runtime.planned_artifact import (
     look_up,
     planned_artifact,
 )
-from anadil.runtime.remake import refuse_remake
+from anadil.runtime.remake import earlier_runs, refuse_remake
 from anadil.runtime.signals import handle_signals
 
 log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def launch_job(
     made, neighbours = look_up(planned)
     if made:
         return made
-    refuse_remake(planned, neighbours)
+    refuse_remake(planned, neighbours, earlier_runs(planned))
     job = training_job(request, planned.target)
     check_job(job, chosen)
     stage, here = STAGES[request.stage], chosen == "local"

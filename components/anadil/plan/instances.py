@@ -28,6 +28,7 @@ from pydantic import (
 from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
+from anadil.core.processes import run_child
 from anadil.core.processor import has_bf16_products
 from anadil.core.reasons import reason_of
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
@@ -279,7 +280,8 @@ def _gpus() -> list[tuple[str, int]]:
     only = [f"--id={visible}"] if visible else []
     query = [command, *only, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
     try:
-        done = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True)
+        done = run_child(query, 30)
+        done.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         log.warning("nvidia-smi does not answer (%s); planning for the CPU", error)
         return []

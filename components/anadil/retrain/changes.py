@@ -108,9 +108,7 @@ def _of_stage(name: str, recipe: Recipe, manifest: Manifest) -> Iterator[str]:
     sections = STAGES[name].sections
     # Inputs and files differ each week; keys alone are compared.
     others = {key: text for key, text in manifest.origin.items() if not key.startswith(RECIPE)}
-    for change in origin_changes(
-        manifest.origin, others | recipe_origin(recipe, sections), sections, manifest.recipe
-    ):
+    for change in origin_changes(manifest.origin, others | recipe_origin(recipe, sections), sections):
         phrase = change.removeprefix(RECIPE)
         if not (phrase.startswith("language ") and _is_same_language(recipe, manifest)):
             yield phrase

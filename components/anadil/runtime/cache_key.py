@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
@@ -193,39 +193,10 @@ def _language_key(language: str) -> str:
     return f"{PACK}{hashlib.sha256(Path(language).expanduser().read_bytes()).hexdigest()}"
 
 
-def current_origin(
-    origin: Mapping[str, str], sections: Sequence[str], recipe: Mapping[str, object] | None = None
-) -> dict[str, str]:
-    """Return the origin of an earlier release's artifact or checkpoint as this release writes it.
-
-    Releases up to 0.1 named keys with their default too. Without the resolved recipe, the keys in the origin are used.
-    """
-    others = {
-        name: text
-        for name, text in origin.items()
-        # The file of a pack may be another one by now. Keys of `retrain` stand in origins of retrainings alone, and without
-        # the champion, which is no key, they would be taken for those of a run from the base.
-        if not name.startswith(RECIPE) or text.startswith(f'"{PACK}') or name.startswith(f"{RECIPE}retrain")
-    }
-    data = recipe or nested_keys(origin)
-    tops = {section.partition(".")[0] for section in sections}
-    try:
-        known = Recipe.model_validate({name: data[name] for name in tops & data.keys()})
-    except ValidationError:  # a key is gone since, or the pack is
-        return dict(origin)
-    return recipe_origin(known, sections) | others
-
-
-def origin_changes(
-    old: Mapping[str, str],
-    new: Mapping[str, str],
-    sections: Sequence[str],
-    recipe: Mapping[str, object] | None = None,
-) -> list[str]:
-    """Causes why `new` gives another result than `old`, a phrase each; see `current_origin`."""
+def origin_changes(old: Mapping[str, str], new: Mapping[str, str], sections: Sequence[str]) -> list[str]:
+    """Causes why `new` gives another result than `old`, a phrase each."""
     defaults = {f"{RECIPE}{path}": text for path, text in recipe_keys(Recipe(), sections).items()}
-    before = current_origin(old, sections, recipe)
-    return artifact.origin_differences({**defaults, **before}, {**defaults, **new})
+    return artifact.origin_differences({**defaults, **old}, {**defaults, **new})
 
 
 def nested_keys(origin: Mapping[str, str]) -> dict[str, Any]:

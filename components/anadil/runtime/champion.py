@@ -22,6 +22,7 @@ from anadil.artifacts.uri import absolute
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
 from anadil.core.log import masked
+from anadil.core.processes import last_line, run_child
 from anadil.recipe.sections import Recipe
 from anadil.runtime.tracking_spool import tracking_uri
 
@@ -115,13 +116,10 @@ def _ask(uri: str, name: str, alias: str) -> tuple[dict[str, Any], str]:
     command = [sys.executable, "-m", "anadil.runtime.champion", name, alias]
     environment = TIMEOUTS | os.environ | {"MLFLOW_TRACKING_URI": uri}
     try:
-        done = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
-        )
+        done = run_child(command, PATIENCE_S, environment=environment)
         if done.returncode == 0:
             return json.loads(done.stdout.splitlines()[-1]), ""
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        return {}, masked(lines[-1])[:300]
+        return {}, masked(last_line(done.stderr, f"exit code {done.returncode}"))[:300]
     except subprocess.TimeoutExpired:
         return {}, f"none within {PATIENCE_S:.0f} s"
 
@@ -142,7 +140,7 @@ def main(name: str, alias: str) -> None:
             raise
         print("{}")  # noqa: T201  this is what the module is run for
     else:
-        # Versions of earlier releases have no such tag.
+        # A version that somebody registered by hand has no such tag.
         uri = version.tags.get(URI_TAG, version.source)
         answer = {"uri": uri, "digest": version.tags.get(DIGEST_TAG, "")}
         print(json.dumps(answer))  # noqa: T201

@@ -17,6 +17,7 @@ import yaml
 from anadil import __version__
 from anadil.artifacts.artifact import Manifest
 from anadil.core.candidates import BY_KIND
+from anadil.core.processes import run_child
 from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
 from anadil.runtime.environment import image_name
@@ -83,8 +84,7 @@ def step_tags(step: Step) -> dict[str, str]:
 def _commit() -> str:
     """Commit of the directory from which the run is started: there the recipe lies."""
     with suppress(OSError, subprocess.SubprocessError):
-        command = ["git", "rev-parse", "HEAD"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)
+        done = run_child(["git", "rev-parse", "HEAD"], 2)
         return done.stdout.strip() if done.returncode == 0 else ""
     return ""
 

@@ -44,6 +44,7 @@ from anadil.runtime.planned_artifact import (
 from anadil.runtime.remake import (
     FINISHED,
     branch_points,
+    earlier_runs,
     earlier_work,
     refuse_remake,
     unused_checkpoints,
@@ -83,12 +84,13 @@ def execute(
     local_directory.refuse_occupied(planned.target)
     if os.environ.get(LOOKED_UP) != planned.key:
         log.info("%s", _why(planned, recipe, neighbours))
-    planned = replace(planned, earlier_work=earlier_work(planned))
-    refuse_remake(planned, neighbours)
+    runs = earlier_runs(planned)
+    planned = replace(planned, earlier_work=earlier_work(planned, runs))
+    refuse_remake(planned, neighbours, runs)
     rank = int(os.environ.get("RANK", "0"))
     if rank > 0:
         return _make(planned, recipe, inputs, rank, stop, engines)
-    if warning := unused_checkpoints(planned):
+    if warning := unused_checkpoints(planned, runs):
         log.warning("%s", warning)
 
     with locked(planned.work):
@@ -111,7 +113,8 @@ def find_for_group(
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if not made:
-        refuse_remake(replace(planned, earlier_work=earlier_work(planned)), neighbours)
+        runs = earlier_runs(planned)
+        refuse_remake(replace(planned, earlier_work=earlier_work(planned, runs)), neighbours, runs)
         log.info("%s", _why(planned, recipe, neighbours))
         os.environ[LOOKED_UP] = planned.key
     return made
@@ -123,7 +126,7 @@ def _why(planned: PlannedArtifact, recipe: Recipe, neighbours: Neighbours) -> st
     latest = next(alike, None)
     if latest is None:
         return "running: nothing to reuse yet"
-    causes = origin_changes(latest.origin, planned.origin, planned.stage.sections, latest.recipe)
+    causes = origin_changes(latest.origin, planned.origin, planned.stage.sections)
     first = "; ".join(causes[:4])
     return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 

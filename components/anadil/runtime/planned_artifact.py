@@ -1,6 +1,8 @@
 """Artifact before it is made: its origin, its place, and the finished one if there is any."""
 
+import contextlib
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Mapping, Sequence
@@ -20,11 +22,12 @@ from anadil.core.own_folder import work_folder
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, STAGES
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import RECIPE, current_origin, origin_changes, stage_origin
+from anadil.runtime.cache_key import INPUT, RECIPE, origin_changes, recipe_origin, stage_origin
 from anadil.runtime.champion import Champion, find_champion
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Figures, Job, external_files, external_side_files, kind_of, source_of, word_of
-from anadil.runtime.source_inputs import refuse_other_sources
+from anadil.text.language import is_pack_path, load_language
+from anadil.text.language_data import UnknownLanguageError
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +80,7 @@ class PlannedArtifact:
     """Artifact word -> manifest of an input, as it was planned with."""
     champion: Champion | None = None
     earlier_work: Path | None = None
-    """Work directory of an unfinished run of the same origin, whose key an earlier release made in another way."""
+    """Work directory of an unfinished run that differs by the shares of its sources, which a resume may change."""
 
     @property
     def key(self) -> str:
@@ -185,13 +188,10 @@ def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
     # The manifests of a thousand neighbours are read once for a node, not by each of its processes.
     if made or not planned.root or os.environ.get(LOOKED_UP) == planned.key:
         return made, ()
-    # The newest one is named as the reason to run; a place of its own is looked up nowhere else.
-    number = 1 if planned.out else None
-    neighbours = tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
-    for uri, manifest in () if planned.out else neighbours:
-        if _is_planned(planned, manifest):
-            return _sound(uri, manifest), ()
-    return None, neighbours
+    # The newest one is named as the reason to run. A training is compared with all, and a source's step with its own; a
+    # place that the user gave is looked up nowhere else.
+    number = None if (planned.stage.costly or planned.stage.per_source) and not planned.out else 1
+    return None, tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
 
 
 def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
@@ -205,23 +205,13 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
         ) from None
     if manifest is None:
         return None
-    if not _is_planned(planned, manifest):
-        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections, manifest.recipe)
+    if manifest.key != planned.key:
+        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections)
         raise RecipeError(
             f"{target}: holds {with_article(manifest.kind)} made from something else ({'; '.join(causes[:5])}); "
             "artifacts are written once: give another --out or remove it"
         )
     return _sound(target, manifest)
-
-
-def _is_planned(planned: PlannedArtifact, manifest: Manifest) -> bool:
-    if manifest.key == planned.key:
-        return True
-    # First what costs nothing to compare: there may be a thousand neighbours.
-    others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
-    if not others.items() <= planned.origin.items():
-        return False
-    return current_origin(manifest.origin, planned.stage.sections, manifest.recipe) == planned.origin
 
 
 def _sound(uri: str, manifest: Manifest) -> MadeArtifact:
@@ -258,3 +248,67 @@ def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manife
     except IntegrityError as error:
         log.warning("%s; what it holds is made again", error)
         return None
+
+
+TABLE = "sources"
+"""The recipe's table, which tokens follow from."""
+
+
+def refuse_other_sources(recipe: Recipe, manifests: Mapping[str, Manifest], uris: Mapping[str, str]) -> None:
+    """Refuse inputs of another source than that by whose name they are given.
+
+    A corpus is told by its language alone: two names of the same text have one corpus.
+    """
+    if not recipe.sources:
+        return
+    for word, manifest in manifests.items():
+        source = source_of(word) or next(iter(recipe.sources))
+        if source not in recipe.sources:  # another one, in the step of a source
+            continue
+        kind = kind_of(word)
+        fault = ""
+        if kind == "corpus":
+            fault = _other_language(recipe, source, manifest)
+        elif kind == "tokens":
+            fault = _other_settings(recipe, source, manifest)
+        elif kind == "overlap":
+            fault = _other_corpus(source, manifest, manifests)
+        if fault:
+            raise IntegrityError(
+                f"{uris[word]}: {fault}; give the {kind} of source {source}, or make it again"
+            )
+
+
+def _other_language(recipe: Recipe, source: str, manifest: Manifest) -> str:
+    theirs, ours = manifest.recipe.get("language"), recipe.of_source(source).language
+    # A pack may be gone since, and its path says nothing.
+    if not isinstance(theirs, str) or theirs == ours or is_pack_path(theirs) or is_pack_path(ours):
+        return ""
+    with contextlib.suppress(UnknownLanguageError):
+        if load_language(theirs).code != load_language(ours).code:
+            return f"is a corpus of language {theirs}, and that of source {source} is {ours}"
+    return ""
+
+
+def _other_settings(recipe: Recipe, source: str, manifest: Manifest) -> str:
+    """Say where tokens follow from other keys of `sources`: another name, or another `max_tokens`."""
+    now = recipe_origin(recipe.of_source(source), (TABLE,))
+    before = {key: text for key, text in manifest.origin.items() if key.startswith(f"{RECIPE}{TABLE}")}
+    if before == now:
+        return ""
+    listed = ", ".join(json.loads(before.get(f"{RECIPE}{TABLE}", "[]"))) or "a recipe without sources"
+    if listed != source:
+        return f"are tokens of {listed}, not of source {source}"
+    name = next(name for name in (*now, *before) if now.get(name) != before.get(name))
+    key = name.removeprefix(RECIPE)
+    return f"are tokens with {key} {before.get(name, 'unset')}, and the recipe's is {now.get(name, 'unset')}"
+
+
+def _other_corpus(source: str, manifest: Manifest, manifests: Mapping[str, Manifest]) -> str:
+    theirs = manifest.origin.get("source", source).partition(" ")[0]
+    if theirs != source:
+        return f"is the overlap of source {theirs}, not of {source}"
+    compared = manifest.origin.get(f"{INPUT}corpus.{source}")
+    if "corpus" in manifests and compared not in {None, manifests["corpus"].digest}:
+        return f"compares another corpus of source {source} than the one that is given"
+    return ""

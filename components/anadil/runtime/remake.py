@@ -9,6 +9,8 @@ import glob
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from anadil.artifacts import artifact
@@ -18,12 +20,10 @@ from anadil.artifacts.lease import is_held
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stage import Stage
-from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import (
     INPUT,
     RECIPE,
     RESULT_VERSION,
-    current_origin,
     origin_changes,
     split_shares,
 )
@@ -56,14 +56,44 @@ def may_remake() -> bool:
     return os.environ.get(VARIABLE, "0") not in ("", "0")
 
 
-def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierRuns:
+    """Checkpoints in and beside the work directory of a costly stage, read once."""
+
+    has_own: bool
+    unfinished: list[tuple[Path, Manifest | None]]
+    """Manifests of those of unfinished runs, by their place from the parent of the work directory, the newest first."""
+
+    @property
+    def readable(self) -> list[tuple[Path, Manifest]]:
+        """The checkpoints whose manifest is not damaged."""
+        return [(path, manifest) for path, manifest in self.unfinished if manifest]
+
+
+def earlier_runs(planned: PlannedArtifact) -> EarlierRuns:
+    """Look for checkpoints; there are none of a stage that is cheap."""
+    stage, work = planned.stage, planned.work
+    if stage.name not in CHECKPOINTS or _checkpoints(stage, work.parent, glob.escape(work.name)):
+        return EarlierRuns(has_own=stage.name in CHECKPOINTS, unfinished=[])
+    # A finished run keeps its directory for tracking that is not sent yet.
+    left = [
+        path
+        for path in _checkpoints(stage, work.parent, f"*{work.suffix}")
+        if not ((work.parent / path.parts[0]).with_suffix("") / MANIFEST).exists()
+        and not (work.parent / path.parts[0] / FINISHED).exists()
+    ]
+    read = [(path, _readable(work.parent / path.parent)) for path in reversed(left)]
+    return EarlierRuns(has_own=False, unfinished=read)
+
+
+def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours, runs: EarlierRuns) -> None:
     """Stop before a training that differs from an earlier one by the program alone.
 
     Only a costly stage is checked. A work directory with checkpoints resumes, since that was decided before. An artifact
     with a place of its own is not compared with its neighbours.
     """
     stage, work = planned.stage, planned.work
-    if not stage.costly or may_remake() or _has_checkpoints(planned):
+    if not stage.costly or may_remake() or runs.has_own or planned.earlier_work:
         return
     inputs = functools.cache(lambda word: list(artifacts_below([planned.root], word)))
     for uri, manifest in () if planned.out else neighbours:
@@ -73,7 +103,7 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
                 f"it again costs a whole training: add --remake (or set {VARIABLE}=1) if that is wanted; to keep it, "
                 f"give its URI to the next stage as --{stage.writes}, or another storage.root to this run"
             )
-    for path, manifest in _unfinished(planned):
+    for path, manifest in runs.readable:
         before, now = _comparable(manifest, planned)
         if before.pop(RESULT_VERSION, "") != now.pop(RESULT_VERSION, "") and before == now:
             raise RecipeError(
@@ -83,22 +113,20 @@ def refuse_remake(planned: PlannedArtifact, neighbours: Neighbours) -> None:
             )
 
 
-def earlier_work(planned: PlannedArtifact) -> Path | None:
-    """Return the work directory of an unfinished run of the same origin under another key.
-
-    The key is that of an earlier release, or the run's sources had other shares, which a resume may change.
-    """
-    stage = planned.stage
-    if planned.out or stage.name not in CHECKPOINTS or _has_checkpoints(planned):
+def earlier_work(planned: PlannedArtifact, runs: EarlierRuns) -> Path | None:
+    """Return the work directory of an unfinished run whose sources had other shares, which a resume may change."""
+    if planned.out:
         return None
-    rest, _ = split_shares(planned.origin)
-    for path, manifest in _unfinished(planned):
-        # A checkpoint names every recipe key, as its artifact's origin did. With them the earlier key, and so the directory's
-        # name, can be made again: no other run is taken for this one.
-        earlier = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
-        folder = work_of(planned.target).parent / path.parent
-        earlier |= _shares_of(folder)
-        work = work_of(place_of(stage, planned.root, rest | earlier))
+    rest, parent = split_shares(planned.origin)[0], planned.work.parent
+    for path, manifest in runs.readable:
+        # A checkpoint names the keys of the recipe, and its state the shares. With them the run's key, and so the
+        # directory's name, can be made again: no other run is taken for this one.
+        origin = {name: text for name, text in manifest.origin.items() if name.startswith(RECIPE)}
+        # Without sources, of another stage, or damaged, there are no shares.
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            state = json.loads((parent / path.parent / STATE).read_text(encoding="utf-8"))
+            origin |= dict(state["mixture"]["origin"])
+        work = work_of(place_of(planned.stage, planned.root, rest | origin))
         before, now = (split_shares(each)[0] for each in _comparable(manifest, planned))
         # A run that is at work with other shares is another run.
         if work.name == path.parts[0] and before == now and not is_held(work):
@@ -106,39 +134,27 @@ def earlier_work(planned: PlannedArtifact) -> Path | None:
     return None
 
 
-def _shares_of(checkpoint: Path) -> dict[str, str]:
-    """Entries of the origin that a checkpoint's run had and its manifest leaves out, since a resume may change them."""
-    try:
-        state = json.loads((checkpoint / STATE).read_text(encoding="utf-8"))
-        return dict(state["mixture"]["origin"])
-    except (OSError, ValueError, KeyError, TypeError):  # without sources, or of another stage, or damaged
-        return {}
-
-
-def unused_checkpoints(planned: PlannedArtifact) -> str:
+def unused_checkpoints(planned: PlannedArtifact, runs: EarlierRuns) -> str:
     """Return a warning about checkpoints of unfinished runs beside a work directory without any; empty if there are none."""
-    stage, work = planned.stage, planned.work
-    if stage.name != "pretrain" or _has_checkpoints(planned):
+    if planned.stage.name != "pretrain" or planned.earlier_work:
         return ""
-    root = work.parent
-    # A run that is at work needs its checkpoints.
-    left = [path for path in _unfinished_checkpoints(planned) if not is_held(root / path.parts[0])]
-    # A run that begins with a checkpoint of another one does use it.
-    begin = planned.origin.get(f"{INPUT}{stage.extends}")
-    manifests = ((path, _readable(root / path.parent)) for path in left if begin)
-    used = {path.parts[0] for path, manifest in manifests if manifest and manifest.digest == begin}
-    left = [path for path in left if path.parts[0] not in used]
+    root, begin = planned.work.parent, planned.origin.get(f"{INPUT}{planned.stage.extends}")
+    # A run that begins with a checkpoint of another one does use it, and a run that is at work needs its own.
+    used = {path.parts[0] for path, each in runs.readable if begin and each.digest == begin}
+    left = [
+        (path, each)
+        for path, each in runs.unfinished
+        if path.parts[0] not in used and not is_held(root / path.parts[0])
+    ]
     if not left:
         return ""
-    folder, checkpoint = root / left[-1].parts[0], root / left[-1].parent
-    manifest = _readable(checkpoint)
-    causes = origin_changes(*_comparable(manifest, planned), stage.sections) if manifest else []
+    path, manifest = left[0]
+    folder, checkpoint = root / path.parts[0], root / path.parent
+    causes = origin_changes(*_comparable(manifest, planned), planned.stage.sections) if manifest else []
     why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
-    num_others = len({path.parts[0] for path in left}) - 1
+    num_others = len({path.parts[0] for path, _ in left}) - 1
     others = f" (and {num_others} more directories beside it have some)" if num_others else ""
-    rename = (
-        f"; if only the place is another: stop this run, remove {work}, rename {folder} to it, start again"
-    )
+    rename = f"; if only the place is another: stop this run, remove {planned.work}, rename {folder} to it, start again"
     return (
         f"{folder}: an unfinished run has checkpoints here up to {checkpoint.name}{others}, which this run does not "
         f"use: {why}. To resume from them, start that run again with its own recipe and inputs"
@@ -156,10 +172,6 @@ def branch_points(planned: PlannedArtifact) -> list[Path]:
     return [path for path, manifest in manifests if manifest and BRANCH_POINT in manifest.records]
 
 
-def _has_checkpoints(planned: PlannedArtifact) -> bool:
-    return bool(_checkpoints(planned.stage, planned.work.parent, glob.escape(planned.work.name)))
-
-
 def _made_by(manifest: Manifest, planned: PlannedArtifact) -> str:
     before, now = manifest.origin.get(RESULT_VERSION), planned.origin[RESULT_VERSION]
     version = manifest.program.get("version", "?")
@@ -172,7 +184,7 @@ def _is_alike(
     inputs: "functools._lru_cache_wrapper[list[tuple[str, Manifest]]]",
 ) -> bool:
     """Return whether an artifact differs from a planned one by the program alone. Its inputs may differ so too."""
-    before = _origin_of(old)
+    before = old.origin
     for name in before.keys() | origin.keys():
         digests = before.get(name), origin.get(name)
         kind, _, word = name.partition(" ")
@@ -183,19 +195,14 @@ def _is_alike(
         earlier, later = (
             next((each for _, each in inputs(word) if each.digest == digest), None) for digest in digests
         )
-        if earlier is None or later is None or not _is_alike(earlier, _origin_of(later), inputs):
+        if earlier is None or later is None or not _is_alike(earlier, later.origin, inputs):
             return False
     return True
 
 
-def _origin_of(manifest: Manifest) -> dict[str, str]:
-    stage = STAGES.get(manifest.origin.get("stage", ""))
-    return current_origin(manifest.origin, stage.sections, manifest.recipe) if stage else manifest.origin
-
-
 def _comparable(checkpoint: Manifest, planned: PlannedArtifact) -> tuple[dict[str, str], dict[str, str]]:
     """Entries of a checkpoint's origin and of the planned one that both can name."""
-    before, now = current_origin(checkpoint.origin, planned.stage.sections), planned.origin
+    before, now = checkpoint.origin, planned.origin
     names = {
         name
         for name in before.keys() | now.keys()
@@ -207,30 +214,11 @@ def _comparable(checkpoint: Manifest, planned: PlannedArtifact) -> tuple[dict[st
     )
 
 
-def _unfinished(planned: PlannedArtifact) -> list[tuple[Path, Manifest]]:
-    """Checkpoints of unfinished runs beside a work directory, relative to its parent, the newest first."""
-    parent = work_of(planned.target).parent
-    paths = reversed(_unfinished_checkpoints(planned))
-    return [(path, manifest) for path in paths if (manifest := _readable(parent / path.parent))]
-
-
 def _checkpoints(stage: Stage, folder: Path, name: str) -> list[Path]:
     """Manifests of a stage's checkpoints in work directories of a folder, relative to it, the oldest first."""
     # Path.glob ends with an error where a run that is at work removes a directory.
     names = glob.glob(f"{name}/{CHECKPOINTS[stage.name]}", root_dir=folder, recursive=True)  # noqa: PTH207
     return sorted(map(Path, names), key=lambda path: (path.parent.name, path))
-
-
-def _unfinished_checkpoints(planned: PlannedArtifact) -> list[Path]:
-    """Return checkpoints beside or in a work directory whose run has not finished."""
-    work = work_of(planned.target)
-    # A finished run keeps its directory for tracking that is not sent yet.
-    return [
-        path
-        for path in _checkpoints(planned.stage, work.parent, f"*{work.suffix}")
-        if not ((work.parent / path.parts[0]).with_suffix("") / MANIFEST).exists()
-        and not (work.parent / path.parts[0] / FINISHED).exists()
-    ]
 
 
 def _readable(folder: Path) -> Manifest | None:

@@ -78,7 +78,7 @@ def test_what_a_finished_run_leaves_is_no_unfinished_run(tmp_path: Path, base: P
     other = planned_artifact(STAGES["pretrain"], recipe, inputs, (), f"{bucket}/other")
 
     assert list(other.work.parent.glob("*/checkpoints/step-00000006"))
-    assert remake.unused_checkpoints(other) == ""
+    assert remake.unused_checkpoints(other, remake.earlier_runs(other)) == ""
 
 
 def test_an_unfinished_run_that_a_branch_begins_with_is_not_said_to_be_unused(
@@ -92,7 +92,8 @@ def test_an_unfinished_run_that_a_branch_begins_with_is_not_said_to_be_unused(
     def warning(**keys: Any) -> str:
         recipe = make_recipe(base, **FLAT, weight_decay=0.0, **keys)
         recipe = recipe.model_copy(update={"storage": Storage(root=str(tmp_path / "root"))})
-        return remake.unused_checkpoints(planned_artifact(STAGES["pretrain"], recipe, inputs, (), None))
+        planned = planned_artifact(STAGES["pretrain"], recipe, inputs, (), None)
+        return remake.unused_checkpoints(planned, remake.earlier_runs(planned))
 
     assert "which this run does not use" in warning()
     assert warning(start_from=str(place)) == ""

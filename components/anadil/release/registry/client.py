@@ -20,7 +20,7 @@ from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
 from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
-from anadil.runtime.mlflow_database import alone_at, follow_move
+from anadil.runtime.mlflow_records import alone_at, follow_move
 from anadil.runtime.tracking_spool import tracking_uri
 
 SCHEME = "models:/"

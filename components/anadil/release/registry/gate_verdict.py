@@ -27,7 +27,7 @@ from anadil.report.verdict import before, check_words, checks_of, outcome_words
 from anadil.runtime.champion import DIGEST_TAG, URI_TAG
 from anadil.runtime.evidence import parent_tags
 from anadil.runtime.job import kind_of
-from anadil.runtime.mlflow_database import artifact_place
+from anadil.runtime.mlflow_records import artifact_place
 
 log = logging.getLogger(__name__)
 
