@@ -13,8 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from anadil.clean.dedup.find_duplicates import find_duplicates
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument
+from anadil.clean.dedup.sorted_documents import DocumentWriter, KeptDocument, Signatures
 from anadil.clean.filters.judge_record import DOCUMENT_ID_CHARS, Settings
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records

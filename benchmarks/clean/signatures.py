@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, find_duplicates
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import COLUMNS, write_keys
+from anadil.clean.dedup.sorted_documents import COLUMNS, Signatures, write_keys
 from anadil.clean.filters.judge_record import Settings
 from anadil.recipe.sections import Recipe
 

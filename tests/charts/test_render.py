@@ -51,13 +51,6 @@ def test_the_default_values_make_no_custom_resource_and_nothing_outside_the_name
 
 
 @cases
-def test_no_two_objects_have_one_name(values: Object) -> None:
-    names = [identity(item) for item in render(values)]
-
-    assert sorted(names) == sorted(set(names))
-
-
-@cases
 def test_every_pod_is_admitted_by_the_profile_restricted(values: Object) -> None:
     for name, metadata, spec in pods(render(values)):
         assert violations(spec, metadata.get("annotations")) == [], name
@@ -79,15 +72,6 @@ def test_every_container_is_of_our_user_writes_only_its_volumes_and_has_bounds(v
             assert {"cpu", "memory"} <= set(container["resources"]["requests"]), name
             assert "memory" in container["resources"]["limits"], name
             assert container["imagePullPolicy"] == "IfNotPresent", name
-
-
-@cases
-def test_every_volume_that_is_mounted_exists_and_the_other_way_round(values: Object) -> None:
-    for name, _, spec in pods(render(values)):
-        containers = [*spec["containers"], *spec.get("initContainers", [])]
-        mounted = {mount["name"] for container in containers for mount in container["volumeMounts"]}
-
-        assert mounted == {volume["name"] for volume in spec["volumes"]}, name
 
 
 @cases

@@ -4,16 +4,22 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from anadil.artifacts.artifact import Manifest, read_manifest
+from anadil.clean.inspect.verify import verify_corpus
 from anadil.clean.write import accounts, row_files
 from anadil.clean.write.row_files import find_rows
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.planned_artifact import planned_artifact
+from anadil.text.corpus import Document, read_documents, write_documents
+from tests.clean.test_clean_verbs import make
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import (
     clean,
@@ -276,3 +282,56 @@ def test_of_hosts_beyond_number_the_most_frequent_are_counted_on(monkeypatch: py
 
     assert few == {"0.az": 10, "1.az": 9, "2.az": 8, "3.az": 7, "4.az": 6, "5.az": 5}
     assert sorted(whole.places["host"]) == ["0.az", "3.az", "4.az"]
+
+
+__all__ = ["make"]
+
+
+def rewritten(corpus: Path, change: Callable[[list[Document]], list[Document]]) -> None:
+    documents = change(list(read_documents(corpus, "train")))
+    for file in (corpus / "train").iterdir():
+        file.unlink()
+    write_documents(corpus, "train", documents)
+
+
+def damaged_text(corpus: Path) -> None:
+    rewritten(corpus, lambda found: [replace(found[0], text=found[0].text + "?"), *found[1:]])
+
+
+def other_order(corpus: Path) -> None:
+    rewritten(corpus, lambda found: found[::-1])
+
+
+def one_lost(corpus: Path) -> None:
+    rewritten(corpus, lambda found: found[1:])
+
+
+def said_of_records(corpus: Path) -> None:
+    stats: dict[str, Any] = json.loads((corpus / "stats.json").read_text())
+    stats["records"] = {"train": 7}
+    stats["kept"], stats["in"] = stats["kept"] + 1, stats["in"] + 1
+    (corpus / "stats.json").write_text(json.dumps(stats))
+
+
+@pytest.mark.parametrize(
+    ("damage", "messages"),
+    [
+        (damaged_text, (r"is not the id of its text", r"its texts are not those of the manifest")),
+        (other_order, (r"comes after", r"its texts are not those of the manifest")),
+        (one_lost, (r"train: [\d,]+ documents, [\d,]+ in the manifest",)),
+        (said_of_records, (r"records are \{'train': 7\}", r"stats/: [\d,]+ rows are kept, [\d,]+ in stats")),
+    ],
+)
+def test_everything_that_is_wrong_is_told(
+    damage: Callable[[Path], None], messages: tuple[str, ...], make: Callable[..., Path]
+) -> None:
+    corpus = make("one")
+    manifest = read_manifest(str(corpus))
+    assert isinstance(manifest, Manifest)
+    assert set(verify_corpus(corpus, manifest)) == {"files", "documents", "counts"}
+
+    damage(corpus)
+
+    for message in messages:
+        with pytest.raises(IntegrityError, match=message + r"[\s\S]*make the corpus again"):
+            verify_corpus(corpus, manifest)

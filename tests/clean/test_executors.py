@@ -3,21 +3,38 @@
 import json
 import multiprocessing.process
 import os
+import re
+import resource
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anadil.clean.filters.judge_record import ExtractedDocument, FilterResult, Settings, judge_prepared
+from anadil.clean.shards.map_shard import NOTE, CrashGuard, MapTask, Phase, Place, death_alone, map_shard
+from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError, PreflightError, Stopped
+from anadil.recipe.sections import Recipe
+from anadil.runtime.executors import process_limits
+from anadil.runtime.executors.process_limits import (
+    OUT_OF_MEMORY,
+    RECORD_CPU_S,
+    allow_one_more_record,
+    describe_exit,
+    limit_process,
+)
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.signals import Stop, handle_signals
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import InThisProcess, clean, content, write_jsonl
+from tests.kit.clean_stage import InThisProcess, clean, content, documents, stats, write_jsonl
+from tests.kit.harm import HARMFUL, install_harm
 from tests.kit.harness import wait_for
+from tests.kit.marks import slow
 from tests.kit.process_tasks import Work, work
 
 
@@ -261,3 +278,186 @@ def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bytes(tmp_path: P
     assert start(tmp_path, raw, "killed").wait() == 0
     assert done == sorted(done)
     assert corpus_bytes(tmp_path / "killed") == corpus_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "words"),
+    [
+        (OUT_OF_MEMORY, r"more than \d+ GiB of memory"), (-signal.SIGXCPU, r"more than \d+ s of CPU time"),
+        (-signal.SIGSEGV, "SIGSEGV"), (3, "exit code 3"), (None, "exit code None"),
+    ],
+)  # fmt: skip
+def test_how_a_process_ended_is_told_in_words(exit_code: int | None, words: str) -> None:
+    assert re.fullmatch(words, describe_exit(exit_code))
+
+
+def test_where_nothing_tells_the_memory_of_a_process_none_is_limited(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits: list[int] = []
+    monkeypatch.setattr("anadil.core.processes.Path", lambda _: tmp_path / "no such file")
+    # Or the next record that a test cleans limits the CPU time of the process of all tests.
+    monkeypatch.setattr("anadil.runtime.executors.process_limits._limited_until", None)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, _: limits.append(which))
+
+    limit_process()
+
+    assert limits == [resource.RLIMIT_CORE]
+
+
+LONG_RECORD = """
+import resource, sys, time
+from pathlib import Path
+from anadil.runtime.executors import process_limits
+from anadil.clean.shards.map_shard import Phase, Place, CrashGuard
+
+process_limits.RECORD_CPU_S = 0
+process_limits.limit_process()
+with CrashGuard(Path(sys.argv[1]), lambda *_: "") as suspects:
+    suspects.begin(Place(0, 7), Phase.JUDGE)
+    until = time.process_time() + 5
+    while time.process_time() < until:
+        pass
+"""
+
+
+def test_the_system_ends_a_process_whose_record_takes_too_long(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", LONG_RECORD, tmp_path / "shard"], timeout=120, check=False)
+
+    assert done.returncode == -signal.SIGXCPU
+    assert describe_exit(done.returncode) == f"more than {RECORD_CPU_S} s of CPU time"
+
+
+def test_each_record_gets_its_own_cpu_time_and_no_other_process_a_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 0.0
+    limits: list[tuple[int, int]] = []
+    monkeypatch.setattr("anadil.runtime.executors.process_limits.time.process_time", lambda: now)
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (-1, resource.RLIM_INFINITY))
+    monkeypatch.setattr(resource, "setrlimit", lambda which, limit: limits.append((which, limit[0])))
+    monkeypatch.setattr(process_limits, "_limited_until", None)
+    allow_one_more_record()
+    assert limits == []
+
+    monkeypatch.setattr(process_limits, "_limited_until", 0)
+    for now in (0.5, 0.7, 30.2, 30.9, 89.0):  # noqa: B007  the clock above reads it
+        allow_one_more_record()
+
+    assert limits == [(resource.RLIMIT_CPU, second + RECORD_CPU_S) for second in (1, 31, 90)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("crash", "SIGSEGV"),
+        slow("memory", "more than 2 GiB of memory"),
+        slow("batch", "SIGSEGV"),
+        slow("processor", "more than 60 s of CPU time"),
+    ],
+)
+def test_a_record_that_kills_its_process_is_left_out_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, how: str
+) -> None:
+    good = texts(12)
+    raw = write_jsonl(tmp_path / "a.jsonl", [*good[:5], HARMFUL, *good[6:]])
+    install_harm(kind, tmp_path / "site", monkeypatch)
+
+    corpus = clean(tmp_path / "corpus", raw, executor=Processes(1, may_fork=False), max_bad_records=0.5)
+
+    found = stats(corpus)
+    assert found["bad_records"]["first"] == [f"a.jsonl:6: kills the process that works on it ({how})"]
+    assert (found["in"], found["bad"]) == (11, 1)
+    assert {document.text for document in documents(corpus)} == {*good[:5], *good[6:]}
+
+
+def test_a_process_that_died_at_a_batch_judges_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
+    sizes: list[int] = []
+
+    def counted(batch: list[ExtractedDocument], settings: Settings) -> list[FilterResult]:
+        sizes.append(len(batch))
+        return judge_prepared(batch, settings)
+
+    monkeypatch.setattr("anadil.clean.shards.map_shard.judge_prepared", counted)
+    for name in ("whole", "died"):
+        task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / name, key="key")
+        map_shard(task)
+        (tmp_path / "died.place").write_bytes(NOTE.pack(0, 0, Phase.BATCH))
+
+    assert sizes == [9, *[1] * 9]
+    whole, died = ((tmp_path / name / "documents.zst").read_bytes() for name in ("whole", "died"))
+    assert whole == died
+
+
+class DiedAtTheSixth(InThisProcess):
+    """Begins where processes have found that the sixth record kills them."""
+
+    def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
+        for task in tasks:
+            verdict = {"0 5 JUDGE": {"deaths": 1, "why": "kills the process"}}
+            task.folder.with_suffix(".suspects.json").write_text(json.dumps(verdict))
+        super().map(function, tasks, tick)
+
+
+def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(6))
+
+    with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
+        clean(tmp_path, raw, executor=DiedAtTheSixth())
+
+
+def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_three_deaths(
+    tmp_path: Path,
+) -> None:
+    tried = []
+
+    def dies_alone(place: Place, phase: Phase) -> str:
+        tried.append((place, phase))
+        return ""
+
+    place = Place(1, 7)
+    for expected in ("", "", "3 processes died at it"):
+        suspects = CrashGuard(tmp_path / "shard", dies_alone)
+        with suppress(MemoryError), suspects:
+            suspects.begin(place, Phase.JUDGE)
+            raise MemoryError  # what stays of a process that was killed: its note
+        again = CrashGuard(tmp_path / "shard", dies_alone)
+        assert again.why_skipped(place, Phase.JUDGE) == expected
+        with again:
+            pass
+
+    assert tried == [(place, Phase.JUDGE)] * 3
+
+
+def test_a_record_that_kills_alone_is_left_out_after_one_death(tmp_path: Path) -> None:
+    place = Place(1, 7)
+    with suppress(MemoryError), CrashGuard(tmp_path / "shard", lambda *_: "") as suspects:
+        suspects.begin(place, Phase.JUDGE)
+        raise MemoryError
+
+    again = CrashGuard(tmp_path / "shard", lambda *_: "SIGSEGV")
+
+    why = "kills the process that works on it (SIGSEGV)"
+    assert again.why_skipped(place, Phase.JUDGE) == why
+    # Whoever comes next knows it without another death.
+    assert CrashGuard(tmp_path / "shard", lambda *_: "").why_skipped(place, Phase.JUDGE) == why
+
+
+def test_a_record_that_raises_an_error_alone_kills_nothing(tmp_path: Path) -> None:
+    assert death_alone(os.rmdir, str(tmp_path / "missing")) == ""
+
+
+def test_what_follows_a_place_that_kills_the_reader_is_left_out(tmp_path: Path) -> None:
+    shard = plan_shards([str(write_jsonl(tmp_path / "a.jsonl", texts(9)))], 10**9, 1)[0]
+    task = MapTask(shard=shard, recipe=Recipe(), lists=None, folder=tmp_path / "shard", key="key")
+    (tmp_path / "shard.place").write_bytes(NOTE.pack(0, 4, Phase.READ))
+    (tmp_path / "shard.suspects.json").write_text('{"0 4 READ": {"deaths": 2}}')
+
+    map_shard(task)
+
+    facts = json.loads((tmp_path / "shard/facts.json").read_text())
+    assert facts["clean"]["counts"]["documents_in"] == 4
+    assert facts["read"][0]["places"] == ["a.jsonl:4: the rest is skipped: 3 processes died at it"]

@@ -1,14 +1,28 @@
 import itertools
+import json
+import os
 import random
+import re
+import struct
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from anadil.clean.filters.judge import RULE_NAMES, Judge, Judgement
+from anadil.clean.kernels.columns import COLUMN
+from anadil.core.errors import DataError, PreflightError
 from anadil.recipe.clean import Clean
 from anadil.recipe.filter_rules import Rules
-from anadil.text.filter_rules import MODES, RULES
+from anadil.text import fasttext_model
+from anadil.text.fasttext_model import QualityModel
+from anadil.text.filter_rules import MODES, RULES, RuleName
 from anadil.text.language import load_language
 from anadil.text.language_id import identify_language
+from tests.kit.clean_inputs import texts
+from tests.kit.clean_stage import clean, rows, samples, stats, write_jsonl
+from tests.kit.reference_statistics import swallow_keeps, swallow_repetition
 from tests.kit.texts import ANOTHER, AZERBAIJANI, ENGLISH, JAPANESE, MORE_JAPANESE, RUSSIAN, TURKISH
 
 DAMAGED = (
@@ -178,3 +192,149 @@ def test_records_of_one_rule_stand_together_and_have_one_mode() -> None:
 
 def test_no_documents_have_no_reasons() -> None:
     assert Judge(az).judge([]).reasons == []
+
+
+DATA = os.environ.get("ANADIL_DATA", "")
+OF_SWALLOW: set[RuleName] = {
+    "short", "kana", "sentence_length", "ellipsis_sentences", "duplicate_sentences", "top_char_ngram",
+    "duplicate_char_ngrams",
+}  # fmt: skip
+ja = load_language("ja")
+JUDGE = Judge(ja, modes={rule.name: "report" for rule in RULES if rule.name not in OF_SWALLOW})
+SENTENCES = [f"{sentence}。" for sentence in (JAPANESE + MORE_JAPANESE).split("。") if sentence]
+PIECES = (
+    *SENTENCES, *SENTENCES, "\n", "\n\n", "！", "！！", "そうだった…", "それは・", "カタカナノモジバカリ。", "abc def ghi jkl. ", "、" * 9,
+    "東京都千代田区霞が関一丁目" * 6, "Ｘ．Ｙ，",
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(pieces=st.lists(st.sampled_from(PIECES), min_size=8, max_size=40))
+def test_verdicts_are_those_of_the_published_rules(pieces: list[str]) -> None:
+    text = "".join(pieces).strip("\n") or "。"
+
+    assert (JUDGE.judge([text]).reasons == [None]) == swallow_keeps(text)
+
+
+@pytest.mark.parametrize("order", range(2, 11))
+def test_repetition_of_characters_is_that_of_the_published_rules(order: int) -> None:
+    text = "".join(random.Random(order).choices("あいう", k=500))
+    column = f"top_char_{order}gram" if order < 5 else f"duplicate_char_{order}grams"
+
+    judged = JUDGE.judge([text])
+
+    assert judged.statistics[0, COLUMN[column]] == pytest.approx(swallow_repetition(text, order))
+
+
+@pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with ja/")
+def test_verdicts_on_real_documents_are_those_of_the_published_rules() -> None:
+    files = sorted(Path(DATA, "ja").glob("*.jsonl"))
+    texts = [
+        ja.normalize(json.loads(line)["text"])[:3_000]
+        for file in files
+        for line in file.read_text(encoding="utf-8").splitlines()[::4]
+    ]
+
+    kept = [reason is None for reason in Judge(ja).judge(texts).reasons]
+
+    # Other rules than Swallow's drop some, too.
+    assert texts
+    assert sum(a == swallow_keeps(text) for a, text in zip(kept, texts, strict=True)) >= 0.99 * len(texts)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (SENTENCES[0] * 3, "short"),
+        ("\n".join(["".join(SENTENCES)] * 2), "duplicate_sentences"),
+        ("".join(SENTENCES).replace("。", "、"), "sentence_length"),
+        ("".join(SENTENCES).replace("。", "…。\n").replace("…。", "…"), "ellipsis_sentences"),
+        ("。".join(re.findall(".{30}", "".join(map(chr, range(0x4E00, 0x5800))))), "kana"),
+    ],
+)
+def test_what_swallow_drops_is_dropped_with_its_reason(text: str, reason: str) -> None:
+    assert JUDGE.judge([text]).reasons == [reason]
+
+
+def test_blank_lines_are_no_lines_that_repeat() -> None:
+    assert JUDGE.judge(["\n\n".join(SENTENCES)]).reasons == [None]
+
+
+pytest.importorskip("fasttext", reason="pip install fasttext-predict")
+
+GOOD, POOR = "__label__hq", "__label__cc"
+MAGIC, VERSION = 793712314, 12
+
+
+def fasttext_file(path: Path, good_words: str, poor_words: str) -> Path:
+    """A classifier in fastText's format: each word has a vector of its own label.
+
+    Source of the layout: fastText 0.9.2, fasttext.cc, `FastText::saveModel`, and args.cc, dictionary.cc, densematrix.cc.
+    """
+    words = ["</s>", *good_words.split(), *poor_words.split()]
+    num_good = len(good_words.split())
+    args = struct.pack("<12i", 2, 5, 1, 1, 5, 1, 3, 3, 0, 0, 0, 100) + struct.pack("<d", 0.0001)
+    head = struct.pack("<3i2q", len(words) + 2, len(words), 2, 100, -1)
+    entries = b"".join(
+        name.encode() + b"\0" + struct.pack("<qb", 2, kind)
+        for name, kind in [*((word, 0) for word in words), (GOOD, 1), (POOR, 1)]
+    )
+    vectors = [(0, 0), *((40, 0) if number < num_good else (0, 40) for number in range(len(words) - 1))]
+    matrices = [vectors, [(1, 0), (0, 1)]]
+    tables = b"".join(
+        b"\0" + struct.pack("<2q", len(each), 2) + b"".join(struct.pack("<2f", *row) for row in each)
+        for each in matrices
+    )
+    path.write_bytes(struct.pack("<2i", MAGIC, VERSION) + args + head + entries + tables)
+    return path
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    fasttext_model.load_fasttext.cache_clear()
+    return fasttext_file(tmp_path / "quality.bin", "bir", "külək")
+
+
+def test_the_score_is_the_probability_of_the_label(model: Path) -> None:
+    quality = QualityModel(str(model), GOOD)
+
+    assert quality.score("və\nbu bir") > 0.99
+    assert quality.score("bu külək") < 0.01
+    assert QualityModel(str(model), POOR).score("bu külək") > 0.99
+    assert quality.score("") == pytest.approx(0.5, abs=1e-4)
+
+
+def test_documents_with_a_low_score_are_dropped_and_counted(tmp_path: Path, model: Path) -> None:
+    own = [f"{text} Bu {word} sözdür." for text, word in zip(texts(3), ("bir", "bir", "külək"), strict=True)]
+    raw = write_jsonl(tmp_path / "a.jsonl", [*own, TURKISH])
+
+    corpus = clean(tmp_path / "1", raw, quality_model=str(model))
+    watched = clean(tmp_path / "2", raw, quality_model=str(model), modes={"quality": "report"})
+
+    assert stats(watched)["rules"]["quality"]["mode"] == "report"
+    (sample,) = samples(corpus, "quality")
+    assert sample["value"] < 0.5 == sample["limit"]
+    assert {row["reason"] for row in rows(corpus)} == {None, "quality", "language"}
+    assert stats(watched)["kept"] == 3
+
+
+def test_without_a_model_no_document_has_a_score(tmp_path: Path) -> None:
+    corpus = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI, *texts(3)]))
+
+    assert {row["quality"] for row in rows(corpus)} == {None}
+
+
+def test_a_label_that_the_model_does_not_know_is_refused(tmp_path: Path, model: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(3))
+
+    with pytest.raises(PreflightError, match=r"set clean.quality_label to one of __label__cc, __label__hq"):
+        clean(tmp_path, raw, quality_model=str(model), quality_label="__label__good")
+
+
+def test_a_file_that_is_no_model_and_several_models_are_refused(tmp_path: Path, model: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(3))
+
+    with pytest.raises(PreflightError, match=f"{raw} is no fastText model"):
+        clean(tmp_path, raw, quality_model=str(raw))
+    with pytest.raises(DataError, match=r"clean.quality_model: names 2 files"):
+        clean(tmp_path, raw, quality_model=str(tmp_path / "*.*"))

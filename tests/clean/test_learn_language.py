@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from pydantic import ValidationError
 
 from anadil.cli import main
 from anadil.core.errors import DataError
@@ -31,7 +30,12 @@ from tests.kit.learnt_language import damaged, kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+import numpy as np
 
+from anadil.clean.filters.judge import Judge
+from anadil.language.learn_limits import MOST_REPETITION, REPETITION, source_quantile, spare_good
+from anadil.recipe.filter_rules import Rules
+from tests.kit.clean_inputs import texts
 
 NUM_DOCUMENTS = 200
 
@@ -189,22 +193,6 @@ def test_a_pack_says_what_it_was_made_of_and_what_each_limit_drops(learnt: Learn
     assert learnt.pack.learnt["own_text_dropped"] <= 0.03
     assert "max_duplicate_lines 0.3: drops 0.00%" in told
     assert "noise made of the sample, torn words: 0.0% kept" in told
-
-
-def test_a_pack_of_an_earlier_release_is_read_without_its_pairs_of_frequent_words(
-    learnt: LearntLanguage,
-) -> None:
-    data = learnt.pack.model_dump()
-    profile = data["identification"]["profile"]
-    profile |= {"words": ["a", "b"], "min_words": [0.0], "word_order": "", "min_word_order": ()}
-
-    pack = LanguagePack.model_validate(data)
-
-    assert pack.identification.profile
-    assert pack.identification.profile.word_order == ""
-    profile |= {"wörds": []}
-    with pytest.raises(ValidationError, match="Unexpected keyword argument"):
-        LanguagePack.model_validate(data)
 
 
 def test_prompts_and_questions_come_from_the_sample(learnt: LearntLanguage) -> None:
@@ -375,3 +363,69 @@ def test_bad_text_that_the_sample_holds_is_refused(monkeypatch: pytest.MonkeyPat
         DataError, match=r"--bad spam.jsonl: 40 of 50 pieces of it are in the sample, too; text is"
     ):
         learn_language("qaa", own, {"spam.jsonl": [*own[:40], *documents(10, sibling=True, seed=3)]})
+
+
+az = load_language("az")
+
+
+def test_limits_that_a_language_does_not_keep_are_loosened_until_its_own_text_does() -> None:
+    good = [re.sub("[.!?]", "", text) for text in texts(100)]
+    judge = Judge(az)
+    statistics = judge.judge(good).statistics
+
+    spared = spare_good(statistics, judge)
+
+    assert set(judge.judge(good).reasons) == {"sentence_length"}
+    assert set(Judge(az, Rules.model_validate(spared)).judge(good).reasons) == {None}
+
+
+def test_a_few_lists_of_a_sample_do_not_let_pages_of_one_paragraph_through() -> None:
+    lists = ["Məktəblər şagirdlərə yeni kitablar verir və onlar oxuyur.\n" * 30] * 3
+    judge = Judge(az)
+    statistics = judge.judge([*texts(97), *lists]).statistics
+
+    spared = spare_good(statistics, judge)
+
+    repetition = {key: limit for key, limit in spared.items() if key.startswith(REPETITION)}
+    assert repetition
+    assert max(repetition.values()) == MOST_REPETITION
+    repeated = Judge(az, Rules.model_validate(repetition)).judge(lists)
+    assert None not in repeated.reasons
+
+
+@pytest.mark.parametrize("num_documents", [30, 100, 400])
+def test_a_limit_of_few_documents_drops_as_much_of_their_source_as_it_says(num_documents: int) -> None:
+    draw = np.random.default_rng(0)
+    shares = [
+        np.exp(-source_quantile(draw.exponential(size=num_documents), 0.001, largest=True))
+        for _ in range(500)
+    ]
+
+    assert 0.0004 < np.median(shares) < 0.002  # beyond the greatest of the sample lie .03, .01 and .0025
+
+
+def test_both_tails_are_alike() -> None:
+    values = np.random.default_rng(1).normal(size=300)
+
+    assert source_quantile(values, 0.002, largest=True) == pytest.approx(
+        -source_quantile(-values, 0.002, largest=False)
+    )
+
+
+def test_many_documents_are_believed() -> None:
+    values = np.random.default_rng(2).normal(size=100_000)
+
+    assert source_quantile(values, 0.01, largest=False) == pytest.approx(np.quantile(values, 0.01), abs=1e-3)
+
+
+def test_widening_is_a_part_of_the_way_from_the_median() -> None:
+    values = np.arange(10_001.0)
+
+    assert source_quantile(values, 0.1, largest=True, widened=0.5) == pytest.approx(
+        5_000 + 1.5 * 4_000, abs=2
+    )
+
+
+@pytest.mark.parametrize("values", [[4.0], [4.0, 4.0]])
+def test_one_value_says_no_more_than_itself(values: list[float]) -> None:
+    assert source_quantile(values, 0.001, largest=True) == 4.0

@@ -12,7 +12,7 @@ import pytest
 from anadil.clean.filters.judge import Judge
 from anadil.language import learn_language as learning
 from anadil.language.learn_language import learn_language
-from anadil.language.sample_texts import SampleText
+from anadil.language.sample_parts import SampleText
 from anadil.text.language import load_language
 from anadil.text.language_pack import LanguagePack, to_language
 from tests.kit.learnt_language import damaged, kept

@@ -1,6 +1,7 @@
 """Sources in no language, and sources that no rule judges."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ from anadil.clean.inspect.explain import explain_record
 from anadil.clean.read.crawl_index import index_language
 from anadil.clean.read.readers import RawRecord
 from anadil.clean.run import run
+from anadil.cli.main import STAGE_VERBS, main
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
+from anadil.recipe.clean import Clean
+from anadil.recipe.filter_rules import Rules
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job, external_side_files
@@ -174,3 +178,25 @@ def test_explain_shows_text_in_no_language_as_the_corpus_has_it(tmp_path: Path) 
 def test_an_index_of_a_crawl_cannot_be_asked_for_no_language() -> None:
     with pytest.raises(DataError, match="give the WARC files, or a language"):
         index_language("none")
+
+
+GUIDE = (Path(__file__).parents[2] / "docs" / "guides" / "clean.md").read_text(encoding="utf-8")
+
+
+def test_the_limits_of_the_guide_are_keys_of_the_recipe() -> None:
+    table = GUIDE[GUIDE.index("| rule | limit") : GUIDE.index("## Settings")]
+
+    assert set(re.findall(r"`((?:min|max)_[a-z0-9_]+)`", table)) <= set(Rules.model_fields)
+
+
+def test_every_setting_stands_in_the_guide() -> None:
+    table = GUIDE[GUIDE.index("## Settings") : GUIDE.index("## What comes out")]
+
+    assert [key for key in Clean.model_fields if f"`clean.{key}`" not in table] == []
+
+
+def test_the_help_of_the_stage_names_the_commands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["clean", "--help"])
+
+    assert f"anadil clean {'|'.join(STAGE_VERBS['clean'])}" in " ".join(capsys.readouterr().out.split())

@@ -231,7 +231,7 @@ def test_large_corpora_are_cut_alike_whatever_the_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(corpus_module, "MAX_PART_BYTES", 2_000)
-    monkeypatch.setattr("anadil.clean.dedup.signatures.PART_DOCUMENTS", 12)
+    monkeypatch.setattr("anadil.clean.dedup.sorted_documents.PART_DOCUMENTS", 12)
     monkeypatch.setattr("anadil.clean.dedup.sorted_documents.RUN_BYTES", 3_000)
     files = write_inputs(tmp_path / "raw")
     found = [

@@ -11,7 +11,7 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.artifact import read_manifest
 from anadil.artifacts.prefetch import fetch
-from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.shards import since

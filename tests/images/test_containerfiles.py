@@ -144,21 +144,6 @@ def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:
     assert set(shown) == set(NAMES)
 
 
-def test_the_lines_that_images_share_are_the_same() -> None:
-    """Equal lines are one layer: made once, pulled once by a node."""
-    installers = {text.split("ARG BASE")[1].split("FROM build AS installer")[0] for text in (STAGE, MLFLOW)}
-    runtimes = [text.split("AS runtime\n")[1].split("# Clients of")[0] for text in (STAGE, MLFLOW)]
-    clients = [
-        text.split("# Clients of")[1].split("\n", 1)[1].split("locks/common.txt\n")[:2]
-        for text in (STAGE, MLFLOW)
-    ]
-    torch = STAGE.split("AS runtime\n")[1].split("ARG STAGE\n")[0]
-
-    assert len(installers) == len(set(runtimes)) == 1
-    assert clients[0] == clients[1]
-    assert "torch-${TORCH}.txt" in torch, "a layer of torch that names the stage is no layer of three images"
-
-
 @files
 def test_an_image_runs_as_a_numbered_user_with_one_entry_point(text: str) -> None:
     final = text.rsplit("\nFROM ", maxsplit=1)[-1]

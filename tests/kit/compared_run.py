@@ -65,15 +65,15 @@ def scores(*, better: float = 0.0, text: str = "same", first: int = 0, **more: A
 def make_run(root: Path, run: str, **given: Any) -> Path:
     """Artifacts and record of a finished run below a root.
 
-    `given`: `recipe`, `scores`, `training`, `finetuning`, `tokenizer` (a word that decides its content), `name`,
-    `without` (artifact words), `record` (False: none is kept), `figures` of each manifest.
+    `given`: `recipe`, `scores`, `tokenizer` (a word that decides its content), `name`, `without` (artifact words),
+    `record` (False: none is kept).
     """
     used = given.get("recipe") or recipe()
-    files: dict[str, Json] = {
-        "corpus": {"stats.json": {"kept": 7, "text": given.get("corpus", "az")}},
+    files: dict[str, Any] = {
+        "corpus": {"stats.json": {"kept": 7}},
         "tokenizer": {"tokenizer.json": {"is": given.get("tokenizer", "one")}},
-        "model": {"training.jsonl": given.get("training", report_run.training()), "training.json": {"steps": 300}, "weights": run},
-        "adapter": {"training.jsonl": given.get("finetuning", report_run.finetuning()), "training.json": {"steps": 38}, "weights": run},
+        "model": {"weights": run},
+        "adapter": {"weights": run},
         "scores": {"scores.json": given.get("scores", scores())},
     }  # fmt: skip
     reads = {"tokenizer": ("corpus",), "model": ("corpus", "tokenizer"), "adapter": ("model",), "scores": ("corpus", "model", "adapter")}  # fmt: skip
@@ -85,22 +85,18 @@ def make_run(root: Path, run: str, **given: Any) -> Path:
         folder = root / word / f"{run}-{word}"
         folder.mkdir(parents=True)
         for name, data in content.items():
-            lines = data if isinstance(data, list) else [data]
-            (folder / name).write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+            (folder / name).write_text(json.dumps(data))
         origin = {"stage": STAGES[word]} | {
             f"input {each}": digests[each] for each in reads.get(word, ()) if each in digests
         }
         sealed = artifact.seal(
-            folder, kind=word, origin=origin, figures={"seconds": 60.0} | given.get("figures", {}),
+            folder, kind=word, origin=origin, figures={"seconds": 60.0},
             recipe=used.model_dump(mode="json"),
         )  # fmt: skip
         digests[word], places[word] = sealed.digest, str(folder)
     if given.get("record", True):
         steps = {
-            STAGES[word]: StepRecord(
-                status="finished", uri=uri, seconds=60.0, figures=given.get("figures", {})
-            )
-            for word, uri in places.items()
+            STAGES[word]: StepRecord(status="finished", uri=uri, seconds=60.0) for word, uri in places.items()
         }
         record = replace(
             new_record(used, run, name=given.get("name", "smoke"), until="evaluate"), steps=steps

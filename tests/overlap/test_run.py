@@ -279,7 +279,7 @@ def test_a_killed_run_resumes_and_workers_decide_nothing(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("anadil.clean.shards.since.INDEX_DOCUMENTS", 7)
-    monkeypatch.setattr("anadil.clean.dedup.signatures.PART_DOCUMENTS", 11)
+    monkeypatch.setattr("anadil.clean.dedup.sorted_documents.PART_DOCUMENTS", 11)
     recipe = mixture(tmp_path, {"web": OWN[:30], "news": [*OWN[20:50], edited(OWN[2])]})
     corpora = cleaned(recipe)
     expected = compared(recipe, "news", corpora)

@@ -296,20 +296,6 @@ def test_what_machines_cannot_do_is_refused_before_anything_is_sent(
     assert kubeflow.requests == []
 
 
-def test_chats_without_a_chat_are_refused_before_anything_is_sent(
-    anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:  # fmt: skip
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"text": "no chat"}\n')
-    given = settings(f"cluster.volumes=[{{claim: here, path: {tmp_path}}}]", f"finetune.inputs=[{rows}]")
-
-    code = anadil("submit", recipe_file, *given)
-
-    assert code == 3
-    assert "none of 1 rows can be trained on: no_chat 1" in capsys.readouterr().err
-    assert kubeflow.requests == []
-
-
 def test_a_dry_run_shows_what_would_be_refused_all_the_same(
     anadil: Command, kubeflow: FakeKubeflow, capsys: pytest.CaptureFixture[str]
 ) -> None:

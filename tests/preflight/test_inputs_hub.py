@@ -10,7 +10,7 @@ from pyarrow import parquet
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import GIB
-from anadil.language.sample_texts import read_texts
+from anadil.language.sample_parts import read_texts
 from anadil.preflight.inputs import inspect_clean_cost
 from anadil.preflight.text_size import text_of
 from anadil.recipe.sections import Recipe

@@ -21,7 +21,7 @@ from anadil.tokenizer.makers import recut_base
 from anadil.tokenizer.pretokens import count_texts
 from tests.kit.base_styles import make_base_tokenizer
 from tests.kit.llama import small_llama
-from tests.kit.llama_3 import SCALED, SCRIPTS, UNICODE_16, make_llama_3, mixed_documents
+from tests.kit.llama_3 import SCALED, SCRIPTS, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened
 from tests.kit.marks import slow
 from tests.kit.pre_tokenizers import BYTES, split
@@ -140,23 +140,6 @@ def test_llama_cpp_reads_a_vocabulary_that_has_replaced_gpt_2s(tmp_path: Path) -
     assert end == tokenizer.eos_token_id == 600
 
 
-def test_letters_new_in_unicode_16_are_the_only_ones_cut_otherwise(made: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(made)
-    # A mark is joined to the letter behind it; behind a sign it belongs to that.
-    points = [chr(each) for each in (*range(0x40, 0x3000), *range(0x10000, 0x10200)) if each != 0x094D]
-    points += ["\u1c89", "\U00013712", "\U00010d40"]
-    texts = [f"{each}\u094d\u0926" for each in points]
-    ours = encode_texts(tokenizer, texts)
-
-    with opened(write(made, tmp_path / "m.gguf")) as model:
-        differ = [
-            each for each, text, ids in zip(points, texts, ours, strict=True) if model.encode(text) != ids
-        ]
-
-    assert "\U00013712" in differ
-    assert all(UNICODE_16.match(each) for each in differ)
-
-
 def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: Path, tmp_path: Path) -> None:
     tokenizer: Any = load_tokenizer(made)
     ids = {role: getattr(tokenizer, f"{role}_token_id") for role in ("bos", "eos", "pad")}
@@ -173,29 +156,6 @@ def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: P
         # As llama.cpp's server does it: the template's own BOS, none of the tokenizer.
         assert model.encode(text, parse=True).count(ids["bos"]) == 1
         assert model.encode("<|eot_id|>", parse=False) != [end]
-
-
-@pytest.mark.slow
-def test_llama_cpps_own_server_writes_a_chat_into_our_tokens(made: Path, tmp_path: Path) -> None:
-    import xllamacpp
-
-    tokenizer: Any = load_tokenizer(made)
-    chat = [{"role": "system", "content": "Qısa."}, {"role": "user", "content": "Bakı haradadır?"}]
-    ours = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
-    settings = xllamacpp.CommonParams()
-    settings.model.path, settings.n_ctx, settings.n_parallel = str(write(made, tmp_path / "m.gguf")), 256, 1
-    settings.cpuparams.n_threads, settings.warmup = 1, False
-
-    answer = xllamacpp.Server(settings).handle_chat_completions(
-        {"messages": chat, "max_tokens": 1, "verbose": True}
-    )
-
-    text = answer["__verbose"]["prompt"]
-    assert answer["usage"]["prompt_tokens"] == len(ours)
-    assert text in (
-        written := tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    )
-    assert written.removesuffix(text) in ("", tokenizer.bos_token)  # put before it as a token, once
 
 
 def test_rows_of_the_embedding_without_a_token_are_filled_up_beside_a_token_of_such_a_name(
@@ -231,26 +191,6 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [*parts]}}
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (sequence(split(f"{LLAMA_3_REGEX}|x"), BYTES), "another expression"),
-        (sequence(split(r"\p{N}{2}"), split(QWEN_REGEX), BYTES), "another expression"),
-        ({"pre_tokenizer": {**BYTES, "add_prefix_space": True}}, "another expression"),
-        ({"normalizer": {"type": "NFKC"}}, "it normalizes texts"),
-    ],
-)
-def test_a_tokenizer_that_llama_cpp_has_not_is_refused_with_the_reason(
-    change: dict[str, Any], message: str, made: Path, tmp_path: Path
-) -> None:
-    directory = changed(made, tmp_path / "model", lambda content: content.update(change))
-
-    with pytest.raises(PreflightError, match=rf"{message}.*export with --format hf"):
-        write(directory, tmp_path / "m.gguf")
-
-    assert not (tmp_path / "m.gguf").exists()
-
-
 def changed(made: Path, folder: Path, change: Any) -> Path:
     """The model with another tokenizer.json."""
     folder.mkdir()
@@ -269,61 +209,6 @@ def rewrite_config(directory: Path, **changes: Any) -> None:
     config = json.loads(file.read_text())
     file.unlink()
     file.write_text(json.dumps(config | changes))
-
-
-def test_merges_that_do_not_make_every_token_are_refused_where_whole_pieces_are_not_tokens(
-    made: Path, tmp_path: Path
-) -> None:
-    def unmerge(content: Any) -> None:
-        content["model"]["ignore_merges"] = False
-        content["model"]["merges"] = content["model"]["merges"][:-1]
-
-    same = changed(made, tmp_path / "same", lambda content: content["model"].update(ignore_merges=False))
-
-    write(same, tmp_path / "m.gguf")
-    with pytest.raises(PreflightError, match="its merges do not make the token"):
-        write(changed(made, tmp_path / "other", unmerge), tmp_path / "n.gguf")
-
-
-def test_a_tokenizer_without_a_byte_and_one_with_too_many_tokens_are_refused(
-    made: Path, tmp_path: Path
-) -> None:
-    def drop(content: Any) -> None:
-        content["model"]["vocab"].pop("ÿ")
-        content["model"]["unk_token"] = "!"
-
-    def add(content: Any) -> None:
-        last = dict(content["added_tokens"][-1])
-        size = Tokenizer.from_file(str(made / "tokenizer.json")).get_vocab_size()
-        content["added_tokens"].append({**last, "content": "<|more|>", "id": size})
-
-    with pytest.raises(PreflightError, match="reads a byte that it lacks as its unknown token"):
-        write(changed(made, tmp_path / "bytes", drop), tmp_path / "m.gguf")
-    with pytest.raises(DataError, match=r"'<\|more\|>' has id 888, and the model's embedding has 888 rows"):
-        write(changed(made, tmp_path / "tokens", add), tmp_path / "m.gguf")
-
-
-@pytest.mark.parametrize(
-    ("config", "error", "message"),
-    [
-        (
-            {"hidden_act": "gelu"},
-            PreflightError,
-            "hidden_act is 'gelu', and llama.cpp's llama computes 'silu'",
-        ),
-        ({"num_hidden_layers": 4}, IntegrityError, "9 missing, the first model.layers.3.input_layernorm"),
-        ({"tie_word_embeddings": False}, IntegrityError, "1 missing, the first lm_head"),
-        ({"vocab_size": 960}, IntegrityError, "1 of another shape, the first model.embed_tokens.weight"),
-    ],
-)
-def test_a_llama_that_would_be_computed_otherwise_is_refused(
-    config: dict[str, Any], error: type[AnadilError], message: str, made: Path, tmp_path: Path
-) -> None:
-    directory = changed(made, tmp_path / "model", lambda _: None)
-    rewrite_config(directory, **config)
-
-    with pytest.raises(error, match=message):
-        write(directory, tmp_path / "m.gguf")
 
 
 def test_a_tensor_that_no_llama_has_and_a_damaged_file_are_refused(made: Path, tmp_path: Path) -> None:
@@ -382,3 +267,50 @@ def test_a_tensor_at_a_time_is_in_memory(made: Path, tmp_path: Path, monkeypatch
     write(made, tmp_path / "m.gguf")
 
     assert held == [0] * 30  # of three layers
+
+
+def unmerge(content: Any) -> None:
+    content["model"] |= {"ignore_merges": False, "merges": content["model"]["merges"][:-1]}
+
+
+def drop_byte(content: Any) -> None:
+    content["model"]["vocab"].pop("ÿ")
+    content["model"]["unk_token"] = "!"
+
+
+def add_token(content: Any) -> None:
+    content["added_tokens"].append({**content["added_tokens"][-1], "content": "<|more|>", "id": 888})
+
+
+@pytest.mark.parametrize(
+    ("change", "config", "error", "message"),
+    [
+        (sequence(split(f"{LLAMA_3_REGEX}|x"), BYTES), {}, PreflightError, "another expression.*export with --format hf"),
+        (sequence(split(r"\p{N}{2}"), split(QWEN_REGEX), BYTES), {}, PreflightError, "another expression"),
+        ({"pre_tokenizer": {**BYTES, "add_prefix_space": True}}, {}, PreflightError, "another expression"),
+        ({"normalizer": {"type": "NFKC"}}, {}, PreflightError, "it normalizes texts"),
+        (unmerge, {}, PreflightError, "its merges do not make the token"),
+        (drop_byte, {}, PreflightError, "reads a byte that it lacks as its unknown token"),
+        (add_token, {}, DataError, r"'<\|more\|>' has id 888, and the model's embedding has 888 rows"),
+        ({}, {"hidden_act": "gelu"}, PreflightError, "hidden_act is 'gelu', and llama.cpp's llama computes 'silu'"),
+        ({}, {"num_hidden_layers": 4}, IntegrityError, "9 missing, the first model.layers.3.input_layernorm"),
+        ({}, {"tie_word_embeddings": False}, IntegrityError, "1 missing, the first lm_head"),
+        ({}, {"vocab_size": 960}, IntegrityError, "1 of another shape, the first model.embed_tokens.weight"),
+    ],
+)  # fmt: skip
+def test_what_llama_cpp_would_read_or_compute_otherwise_is_refused(
+    change: Any, config: dict[str, Any], error: type[AnadilError], message: str, made: Path, tmp_path: Path
+) -> None:
+    alter = change if callable(change) else lambda content: content.update(change)
+    directory = changed(made, tmp_path / "model", alter)
+    rewrite_config(directory, **config)
+
+    with pytest.raises(error, match=message):
+        write(directory, tmp_path / "m.gguf")
+    assert not (tmp_path / "m.gguf").exists()
+
+
+def test_merges_that_are_not_needed_may_be_asked_for(made: Path, tmp_path: Path) -> None:
+    same = changed(made, tmp_path / "same", lambda content: content["model"].update(ignore_merges=False))
+
+    assert write(same, tmp_path / "m.gguf").is_file()

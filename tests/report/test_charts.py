@@ -13,6 +13,7 @@ from anadil.report.charts import (
     Estimate,
     Line,
     bar_chart,
+    histogram_chart,
     interval_chart,
     line_chart,
     nice_ticks,
@@ -49,24 +50,36 @@ def test_ticks_are_round() -> None:
     assert nice_ticks(0, 0.0032) == [0, 0.001, 0.002, 0.003, 0.004]
 
 
-def test_a_constant_line_has_a_scale() -> None:
-    svg = line_chart([Line(label="lr", points=((1, 1e-4), (2, 1e-4)))], title="Rate", unit="lr")
+@pytest.mark.parametrize(
+    ("points", "pattern", "count"),
+    [
+        (((1, 1e-4), (2, 1e-4)), "nan", 0),
+        (((1, 3.0),), "<circle", 1),
+        (((1, 3.0), (9, 2.0)), "<circle", 2),
+        (((1, 3.0), (9, 2.0)), "<polyline", 0),
+        (
+            ((1, 9.0), (2, 4.5)),
+            'aria-label="Loss. loss: from 9.000 to 4.500, lowest 4.500, highest 9.000"',
+            1,
+        ),
+    ],
+)
+def test_a_short_line_is_drawn_as_what_was_measured(
+    points: tuple[tuple[float, float], ...], pattern: str, count: int
+) -> None:
+    assert line_chart([Line("loss", points)], title="Loss", unit="nats").count(pattern) == count
 
-    assert "nan" not in svg
-    assert svg.startswith("<svg")
 
+def test_an_interval_shows_zero_and_a_histogram_every_bin() -> None:
+    svg = interval_chart(
+        [Estimate(label="adapted", value=-1.1, low=-1.2, high=-1.0)], title="Gain", unit="bits"
+    )
+    bins = histogram_chart([0, 1, 2.5], [("kept", [3, 1]), ("dropped", [0, 4])], title="<words>")
 
-def test_one_step_is_a_dot() -> None:
-    svg = line_chart([Line(label="loss", points=((1, 3.0),))], title="Loss", unit="nats")
-
-    assert "<circle" in svg
-
-
-def test_two_points_are_no_line() -> None:
-    svg = line_chart([Line(label="loss", points=((1, 3.0), (9, 2.0)))], title="Loss", unit="nats")
-
-    assert svg.count("<circle") == 2
-    assert "<polyline" not in svg
+    assert 'class="zero"' in svg
+    assert "<title>1 to 2.500: 1 kept, 4 dropped</title>" in bins
+    assert bins.count("<rect") == 4
+    assert "<words>" not in bins
 
 
 def test_no_data_is_no_chart() -> None:
@@ -99,25 +112,11 @@ def test_every_place_lies_in_the_picture() -> None:
     assert ">whole model</text>" in svg
 
 
-def test_a_screen_reader_hears_the_ends_of_a_line() -> None:
-    svg = line_chart([Line(label="loss", points=((1, 9.0), (2, 4.5)))], title="Loss", unit="nats")
-
-    assert 'aria-label="Loss. loss: from 9.000 to 4.500, lowest 4.500, highest 9.000"' in svg
-
-
 def test_labels_are_escaped() -> None:
     svg = bar_chart([Bar(label="<script>", value=1)], title="<b>", unit="<i>")
 
     assert "<script" not in svg
     assert "<b>" not in svg
-
-
-def test_an_interval_shows_zero() -> None:
-    svg = interval_chart(
-        [Estimate(label="adapted", value=-1.1, low=-1.2, high=-1.0)], title="Gain", unit="bits"
-    )
-
-    assert 'class="zero"' in svg
 
 
 @pytest.mark.parametrize(

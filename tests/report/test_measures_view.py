@@ -8,12 +8,17 @@ import pytest
 
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
-from anadil.report.generations_view import generations_view
+from anadil.report.generations_view import generations_view, talk_view
 from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view
+from anadil.report.merge_view import frontier_of
 from anadil.report.read import read_facts, relative_place
+from anadil.report.run import run
+from anadil.report.scores_view import scores_view
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of, difference_words
+from anadil.report.verdict import candidates_of, difference_words, own_chat_sentence, verdict
 from tests.kit import report_run
+from tests.kit.measured_merge import measured_merge
+from tests.kit.report_run import Json
 
 
 def measures(root: Path, **changed: Any) -> dict[str, Measure]:
@@ -221,3 +226,244 @@ def test_an_interval_without_width_is_none() -> None:
     assert (
         difference_words(one, "the base") == "0.5000 bits per byte fewer than the base, without an interval"
     )
+
+
+FACTS = {"kind": "post-trained", "reasons": ["its name says instruct"], "language": "en"}
+
+
+def own_chat(num_sound: int, outcome: str = "") -> dict[str, Any]:
+    share = {"value": num_sound / 24, "num": 24, "interval": [0.1, 0.9]}
+    shares = dict.fromkeys(("sound", "ended", "empty", "loop", "own_language"), share)
+    return {"num": 24, "shares": shares} | ({"outcome": outcome} if outcome else {})
+
+
+def scores(adapted: tuple[int, str], finetuned: tuple[int, str]) -> dict[str, Any]:
+    made = report_run.scores()
+    made["own_chat"] = FACTS
+    for name, figures in (("base", (23,)), ("adapted", adapted), ("finetuned", finetuned)):
+        made["candidates"][name]["own_chat"] = own_chat(*figures)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sentence"),
+    [
+        ((22, "survived"), "The base's chat format survived in the adapted model: 22 of 24 answers in English are sound, 23 of the base's."),
+        ((9, "damaged"), "The base's chat format is damaged in the adapted model: 9 of 24 answers in English are sound, 23 of the base's."),
+        ((0, "lost"), "The base's chat format is lost in the adapted model: 0 of 24 answers in English are sound, 23 of the base's."),
+        ((0, "unknown"), "The base itself gives too few sound answers to tell of its chat format in the adapted model: 0 of 24 answers in English are sound, 23 of the base's."),
+    ],
+)  # fmt: skip
+def test_one_sentence_has_outcome_and_figures(outcome: tuple[int, str], sentence: str) -> None:
+    assert own_chat_sentence(scores(outcome, (0, "lost")), "adapted") == sentence
+
+
+def test_the_page_has_a_row_for_each_candidate(tmp_path: Path) -> None:
+    facts = read_facts(report_run.job(tmp_path, scores=scores((9, "damaged"), (22, "survived"))))
+
+    measure = next(each for each in measures_view(facts) if each.title == "The base's own chat format")
+
+    assert [(row[0], row[1], row[-1]) for row in measure.table.rows] == [
+        ("base", "24", "before training"), ("adapted", "24", "damaged"), ("finetuned", "24", "survived"),
+    ]  # fmt: skip
+    assert "is damaged in the adapted model" in measure.table.note
+    assert "survived in the finetuned model" in measure.table.note
+
+
+def test_a_loss_of_the_released_model_is_a_warning(tmp_path: Path) -> None:
+    harmed, unharmed = (
+        verdict(read_facts(report_run.job(tmp_path / name, scores=scores((0, "lost"), (num, outcome)))))
+        for name, num, outcome in (("a", 9, "damaged"), ("b", 22, "survived"))
+    )
+
+    assert any("is damaged in the finetuned model" in text for text in harmed.warnings)
+    assert not any("chat format" in text for text in unharmed.warnings)
+
+
+def test_a_base_that_could_not_be_asked_is_a_warning(tmp_path: Path) -> None:
+    made = report_run.scores() | {"own_chat": FACTS | {"error": "its chat template needs tools"}}
+
+    warnings = verdict(read_facts(report_run.job(tmp_path, scores=made))).warnings
+
+    assert [text for text in warnings if "post-trained" in text] == [
+        "The base is post-trained, but nobody was asked in its chat format: its chat template needs tools."
+    ]
+
+
+def test_nothing_is_said_of_a_pretrained_base(tmp_path: Path) -> None:
+    facts = read_facts(report_run.job(tmp_path))
+
+    assert not any("chat format" in text for text in verdict(facts).warnings)
+    assert not any("chat format" in measure.title for measure in measures_view(facts))
+
+
+def text(prompt: str, answer: str, **more: object) -> Json:
+    return {"kind": "answer", "mode": "greedy", "prompt": prompt, "text": answer, **more}
+
+
+def table(*, finetuned: list[Json], base: list[Json], released: str = "finetuned") -> Json:
+    scores = report_run.scores()
+    scores["candidates"]["finetuned"]["generations"] = finetuned
+    scores["candidates"]["base"]["generations"] = base
+    scores["gate"] |= {"passed": bool(released), "released": released or None}
+    return scores
+
+
+def test_the_first_right_answer_to_an_unseen_question_is_shown_with_the_share_of_right_ones() -> None:
+    finetuned = [
+        text("Salam!", "Salam!", seen=True),
+        text("Balans?", "Bilmirəm.", seen=False),
+        text("Nömrəm?", "*101# yığın.", seen=False, exact=True),
+    ]
+
+    talk = talk_view(table(finetuned=finetuned, base=[text("Nömrəm?", "the the the", seen=False)]))
+
+    assert talk is not None
+    assert talk.prompt == "Nömrəm?"
+    assert talk.note == "not seen in training; 1 of 2 such questions answered word for word"
+    assert talk.said == (("finetuned", "*101# yığın."), ("base", "the the the"))
+
+
+def test_a_model_that_answers_nothing_right_shows_its_first_answer() -> None:
+    talk = talk_view(table(finetuned=[text("Balans?", "Bilmirəm.", seen=False)], base=[]))
+
+    assert talk is not None
+    assert talk.note == "not seen in training; 0 of 1 such question answered word for word"
+    assert talk.said == (("finetuned", "Bilmirəm."),)
+
+
+def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:
+    scores = table(finetuned=[text("Balans?", "Bilmirəm.")], base=[], released="adapted")
+    beginning = {"kind": "continuation", "mode": "greedy", "prompt": "Bakı", "text": "Bakı gözəldir"}
+    scores["candidates"]["adapted"]["generations"] = [beginning]
+
+    talk = talk_view(scores)
+
+    assert talk is not None
+    assert not talk.answers
+    assert talk.said == (("adapted", "gözəldir"),)
+
+
+def test_without_a_release_or_a_text_there_is_no_picture() -> None:
+    assert talk_view(table(finetuned=[text("Balans?", "Bilmirəm.")], base=[], released="")) is None
+    assert talk_view(table(finetuned=[], base=[])) is None
+    assert talk_view({}) is None
+
+
+def test_a_prompt_that_is_markup_or_endless_stays_a_short_text() -> None:
+    talk = talk_view(table(finetuned=[text("<script>" * 100, "a" * 5_000, seen="odd")], base=[]))
+
+    assert talk is not None
+    assert talk.note == ""
+    assert max(len(talk.prompt), len(talk.said[0][1])) < 330
+
+
+def pages(folder: Path, merge: report_run.Json) -> tuple[str, str]:
+    """The page and the short version."""
+    job = report_run.job(folder, merge=merge)
+    run(job)
+    page, short = ((job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    return page, short
+
+
+def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
+    (chart,) = frontier_of(measured_merge()).charts
+
+    svg = str(chart.svg)
+    assert svg.count("<circle") == 11 + 1
+    assert svg.count('class="ring"') == 1
+    assert ">limit 1.1<" in svg
+    assert ">weight 0.5<" in svg
+    assert all(f">{share}</text>" in svg for share in ("0", "0.25", "0.5", "0.75", "1"))
+
+
+def test_labels_of_dots_that_lie_together_do_not_run_into_each_other() -> None:
+    (chart,) = frontier_of(measured_merge()).charts
+
+    assert ">weight 0.75</text>" not in str(chart.svg)
+    assert "<title>weight 0.75</title>" in str(chart.svg), "but stand under the pointer"
+
+
+def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
+    table = frontier_of(measured_merge()).points
+
+    assert table.columns == (
+        "base_share",
+        "weights",
+        "target, bits per byte",
+        "en, over the base's",
+        "within the limit",
+    )
+    assert len(table.rows) == 11
+    assert table.marked == 8
+    assert table.rows[8] == ("0.1875", "0.5", "2.278", "1.044 (to 1.064)", "yes")
+    assert table.rows[0][-1] == "no"
+    assert "target 64, en 4" in table.note
+
+
+def test_each_retained_text_has_a_chart_up_to_four() -> None:
+    merge = measured_merge()
+    for each in merge["points"]:
+        each["retained"] = dict.fromkeys(("en", "ru", "tr", "de", "fr"), each["retained"]["en"])
+
+    frontier = frontier_of(merge)
+
+    assert [chart.title for chart in frontier.charts] == [
+        f"Target language against {name}" for name in ("en", "ru", "tr", "de")
+    ]
+    assert len(frontier.points.rows[0]) == 3 + 5 + 1
+
+
+def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
+    merge = {"base": "tiny", "base_share": 0, "add": []}
+
+    frontier = frontier_of(merge)
+
+    assert (frontier.charts, frontier.points.rows, frontier.reasons, frontier.rules) == ((), [], (), ())
+    assert "Rule of" not in pages(tmp_path, merge)[0]
+
+
+@pytest.mark.parametrize("without", ["limits", "chosen", "points", "texts", "rules", "add", "base_share"])
+def test_a_table_that_lacks_a_key_still_gives_a_page(without: str, tmp_path: Path) -> None:
+    merge = measured_merge()
+    del merge[without]
+
+    assert "<h3>Merge</h3>" in pages(tmp_path, merge)[0]
+
+
+def test_page_and_markdown_say_what_was_chosen_and_by_which_rule(tmp_path: Path) -> None:
+    page, short = pages(tmp_path, measured_merge())
+
+    assert "<li>base_share 0.1875: the fewest bits per byte</li>" in page
+    assert "Rule of base_share: the fewest bits per byte." in page
+    assert "- Merge: base\\_share 0.1875: the fewest bits per byte" in short
+    assert "| 0.1875 | 0.5 | 2.278 |" in short
+
+
+def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
+    counts = {"heldout": {"tuning": 9, "scored": 31}, "retained": {"en": {"tuning": 4, "scored": 12}}}
+    facts = read_facts(report_run.job(tmp_path, scores=report_run.scores() | {"tuning": counts}))
+
+    rows = scores_view(facts).heldout.rows
+
+    assert ("for tuning heldout", "9 not scored, 31 scored") in rows
+    assert ("for tuning en", "4 not scored, 12 scored") in rows
+
+
+def test_the_model_card_says_what_was_chosen(tmp_path: Path) -> None:
+    job = report_run.job(tmp_path, merge=measured_merge())
+    run(job)
+
+    card = (job.out / "model_card.md").read_text(encoding="utf-8")
+
+    chosen = card.partition("Chosen by bits per byte of held-out text that no score uses:")[2]
+    assert chosen.startswith(
+        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add.0.weight 0.5: the largest\n"
+    )
+    assert "## Merge" not in _card(tmp_path / "without")
+
+
+def _card(folder: Path) -> str:
+    job = report_run.job(folder)
+    run(job)
+    return (job.out / "model_card.md").read_text(encoding="utf-8")

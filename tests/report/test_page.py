@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from anadil.report.run import MAX_PAGE_BYTES, run
+from anadil.runtime.job import Job
 from tests.kit import report_run
+from tests.kit.report_run import artifacts
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -88,13 +91,6 @@ def outcome(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     return made(tmp_path_factory.mktemp("run"))
 
 
-def test_tags_balance(outcome: Outcome) -> None:
-    page = Page(outcome[0])
-
-    assert page.mistakes == []
-    assert page.open == []
-
-
 def test_the_page_fetches_nothing(outcome: Outcome) -> None:
     page = outcome[0]
 
@@ -104,25 +100,38 @@ def test_the_page_fetches_nothing(outcome: Outcome) -> None:
     assert "default-src 'none'; style-src 'unsafe-inline'; img-src data:" in page
 
 
-def test_the_corpus_is_told_by_rule_and_length_with_samples_of_both_kinds(outcome: Outcome) -> None:
-    page, short, _ = outcome
+@pytest.mark.parametrize(
+    ("pattern", "count"),
+    [
+        (r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", 1),
+        (r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", 1),
+        (r"<figcaption>(?:Kept|Dropped) documents by length", 2),
+        (r"value 0, limit 0\.85", 4),
+        (report_run.KEPT[0], 1),
+        (r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", 1),
+        (r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", 1),
+        (r"dialogs and captions hold 3,017 more characters of sentences", 1),
+        (r"0\.6830 to 0\.5795", 1),
+        (r'<a href="#published">another model and corpus</a>', 3),
+        (r"No published figure", 1),
+        (r'<p lang="az" dir="auto">Xəzər dənizinin', None),
+        (r'<span class="badge loop">loops</span>', 3),
+        (r'<span class="badge new">not seen in training</span>', 1),
+        (r'<span class="badge seen">seen in training</span>', 1),
+        (r'<span class="badge exact">word for word</span>', 1),
+        (r"<mark>\*100# yığın və zəng düyməsini basın\.&lt;\|eot_id\|&gt;</mark>", 1),
+        ("".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan")), 1),
+        (
+            r'class="verdict[^§]*<section id="answers"[^§]*id="scores"[^§]*id="training"[^§]*id="cost"[^§]*id="corpus"',
+            1,
+        ),
+        (r"\{\{", 0),
+    ],
+)
+def test_the_page_shows(outcome: Outcome, pattern: str, count: int | None) -> None:
+    matches = re.findall(pattern, outcome[0])
 
-    assert re.search(r"language</th><td[^>]*>drops</td><td>1,804</td><td>1,502</td><td>1,804</td>", page)
-    assert re.search(r"short</th><td[^>]*>only counted</td><td>1,263</td><td>301</td><td>0</td>", page)
-    assert all(re.fullmatch(r"c\d", each) for each in re.findall(r'class="bar (\w+)"', page))
-    assert "Kept documents by length" in page
-    assert "Dropped documents by length" in page
-    assert "value 0, limit 0.85" in page
-    assert report_run.KEPT[0] in page
-    assert "only counted" in short
-
-
-def test_prose_that_extractors_discarded_is_told_by_extractor(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert re.search(r"Resiliparse</th><td>800</td><td>17,182</td><td>664</td>", page)
-    assert re.search(r"Trafilatura</th><td>150</td><td>199</td><td>228</td>", page)
-    assert "dialogs and captions hold 3,017 more characters of sentences" in page
+    assert len(matches) == count if count is not None else matches
 
 
 def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome) -> None:
@@ -136,8 +145,9 @@ def test_stricter_and_looser_limits_stand_beside_what_they_drop(outcome: Outcome
 
 def test_every_anchor_leads_somewhere(outcome: Outcome) -> None:
     page = Page(outcome[0])
-
     ids = page.named("id")
+
+    assert (page.mistakes, page.open) == ([], [])
 
     assert {link[1:] for link in page.named("href") if link.startswith("#")} <= set(ids)
     assert len(ids) == len(set(ids))
@@ -316,39 +326,6 @@ def test_no_path_or_address_of_a_machine_is_told(tmp_path: Path) -> None:
     assert "/news.jsonl" in page
 
 
-def test_published_figures_are_labelled_as_those_of_others(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert "0.6830 to 0.5795" in page
-    assert "3.22 to 1.59" in page
-    assert page.count('<a href="#published">another model and corpus</a>') == 3
-    assert page.count("No published figure") == 1
-
-
-def test_generations_carry_their_language_and_loops_are_marked(outcome: Outcome) -> None:
-    page = outcome[0]
-
-    assert re.search(r'<p lang="az" dir="auto">Xəzər dənizinin', page)
-    assert page.count('<span class="badge loop">loops</span>') == 3
-    assert "{{" not in page
-
-
-def test_sections_stand_in_the_order_in_which_they_decide(outcome: Outcome) -> None:
-    sections = re.findall(r'<section id="(\w+)"', outcome[0])
-
-    assert sections[:5] == ["answers", "scores", "training", "cost", "corpus"]
-    assert outcome[0].index('class="verdict') < outcome[0].index('id="answers"')
-
-
-def test_questions_are_marked_as_seen_or_not_and_answers_as_word_for_word(outcome: Outcome) -> None:
-    page, short, _ = outcome
-
-    assert page.count('<span class="badge new">not seen in training</span>') == 1
-    assert page.count('<span class="badge seen">seen in training</span>') == 1
-    assert page.count('<span class="badge exact">word for word</span>') == 1
-    assert "(not seen in training)" in short
-
-
 def test_raw_counters_are_folded(outcome: Outcome) -> None:
     page = outcome[0]
 
@@ -368,16 +345,6 @@ def test_metrics_hold_answers_tasks_and_what_was_learned(outcome: Outcome) -> No
     assert "cost_usd" not in numbers
 
 
-def test_trained_spans_are_marked(outcome: Outcome) -> None:
-    assert "<mark>*100# yığın və zəng düyməsini basın.&lt;|eot_id|&gt;</mark>" in outcome[0]
-
-
-def test_the_cut_of_a_word_is_shown_for_each_candidate(outcome: Outcome) -> None:
-    cut = "".join(f'<span class="piece" dir="auto">{piece}</span>' for piece in ("kitab", "lar", "dan"))
-
-    assert cut in outcome[0]
-
-
 def test_the_tokenizers_stand_in_one_table_with_the_rule_and_why_not_each_other(outcome: Outcome) -> None:
     page, short, _ = outcome
 
@@ -392,3 +359,78 @@ def test_the_tokenizers_stand_in_one_table_with_the_rule_and_why_not_each_other(
     assert "tokens encoded per CPU-second 1,204,311 — 1,398,020" in text
     assert "tokens per word, to be kept: en 1.310 1.710 2.110" in text
     assert "| words in the context |" in short
+
+
+def test_a_page_in_a_language_without_spaces_says_what_a_word_is_and_shows_no_figures_of_azerbaijani(
+    tmp_path: Path,
+) -> None:
+    page, short, _ = made(tmp_path, Recipe.model_validate({"language": "ja"}))
+
+    note = "Japanese is written without spaces: a word here is a run of kanji, of hiragana"
+    assert page.count(note) == 2
+    assert note in short
+    assert note in (tmp_path / "out/model_card.md").read_text()
+    assert not [
+        text for text in ("Published by", "No published", 'id="published"', "3.22 to") if text in page
+    ]
+
+
+def test_words_that_are_cut_are_those_in_the_languages_script(tmp_path: Path) -> None:
+    table = report_run.fertility()
+    for candidate in table["candidates"].values():
+        candidate["samples"] = {"useState": ["use", "State"], "京都": ["京", "都"]}
+
+    page, _, _ = made(tmp_path, Recipe.model_validate({"language": "ja"}), fertility=table)
+
+    assert re.findall(r'<div class="cut"><h4 lang="ja">(\w+)', page) == ["京都"]
+
+
+def test_samples_carry_their_language_so_that_han_letters_have_its_forms(tmp_path: Path) -> None:
+    page, _, _ = made(tmp_path)
+
+    found = re.findall(r'<p class="quote"( lang="az")? dir="auto">(\w+)', page)
+    languages = {first: lang for lang, first in found}
+
+    assert languages[report_run.KEPT[0].split()[0]]
+    assert not languages["İstanbul"]
+
+
+def finalist(name: str, bits: float, parameters: int, words: int) -> dict[str, object]:
+    scored = {"bits_per_byte": bits, "interval": [bits - 0.1, bits + 0.1]}
+    keep = {"en": {"bits_per_byte": 1.0, "interval": [0.9, 1.1]}}
+    more = {"parameters": parameters, "words_in_context": words, "steps": 200, "keep": keep}
+    return {"name": name, **more, **scored}
+
+
+def test_the_finalists_of_a_trial_stand_beside_each_other_with_the_front(tmp_path: Path) -> None:
+    inputs = artifacts(tmp_path)
+    trial = tmp_path / "trial"
+    trial.mkdir()
+    table = {
+        "winner": "extend-4096",
+        "reason": "2.0000 bits per byte, <b>the fewest</b>",
+        "steps": 200,
+        "finalists": [
+            finalist("base", 3.0, 1_000_000, 600),
+            finalist("extend-4096", 2.0, 1_200_000, 900),
+            finalist("replace-4096", 2.5, 1_300_000, 800),
+        ],
+    }
+    (trial / "trial.json").write_text(json.dumps(table), encoding="utf-8")
+    artifact.seal(trial, kind="trial", origin={})
+    out = tmp_path / "out"
+    out.mkdir()
+    made = {**inputs, "trial": trial}
+    run(Job(recipe=Recipe(), inputs=made, out=out, work=tmp_path / "work", base_cache=tmp_path / "base"))
+
+    text = (out / "report.html").read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.mistakes == []
+    assert page.open == []
+    assert "<b>the fewest</b>" not in text
+    assert "Chosen: extend-4096" in text
+    *_, tried = [table for table in text.split("<table")[1:] if "tried at equal compute" in table]
+    rows = tried.partition("</table>")[0].split("<tr")[2:]
+    assert [row.count(">yes<") for row in rows] == [1, 1, 0]
+    assert "2.0000 bits per byte" in (out / "report.md").read_text(encoding="utf-8")
+    assert json.loads((out / "metrics.json").read_text())["trial_bits_per_byte_base"] == 3.0

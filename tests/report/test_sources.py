@@ -52,41 +52,19 @@ def job_of_sources(root: Path) -> Job:
             "report": {"licences": {"text": "CC BY 4.0", "en": "ODC-By"}},
         }
     )
-    english = report_run.corpus() | {
-        "in": 600,
-        "kept": 500,
-        "words_out": 1_000,
-        "bytes_out": 6_000,
-        "dropped": {"short": 100},
-        "limits": "none",
-    }
+    counts = {"in": 600, "kept": 500, "words_out": 1_000, "bytes_out": 6_000, "dropped": {"short": 100}}
+    english = report_run.corpus() | counts | {"limits": "none"}
     tokens = {"tokens": 1_000, "sources": {"web": {"tokens": 900, "epochs": 0.5}, "en": {"tokens": 100}}}
     made = report_run.job(root, recipe, summary=tokens, training=training(), seconds={"corpus": 60.0})
     second = report_run.artifacts(
-        root / "more",
-        corpus=english,
-        rejected={"short": "Too short."},
-        kept=("A library.",),
-        seconds={"corpus": 30.0},
-    )
+        root / "more", corpus=english, rejected={"short": "Too short."}, kept=("A library.",), seconds={"corpus": 30.0}
+    )  # fmt: skip
     inputs = {word: path for word, path in made.inputs.items() if word != "corpus"}
-    left_out = {
-        "documents": 500,
-        "heldout": 11,
-        "duplicate": 0,
-        "near_duplicate": 3,
-        "in_web": 14,
-        "remaining": 486,
-    }
+    nothing = {"heldout": 0, "duplicate": 0, "near_duplicate": 0}
     figures: dict[str, dict[str, Any]] = {
-        "overlap.web": {
-            "documents": 13_000,
-            "heldout": 0,
-            "duplicate": 0,
-            "near_duplicate": 0,
-            "remaining": 13_000,
-        },
-        "overlap.en": left_out,
+        "overlap.web": {"documents": 13_000, "remaining": 13_000} | nothing,
+        "overlap.en": nothing
+        | {"documents": 500, "heldout": 11, "near_duplicate": 3, "in_web": 14, "remaining": 486},
         "tokens.web": {},
         "tokens.en": {},
     }
@@ -102,27 +80,12 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return job.out
 
 
-def row(text: str, name: str) -> list[str]:
-    lines = [line.strip("|").split("|") for line in text.splitlines() if line.startswith(f"| {name} |")]
-    # Other tables name the source as well.
-    return next([cell.strip() for cell in cells] for cells in lines if len(cells) == 8)
-
-
 @pytest.mark.parametrize("name", ["report.md", "data_card.md", "model_card.md"])
 def test_pages_have_a_row_for_each_source(out: Path, name: str) -> None:
     text = (out / name).read_text(encoding="utf-8")
 
-    assert row(text, "web") == [
-        "web",
-        "az",
-        "18,400",
-        "13,856",
-        "4,182,331",
-        "32.3 MiB",
-        "90.0 %",
-        "CC BY 4.0",
-    ]
-    assert row(text, "en") == ["en", "en", "600", "500", "1,000", "5.9 KiB", "10.0 %", "ODC-By"]
+    assert "| web | az | 18,400 | 13,856 | 4,182,331 | 32.3 MiB | 90.0 % | CC BY 4.0 |" in text
+    assert "| en | en | 600 | 500 | 1,000 | 5.9 KiB | 10.0 % | ODC-By |" in text
 
 
 def test_the_page_shows_the_rules_and_samples_of_every_source(out: Path) -> None:
@@ -133,6 +96,8 @@ def test_the_page_shows_the_rules_and_samples_of_every_source(out: Path) -> None
         assert f"<summary>Source {name}</summary>" in page
     assert '<p class="quote" lang="en" dir="auto">Too short.</p>' in page
     assert page.count("Documents by rule") == 2
+    for cell in ("clean-web", "clean-en", "overlap-en", "encode-web", "ODC-By"):
+        assert f"{cell}</" in page
 
 
 def test_the_data_card_has_the_card_of_each_source(out: Path) -> None:
@@ -149,19 +114,9 @@ def test_the_data_card_has_the_card_of_each_source(out: Path) -> None:
 def test_numbers_are_told_together_and_by_source(out: Path) -> None:
     numbers = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
 
-    assert (numbers["corpus_kept"], numbers["corpus_web_kept"], numbers["corpus_en_kept"]) == (
-        14_356,
-        13_856,
-        500,
-    )
+    counts = [numbers[key] for key in ("corpus_kept", "corpus_web_kept", "corpus_en_kept")]
+    assert counts == [14_356, 13_856, 500]
     assert numbers["seconds"] == 110
-
-
-def test_time_and_licence_are_told_by_source(out: Path) -> None:
-    page = (out / "report.html").read_text(encoding="utf-8")
-
-    for cell in ("clean-web", "clean-en", "overlap-en", "encode-web", "ODC-By"):
-        assert f"{cell}</" in page
 
 
 def test_the_page_says_what_training_leaves_out_of_each_source_and_how_each_was_learned(out: Path) -> None:

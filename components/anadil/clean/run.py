@@ -17,7 +17,7 @@ from anadil.artifacts import sealed_dir
 from anadil.artifacts.hub_files import data_sets
 from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
-from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
@@ -32,10 +32,9 @@ from anadil.clean.shards.map_shard import map_shard
 from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.warm_kernels import warm_kernels
-from anadil.clean.write.accounts import Accounts, limits_in_force
+from anadil.clean.write.accounts import Accounts, limits_in_force, make_stats, write_samples
 from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
 from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
-from anadil.clean.write.stats_file import make_stats, write_samples
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json, write_indented
@@ -73,12 +72,7 @@ NO_ADDRESSES = "clean.url_lists: %s of %s records name no address, so that nothi
 
 
 def run(job: Job, executor: Executor | None = None) -> Figures:
-    """Fill the corpus artifact.
-
-    Args:
-        job: What the stage gets.
-        executor: Instead of that of the recipe.
-    """
+    """Fill the corpus artifact."""
     started = time.perf_counter()
     written: dict[str, Any] = {}
     if "written" in job.inputs:

@@ -17,10 +17,9 @@ import numpy as np
 
 from anadil.core.errors import DataError
 from anadil.core.format import counted, human_bytes
-from anadil.language.identify_sample import identify_sample
+from anadil.language.identify_sample import identify_sample, made_noise
 from anadil.language.learn_limits import LearntLimits, learn_limits
-from anadil.language.made_noise import made_noise
-from anadil.language.sample_texts import SampleText
+from anadil.language.sample_parts import SampleText
 from anadil.text.language import find_language
 from anadil.text.language_data import Language, LanguageModel
 from anadil.text.language_pack import LanguagePack, PackLimits, general_limits, normalize, to_language
@@ -131,8 +130,6 @@ def learn_language(
     """Learn a pack.
 
     Args:
-        name: Id of the language, of a list or made up.
-        sample: Good text in it.
         bad: File name -> text that is to be dropped: noise, or the nearest languages.
         model: Finds the label of a fastText model, where there is one.
     """

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 from pydantic import NonNegativeInt, PositiveInt
 
 from anadil.clean.filters.judge import Judge
 from anadil.clean.kernels.characters import Characters
 from anadil.clean.kernels.columns import COLUMN, EXTERNAL
 from anadil.clean.kernels.statistics import Matrix
-from anadil.language.sample_quantile import WIDENED, source_quantile
 from anadil.text.filter_rules import KEYS, RULES, Limits, Share
 from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
@@ -237,3 +237,30 @@ def _tightened(
 def _excess(noise_kept: Mapping[str, float]) -> float:
     """Sum the noise that is kept beyond what may be: a kind that no limit drops must not end the search."""
     return sum(max(0.0, share - MAX_NOISE_KEPT) for share in noise_kept.values())
+
+
+WIDENED = 0.2
+"""Share of the distance from the median that is added to it: text of another kind than the sample is less likely."""
+MOST_SEEN = 0.25
+"""Share beyond the value that the tail is drawn from, of the smallest samples."""
+
+
+def source_quantile(
+    sample: Sequence[float] | npt.NDArray[np.float64], rate: float, *, largest: bool, widened: float = 0.0
+) -> float:
+    """Estimate the value beyond which this share of the source lies.
+
+    Of n values another one lies beyond the most extreme with probability 1 / (n + 1). Where that is more than the
+    rate asked for, the tail is taken for exponential: the distance from the median grows with the logarithm of the
+    share beyond it, from .5.
+
+    Args:
+        sample: Values of the sample; at least one.
+        rate: Share beyond the limit, below .25.
+        largest: True for the upper tail.
+        widened: Part of the distance from the median that is added to it.
+    """
+    seen = min(max(rate, 1 / (len(sample) + 1)), MOST_SEEN)
+    edge, median = np.quantile(sample, [1 - seen if largest else seen, 0.5], method="weibull")
+    further = math.log(0.5 / rate) / math.log(0.5 / seen)
+    return float(median + (1 + widened) * further * (edge - median))

@@ -3,13 +3,18 @@
 Limits that are measured on a random half are those of text like the sample. What a corpus is cleaned of is of other kinds, too.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
+from urllib.parse import urlsplit
 
 import numpy as np
 import numpy.typing as npt
 
+from anadil.clean.read.input_kinds import check_suffixes
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
+from anadil.core.errors import DataError
 from anadil.text import ngram_profile
 from anadil.text.ngram_profile import Codes, Figures, Table, buckets, codes_of, letters_of
 from anadil.text.word_order import WordOrder, Words, words_of
@@ -112,3 +117,33 @@ class Tables:
         return ngram_profile.score_association(
             buckets(letters, len(ngram_profile.ASSOCIATED)), self.associated
         )
+
+
+class SampleText(str):
+    """A text that knows its source: the host that its record names, or its file."""
+
+    __slots__ = ("source",)
+    source: str
+
+    @classmethod
+    def of(cls, text: str, source: str) -> Self:
+        """Make the text of a source."""
+        known = cls(text)
+        known.source = source
+        return known
+
+
+def read_texts(uris: Sequence[str], text_field: str) -> Iterator[SampleText]:
+    """Yield the texts of files, in order."""
+    check_suffixes(uris, "the texts to learn from")
+    for uri in uris:
+        stats = ReadStats()
+        for record in read_records(uri, uri, text_field, stats):
+            if record.html is not None:
+                raise DataError(f"{uri}: holds web pages; clean them first, and give the corpus's text")
+            yield SampleText.of(record.text, urlsplit(record.url).hostname or uri)
+        if not stats.records:
+            raise DataError(
+                f"{uri}: holds no text that can be read; {'; '.join(stats.places) or 'it is empty'}"
+            )
+        stats.check_bad_share(1)  # a warning, since nobody trains on a sample

@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from anadil.artifacts import sealed_dir
-from anadil.clean.dedup.signatures import id_of
-from anadil.clean.dedup.sorted_documents import Numbers
+from anadil.clean.dedup.sorted_documents import Numbers, id_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json

@@ -10,8 +10,7 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest, finished_manifest, remedy_of
-from anadil.clean.dedup.signatures import Signatures, id_of
-from anadil.clean.dedup.sorted_documents import MASK, Numbers
+from anadil.clean.dedup.sorted_documents import MASK, Numbers, Signatures, id_of
 from anadil.clean.shards.since import INDEX, INDEX_META, key_settings, other_settings, write_columns
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import read_json

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
@@ -65,12 +65,6 @@ class Guard(_Table):
     """Letters that none of its texts holds."""
 
 
-def _without_former_keys(data: Any) -> Any:
-    # Packs of earlier releases hold pairs of frequent words, which `word_order` replaced.
-    former = ("words", "min_words")
-    return {key: data[key] for key in data if key not in former} if isinstance(data, dict) else data
-
-
 def _checked(profile: Profile | None) -> Profile | None:
     from anadil.text.profile_checks import check_profile  # numpy, which few readers of a pack need
 
@@ -100,7 +94,7 @@ class Identification(_Table):
     own_letters: str = ""
     min_own_letters: Share = 0.0
     """Less is text in another spelling, such as ASCII."""
-    profile: Annotated[Profile | None, BeforeValidator(_without_former_keys), AfterValidator(_checked)] = None
+    profile: Annotated[Profile | None, AfterValidator(_checked)] = None
     model: LanguageModel | None = None
 
 

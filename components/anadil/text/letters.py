@@ -4,6 +4,7 @@
 """
 
 import functools
+import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -27,6 +28,7 @@ NAMES: dict[str, tuple[str, ...]] = {
 """First word of the names of a script's letters, where it is known; of others every letter counts."""
 WITHOUT_SPACES = frozenset({"Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
 """Scripts that put no space between words."""
+WORD = re.compile(r"[^\W\d_]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,3 +89,18 @@ def script_of(letters: Iterable[str]) -> str:
     most = next((name for name, _ in counts.most_common(1)), "")
     named = {"CJK": "Hani", "HANGUL": "Kore", "ARABIC": "Arab"}
     return named.get(most) or next((code for code, names in NAMES.items() if names == (most,)), "Zyyy")
+
+
+def replace_words(sign: re.Pattern[str], replacement: Callable[[str], str], text: str) -> str:
+    """Replace each word that holds a sign, one character long. No other word is looked at."""
+    pieces, end = [], 0
+    for match in sign.finditer(text):
+        start = match.start()
+        word = WORD.match(text, start)
+        if start < end or not word:
+            continue
+        while start > end and WORD.match(text, start - 1):
+            start -= 1
+        pieces += [text[end:start], replacement(text[start : word.end()])]
+        end = word.end()
+    return "".join([*pieces, text[end:]])

@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from anadil.text.letters import Letters
+from anadil.text.letters import Letters, replace_words
 
 LATIN = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u1e00-\u1eff"
 CYRILLIC, GREEK = "\u0400-\u052f", "\u0370-\u03ff\u1f00-\u1fff"
@@ -21,11 +21,12 @@ LATIN_OF_GREEK = dict(
 LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 """Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
 MIN_GREEK_WORD = 3  # Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ
-MIXED = re.compile(f"[{LATIN}](?:(?=[{CYRILLIC}{GREEK}])|(?<=[{CYRILLIC}{GREEK}].))")
-"""A Latin letter beside one of another script."""
 NO_LEAD = bytes(set(range(0x100)) - {*range(0xCD, 0xD5), 0xE1})
 """Bytes of UTF-8 that begin neither a Cyrillic nor a Greek letter: text without those is told in a hundredth of the time."""
-WORD = re.compile(r"[^\W\d_]+")
+LATIN_BESIDE_OTHERS, OTHERS_BESIDE_LATIN = (
+    re.compile(f"[{letters}](?:(?<=[{beside}].)|(?=[{beside}]))")
+    for letters, beside in ((LATIN, CYRILLIC + GREEK), (CYRILLIC + GREEK, LATIN))
+)
 
 
 SUFFIXED = {name: re.compile(f"([{letters}]{{2,}})([^{letters}]+)") for name, letters in LETTERS_OF.items()}
@@ -55,14 +56,13 @@ def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
         },
     }
 
+    # The search begins with letters that the language's text hardly has.
+    sign = OTHERS_BESIDE_LATIN if script == "Latn" else LATIN_BESIDE_OTHERS
+
     def repair(text: str) -> str:
-        if (
-            text.isascii()
-            or not text.encode(errors="replace").translate(None, NO_LEAD)
-            or not MIXED.search(text)
-        ):
+        if text.isascii() or not text.encode(errors="replace").translate(None, NO_LEAD):
             return text
-        return WORD.sub(lambda match: _in_one_script(match[0], script, tables), text)
+        return replace_words(sign, lambda word: _in_one_script(word, script, tables), text)
 
     return repair
 
@@ -77,8 +77,6 @@ def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, s
 
 
 def _in_one_script(word: str, script: str, tables: Tables) -> str:
-    if not MIXED.search(word):
-        return word
     letters_by_script = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
     present = [name for name, letters in letters_by_script.items() if letters]
     if len(present) != 2 or sum(map(len, letters_by_script.values())) < len(word):

@@ -34,14 +34,6 @@ def test_a_cluster_that_has_everything_passes_every_line(cluster: Cluster, wante
     }  # fmt: skip
 
 
-def test_checkpoints_that_machines_do_not_share_are_a_line_of_their_own(
-    cluster: Cluster, wanted: Recipe, bucket: str
-) -> None:
-    settings = [f"storage.root={bucket}/az", "cluster.work=null", "pretrain.parallelism.shard=16"]
-
-    assert line(again(wanted, *settings), "checkpoints").status == "failed"
-
-
 def test_looking_changes_nothing_in_the_cluster(cluster: Cluster, wanted: Recipe) -> None:
     run_cluster_checks(wanted)
 

@@ -92,15 +92,6 @@ def test_a_wrong_recipe_fails_with_every_mistake(capsys: pytest.CaptureFixture[s
     assert [each["name"] for each in machine] == ["python", "packages", "device"]
 
 
-def test_each_mistake_of_a_recipe_has_a_line(capsys: pytest.CaptureFixture[str]) -> None:
-    main.main(["doctor", "--set", "seed=x", "--set", "language=xx"])
-
-    first, *mistakes, remedy = capsys.readouterr().out.splitlines()[:4]
-    assert first.startswith("FAILED ")
-    assert all(line.startswith("  ") for line in mistakes)
-    assert remedy.strip() == "-> edit the recipe, or --set"
-
-
 def test_a_place_where_nobody_can_write_fails_for_root_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["doctor", "--work", "/proc/x"]) == 4
 
@@ -209,12 +200,6 @@ def test_a_password_in_the_environments_uri_is_not_shown(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:hunter2@db/mlflow")
 
     assert found("tracking", work=tmp_path).detail == "postgresql://me:***@db/mlflow"
-
-
-def test_an_extra_that_is_installed_misses_nothing() -> None:
-    assert missing_packages("laptop") == []
-    assert missing_packages("s3") == []
-    assert missing_packages("tracking") == []
 
 
 @pytest.mark.parametrize(("torch", "absent"), [("2.13.0", ["liger-kernel"]), ("2.13.0+cpu", [])])

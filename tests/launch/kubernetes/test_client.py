@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import urllib3
 
-from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
-from anadil.launch.job import PYTORCHJOB, TRAINJOB
+from anadil.core.errors import DataError, PreflightError, RetryableError
+from anadil.launch.job import PYTORCHJOB
 from anadil.launch.kubernetes.backend import KubernetesBackend
 from anadil.launch.kubernetes.client import Api, Connection, JobApi, RetryPolicy
 from tests.kit.fake_kubernetes import Cluster, LogCut
@@ -62,21 +62,6 @@ def test_a_creation_whose_answer_is_lost_makes_one_job(scene: Scene, fault: Repl
     assert scene.cluster.asked("POST", "pytorchjobs") == 2
 
 
-def test_an_outage_that_ends_is_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
-    # D1
-    caplog.set_level(logging.INFO, "anadil")
-
-    def story(cluster: Cluster) -> None:
-        cluster.start()
-        cluster.fail_next("GET", "pytorchjobs/", 12, GONE)
-        cluster.await_requests("GET", "pytorchjobs/", 13)
-        scene.finish()
-
-    scene.launch(story)
-
-    assert "runs on, but cannot be seen" in caplog.text
-
-
 def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
     retry_policy = RetryPolicy(pause_s=0.0, longest_pause_s=0.3)
@@ -119,23 +104,6 @@ def test_a_right_that_is_missing_is_named_as_the_rule_to_add(
         f'that is bound to it: {{"apiGroups": ["{group}"], "resources": ["{resource}"], "verbs": ["{verb}"]}}'
     )
     scene.cluster.wait(lambda: not scene.cluster.jobs)  # nobody could look after it
-
-
-def test_a_log_that_may_not_be_read_does_not_end_the_job(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    scene.cluster.denied |= {("get", "pods/log"), ("list", "events")}
-
-    def story(cluster: Cluster) -> None:
-        cluster.start()
-        cluster.await_requests("GET", "/log")
-        scene.finish()
-
-    scene.launch(story)
-
-    assert (
-        "the job's log is not shown: system:serviceaccount:team:launcher may not get pods/log" in caplog.text
-    )
 
 
 def test_a_policy_that_refuses_is_not_taken_for_a_missing_right(scene: Scene) -> None:
@@ -191,14 +159,6 @@ def test_without_a_kubeconfig_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch
         Api()
 
 
-def test_a_server_that_speaks_no_tls_is_not_trusted_silently(scene: Scene) -> None:
-    config = Path(os.environ["KUBECONFIG"])
-    config.write_text(config.read_text().replace("http://", "https://"))
-
-    with pytest.raises(AnadilError, match="does not answer"):
-        JobApi(TRAINJOB, retry_policy=RetryPolicy(attempts=1)).get("x")
-
-
 def test_a_log_that_breaks_off_goes_on_without_gap_or_repetition(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,6 +212,7 @@ def test_a_certificate_that_is_not_trusted_is_not_tried_again() -> None:
 
 
 REFUSED = {
+    "410": GONE,
     "403": refused(403, 'pytorchjobs is forbidden: User "launcher" cannot get resource "pytorchjobs"'),
     "403 of a proxy": Reply(status=403, text="<html>Forbidden</html>"),
     "401": refused(401, "Unauthorized"),
@@ -332,7 +293,7 @@ def test_counts_that_cannot_be_written_end_no_job(scene: Scene, caplog: pytest.L
 
 
 def test_a_log_that_is_refused_for_a_moment_is_shown_whole(
-    scene: Scene, capsys: pytest.CaptureFixture[str]
+    scene: Scene, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     scene.cluster.denied.add(("get", "pods/log"))
 
@@ -349,6 +310,9 @@ def test_a_log_that_is_refused_for_a_moment_is_shown_whole(
     scene.launch(story)
 
     assert shown(capsys) == ["one", "two"]
+    assert (
+        "the job's log is not shown: system:serviceaccount:team:launcher may not get pods/log" in caplog.text
+    )
 
 
 def test_a_right_to_read_logs_that_is_missing_does_not_hide_why_a_job_failed(scene: Scene) -> None:

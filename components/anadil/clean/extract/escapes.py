@@ -37,8 +37,8 @@ CLEAR_FEED = re.compile(
     rf"|(?<=[.!?…»”।۔。])(?:(?:\\r)?\\n)+(?=\w)|{BETWEEN.pattern}"
 )
 """Between a word or the end of a sentence and the next one, without a space. `\\new` and `\\nabla` are paths and formulas."""
-QUOTED = re.compile(r'(?<!\\)"(?:[^"\\\n]|\\.){0,300}"|`[^`\n]{0,300}`|(?<=[(\[=, ])\'[^\'\n]{0,80}\'')
-"""Strings of programs."""
+QUOTED = re.compile(r'"(?<!\\")(?:[^"\\\n]|\\.){0,300}"|`[^`\n]{0,300}`|\'(?<=[(\[=, ]\')[^\'\n]{0,80}\'')
+"""Strings of programs. All ways begin with a character, which `re` looks for five times as fast."""
 QUOTE = re.compile(r"\\+\"")
 CLEAR_QUOTE = re.compile(r"(?:(?<=[\s(])|\A)\\+\"(?=\w)|(?<=[\w.!?,…])\\+\"(?=[\s.,;:!?)…]|\Z)")
 LETTER = re.compile(r"\\u[0-9a-fA-F]{4}")
@@ -49,13 +49,13 @@ BLOCKS = (
     "head|header|hr|html|li|main|nav|ol|p|pre|section|summary|table|tbody|tfoot|thead|tr|ul"
 )
 """Elements that end a line. Source: HTML Standard, "Rendering", flow content and tables."""
-MARKER = r"<!--.{0,500}?-->|<\|\w{1,30}\|>|</?s>|<(?:bos|eos|pad|unk)>"
+MARKER = r"<(?:!--.{0,500}?-->|\|\w{1,30}\|>|/?s>|(?:bos|eos|pad|unk)>)"
 """Comments, and tokens with which tokenizers begin and end a text."""
 TAG = re.compile(
-    rf"(?i:</?(?:{BLOCKS}|a|abbr|b|big|center|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|small|span|strike|strong|sub|sup|"
+    rf"<(?i:/?(?:{BLOCKS}|a|abbr|b|big|center|cite|code|del|dfn|em|font|i|img|ins|kbd|mark|q|small|span|strike|strong|sub|sup|"
     r"td|th|time|tt|u|var|wbr)"
     r"(?:\s+[a-z-]{1,30}\s*=\s*(?:\"[^\"<>]{0,500}\"|'[^'<>]{0,500}'|[^\s\"'<>]{1,500})){0,20}\s*/?>"
-    rf"|{MARKER})"
+    rf"|{MARKER[1:]})"
 )
 BREAK = re.compile(rf"</?(?:{BLOCKS})\b[^<>]*>|{MARKER}", re.IGNORECASE)
 CLEAR_TAG = re.compile(
@@ -71,8 +71,38 @@ CLEAR_ENTITY = re.compile(
     re.IGNORECASE,
 )
 
+HINTS = ("\\", "&", "<", "/n", "_x000", "[br")
+"""One stands in each escape. Six searches for a text take a tenth of the time of one expression."""
 
-HINT = re.compile(r"[\\&<]|/n|_x000|\[br")
+
+class _Kind(NamedTuple):
+    """A kind of escapes; each pattern costs ten times as much as the one before, and most texts pass the first."""
+
+    hints: tuple[str, ...]
+    every: re.Pattern[str]
+    clear: re.Pattern[str]
+    """Where a text on programming has none."""
+
+    def is_in(self, text: str) -> bool:
+        """Return whether one stands where a text on programming has none."""
+        has_hint = any(map(text.__contains__, self.hints))
+        return bool(has_hint and self.every.search(text) and self.clear.search(text))
+
+    def is_clear(self, text: str, least: int = MIN_CLEAR) -> bool:
+        """Return whether enough of those in a text stand there."""
+        has_hint = any(map(text.__contains__, self.hints))
+        num_all = sum(1 for _ in self.every.finditer(text)) if has_hint else 0
+        if num_all < least:
+            return False
+        num_clear = sum(len(self.every.findall(match[0])) for match in self.clear.finditer(text))
+        return num_clear >= max(least, MIN_CLEAR_SHARE * num_all)
+
+
+FEED_HINTS = ("\\", "/n", "_x000", "[br")
+FEEDS, BETWEEN_SENTENCES = _Kind(FEED_HINTS, FEED, CLEAR_FEED), _Kind(FEED_HINTS, FEED, BETWEEN)
+QUOTES = _Kind(("\\",), QUOTE, CLEAR_QUOTE)
+TAGS = _Kind(("<",), TAG, CLEAR_TAG)
+ENTITIES = _Kind(("&",), ENTITY, CLEAR_ENTITY)
 
 
 class Unescaped(NamedTuple):
@@ -87,32 +117,33 @@ class Unescaped(NamedTuple):
 
 def undo_escapes(text: str) -> Unescaped:
     """Restore line feeds, letters and tags, where it is clear that a program has written them out."""
-    if not HINT.search(text):
+    if not any(map(text.__contains__, HINTS)):
         return Unescaped(text, is_changed=False, is_doubtful=False)
-    plain = text
+    plain, without_strings = text, QUOTED.sub("", text)
     for _ in range(MAX_ROUNDS):
-        before, plain = plain, _undone(plain)
+        before, plain = plain, _undone(plain, without_strings)
         if plain == before:
             break
-    without_strings = QUOTED.sub("", plain)
-    is_doubtful = any(
-        pattern.search(without_strings) for pattern in (CLEAR_FEED, CLEAR_QUOTE, CLEAR_TAG, CLEAR_ENTITY)
-    )
+        without_strings = QUOTED.sub("", plain)
+    is_doubtful = any(kind.is_in(without_strings) for kind in (FEEDS, QUOTES, TAGS, ENTITIES))
     return Unescaped(plain, is_changed=plain != text, is_doubtful=is_doubtful)
 
 
-def _undone(text: str) -> str:
+def _undone(text: str, without_strings: str) -> str:
     """Undo one level of escapes."""
-    if _is_escaped(text):
+    # All of a text is as it stands in a file of JSON.
+    if "\n" not in text and (
+        FEEDS.is_clear(without_strings) or (text.isascii() and len(LETTER.findall(text)) >= MIN_LETTERS)
+    ):
         text = ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else MEANINGS[match[2]], text)
-    without_strings = QUOTED.sub("", text)
-    if _is_clear(BETWEEN, FEED, without_strings, 1):
+        without_strings = QUOTED.sub("", text)
+    if BETWEEN_SENTENCES.is_clear(without_strings, 1):
         text = _outside_strings(BETWEEN, lambda sign: "\t" if sign.rstrip().endswith("t") else "\n", text)
-    if _is_clear(CLEAR_QUOTE, QUOTE, without_strings):
+    if QUOTES.is_clear(without_strings):
         text = _outside_strings(QUOTE, lambda _: '"', text)
-    if _is_clear(CLEAR_TAG, TAG, text):
+    if TAGS.is_clear(text):
         text = TAG.sub("", BREAK.sub("\n", text))
-    if _is_clear(CLEAR_ENTITY, ENTITY, text):
+    if ENTITIES.is_clear(text):
         text = html.unescape(text)
     return text
 
@@ -120,17 +151,3 @@ def _undone(text: str) -> str:
 def _outside_strings(pattern: re.Pattern[str], meaning: Callable[[str], str], text: str) -> str:
     either = re.compile(f"(?P<string>{QUOTED.pattern})|{pattern.pattern}")
     return either.sub(lambda match: match[0] if match["string"] else meaning(match[0]), text)
-
-
-def _is_escaped(text: str) -> bool:
-    """Return whether all of a text is as it stands in a file of JSON."""
-    if "\n" in text or "\\" not in text:
-        return False
-    return _is_clear(CLEAR_FEED, FEED, QUOTED.sub("", text)) or (
-        text.isascii() and len(LETTER.findall(text)) >= MIN_LETTERS
-    )
-
-
-def _is_clear(clear: re.Pattern[str], every: re.Pattern[str], text: str, least: int = MIN_CLEAR) -> bool:
-    num_clear = sum(len(every.findall(match[0])) for match in clear.finditer(text))
-    return num_clear >= least and num_clear >= MIN_CLEAR_SHARE * sum(1 for _ in every.finditer(text))

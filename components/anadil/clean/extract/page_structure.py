@@ -7,8 +7,8 @@ import re
 
 from resiliparse.parse.html import ElementNode, HTMLTree
 
-from anadil.clean.extract.page_blocks import MIN_EDGE_CHARS
 from anadil.clean.extract.page_markup import without_marks
+from anadil.clean.extract.page_prose import MIN_EDGE_CHARS
 from anadil.text.language_data import Language
 
 PROGRAMS = ("script", "style", "rt", "rp")

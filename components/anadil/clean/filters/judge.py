@@ -101,10 +101,6 @@ class Judge:
         """Take the limits of a language, a recipe's in their place.
 
         Args:
-            language: Language of the texts.
-            rules: Limits in place of the language's own; `none`: no limits.
-            modes: Modes in place of the table's.
-            ng_words: Entries of the NG lists.
             characters: Tables of a language that differs in its limits alone.
         """
         rules, modes = rules or Rules(), modes or {}
@@ -130,10 +126,7 @@ class Judge:
         """Judge normalized texts; a batch of hundreds costs each the least.
 
         Args:
-            texts: Normalized texts.
             identified: Answer of the identifier for each; None takes all for texts of the language.
-            foreign: Share of each that is in another language.
-            quality: Score of each.
         """
         rows = self._statistics.measure(texts)
         if identified is not None:

@@ -6,32 +6,294 @@ They are compiled into arrays of hashes in a folder, which each process maps int
 import itertools
 import json
 import logging
+import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Self
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import xxhash
 
 from anadil.artifacts import storage
 from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
 from anadil.artifacts.text_files import LINE_SUFFIXES, json_rows, table_rows
+from anadil.artifacts.text_lists import list_lines
 from anadil.artifacts.text_tables import TEXT_TABLES
-from anadil.clean.filters.decontaminate import Decontamination, texts_of
-from anadil.clean.filters.url_lists import UrlLists, read_url_lists
 from anadil.clean.kernels.ng_words import read_ng_words
 from anadil.clean.read.charset import decode_text
 from anadil.core.errors import DataError
+from anadil.core.json_text import parse_json
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
+from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 
 log = logging.getLogger(__name__)
+
+RUN_WORDS = 8
+RUN_CHARS = 40
+MIN_MERGED = 1 << 22
+"""Runs that wait for others before they are merged."""
+PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
+"""Characters of an item whose runs are computed at a time, which takes some 120 bytes each."""
+MAX_NAMED = 10
+"""Items that are named of one document."""
+
+
+class Decontamination:
+    """Finds items of the files in documents; each different run of the items costs 12 bytes."""
+
+    def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
+        """Hash the runs of the items, by name and text; case, signs, accents and white space are no difference.
+
+        An item with fewer than eight words and 40 characters could be in any document, and is not looked for.
+        """
+        self._language = language
+        self._names: list[str] = []
+        self._hashes, self._owners = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32)
+        pending: list[tuple[Hashes, int]] = []
+        num_pending = 0
+        for name, text in items:
+            runs = np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
+            if not len(runs):
+                continue
+            pending.append((runs, len(self._names)))
+            self._names.append(name)
+            num_pending += len(runs)
+            if num_pending > max(MIN_MERGED, len(self._hashes)):
+                self._merge(pending)
+                num_pending = 0
+        self._merge(pending)
+
+    def _merge(self, pending: list[tuple[Hashes, int]]) -> None:
+        """Add the runs of items, so that memory follows from how many different ones there are."""
+        hashes = np.concatenate([self._hashes, *(runs for runs, _ in pending)])
+        owners = [np.full(len(runs), owner, dtype=np.int32) for runs, owner in pending]
+        # Equal runs count for the first item: sorting is stable.
+        self._hashes, first = np.unique(hashes, return_index=True)
+        self._owners = np.concatenate([self._owners, *owners])[first]
+        pending.clear()
+
+    def save(self, folder: Path) -> None:
+        """Write the hashes and names, so that processes share what one has read."""
+        np.save(folder / "runs.npy", self._hashes)
+        np.save(folder / "owners.npy", self._owners)
+        (folder / "names.json").write_text(json.dumps(self._names), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, language: Language) -> Self:
+        """Load the files of `save`, mapped into memory."""
+        loaded = cls((), language)
+        loaded._hashes = np.load(folder / "runs.npy", mmap_mode="r")
+        loaded._owners = np.load(folder / "owners.npy", mmap_mode="r")
+        loaded._names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        return loaded
+
+    def matches(self, text: str) -> list[str]:
+        """Return the names of the items of which a normalized text holds a run, the first ten; empty for a clean text."""
+        if not len(self._hashes):
+            return []
+        runs = self._runs(text)
+        places = np.searchsorted(self._hashes, runs)
+        places[places == len(self._hashes)] = 0
+        owners = np.unique(self._owners[places[self._hashes[places] == runs]])
+        return [self._names[each] for each in owners[:MAX_NAMED]]
+
+    def _runs(self, text: str) -> Hashes:
+        characters = unit_hashes(text, self._language, by_character=True)
+        runs = ngram_hashes(characters, RUN_CHARS)
+        # Where a language writes no spaces, its units are characters, and eight of them are in any text.
+        if self._language.shingle_units("ab") == ["a", "b"]:
+            return runs
+        words = unit_hashes(text, self._language, by_character=False)
+        return np.concatenate((runs, ngram_hashes(words, RUN_WORDS)))
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """Cut a long text into pieces, each with the beginning of the next one: no run is lost at a border."""
+    for start in range(0, max(1, len(text)), PIECE_CHARS):
+        yield text[start : start + PIECE_CHARS + OVERLAP_CHARS]
+
+
+def texts_of(row: Any) -> Iterator[str]:
+    """Yield all texts of a JSON value, whatever its layout: prompts, answers, messages, choices."""
+    if isinstance(row, str):
+        packed = None
+        # Some files hold their messages as the text of a list or table.
+        if row.lstrip().startswith(("[", "{")):
+            with suppress(ValueError):
+                packed = parse_json(row)
+        yield from (row,) if packed is None else texts_of(packed)
+    elif isinstance(row, dict | list):
+        for value in row.values() if isinstance(row, dict) else row:
+            yield from texts_of(value)
+
+
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+MAX_HOST_CHARS = 253
+"""Source: RFC 1035, section 2.3.4."""
+MAX_PATH_PARTS = 8
+"""Parts of a path that are compared; the longest of UT1's addresses has seven."""
+
+
+KEY = "clean.url_lists"
+NAMES = ("domains", "urls")
+"""Files of a category of UT1."""
+NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
+OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
+"""Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
+OF_DNSMASQ = re.compile(r"(?:address|server|local)=/(.+)/[^/]*")
+"""Source: dnsmasq's manual: hosts between slashes, and the address that it answers for them."""
+COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
+ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
+"""A host, and perhaps a path."""
+
+
+class UrlLists:
+    """Blocked addresses; a host costs eight bytes, so that all of UT1's five million fit into 40 MB."""
+
+    def __init__(self, blocked: Iterable[str], allowed: Iterable[str] = ()) -> None:
+        self._blocked = _hashes(blocked)
+        self._allowed = _hashes(allowed)
+
+    def save(self, folder: Path) -> None:
+        """Write the hashes, so that processes share what one has read."""
+        np.save(folder / "blocked.npy", self._blocked)
+        np.save(folder / "allowed.npy", self._allowed)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Load the files of `save`, mapped into memory."""
+        lists = cls(())
+        lists._blocked = np.load(folder / "blocked.npy", mmap_mode="r")
+        lists._allowed = np.load(folder / "allowed.npy", mmap_mode="r")
+        return lists
+
+    def is_blocked(self, url: str) -> bool:
+        """Return whether the host, a domain above it, or the path or one above it, is in the lists.
+
+        Of several the longest decides, so that an allowed subdomain of a blocked host is allowed. A text without a host
+        is not blocked.
+        """
+        for each in _candidates(url):
+            key = np.uint64(_hash(each))
+            for hashes, is_blocked in ((self._allowed, False), (self._blocked, True)):
+                index = int(np.searchsorted(hashes, key))
+                if index < len(hashes) and hashes[index] == key:
+                    return is_blocked
+        return False
+
+
+def read_url_lists(folders: Sequence[Path], allowed: Sequence[str] = ()) -> UrlLists:
+    """Read the lists of some categories.
+
+    Args:
+        folders: Each a directory with `domains` or `urls` or both, or a file of hosts and addresses, plain, packed or
+            an archive, as UT1 hands them out.
+        allowed: Hosts and addresses that are allowed whatever the lists say.
+    """
+    return UrlLists(itertools.chain.from_iterable(map(_entries, folders)), map(_plain, allowed))
+
+
+def host_of(url: str) -> str:
+    """Return the host of an address in lower case, without `www.`; at most as long as a host may be."""
+    return _plain(url).partition("/")[0][:MAX_HOST_CHARS]
+
+
+def _entries(folder: Path) -> Iterator[str]:
+    files = [each for each in (folder, *(folder / name for name in NAMES)) if each.is_file()]
+    if not files:
+        raise DataError(
+            f"clean.url_lists: {folder} is not a file, and holds neither `domains` nor `urls`; "
+            "name a category of UT1, such as lists/ut1/gambling, or a file with a host a line"
+        )
+    is_empty = True
+    for entry in itertools.chain.from_iterable(map(_lines, files)):
+        is_empty = False
+        yield entry
+    if is_empty:
+        raise DataError(
+            f"{KEY}: {folder} holds no entry and would block nothing; give a host or an address a line, or take it out"
+        )
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """Yield the entries of a file; refuse one that is no list of hosts and addresses."""
+    number, others, example = 0, 0, ""
+    for line in list_lines(file, KEY, NAMES):
+        text = COMMENT.sub("", line.decode(errors="replace")).strip()
+        for entry in _hosts(text):
+            number += 1
+            plain = _plain(OF_FILTERS.sub("", entry))
+            if ENTRY.fullmatch(plain):
+                yield plain
+            else:
+                others, example = others + 1, example or entry
+    if others > number // 2:
+        raise DataError(
+            f"{KEY}: {others:,} of {number:,} entries of {file.name} are neither a host nor an address, such as "
+            f"{example[:80]!r}; give a host or an address a line, in UTF-8"
+        )
+    if others:
+        message = "%s: %s: %d entries are neither host nor address, such as %r"
+        log.warning(message, KEY, file.name, others, example[:80])
+
+
+def _hosts(line: str) -> list[str]:
+    """Return the hosts of a line: of a file of hosts, which gives them an address of nowhere, of dnsmasq, or the line itself."""
+    words = line.split()
+    if len(words) > 1 and words[0] in NOWHERE:
+        return words[1:]
+    if match := OF_DNSMASQ.fullmatch(line):
+        return match[1].split("/")
+    return [" ".join(words).rstrip(",").strip("\"'")] if words else []
+
+
+def _plain(url: str) -> str:
+    """Drop scheme, `www.`, user, port, query and a slash or dot at the end; the host in lower case and its own letters."""
+    rest = SCHEME.sub("", url.strip())
+    host, slash, path = re.split(r"[?#]", rest, maxsplit=1)[0].partition("/")
+    host = host.rpartition("@")[2].partition(":")[0].rstrip(".").lower().removeprefix("www.")
+    if "xn--" in host or not host.isascii():
+        host = unicodedata.normalize("NFC", ".".join(map(_label, host.split("."))))
+    return f"{host}{slash}{path}".rstrip("/")
+
+
+def _label(label: str) -> str:
+    """Decode a part of a host. Source: RFC 3492, Punycode."""
+    try:
+        return label[4:].encode().decode("punycode") if label.startswith("xn--") else label
+    except UnicodeError:
+        return label
+
+
+def _candidates(url: str) -> Iterator[str]:
+    """Yield the address and all that contain it, longest first."""
+    host, *parts = _plain(url).split("/")
+    for end in range(min(len(parts), MAX_PATH_PARTS), 0, -1):
+        yield "/".join([host, *parts[:end]])
+    labels = host.split(".")
+    for start in range(len(labels)):
+        yield ".".join(labels[start:])
+
+
+def _hash(text: str) -> int:
+    return xxhash.xxh3_64_intdigest(text.encode(errors="replace"))
+
+
+def _hashes(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
+    return np.unique(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
+
 
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 """Folders and files of the compiled lists."""

@@ -107,13 +107,7 @@ def _are_swapped(texts: Sequence[str], sides: Sequence[Language]) -> bool:
 
 
 def refuse_mixed_up(clean_stats: CleanStats, sides: Sequence[Language], key: str) -> None:
-    """Refuse parallel text most of whose sides are not in the languages that the recipe says.
-
-    Args:
-        clean_stats: Counts of all pairs.
-        sides: Languages of the sides.
-        key: Key of the recipe that names the files.
-    """
+    """Refuse parallel text most of whose sides are not in the languages that the recipe says."""
     name, codes, languages = (
         key.removesuffix("inputs") + "pairs",
         [side.code for side in sides],

@@ -48,7 +48,6 @@ def find_record(uris: Sequence[str], source: str, settings: Settings) -> RawReco
         uris: The inputs, all of them: names of files follow from the folders that their paths share.
         source: File and place, such as `news.jsonl:17`; the file by its short name, its path or its URI. Without a place
             its first record.
-        settings: Settings in force.
     """
     is_pairs = bool(settings.language.sides)
     check_suffixes(uris, files_key(STAGES["clean"], settings.recipe), is_pairs=is_pairs)

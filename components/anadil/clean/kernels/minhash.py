@@ -22,6 +22,8 @@ Hashes = npt.NDArray[np.uint64]
 
 MINHASH_SEED = 20240617
 """Seed of the hash functions; another one finds other borderline pairs."""
+EVERY = np.full(1, 0xFF, dtype=np.uint8)
+"""A filter that every run passes."""
 FOLDING = "case, signs, accents, numbers"
 """Differences that keys ignore; those of another folding cannot be compared with them."""
 
@@ -97,6 +99,24 @@ def fill_band_keys(codes: Array, ends: Array, tables: Any, settings: Any, keys: 
 
 
 @compiled
+def filter_runs(codes: Array, ends: Array, tables: Any, width: int, bits: Array, runs: Array) -> int:
+    """Keep the runs of concatenated texts whose first bits are set in a filter; return their number."""
+    units, by_character = tables
+    hashes = np.empty(len(codes), dtype=np.uint64)
+    size = np.uint64(8 * len(bits) - 1)
+    start = num_kept = 0
+    for text in range(len(ends)):
+        count = hash_units(codes[start : ends[text]], units, by_character, hashes)
+        for place in range(hash_shingles(hashes, count, width)):
+            bit = hashes[place] & size
+            if bits[bit >> np.uint64(3)] >> (bit & np.uint64(7)) & np.uint64(1):
+                runs[num_kept] = hashes[place]
+                num_kept += 1
+        start = ends[text]
+    return num_kept
+
+
+@compiled
 def fill_exact_keys(codes: Array, ends: Array, units: Array, by_character: bool, keys: Array) -> None:
     """Fill two hashes of each text's folded characters, digits as they are; shape (texts, 2).
 
@@ -127,14 +147,7 @@ class MinHash:
     """Turns texts into band keys: two texts share a key with probability J ** rows."""
 
     def __init__(self, language: Language, *, bands: int, rows: int, shingle: int) -> None:
-        """Draw the hash functions: `rows` for each band.
-
-        Args:
-            language: Language of the texts.
-            bands: Keys of a text.
-            rows: Hash functions of a band.
-            shingle: Words of a shingle, or characters where the language has no spaces.
-        """
+        """Draw the hash functions: `rows` for each band; `shingle` counts words, or characters without spaces."""
         generator = np.random.default_rng(MINHASH_SEED)
         self.bands, self.rows, self.shingle = bands, rows, shingle
         self._language = language
@@ -153,16 +166,20 @@ class MinHash:
         """Jaccard similarity at which about half of the pairs share a key: (1 / bands) ** (1 / rows)."""
         return float((1 / self.bands) ** (1 / self.rows))
 
-    def runs(self, text: str) -> Hashes:
-        """Return the hash of each run of `shingle` units, in order; of the whole text if it is shorter."""
-        codes, _ = encode([text])
-        hashes = np.empty(len(codes), dtype=np.uint64)
-        count = hash_units(codes, *self._tables, hashes)
-        return hashes[: hash_shingles(hashes, count, self.shingle)]
+    def runs(self, texts: Sequence[str], bits: Array = EVERY) -> Hashes:
+        """Return the hash of each run of `shingle` units, in order; of a whole text if it is shorter.
+
+        Args:
+            bits: A filter of 2**N bits, eight a number: runs whose lowest N bits make the number of a bit that is not set
+                go.
+        """
+        codes, ends = encode(texts)
+        runs = np.empty(len(codes), dtype=np.uint64)
+        return runs[: filter_runs(codes, ends, self._tables, self.shingle, bits, runs)]
 
     def shingles(self, text: str) -> Hashes:
         """Return the distinct hashes of `runs`, sorted."""
-        return np.unique(self.runs(text))
+        return np.unique(self.runs([text]))
 
     def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
         """Return 128 bits of each text, equal where only case, signs, accents and white space differ; shape (texts, 2)."""

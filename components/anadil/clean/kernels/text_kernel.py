@@ -70,11 +70,8 @@ def measure_batch(codes: Array, ends: Array, tables: Any, by_character: bool, ro
     """Fill the rows of concatenated texts; shape (texts, columns).
 
     Args:
-        codes: Code points of all texts.
-        ends: Where each text ends.
         tables: Flags, kinds, folds, stop words, length of the longest, and True if spaces part words.
         by_character: True for the columns of Swallow.
-        rows: Are filled.
     """
     start = 0
     for text in range(len(ends)):

@@ -53,9 +53,7 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
     but for encodings that look like it. Of code pages the one counts that gives the letters of the language.
 
     Args:
-        data: All its bytes.
         labels: Encodings by server and page, in that order; each may be anything.
-        letters: Letters of the language of the corpus.
     """
     mark = next((mark for mark in BYTE_ORDER_MARKS if data.startswith(mark)), b"")
     declared = [codec for label in labels if (codec := codec_of(label))]

@@ -98,13 +98,7 @@ def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Plac
 
 
 def pages_of(places: Iterator[Place], root: str, max_bytes: int) -> Iterator[tuple[Place, Item]]:
-    """Fetch pages, skipped responses and damaged records, in the order of their places.
-
-    Args:
-        places: Places of records.
-        root: Address that the names of files continue.
-        max_bytes: Most bytes of a page.
-    """
+    """Fetch pages, skipped responses and damaged records, in the order of their places."""
     with ThreadPoolExecutor(FETCHED_AT_A_TIME, thread_name_prefix="crawl") as threads:
         requests: deque[tuple[Place, Future[bytes]]] = deque()
         try:

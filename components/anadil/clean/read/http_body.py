@@ -34,9 +34,7 @@ def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> 
     """Undo the transfer and content codings of a body; None if it is longer than the limit.
 
     Args:
-        body: Body as it was sent.
         headers: Names and values; codings are listed in the order in which they were applied.
-        limit: Most bytes of what every coding gives.
     """
     pairs = list(headers)
     codings = [*_codings(pairs, "content-encoding"), *_codings(pairs, "transfer-encoding")]

@@ -29,9 +29,17 @@ from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batch
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
-from anadil.clean.read.pair_fields import Sides, parquet_columns, texts_of
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.record_fields import address_of, columns_to_read, licence_of, text_of, writable
+from anadil.clean.read.record_fields import (
+    Sides,
+    address_of,
+    columns_to_read,
+    licence_of,
+    parquet_columns,
+    text_of,
+    texts_of,
+    writable,
+)
 from anadil.clean.read.separated import separated_values
 from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
 from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage
@@ -109,10 +117,6 @@ def read_records(
     """Read the records of one file, local or remote, or of a range of it, in order.
 
     Args:
-        uri: The file.
-        name: Name in provenance and messages.
-        text_field: Key or column of the text, for JSONL and tables.
-        read_stats: Counts good and bad records.
         copy: Copies what is to be read of the file; None: it is read where it lies.
         start: First byte of the range, of Parquet first row group.
         end: Byte, or row group, behind the range; None: the end of the file.

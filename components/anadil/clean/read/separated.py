@@ -13,9 +13,8 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.clean.read.charset import decode_text
-from anadil.clean.read.pair_fields import Sides, table_columns
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.record_fields import BESIDE, address_columns
+from anadil.clean.read.record_fields import BESIDE, Sides, address_columns, table_columns
 from anadil.core.errors import DataError
 from anadil.core.format import MIB
 from anadil.text.code_pages import say_lost_letters
@@ -39,12 +38,9 @@ def separated_values(
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
     Args:
-        file: The file.
         name: Name with its suffix, in provenance and messages.
-        text_field: Column of the text.
         language: Language whose letters tell code pages apart.
         read_stats: Counts files that are not UTF-8, and columns that are not read.
-        sides: Languages of the sides of parallel text.
     """
     with _table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
         if not table.columns:

@@ -81,8 +81,6 @@ def warc_records(
     """Read records and damaged places, in order.
 
     Args:
-        path: The file.
-        max_block_bytes: A record's block that is longer is not read.
         part: Part of the file to read; its borders are filled in.
     """
     part = part or ByteRange()

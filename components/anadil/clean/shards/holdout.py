@@ -7,16 +7,16 @@ at than are held out, each shard is asked for their runs, and those that share o
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, Verdicts
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import Hashes, MinHash
 from anadil.clean.shards.since import EarlierCorpus
@@ -36,7 +36,13 @@ ID_DIGITS = 16
 """Digits of an id that decide: its upper half."""
 LOOKED_AT = 4
 """Times the documents that are held out. Chosen by us: of a manual a fifth share a run, of law a half."""
-RUNS, SEEN = "runs.npy", "seen.npy"
+RUNS, ENDS, FILTER, HITS = "runs.bin", "ends.npy", "filter.npy", "hits.npy"
+MAX_FILTER_BITS = 27
+"""16 MiB for a filter, which one in ten other runs passes where 8,000 documents have 1,500 runs each."""
+PART_RUNS = 1 << 19
+"""Runs that are compared at a time, at some 60 bytes of memory for each."""
+BATCH_CHARS = 1 << 18
+"""Characters whose runs are hashed at a time."""
 HeldOut = tuple[Numbers, dict[str, int]]
 """Numbers of the held-out documents, and counts: of them, of those looked at, and of those that share text with others."""
 
@@ -50,7 +56,7 @@ class RunsTask:
     first_document: int
     """Number of the shard's first document."""
     candidates: Path
-    """Folder of the runs to look for, and of the documents that they are from."""
+    """Folder of the filter, and of the documents that its runs are from."""
     language: str
     folder: Path
     key: str
@@ -71,40 +77,93 @@ def num_heldout(num_below: int, num_documents: int, max_documents: int) -> int:
     return min(max(1, num_below), max_documents, num_documents - 1)
 
 
+def write_candidates(texts: Iterable[str], language: Language, folder: Path) -> None:
+    """Write the runs of each text, one after another, and a filter that only these and few others pass."""
+    hasher, lengths = run_hasher(language), [0]
+    with (folder / RUNS).open("wb") as file:
+        for text in texts:
+            runs = hasher.runs([text])
+            file.write(runs.data)
+            lengths.append(len(runs))
+    np.save(folder / ENDS, np.cumsum(lengths))
+    num_bits = 1 << min(MAX_FILTER_BITS, max(10, (16 * sum(lengths)).bit_length()))
+    bits = np.zeros(num_bits // 8, dtype=np.uint8)
+    for _, runs in _runs_of(folder):
+        places = runs & np.uint64(num_bits - 1)
+        np.bitwise_or.at(
+            bits, places >> np.uint64(3), np.uint8(1) << (places & np.uint64(7)).astype(np.uint8)
+        )
+    np.save(folder / FILTER, bits)
+
+
+def _runs_of(folder: Path) -> Iterator[tuple[int, Hashes]]:
+    """Yield runs of the candidates in parts, each with the number of its first one."""
+    for start in range(0, (folder / RUNS).stat().st_size // 8, PART_RUNS):
+        yield start, np.fromfile(folder / RUNS, np.uint64, PART_RUNS, offset=8 * start)
+
+
 class Candidates:
-    """Documents that may be held out, or were held out of an earlier corpus, and their runs."""
+    """Documents that may be held out, or were held out of an earlier corpus, by what `write_candidates` wrote.
 
-    def __init__(self, texts: Sequence[str], language: Language) -> None:
-        runs_of = run_hasher(language)
-        self._runs = [runs_of(text) for text in texts]
-        self._sizes = _sizes(language)
-        distinct = [np.empty(0, np.uint64), *map(np.unique, self._runs)]
-        self.runs, counts = np.unique(np.concatenate(distinct), return_counts=True)
-        """All their runs, sorted."""
-        self.is_shared = counts > 1
-        """True for runs that two of the documents hold."""
+    Memory follows `PART_RUNS`, not the corpus: all runs of 8,000 documents took 200 MiB in each process.
+    """
 
-    def choose(self, seen: Numbers, documents: Numbers, most: int) -> HeldOut:
-        """Hold out the first of those that share no run; where these are too few, others of which little was `seen`."""
-        shares, is_contaminated = self._judge(seen | self.is_shared)
+    def __init__(self, folder: Path, language: Language) -> None:
+        self._folder, self._sizes = folder, _sizes(language)
+        self._ends = np.load(folder / ENDS)
+
+    def choose(self, hits: Sequence[Path], documents: Numbers, most: int) -> HeldOut:
+        """Hold out the first of those that share no run; where these are too few, others of which little was seen.
+
+        Args:
+            hits: Files of runs of other documents, sorted.
+            documents: Their numbers.
+            most: Documents to hold out.
+        """
+        shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=True))
         order = np.lexsort((shares, is_contaminated))
         # Where every document repeats others, one is held out all the same.
         chosen = np.sort(order[: min(most, max(1, int((~is_contaminated).sum())))])
         return documents[chosen], _counts(len(chosen), shares, shares[chosen], is_contaminated[chosen])
 
-    def of_earlier(self, seen: Numbers) -> HeldOut:
+    def of_earlier(self, hits: Sequence[Path]) -> HeldOut:
         """Count what new documents share with those that were held out before."""
-        shares, is_contaminated = self._judge(seen)
+        shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=False))
         return np.empty(0, dtype=np.int64), _counts(0, shares, shares, is_contaminated)
 
-    def _judge(self, seen: Numbers) -> tuple[Numbers, Numbers]:
+    def _judge(self, marks: Numbers) -> tuple[Numbers, Numbers]:
         """Return masks over the documents: those that share a run, and those that are contaminated."""
-        index = overlap.SeenNgrams(self.runs)
-        index.seen = seen
-        figures = [overlap.seen_document("", index.seen_of(runs), *self._sizes) for runs in self._runs]
+        figures = [
+            overlap.seen_document("", marks[start:end], *self._sizes) for start, end in pairwise(self._ends)
+        ]
         masks = np.array([(each.share > 0, each.is_contaminated) for each in figures], dtype=bool)
         shares, is_contaminated = masks.reshape(-1, 2).T
         return shares, is_contaminated
+
+    def _marks(self, hits: Sequence[Path], *, is_shared_seen: bool) -> Numbers:
+        """True for each run that other documents hold, or two of these: a range of hashes at a time."""
+        num_runs = int(self._ends[-1])
+        marks = np.zeros(num_runs, dtype=bool)
+        num_parts = -(-num_runs // PART_RUNS)
+        for part in range(num_parts):
+            low, high = (np.uint64(((part + end) << 64) // num_parts - end) for end in (0, 1))
+            pieces = [
+                (start + inside, runs[inside])
+                for start, runs in _runs_of(self._folder)
+                for inside in (np.flatnonzero((low <= runs) & (runs <= high)),)
+            ]
+            places, runs = map(np.concatenate, zip(*pieces, strict=True))
+            distinct, first, group = np.unique(runs, return_index=True, return_inverse=True)
+            is_seen = np.zeros(len(distinct), dtype=bool)
+            if is_shared_seen:
+                document = np.searchsorted(self._ends, places, side="right")
+                is_seen[group[document != document[first][group]]] = True
+            for path in hits:
+                others = np.load(path, mmap_mode="r")
+                others = others[np.searchsorted(others, low) : np.searchsorted(others, high, side="right")]
+                is_seen |= np.isin(distinct, others, assume_unique=True)
+            marks[places] = is_seen[group]
+        return marks
 
 
 def _counts(
@@ -129,18 +188,19 @@ def hold_out(
     documents, most = np.empty(0, dtype=np.int64), 0
     if earlier:
         # Both directions of a pair hold the same text, and count as one document.
-        texts = [*{each.id: each.text for each in read_documents(earlier.folder, "heldout")}.values()]
+        texts = iter({each.id: each.text for each in read_documents(earlier.folder, "heldout")}.values())
     else:
         most = _num_heldout(signatures, verdicts, recipe)
         documents = np.array(signatures.lowest_ids(verdicts.is_kept, LOOKED_AT * most), dtype=np.int64)
-        texts = [json.loads(signatures.line(document))["text"] for document in documents.tolist()]
-    candidates = Candidates(texts, settings.language)
-    tasks = _tasks(workspace, signatures, candidates, documents, settings)
+        texts = (json.loads(signatures.line(document))["text"] for document in documents.tolist())
+    with sealed_dir.create(workspace.candidates_folder, {"key": workspace.heldout_key}) as draft:
+        write_candidates(texts, settings.language, draft)
+        np.save(draft / DOCUMENTS, documents)
+    candidates = Candidates(workspace.candidates_folder, settings.language)
+    tasks = _tasks(workspace, signatures, settings)
     executor.map(find_runs, tasks)
-    seen = np.zeros(len(candidates.runs), dtype=bool)
-    for task in tasks:
-        seen |= np.load(task.folder / SEEN)
-    heldout, counts = candidates.of_earlier(seen) if earlier else candidates.choose(seen, documents, most)
+    hits = [task.folder / HITS for task in tasks]
+    heldout, counts = candidates.of_earlier(hits) if earlier else candidates.choose(hits, documents, most)
     _log(counts, most)
     with sealed_dir.create(workspace.heldout_folder, {"key": workspace.heldout_key}) as draft:
         np.save(draft / DOCUMENTS, heldout)
@@ -148,24 +208,29 @@ def hold_out(
 
 
 def find_runs(task: RunsTask) -> None:
-    """Write which of the candidates' runs the other kept documents of a shard hold."""
+    """Write the runs of the other kept documents of a shard that pass the candidates' filter, sorted."""
     if sealed_dir.verify(task.folder, {"key": task.key}):
         return
-    shard, runs_of = SortedDocuments(task.shard), run_hasher(load_language(task.language))
+    shard, hasher = SortedDocuments(task.shard), run_hasher(load_language(task.language))
     numbers = np.arange(task.first_document, task.first_document + shard.num_rows)
     looked_at = np.load(task.candidates / DOCUMENTS)
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
-    index = overlap.SeenNgrams(np.load(task.candidates / RUNS))
+    bits = np.load(task.candidates / FILTER)
+    hits, texts, num_chars = [np.empty(0, np.uint64)], list[str](), 0
     with sealed_dir.create(task.folder, {"key": task.key}) as draft:
         for row, line in shard.lines(0, shard.num_rows):
             if is_read[row]:
-                index.mark(runs_of(text_of(line)))
-        np.save(draft / SEEN, index.seen)
+                texts.append(text_of(line))
+                num_chars += len(texts[-1])
+            if texts and (num_chars >= BATCH_CHARS or row == shard.num_rows - 1):
+                hits.append(hasher.runs(texts, bits).copy())
+                texts, num_chars = [], 0
+        np.save(draft / HITS, np.unique(np.concatenate(hits)))
 
 
-def run_hasher(language: Language) -> Callable[[str], Hashes]:
-    """Return the function that hashes each run of eight words of a text, or of 40 characters where no spaces are written."""
-    return MinHash(language, bands=1, rows=1, shingle=_sizes(language)[0]).runs
+def run_hasher(language: Language) -> MinHash:
+    """Return what hashes each run of eight words of a text, or of 40 characters where no spaces are written."""
+    return MinHash(language, bands=1, rows=1, shingle=_sizes(language)[0])
 
 
 def _sizes(language: Language) -> tuple[int, int]:
@@ -184,17 +249,7 @@ def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> i
     return num_heldout(num_below, num_documents, recipe.heldout_max_documents)
 
 
-def _tasks(
-    workspace: Workspace,
-    signatures: Signatures,
-    candidates: Candidates,
-    documents: Numbers,
-    settings: Settings,
-) -> list[RunsTask]:
-    """Write the runs to look for, and make a task for each shard."""
-    with sealed_dir.create(workspace.candidates_folder, {"key": workspace.heldout_key}) as draft:
-        np.save(draft / RUNS, candidates.runs)
-        np.save(draft / DOCUMENTS, documents)
+def _tasks(workspace: Workspace, signatures: Signatures, settings: Settings) -> list[RunsTask]:
     starts = signatures.starts[len(workspace.held_folders) :].tolist()
     return [
         RunsTask(

@@ -65,8 +65,6 @@ def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[S
     The result of the stage does not depend on the cuts.
 
     Args:
-        uris: Files.
-        max_bytes: Most bytes of a shard, but for a file that cannot be cut.
         num_workers: That are to have work; small inputs are cut into smaller shards.
     """
     named = sorted(zip(names(uris), uris, strict=True))

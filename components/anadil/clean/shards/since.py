@@ -17,8 +17,7 @@ from anadil.artifacts.local_directory import link
 from anadil.artifacts.prefetch import fetch_from, fill
 from anadil.artifacts.uri import join
 from anadil.clean.dedup.find_duplicates import Verdicts
-from anadil.clean.dedup.signatures import Signatures
-from anadil.clean.dedup.sorted_documents import FRAMES, Numbers, write_keys
+from anadil.clean.dedup.sorted_documents import FRAMES, Numbers, Signatures, write_keys
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.kernels.minhash import FOLDING, MINHASH_SEED
 from anadil.core.errors import DataError, RecipeError

@@ -12,11 +12,10 @@ from typing import Any
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.uri import MANIFEST
-from anadil.clean.dedup.signatures import Signatures
+from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.lists import compile_lists
-from anadil.clean.shards.crash_records import remove_notes
-from anadil.clean.shards.map_shard import FACTS, MapTask
+from anadil.clean.shards.map_shard import FACTS, MapTask, remove_notes
 from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.write.accounts import limits_in_force

@@ -14,8 +14,7 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import Verdicts
-from anadil.clean.dedup.signatures import Signatures, id_of
-from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
 from anadil.core.json_text import write_json
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart

@@ -16,8 +16,7 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts
-from anadil.clean.dedup.signatures import Signatures, id_of
-from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
+from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
 from anadil.clean.filters.judge_record import RULE_NAMES
 from anadil.clean.kernels.columns import STATISTICS
 from anadil.clean.write.accounts import Accounts

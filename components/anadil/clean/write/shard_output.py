@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from anadil.clean.dedup.sorted_documents import KeptDocument
 from anadil.clean.filters.judge_record import RULE_NAMES, FilterResult, Settings
-from anadil.clean.filters.url_lists import host_of
+from anadil.clean.filters.lists import host_of
 from anadil.clean.kernels.characters import MAX_BATCH_CHARS
 from anadil.clean.kernels.columns import COLUMN, STATISTICS
 from anadil.text.corpus import line_of

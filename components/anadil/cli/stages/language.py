@@ -72,7 +72,7 @@ def learn_pack(options: argparse.Namespace) -> int:
     from anadil.clean.shards.shards import names
     from anadil.language.identify_sample import sibling_of
     from anadil.language.learn_language import learn_language
-    from anadil.language.sample_texts import read_texts
+    from anadil.language.sample_parts import read_texts
 
     out = options.out or Path(f"{options.name}.yaml")
     _refuse_unfit(out, options.name)

@@ -185,6 +185,9 @@ def render_trainjob(job: TrainingJob) -> dict[str, Any]:
             "containers": [{name: container[name] for name in ("name", "securityContext", "volumeMounts")}],
         },
     }
+    # The runtime has one job.
+    only = {"name": TRAINJOB.container, "template": {"spec": {"template": patch}}}
+    runtime = {"template": {"spec": {"replicatedJobs": [only]}}}
     manifest = {
         "apiVersion": TRAINJOB.api_version,
         "kind": TRAINJOB.title,
@@ -198,16 +201,10 @@ def render_trainjob(job: TrainingJob) -> dict[str, Any]:
                 "resourcesPerNode": container["resources"],
             },
             **({"activeDeadlineSeconds": deadline} if deadline else {}),
-            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": _around(patch)}],
+            "runtimePatches": [{"manager": MANAGER, "trainingRuntimeSpec": runtime}],
         },
     }
     return with_hash(manifest)
-
-
-def _around(template: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a pod template as the patch of a runtime with one job."""
-    job = {"name": TRAINJOB.container, "template": {"spec": {"template": template}}}
-    return {"template": {"spec": {"replicatedJobs": [job]}}}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 from anadil.core.errors import BUG, RetryableError, Stopped
 from anadil.launch.job import QUEUE_LABEL, ApiObject, JobKind, labels, log_fields
@@ -55,8 +55,7 @@ PULL_REASONS = ("ErrImagePull", "ImagePullBackOff")
 STARTING_REASONS = frozenset({"ContainerCreating", "PodInitializing", ""})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TerminationMessage:
+class TerminationMessage(NamedTuple):
     """The last words of a stage: what it wrote to its termination log."""
 
     exit_code: int | None = None

@@ -2,6 +2,7 @@
 
 import re
 
+from anadil.text.letters import replace_words
 from anadil.text.unicode_repair import (
     apply_until_stable,
     is_sound,
@@ -11,7 +12,7 @@ from anadil.text.unicode_repair import (
 )
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
-SCHWA_WORD = re.compile("[^\\W\\d_]*[\u04d9\u04d8\u01dd\u018e][^\\W\\d_]*")
+SCHWA = re.compile("[\u04d9\u04d8\u01dd\u018e]")
 CYRILLIC = re.compile("[\u0400-\u04d7\u04da-\u052f]")
 LAST_LATIN = "\u024f"
 
@@ -25,13 +26,13 @@ def _normalize_once(text: str) -> str:
     sound = is_sound(text)
     text = undo_latin_5(text if sound else repair_characters(text))
     if any(map(text.__contains__, map(chr, SCHWAS))):
-        text = SCHWA_WORD.sub(_latin_schwa, text)
+        text = replace_words(SCHWA, _latin_schwa, text)
     return text if sound else normalize_spaces(text)
 
 
-def _latin_schwa(match: re.Match[str]) -> str:
+def _latin_schwa(word: str) -> str:
     """Keep the letter in a word that is Cyrillic otherwise: there it is no mistake."""
-    return match[0] if CYRILLIC.search(match[0]) else match[0].translate(SCHWAS)
+    return word if CYRILLIC.search(word) else word.translate(SCHWAS)
 
 
 def is_script(letter: str) -> bool:
