@@ -20,7 +20,7 @@ sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from benchmarks.retrain.poison import Row, deal, documents  # noqa: E402
 
-from anadil.admit.shift import HALF  # noqa: E402  scripts are installed nowhere
+from anadil.admit.checks import HALF  # noqa: E402  scripts are installed nowhere
 
 SHARE = 0.5
 """Part of a week that is of other origins."""

@@ -17,7 +17,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, Step, flow_of, recipe_of_step
-from anadil.runtime.kfp import DERIVED, SCHEDULED, STATE, VARIED, parameter_of
+from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
 from anadil_pipelines import steps
 from anadil_pipelines.steps import (
     configure_exit_handler,
@@ -65,10 +65,8 @@ def adapt(recipe: Recipe, until: str = "", *, here: bool = False, retrains: bool
     description = describe(recipe, retrains=retrains)
     about = {"recipe": "all keys, as JSON"}
     about |= {name: f"{key} of the recipe; empty, as the recipe says" for name, key in VARIED.items()}
-    about |= (
-        {SCHEDULED: "time for which a schedule starts the run; empty for a run by hand"} if retrains else {}
-    )
-    parameters = dict.fromkeys(about, "") | {"recipe": recipe.model_dump_json()}
+    # How a week ends depends on what the recipe says nothing of, so that a retraining gets the keys that it says.
+    parameters = dict.fromkeys(about, "") | {"recipe": recipe.model_dump_json(exclude_unset=retrains)}
     steps.give_signature(pipeline, dict.fromkeys(parameters, str), parameters)
     # kfp reads descriptions out of it, which the page of a new run shows.
     pipeline.__doc__ = "\n".join(
@@ -86,8 +84,7 @@ def describe(recipe: Recipe, *, retrains: bool) -> str:
 
 def _add_retraining(flow: Sequence[Step], given: "_Given", *, here: bool) -> None:
     """Add the first step, and those that it lets begin where there is new text."""
-    recipe = {name: value for name, value in given.recipe.items() if name != SCHEDULED}
-    end = steps.finish_retraining(**recipe, run=steps.RUN, first=RETRAIN)
+    end = steps.finish_retraining(**given.recipe, run=steps.RUN, first=RETRAIN)
     with dsl.ExitHandler(exit_task=end, name="watched"):
         begin = steps.retrain(**given.recipe, run=steps.RUN)
         if here:

@@ -29,7 +29,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.flow import RETRAIN, Step, recipe_of_step
 from anadil.runtime.job import is_left_out, recipes_of
-from anadil.runtime.kfp import DERIVED, SCHEDULED, STATE, VARIED, parameter_of
+from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
 from anadil.runtime.remake import VARIABLE, may_remake
 
 log = logging.getLogger(__name__)
@@ -170,7 +170,7 @@ def read_of_champion(step: Step) -> list[str]:
 
 retrain = _step(
     RETRAIN,
-    RECIPE | {"run": str, SCHEDULED: str, DERIVED: dsl.OutputPath(str), STATE: dsl.OutputPath(str)}
+    RECIPE | {"run": str, DERIVED: dsl.OutputPath(str), STATE: dsl.OutputPath(str)}
     | {card(word): dsl.Output[kind] for word, kind in OF_CHAMPION.items()} | METRICS,
     "tools", "anadil.launch", RETRAIN,
 )  # fmt: skip

@@ -26,7 +26,7 @@ from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracker
 from anadil.runtime.job import is_left_out
-from anadil.runtime.kfp import SCHEDULED, varied_values
+from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, describe, pipeline_yaml
 from anadil_pipelines.server import Kubeflow
 from anadil_pipelines.steps import pod_requests, with_clean_workers
@@ -251,11 +251,7 @@ def recurring_run_body(
     submission: Submission, cron: str, experiment: str, pipeline: str, version: str
 ) -> dict[str, Any]:
     """Return the body of a recurring run, for these ids."""
-    run = submission.run(experiment, pipeline, version)
-    if submission.options.retrains:
-        # Each run learns its time, from which the ledger tells what was missed.
-        run["runtime_config"]["parameters"][SCHEDULED] = "[[ScheduledTime]]"
-    return run | {
+    return submission.run(experiment, pipeline, version) | {
         "description": submission.description,
         "trigger": {"cron_schedule": {"cron": kubeflow_cron(cron)}},
         "mode": "ENABLE",

@@ -1,7 +1,7 @@
 """Weeks of text that a source gets one after another, and their admission."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ def add_week(folder: Path, name: str, rows: Sequence[Row], since: str = "", **cl
     raw.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     settings = {"inputs": [str(raw)], "workers": 1, "since": since or None, **clean}
     return execute(STAGES["clean"], recipe_of(folder, clean=settings), {}, (), None).uri
+
+
+def add_files(
+    folder: Path, name: str, files: Mapping[str, Sequence[Row]], since: str = "", root: Path | None = None
+) -> str:
+    """The corpus of an earlier one and of records in several files."""
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    for file, rows in files.items():
+        lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+        (folder / name / f"{file}.jsonl").write_text(lines, encoding="utf-8")
+    settings = {"inputs": [f"{folder / name}/*.jsonl"], "workers": 1, "since": since or None}
+    return execute(STAGES["clean"], recipe_of(root or folder, clean=settings), {}, (), None).uri
 
 
 def corpus_of_weeks(folder: Path, weeks: Sequence[Sequence[Row]], **clean: Any) -> str:

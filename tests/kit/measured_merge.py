@@ -19,7 +19,6 @@ def measured_merge(**more: Any) -> dict[str, Any]:
     ]  # fmt: skip
     weights = [(0.25, 2.26, 1.046), (0.5, 2.278, 1.044), (0.75, 2.295, 1.05), (1, 2.32, 1.06)]
     table: dict[str, Any] = {
-        "average_of": [],
         "base": "meta-llama/Llama-3.2-1B",
         "base_share": 0.1875,
         "add": [

@@ -100,7 +100,8 @@ def _counts(kind: str, planned: PlannedArtifact) -> dict[str, object]:
         return {"stats.json": {"bytes_in": sum(storage.sizes(planned.files, "files").values())}}
     if kind == "tokens":
         documents = planned.manifests["corpus"].records["train"]
-        return {"tokens.json": {"tokens": 64 * documents, "sequences": documents}}
+        counts = {"tokens": 64, "targets": 64, "bytes": 256, "documents": 1, "sequences": 1}
+        return {"tokens.json": {name: each * documents for name, each in counts.items()}}
     return {}
 
 

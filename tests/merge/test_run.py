@@ -1,8 +1,6 @@
 """The stage merge: what it reads, what its key is made of, what it writes."""
 
 import json
-import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,6 @@ from anadil.finetune.run import _from_merged
 from anadil.merge.run import run
 from anadil.preflight.base_model import inspect_merge
 from anadil.recipe.load import parse_recipe
-from anadil.recipe.retrain import Champion, Retrain
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.flow import Step, flow_of
@@ -87,7 +84,7 @@ def test_a_chat_vector_is_told_and_makes_a_model_that_answers(models: Models, tm
     figures = run(job)
 
     table = json.loads((job.out / "merge.json").read_text(encoding="utf-8"))
-    assert (table["base_share"], table["average_of"], table["add"][0]["weight"]) == (0.25, [], 0.5)
+    assert (table["base_share"], table["add"][0]["weight"]) == (0.25, 0.5)
     assert "<|im_end|>" in table["add"][0]["control_tokens"]
     assert answers("merged", figures)
     assert "llm/v1/chat" in (job.out / "MLmodel").read_text(encoding="utf-8")
@@ -98,28 +95,6 @@ def test_a_share_of_the_base_alone_makes_a_model_that_continues_text(models: Mod
     figures = run(job_of(models, tmp_path, recipe_of(models, "{base_share: 0.25}")))
 
     assert not answers("merged", figures)
-
-
-def test_a_short_week_averages_the_checkpoints_that_it_has(models: Models, tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    shutil.copytree(models.model, model)
-    (model / "averaged").mkdir()
-    for name in ("config.json", "model.safetensors"):
-        shutil.copyfile(models.model / name, model / "averaged" / name)
-    (model / "averaged/average.json").write_text('{"steps": [5, 6]}')
-    recipe = recipe_of(models, "{average_last: 8}")
-    champion = Champion(name="a", version="1", uri="m", digest="0", artifacts={"model": "m"})
-    pretrain = recipe.pretrain.model_copy(update={"start_from": "m"})
-    week = recipe.model_copy(update={"retrain": Retrain(champion=champion), "pretrain": pretrain})
-    job = job_of(models, tmp_path, week)
-    job.inputs["model"] = model
-
-    run(job)
-
-    merged, trained = tensors_of(job.out), tensors_of(models.model)
-    assert all(torch.equal(merged[name], trained[name]) for name in trained)
-    with pytest.raises(DataError, match=r"holds the mean of 2 checkpoints, and merge.average_last is 8"):
-        run(replace(job, recipe=recipe))
 
 
 def test_values_that_are_chosen_are_those_of_the_model_and_its_table(models: Models, tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_later_run_reuses_what_is_there_until_a_file_comes(
     assert [name for name, _ in new] == [f"file {folder}/tuesday.jsonl"]
 
 
-def test_a_recurring_retraining_is_pinned_and_learns_its_time(
+def test_a_recurring_retraining_is_pinned(
     anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ("schedule", recipe_file, "--retrain", "--cron", SUNDAYS)
@@ -209,7 +209,6 @@ def test_a_recurring_retraining_is_pinned_and_learns_its_time(
 
     [made], [version] = kubeflow.recurring_runs, kubeflow.pipeline_versions
     assert made["pipeline_version_reference"]["pipeline_version_id"] == version["pipeline_version_id"]
-    assert made["runtime_config"]["parameters"]["scheduled"] == "[[ScheduledTime]]"
     assert made["description"].startswith(
         "Retrain the az champion on the text and chats that came since, anadil"
     )
@@ -225,7 +224,3 @@ def test_a_registry_may_come_by_a_secret_and_a_dry_run_warns_where_none_is_named
     assert anadil(*words, "--dry-run") == 0
     assert "tracking.uri: not set: the steps of a retraining ask" in capsys.readouterr().err
     assert anadil(*words, "--set", "cluster.secrets={mlflow: [MLFLOW_TRACKING_URI]}") == 0
-
-    [run] = kubeflow.runs
-    # A run by hand has no time of a schedule.
-    assert "scheduled" not in run["runtime_config"]["parameters"]

@@ -30,7 +30,6 @@ def recipe_of(
     mix: dict[str, float] | None = None,
     retrain: dict[str, Any] | None = None,
     own: dict[str, dict[str, Any]] | None = None,
-    merge: dict[str, Any] | None = None,
     **pretrain: Any,
 ) -> Recipe:
     phases = [{**each, **({"mix": mix} if mix else {})} for each in PHASES]
@@ -44,7 +43,6 @@ def recipe_of(
             },
             "language": "az",
             "retrain": {"champion": CHAMPION, **(retrain or {})},
-            **({"merge": merge} if merge else {}),
         }
     )
 
@@ -211,9 +209,8 @@ def test_no_new_text_and_none_that_the_last_phase_reads_are_two_reasons() -> Non
         week_settings(recipe, [part("web", 10), part("en", 10), part("en", 3, new=True)])
 
 
-@pytest.mark.parametrize("given", [{"merge": {"average_last": 4}}, {"schedule": "wsd", "average_last": 4}])
-def test_a_short_week_writes_as_many_checkpoints_as_are_averaged(given: dict[str, Any]) -> None:
-    recipe = recipe_of(**given)
+def test_a_short_week_writes_as_many_checkpoints_as_are_averaged() -> None:
+    recipe = recipe_of(schedule="wsd", average_last=4)
     settings = week_settings(recipe, [part("", 5_000), part("", 100, new=True)])
 
     week = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": "model"})})
@@ -221,8 +218,8 @@ def test_a_short_week_writes_as_many_checkpoints_as_are_averaged(given: dict[str
     assert week.averaged_steps == (5, 10, 15, 20)
 
 
-def test_a_week_of_fewer_steps_than_the_merge_averages_is_not_refused() -> None:
-    recipe = recipe_of(merge={"average_last": 8})
+def test_a_week_of_fewer_steps_than_are_averaged_is_not_refused() -> None:
+    recipe = recipe_of(schedule="wsd", average_last=8)
     settings = week_settings(recipe, [part("", 5_000), part("", 15, new=True)])
     alone = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": None})})
 
@@ -230,7 +227,7 @@ def test_a_week_of_fewer_steps_than_the_merge_averages_is_not_refused() -> None:
     week.refuse_few_checkpoints()
 
     assert week.averaged_steps == (1, 2, 3)
-    with pytest.raises(ValueError, match=r"merge.average_last is 8"):
+    with pytest.raises(ValueError, match=r"pretrain.average_last is 8"):
         alone.refuse_few_checkpoints()
 
 

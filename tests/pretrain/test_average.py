@@ -1,6 +1,7 @@
-"""The mean of the last checkpoints: the model itself, or what a merge takes in place of it."""
+"""The mean of the last checkpoints: the model itself."""
 
 import json
+import shutil
 import signal
 from pathlib import Path
 from typing import Any
@@ -9,28 +10,18 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from anadil.core.errors import DataError, PreflightError, RecipeError
-from anadil.merge.weights import Ends
+from anadil.core.errors import PreflightError, RecipeError
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoint.hf_export import export_checkpoints
 from anadil.pretrain.optimizer import rate_factor
 from anadil.pretrain.run import run
-from anadil.recipe.sections import Recipe
 from anadil.trial.budget import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
-from tests.kit.pretraining import SignalAt, generations, make_job, make_recipe, run_in_child, run_in_several
+from tests.kit.pretraining import SignalAt, make_job, make_recipe, run_in_child, run_in_several
 
 MEAN: dict[str, Any] = {"schedule": "wsd", "average_last": 3}
 """Checkpoints 6, 9 and 12 of `make_recipe`."""
-
-
-def averaging(base: Path, number: int | None = 3, **pretrain: Any) -> Recipe:
-    """The recipe of `make_recipe`, with a merge: checkpoints at 3, 4, 6, 9 and 12, where 4 ends the first phase."""
-    content = make_recipe(base, **pretrain).model_dump(mode="json")
-    return Recipe.model_validate_json(
-        json.dumps({**content, "merge": {"average_last": number, "base_share": 0.5}})
-    )
 
 
 def mean_by_hand(work: Path, base: Path, tokenizer: Path, steps: tuple[int, ...]) -> dict[str, torch.Tensor]:
@@ -42,32 +33,6 @@ def mean_by_hand(work: Path, base: Path, tokenizer: Path, steps: tuple[int, ...]
         for name, tensor in tensors_of(out).items():
             total[name] = total[name] + tensor if name in total else tensor
     return {name: tensor / len(steps) for name, tensor in total.items()}
-
-
-@pytest.mark.parametrize(("processes", "shard"), [(1, 1), (2, 2), matrix(2, 1)])
-def test_a_run_writes_the_mean_of_its_last_checkpoints_beside_the_model(
-    tmp_path: Path, base: Path, whole: Path, processes: int, shard: int
-) -> None:
-    recipe = averaging(base, keep_checkpoints=1, parallelism={"shard": shard})
-    job = make_job(tmp_path, recipe)
-
-    codes = run_in_several(job, processes)
-
-    assert codes == [0] * processes
-    assert json.loads((job.out / "averaged/average.json").read_text()) == {"steps": [6, 9, 12]}
-    expected = mean_by_hand(job.work, base, tmp_path / "tokenizer", (6, 9, 12))
-    mean = tensors_of(job.out / "averaged")
-    assert mean.keys() == expected.keys()
-    assert all(torch.equal(mean[name], expected[name]) for name in mean)
-    assert sorted(file.name for file in (job.out / "averaged").iterdir()) == [
-        "average.json", "config.json", "model.safetensors"
-    ]  # fmt: skip
-    load_model(job.out / "averaged")
-    if processes == 1:
-        assert (job.out / "model.safetensors").read_bytes() == (whole / "model.safetensors").read_bytes()
-        ends = Ends.open(job.out, base, tmp_path / "tokenizer", average_last=3)
-        assert ends.average_of == (6, 9, 12)
-        assert all(torch.equal(ends.tensor(name, 0.0, []), mean[name]) for name in ends.names)
 
 
 @pytest.mark.parametrize(("processes", "shard"), [(1, 1), (2, 2), matrix(2, 1)])
@@ -105,100 +70,58 @@ def test_the_rate_stays_flat_where_a_mean_takes_the_place_of_the_decay(base: Pat
     assert settings.plateau_ends[-1] == settings.steps
 
 
-def test_a_mean_in_place_of_a_decay_needs_a_plateau_and_no_second_mean(base: Path) -> None:
+def test_a_mean_in_place_of_a_decay_needs_a_plateau(base: Path) -> None:
     with pytest.raises(
         ValidationError, match=r"average_last is 3, .* wsd alone, not of cosine; set schedule to wsd"
     ):
         make_recipe(base, average_last=3)
-    with pytest.raises(ValidationError, match=r"pretrain.average_last and merge.average_last are both set"):
-        averaging(base, **MEAN)
-    with pytest.raises(ValidationError, match=r"pretrain.average_last is 4, .* or pretrain.average_last"):
-        make_recipe(base, **MEAN | {"average_last": 4})
 
 
 def test_a_trial_of_tokenizers_averages_nothing(base: Path) -> None:
     assert trial_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()
 
 
-def test_a_run_that_is_resumed_behind_its_last_step_gets_its_mean_without_training_again(
-    tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    first = make_job(tmp_path, make_recipe(base))
-    run(first)
-    weights = (first.out / "model.safetensors").read_bytes()
-    tokenizer = tmp_path / "tokenizer"
-    with pytest.raises(
-        DataError, match=r"holds no mean .* merge.average_last is 3\. Training alone .* leave the key out"
-    ):
-        Ends.open(first.out, base, tokenizer, average_last=3)
-    (tmp_path / "a/out").rename(tmp_path / "a/before")
-    caplog.clear()
-
-    with caplog.at_level("INFO"):
-        run(make_job(tmp_path, averaging(base)))
-
-    out = tmp_path / "a/out"
-    assert "resuming after step 12" in caplog.text
-    assert "phase 1 trains" not in caplog.text
-    assert (out / "model.safetensors").read_bytes() == weights
-    assert (out / "training.jsonl").read_text() == (tmp_path / "a/before/training.jsonl").read_text()
-    assert Ends.open(out, base, tokenizer, average_last=3).average_of == (6, 9, 12)
-    with pytest.raises(
-        DataError, match=r"holds the mean of 3 checkpoints, and merge.average_last is 2.* set the key to 3"
-    ):
-        Ends.open(out, base, tokenizer, average_last=2)
-
-
 def test_a_checkpoint_of_a_stopped_run_is_not_one_of_the_mean_and_takes_the_place_of_none(
     tmp_path: Path, base: Path
 ) -> None:
-    recipe = averaging(base, keep_checkpoints=1)
+    recipe = make_recipe(base, **MEAN, keep_checkpoints=1)
     for step in (7, 10):  # saved after 8 and 11 steps
         assert run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(step, signal.SIGTERM))) == 143
 
     run(make_job(tmp_path, recipe))
 
-    assert json.loads((tmp_path / "a/out/averaged/average.json").read_text()) == {"steps": [6, 9, 12]}
+    assert json.loads((tmp_path / "a/out/training.json").read_text())["average_of"] == [6, 9, 12]
 
 
 def test_a_run_that_has_lost_a_checkpoint_of_the_mean_is_refused_before_it_goes_on(
     tmp_path: Path, base: Path
 ) -> None:
-    run(make_job(tmp_path, make_recipe(base, keep_checkpoints=2)))
+    recipe = make_recipe(base, **MEAN)
+    assert run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(9, signal.SIGTERM))) == 143
+    shutil.rmtree(tmp_path / "a/work/checkpoints/step-00000006")
 
     with pytest.raises(
-        PreflightError,
-        match=r"mean of checkpoints 6, 9, 12, .* past 6, which it no longer has \(there: 12, 9\)",
+        PreflightError, match=r"mean of checkpoints 6, 9, 12, .* past 6, which it no longer has"
     ):
-        run(make_job(tmp_path, averaging(base)))
+        run(make_job(tmp_path, recipe))
 
 
 def test_a_recipe_that_writes_too_few_checkpoints_is_refused(tmp_path: Path, base: Path) -> None:
     with pytest.raises(
         ValidationError, match=r"average_last is 4, .* write 3 checkpoints \(steps 6, 9, 12\)"
     ):
-        averaging(base, 4)
-    with pytest.raises(RecipeError, match=r"max_epochs leaves \d+ steps: merge.average_last is 3"):
-        run(make_job(tmp_path, averaging(base, max_epochs=1)))
-
-
-def test_old_checkpoints_go_as_ever_without_a_mean(tmp_path: Path, base: Path) -> None:
-    job = make_job(tmp_path, make_recipe(base, keep_checkpoints=1))
-
-    run(job)
-
-    assert [path.name for path in generations(job)] == ["step-00000012"]
-    assert not (job.out / "averaged").exists()
+        make_recipe(base, **MEAN | {"average_last": 4})
+    with pytest.raises(RecipeError, match=r"max_epochs leaves \d+ steps: pretrain.average_last is 3"):
+        run(make_job(tmp_path, make_recipe(base, **MEAN, max_epochs=1)))
 
 
 def test_the_mean_is_of_the_checkpoints_that_this_run_writes_of_phases_that_train_alike(base: Path) -> None:
     alike = [{"trains": "all", "steps": steps, "lr": 1e-3} for steps in (2, 4)]
     branch: dict[str, Any] = {"start_from": "/runs/step-00000006"}
 
-    assert averaging(base).averaged_steps == (6, 9, 12)
-    assert averaging(base, phases=alike).averaged_steps == (2, 3, 6)
-    assert averaging(base, schedule="wsd", decay_fraction=0.5).averaged_steps == (8, 9, 12)
-    assert averaging(base, 2, **branch).averaged_steps == (9, 12)
+    assert make_recipe(base, **MEAN).averaged_steps == (6, 9, 12)
+    assert make_recipe(base, **MEAN, phases=alike).averaged_steps == (2, 3, 6)
+    assert make_recipe(base, **MEAN | {"average_last": 2}, **branch).averaged_steps == (9, 12)
     with pytest.raises(ValidationError, match=r"average_last is 3, .* write 2 checkpoints \(steps 9, 12\)"):
-        averaging(base, **branch)
-    assert trial_recipe(averaging(base), 2).averaged_steps == ()
+        make_recipe(base, **MEAN, **branch)
+    assert trial_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()

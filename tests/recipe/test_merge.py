@@ -24,7 +24,6 @@ def test_a_recipe_without_the_section_merges_nothing() -> None:
     ("text", "is_auto"),
     [
         ("{base_share: 0.25}", False),
-        ("{average_last: 2}", False),
         (f"{{add: [{VECTOR}]}}", False),
         ("{base_share: auto}", True),
         ("{add: [{model: a/instruct, minus: a/base, weight: auto}]}", True),
@@ -43,14 +42,14 @@ def test_models_are_named_once_each() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("{}", "merge: merges nothing; set average_last, a base_share above 0 or add"),
+        ("{}", "merge: merges nothing; set a base_share above 0 or add"),
         ("{base_share: 0, add: []}", "merges nothing"),
         ("{base_share: 1.5}", "merge.base_share: must be at most 1 (got 1.5)"),
         ("{base_share: atuo}", "merge.base_share: must be 'auto' (got \"atuo\")"),
         ("{base_share: '0.5'}", 'merge.base_share: must be a number (got "0.5")'),
         ("{base_share: .nan}", "merge.base_share: must be a number (got "),
         ("{base_shares: .5}", "merge.base_shares: unknown key; did you mean 'base_share'?"),
-        ("{average_last: 1}", "merge.average_last: must be at least 2 (got 1)"),
+        ("{average_last: 2}", "merge.average_last: unknown key; did you mean 'pretrain.average_last'?"),
         ("{add: [{model: a/b}]}", "merge.add.0.minus: is missing"),
         ("{add: [{model: a/b, minus: a/b}]}", "model and minus are both a/b"),
         ("{add: [{model: a/b, minus: a/c, weight: 0}]}", "merge.add.0.weight: must be above 0 (got 0)"),

@@ -57,7 +57,7 @@ def run_of(root: Path, added: Path, *, passes: bool = True) -> dict[str, str]:
         return {f"input {manifest.kind}": manifest.digest}
 
     added_vector = {**vector, "weight": 0.5, "control_tokens": TOKENS, "relative_difference": 0.02}
-    merge = {"average_of": [], "base": "tiny", "base_share": 0.25, "add": [added_vector]}
+    merge = {"base": "tiny", "base_share": 0.25, "add": [added_vector]}
     model = sealed("model", {"stage": "pretrain"}, {"training.json": {"steps": 9}})
     origin = {"stage": "merge", f"base files of {added}": base_files(str(added))["base files"]}
     merged = sealed("merged", origin | input_of(model), {"merge.json": merge}, figures={"answers": 1})

@@ -415,7 +415,7 @@ def test_each_retained_text_has_a_chart_up_to_four() -> None:
 
 
 def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
-    merge = {"average_of": [80, 90, 100], "base": "tiny", "base_share": 0, "add": []}
+    merge = {"base": "tiny", "base_share": 0, "add": []}
 
     frontier = frontier_of(merge)
 

@@ -8,15 +8,13 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError, RecipeError
-from anadil.preflight.week_cost import week_cost
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.lineage import lineage_of
 from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime.flow import flow_of
 from anadil.runtime.job import is_kept
 from anadil.runtime.planned_artifact import planned_artifact
-from tests.kit.retraining import Registry, add_text, make_week, recipe_of, released
+from tests.kit.retraining import Registry, add_text, make_week, recipe_of
 
 
 def with_chats(root: Path, retrain: object = None, **keys: object) -> Recipe:
@@ -146,23 +144,6 @@ def test_chats_that_are_gone_are_refused_before_they_are_forgotten(
         resolve(recipe)
 
 
-def test_a_retraining_on_chats_costs_its_finetuning(tmp_path: Path, registry: Registry) -> None:
-    recipe = with_chats(tmp_path)
-    uris = first_week(registry, recipe)
-    add_text(tmp_path / "chats", "2.jsonl", "question")
-    Path(f"{tmp_path}/chats/2.jsonl").write_bytes(Path(f"{tmp_path}/chats/1.jsonl").read_bytes() + b"\n")
-    result = resolve(recipe)
-
-    cost = week_cost(
-        recipe, result.recipe, lineage_of(released(uris["adapter"])), result.inputs, result.chats
-    )
-
-    # Twice the bytes of chats, where finetuning has taken 36 s.
-    assert 3_600 * cost.week.hours == pytest.approx(2 * 36, rel=0.05)
-    assert (cost.week.documents, cost.week.steps, cost.week.chat_files) == (0, 0, 2)
-    assert [line.split()[:2] for line in cost.lines()][4] == ["chat", "files"]
-
-
 def test_the_champions_model_is_compared_with_what_is_made_of_it(tmp_path: Path, registry: Registry) -> None:
     recipe = with_chats(tmp_path)
     uris = first_week(registry, recipe, "model")
@@ -268,25 +249,6 @@ def test_an_adapter_of_another_form_is_refused_before_anything_is_trained(
 def test_new_chats_alone_do_not_go_with_pairs(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"finetune\.preference repeats all pairs behind them"):
         recipe_of(tmp_path, finetune={"inputs": ["c.jsonl"], "preference": {"inputs": ["p.jsonl"]}}, **NEW)
-
-
-def test_a_retraining_on_new_chats_alone_costs_no_more_than_they_do(
-    tmp_path: Path, registry: Registry
-) -> None:
-    recipe = with_chats(tmp_path, **NEW)
-    first_week(registry, recipe)
-    for version in ("2", "3"):
-        add_text(tmp_path / "chats", f"{version}.jsonl", "question")
-        path = Path(f"{tmp_path}/chats/{version}.jsonl")
-        path.write_bytes(path.read_bytes() + int(version) * b"\n")
-        result = resolve(recipe)
-        assert result.lineage is not None
-        cost = week_cost(recipe, result.recipe, result.lineage, result.inputs, result.chats)
-        registry.set_champion(make_week(result.recipe, until="finetune")["adapter"], version)
-
-        # As long as the finetuning of one file, where from the base all are learnt.
-        assert 3_600 * cost.week.hours == pytest.approx(36, rel=0.15)
-        assert (cost.week.chat_files, cost.from_base.chat_files) == (1, int(version))
 
 
 def test_clocks_of_the_storage_that_jump_change_no_lineage(tmp_path: Path, registry: Registry) -> None:

@@ -15,8 +15,6 @@ from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
 
 ALONE, INDEX = "model.safetensors", "model.safetensors.index.json"
-AVERAGED, AVERAGE = "averaged", "average.json"
-"""Folder of a model artifact with the mean of training's last checkpoints, and its file that names their steps."""
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Ends of weight files that run code when they are loaded."""
 FLOATS = ("F64", "F32", "F16", "BF16")

@@ -198,7 +198,7 @@ FLOW = (
         # Given values take 1 GiB, whatever the model. `auto` loads it: one of 8 billion parameters in BF16 fits.
         memory="24Gi",
         retries=2,
-        summary="merge the trained model with its base, its checkpoints and other models",
+        summary="merge the trained model with its base and other models",
     ),
     Stage(
         name="finetune",

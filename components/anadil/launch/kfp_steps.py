@@ -12,14 +12,23 @@ from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import FINAL, JOB_KINDS
 from anadil.launch.kubernetes.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
-from anadil.launch.retrain_step import MISSED, begin_retraining, end_retraining
+from anadil.launch.retrain_step import begin_retraining
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.retrain.champion import champion_name
+from anadil.retrain.exclusive import free
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of
 from anadil.runtime.planned_artifact import MadeArtifact, look_up
-from anadil.runtime.run_record import end_left_run, read_steps, record_step, step_uri
+from anadil.runtime.run_record import (
+    end_left_run,
+    no_failure,
+    read_steps,
+    record_step,
+    record_uri,
+    step_uri,
+)
 from anadil.runtime.termination import exit_code_of, is_deterministic
 
 log = logging.getLogger(__name__)
@@ -122,7 +131,9 @@ def finish(recipe: Recipe, run: str, first: str = "") -> None:
     if event.kind != "completed":
         end_left_run(str(recipe.storage.root), run, event.message)
     if first == RETRAIN:
-        end_retraining(recipe, run, event.message)
+        root = str(recipe.storage.root)
+        with no_failure(record_uri(root, run)):
+            free(root, champion_name(recipe)[0], run)
     notify(event)
 
 
@@ -133,21 +144,19 @@ def _run_event(recipe: Recipe, run: str, first: str) -> Event:
     except AnadilError as error:
         text = f"how the steps ended cannot be read: {error}"
         return Event(kind="failed", run=run, message=text, resume=RESUME)
-    # Missed times are said here, because nobody reads the log of the first step.
-    past = "".join(f"; {each.figures[MISSED]}" for each in steps if MISSED in each.figures)
     if bad := next((each for each in steps if each.status != "finished"), None):
         stopped = bad.exit_code in (errors.INTERRUPTED, errors.Stopped.exit_code)
-        message = f"{bad.message or f'exit code {bad.exit_code}'}{past}"
+        message = bad.message or f"exit code {bad.exit_code}"
         return Event(
             kind="stopped" if stopped else "failed", run=run, stage=bad.stage, message=message, resume=RESUME
         )
     if first and steps and steps[0].figures.get("state") == "nothing":
-        return Event(kind="completed", run=run, message=f"no new text since the champion{past}")
+        return Event(kind="completed", run=run, message="no new text since the champion")
     if len(steps) < len(stages):
         missing = next(name for name in stages if name not in {each.stage for each in steps})
-        message = f"the step left no word: it was cancelled, evicted, or its pod never started{past}"
+        message = "the step left no word: it was cancelled, evicted, or its pod never started"
         return Event(kind="failed", run=run, stage=missing, message=message, resume=RESUME)
     seconds = human_seconds(sum(each.seconds for each in steps))
-    message = f"all {len(steps)} steps finished, {seconds} of work{past}"
+    message = f"all {len(steps)} steps finished, {seconds} of work"
     page = next(each.uri for each in steps if each.stage == "report")
     return Event(kind="completed", run=run, message=message, artifact=f"{page}/report.html")

@@ -74,10 +74,7 @@ def _open(job: Job, settings: Merge) -> Ends:
             "was a trial"
         )
     base = base_model(job.recipe.base, job.base_cache)
-    return Ends.open(
-        model, base, tokenizer, average_last=settings.average_last, or_fewer=job.recipe.continues_champion,
-        add=_additions(job, settings),
-    )  # fmt: skip
+    return Ends.open(model, base, tokenizer, _additions(job, settings))
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
@@ -98,7 +95,6 @@ def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
 def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, Any]:
     """Return the content of `merge.json`."""
     return {
-        "average_of": list(ends.average_of),
         "base": job.recipe.base.model,
         "base_share": values.base_share,
         "add": [
@@ -119,10 +115,9 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
 
 def _lines(table: dict[str, Any]) -> list[str]:
     """Return the lines of the log that say what was merged."""
-    steps, share = table["average_of"], table["base_share"]
-    model = f"the mean of steps {', '.join(map(str, steps))}" if steps else "the trained model"
+    share = table["base_share"]
     return [
-        f"merged: {1 - share:.4g} of {model}, {share:.4g} of {table['base']}",
+        f"merged: {1 - share:.4g} of the trained model, {share:.4g} of {table['base']}",
         *(
             f"merged: {each['weight']:.4g} of {each['model']} less {each['minus']} "
             f"(difference: {each['relative_difference']:.2g} of the weights)"

@@ -1,6 +1,6 @@
 """Arithmetic of a merge, in FP32 and tensor by tensor: trained model, base and other models -> merged weights.
 
-    theta = the trained model, or the mean of its last checkpoints
+    theta = the trained model
     theta = (1 - base_share) * theta + base_share * base
     theta = theta + sum over i of weight_i * (model_i - minus_i)
 
@@ -21,8 +21,6 @@ from pathlib import Path
 import torch
 from transformers import PreTrainedModel
 
-from anadil.artifacts.base_model import read_settings
-from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.merge.chat_format import ChatFormat, chat_format_of, write_chat_template
@@ -77,39 +75,24 @@ class Ends:
         base: ModelWeights,
         vocabulary: VocabularyRows | None,
         vectors: Sequence[Vector],
-        average_of: tuple[int, ...],
         settings: Path,
     ) -> None:
         """Take models that `open` has checked; `settings` is the trained model's directory."""
-        self.theta, self.base, self.vectors, self.average_of = theta, base, tuple(vectors), average_of
+        self.theta, self.base, self.vectors = theta, base, tuple(vectors)
         self._vocabulary, self._settings = vocabulary, settings
         self._tables: dict[tuple[str, int], BaseTable] = {}
 
     @classmethod
-    def open(
-        cls,
-        model: Path,
-        base: Path,
-        tokenizer: Path,
-        *,
-        average_last: int | None = None,
-        or_fewer: bool = False,
-        add: Sequence[tuple[Path, Path]] = (),
-    ) -> "Ends":
+    def open(cls, model: Path, base: Path, tokenizer: Path, add: Sequence[tuple[Path, Path]] = ()) -> "Ends":
         """Open and check all models of a merge: headers first, then a few rows of each matrix.
 
         Args:
             model: Artifact of pre-training.
             base: Directory of the base model.
             tokenizer: Artifact with the embedding map that the model was trained with.
-            average_last: Number of checkpoints whose mean takes the place of the trained model.
-            or_fewer: A mean of fewer will do: a short week of a retraining averages those that it has.
             add: Directories of the models whose differences are added, the first of each pair less the second.
         """
-        average_of = (
-            () if average_last is None else tuple(average_steps(model, average_last, or_fewer=or_fewer))
-        )
-        theta = open_weights(model if average_last is None else model / AVERAGED, "the trained model")
+        theta = open_weights(model, "the trained model")
         opened_base = open_weights(base, "base.model")
         check_alike(theta, opened_base)
         vocabulary = vocabulary_rows(tokenizer, opened_base.num_tokens)
@@ -125,7 +108,7 @@ class Ends:
             else {piece for pieces in vocabulary.sources for piece in pieces}
         )
         vectors = [_open_vector(place, each, opened_base, used, tokenizer) for place, each in enumerate(add)]
-        return cls(theta, opened_base, vocabulary, vectors, average_of, model)
+        return cls(theta, opened_base, vocabulary, vectors, model)
 
     @property
     def names(self) -> list[str]:
@@ -289,16 +272,3 @@ def _open_vector(
 
 def _differs(model: ModelWeights, minus: ModelWeights, row: int) -> bool:
     return any(not torch.equal(model.rows(name, row, 1), minus.rows(name, row, 1)) for name in model.tables)
-
-
-def average_steps(model: Path, number: int, *, or_fewer: bool) -> list[int]:
-    """Read the steps of the checkpoints whose mean a model artifact holds."""
-    steps: list[int] = read_settings(model / AVERAGED / AVERAGE).get("steps", [])
-    if len(steps) != number and not (or_fewer and 0 < len(steps) < number):
-        held = f"the mean of {len(steps)} checkpoints" if steps else "no mean of checkpoints"
-        key = f"set the key to {len(steps)}" if steps else "leave the key out"
-        raise DataError(
-            f"{model}: holds {held}, and merge.average_last is {number}. Training alone makes one, since its checkpoints go "
-            f"when it has finished: {key}, or remove the model (`anadil remove`) to train again"
-        )
-    return steps

@@ -397,16 +397,20 @@ def plan_as_file(
 
     It is for this machine (`here`) or those of `cluster`. Epochs are those of the `text`, if known.
     """
-    kind = recipe.cluster.instance
     # How many steps a retraining has follows from its text alone.
-    if (not here and kind is None) or (recipe.continues_champion and not text):
+    if (not here and recipe.cluster.instance is None) or (recipe.continues_champion and not text):
         return {}
     try:
-        chosen = this_machine() if here or kind is None else machine(kind)
-        nodes = 1 if here else recipe.cluster.nodes
-        request = request_for(name, recipe, chosen, nodes, text)
-        plan = build_plan(request, choose_layout(request))
+        plan = plan_of(recipe, name, here=here, text=text)
     except (AnadilError, NotPlannedError) as error:
         log.debug("no plan is written: %s", error)
         return {}
     return {"plan.json": json.dumps(plan.as_json(), indent=1, ensure_ascii=False)}
+
+
+def plan_of(recipe: Recipe, name: str, *, here: bool, text: Mapping[str, TextSize] | None = None) -> Plan:
+    """Plan a recipe on this machine (`here`), or on those of `cluster`."""
+    kind = recipe.cluster.instance
+    chosen = this_machine() if here or kind is None else machine(kind)
+    request = request_for(name, recipe, chosen, 1 if here else recipe.cluster.nodes, text)
+    return build_plan(request, choose_layout(request))

@@ -70,7 +70,7 @@ def week_settings(
     )
     steps = _steps(recipe, phase, parts)
     settings = trajectory(recipe.pretrain, phase, steps, begin)
-    number = recipe.average_last
+    number = recipe.pretrain.average_last
     # A week is short: without more checkpoints there would be none to average.
     every = min(settings.checkpoint_every, max(1, steps // number)) if number else settings.checkpoint_every
     return settings.model_copy(update={"checkpoint_every": every})

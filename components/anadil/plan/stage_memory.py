@@ -450,7 +450,7 @@ class MergeNeed:
     read_bytes: int
     """Weights of all models, read once."""
     disk_bytes: int
-    """The merged model, and the mean of checkpoints in the trained one's artifact."""
+    """The merged model."""
     memory_bytes: int
     """Main memory beside that of the program."""
     points: int
@@ -474,7 +474,7 @@ def merge_need(shape: Shape, recipe: Recipe, machine: Machine) -> MergeNeed | No
     points = _points(merge)
     return MergeNeed(
         read_bytes=round(read),
-        disk_bytes=round(written * (2 if merge.average_last else 1)),
+        disk_bytes=round(written),
         memory_bytes=BLOCKS * BLOCK_BYTES,
         points=points,
         memory=evaluate_plan(shape, recipe, machine, MERGE) if points else None,

@@ -1,6 +1,5 @@
 """The artifact of a trained model: weights, tokenizer, metrics, summary."""
 
-import json
 import logging
 import math
 import shutil
@@ -14,13 +13,12 @@ from typing import Any
 import torch
 
 from anadil.artifacts.mlmodel import write_mlmodel
-from anadil.artifacts.weight_files import AVERAGE, AVERAGED
 from anadil.core.json_text import write_indented
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.plan.retraining import new_names
 from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints, export_mean
+from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
@@ -40,10 +38,10 @@ def write_artifact(training: Training) -> Figures:
     """Write model, tokenizer, metrics and summary; return the figures for the last line of the log."""
     job = training.job
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
-    steps, is_mean = job.recipe.averaged_steps, bool(job.recipe.pretrain.average_last)
-    if is_mean or trainer.net.mesh.shares_model:
+    steps = job.recipe.averaged_steps
+    if steps or trainer.net.mesh.shares_model:
         # No process holds the mean, or the whole model, but checkpoints do.
-        paths = _checkpoints(training, steps if is_mean else (training.state.step,))
+        paths = _checkpoints(training, steps or (training.state.step,))
         export_checkpoints(paths, _begin_folder(training), tokenizer, job.out, dtype=trainer.dtype)
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
@@ -57,10 +55,8 @@ def write_artifact(training: Training) -> Figures:
     timed = [path for path in job.out.rglob("*") if path.is_file() and path.parent != job.out]
     job.varying.extend([*sorted(str(path.relative_to(job.out)) for path in timed), *beside, SUMMARY])
     job.varying.extend(write_mlmodel(job.out, chats=False))
-    if is_mean:
-        log.info("the model is %s", _mean_of(steps))
-    elif steps:
-        _write_mean(training, steps)
+    if steps:
+        log.info("the model is the mean of the checkpoints of steps %s", ", ".join(map(str, steps)))
     summary = _summary(training)
     write_indented(job.out / SUMMARY, summary)
     job.records.update(documents=trainer.data.num_documents, sequences=trainer.data.num_sequences)
@@ -68,22 +64,9 @@ def write_artifact(training: Training) -> Figures:
     return {name: summary[name] for name in shown}
 
 
-def _write_mean(training: Training, steps: Sequence[int]) -> None:
-    """Write the mean of the last checkpoints as a model of its own in the artifact, for the stage `merge`."""
-    job, out = training.job, training.job.out / AVERAGED
-    export_mean(_checkpoints(training, steps), _begin_folder(training), out, dtype=training.trainer.dtype)
-    shutil.copyfile(job.out / "config.json", out / "config.json")
-    (out / AVERAGE).write_text(json.dumps({"steps": steps}) + "\n", encoding="utf-8")
-    log.info("%s: %s", AVERAGED, _mean_of(steps))
-
-
 def _checkpoints(training: Training, steps: Sequence[int]) -> list[Path]:
     folder = _storage(training).durable.folder
     return [directory.path_of(folder, step) for step in steps]
-
-
-def _mean_of(steps: Sequence[int]) -> str:
-    return f"the mean of the checkpoints of steps {', '.join(map(str, steps))}"
 
 
 def _begin_folder(training: Training) -> Path:

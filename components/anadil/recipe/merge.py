@@ -49,8 +49,6 @@ class TaskVector(StrictModel):
 class Merge(StrictModel):
     """model, base, other models -> merged."""
 
-    average_last: Annotated[int, Field(ge=2)] | None = None
-    """Checkpoints of pre-training whose weights are averaged, the last ones, all alike; left out, the trained model alone. Source: LAWA, arXiv:2306.03241."""
     base_share: Share = 0.0
     """Share of the base's weights, from 0 to 1; `auto`: the best for the target language that keeps the others within the gate's limit. Source: arXiv:2109.01903."""
     add: tuple[TaskVector, ...] = ()
@@ -69,10 +67,8 @@ class Merge(StrictModel):
 
     @model_validator(mode="after")
     def _does_something(self) -> "Merge":
-        if self.average_last is None and self.base_share == 0 and not self.add:
-            raise ValueError(
-                "merges nothing; set average_last, a base_share above 0 or add, or leave the section out"
-            )
+        if self.base_share == 0 and not self.add:
+            raise ValueError("merges nothing; set a base_share above 0 or add, or leave the section out")
         return self
 
     @property

@@ -206,7 +206,7 @@ class Pretrain(StrictModel):
         if self.average_last and self.schedule != "wsd":
             raise ValueError(
                 f"average_last is {self.average_last}, and the mean takes the place of the decay of wsd alone, not of {self.schedule}; "
-                "set schedule to wsd, or take merge.average_last, which leaves the trained model as well"
+                "set schedule to wsd, or leave average_last out"
             )
         if self.copies.local_every and self.copies.local_path is None:
             raise ValueError(

@@ -280,14 +280,6 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
-    def _averages_once(self) -> "Recipe":
-        if self.pretrain.average_last and self.merge and self.merge.average_last:
-            raise ValueError(
-                "pretrain.average_last and merge.average_last are both set, and the model is such a mean already; remove one"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _writes_the_checkpoints_that_are_averaged(self) -> "Recipe":
         if not self.continues_champion:  # its steps follow from text that is not counted yet
             self.refuse_few_checkpoints()
@@ -298,13 +290,13 @@ class Recipe(StrictModel):
 
         A retraining averages those that it has: a schedule must not end because a week was short.
         """
-        steps, number = self.averaged_steps, self.average_last
+        steps, number = self.averaged_steps, self.pretrain.average_last
         if number is not None and len(steps) < number and not (steps and self.continues_champion):
             written = f" (steps {', '.join(map(str, steps))})" if steps else ""
             raise ValueError(
-                f"{self.average_key} is {number}, and the phases that train the same weights as the last one write "
+                f"pretrain.average_last is {number}, and the phases that train the same weights as the last one write "
                 f"{len(steps)} checkpoints{written}: one every {self.pretrain.checkpoint_every} "
-                f"steps and one at each phase's end; lower pretrain.checkpoint_every or {self.average_key}"
+                f"steps and one at each phase's end; lower pretrain.checkpoint_every or pretrain.average_last"
             )
 
     @property
@@ -317,17 +309,8 @@ class Recipe(StrictModel):
     @property
     def averaged_steps(self) -> tuple[int, ...]:
         """Steps of the checkpoints of `pretrain` that are averaged; none where none are."""
-        return self.pretrain.last_checkpoints(self.average_last) if self.average_last else ()
-
-    @property
-    def average_last(self) -> int | None:
-        """Number of checkpoints that are averaged, as the model or for the merge; None for none."""
-        return self.pretrain.average_last or (self.merge.average_last if self.merge else None)
-
-    @property
-    def average_key(self) -> str:
-        """Key that asks for their mean."""
-        return f"{'pretrain' if self.pretrain.average_last else 'merge'}.average_last"
+        number = self.pretrain.average_last
+        return self.pretrain.last_checkpoints(number) if number else ()
 
     @property
     def language_code(self) -> str:

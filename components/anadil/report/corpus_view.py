@@ -1,6 +1,9 @@
 """The section on the corpus: documents read, kept and dropped, with the reasons."""
 
-from anadil.core.format import human_bytes, integer_if_whole, number
+from collections.abc import Mapping
+from typing import Any
+
+from anadil.core.format import counted, human_bytes, human_figure, human_percent, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.report.charts import Bar, Chart, bars, facts_table
 from anadil.report.data_card import corpora_table, directions_of, overlap_table, recipe_language, rules_note
@@ -12,6 +15,8 @@ CHARTED = (
     "in", "kept", "dropped", "rules", "limits_tried", "lengths", "by_source", "hosts", "bytes_dropped", "extraction",
 )  # fmt: skip
 """Keys that charts and other tables show."""
+SHARES = ("language", "duplicates", "contaminated", "unusable", "personal_data")
+"""Checks of `admit` whose figures are shares; the others are times and indices."""
 EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
@@ -176,3 +181,23 @@ def _sample(rule: str, line: Json, count: float | None) -> dict[str, str]:
         "source": clip(line.get("url") or last_part(str(line.get("source") or "")), 160),
         "detail": clip(", ".join(more), 200),
     }
+
+
+def admission_table(admission: Mapping[str, Any]) -> Table:
+    """Build a row for each check of new text; no rows for a run that admits nothing."""
+    rows = []
+    for check in admission.get("checks", ()):
+        say = human_percent if check["name"] in SHARES else human_figure
+        figures = [say(check[key]) for key in ("value", "usual", "limit")]
+        rows.append((check["name"].replace("_", " "), check["source"] or "text", *figures, check["words"]))
+    weeks = admission.get("earlier_weeks", 0)
+    # A limit that is passed by chance alone refuses nothing, so a figure may be above it.
+    notes = [f"Compared with {counted(weeks, 'earlier week')}."] if weeks else []
+    columns = ("check", "source", "now", "usually", "limit", "")
+    return Table(
+        "Admission of the new text",
+        columns,
+        rows,
+        words=(1, 5),
+        note=" ".join([*notes, *admission.get("notes", ())]),
+    )

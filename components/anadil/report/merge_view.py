@@ -50,8 +50,7 @@ def merge_words(merge: Json) -> str:
     """Sentence about what was merged; empty where nothing was."""
     if not merge:
         return ""
-    steps, share = list_of(merge.get("average_of")), number(merge.get("base_share")) or 0.0
-    parts = [f"the mean of {len(steps)} checkpoints" if steps else "the trained model"]
+    share, parts = number(merge.get("base_share")) or 0.0, ["the trained model"]
     parts += [f"{figure(share)} of the base"] if share else []
     added = [table_of(each) for each in list_of(merge.get("add"))]
     parts += [
@@ -77,12 +76,8 @@ def merge_table(merge: Json, licences: Mapping[str, object]) -> Table:
 
 def _rows(merge: Json, licences: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
     share, base = number(merge.get("base_share")) or 0.0, str(merge.get("base") or "")
-    steps = list_of(merge.get("average_of"))
-    trained = (
-        f"mean of the checkpoints at steps {', '.join(map(figure, steps))}" if steps else "trained model"
-    )
     licence = _licence(base, licences.get("base"))
-    yield trained, figure(1 - share), DASH, licence
+    yield "trained model", figure(1 - share), DASH, licence
     if share:
         yield f"{base_name(base)} (base)", figure(share), DASH, licence
     for each in map(table_of, list_of(merge.get("add"))):

@@ -14,7 +14,7 @@ from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
-from anadil.report.corpus_view import corpus_view, parts_of
+from anadil.report.corpus_view import admission_table, corpus_view, parts_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.format import change_percent, clip, ratio
@@ -24,7 +24,6 @@ from anadil.report.merge_view import merge_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
-from anadil.report.retrain_view import admission_table, retrain_view
 from anadil.report.scores_view import loop_rate, scores_view
 from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
 from anadil.report.training_view import finetune_view, training_view
@@ -40,7 +39,6 @@ MAX_RECIPE = 40_000
 MAX_VALUE = 2_000
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
-RETRAIN_SECTION = ("retrain", "Since the champion")
 REPORT_SECTIONS = (
     ("answers", "Answers"),
     ("scores", "Scores"),
@@ -55,14 +53,12 @@ REPORT_SECTIONS = (
 def run(job: Job) -> Figures:
     """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
     facts = read_facts(job)
-    retrain = retrain_view(facts)
     view = {
         "title": clip(
             job.recipe.report.title or f"{facts.language.name}: what {facts.base_name} learned", 200
         ),
         "facts": facts,
-        "sections": ((RETRAIN_SECTION,) if retrain else ()) + REPORT_SECTIONS,
-        "retrain": retrain,
+        "sections": REPORT_SECTIONS,
         "admission": admission_table(facts.admission),
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),

@@ -23,6 +23,8 @@ KEPT = ("tokenizer", "trial", "written")
 """Artifacts that every retraining takes as they are."""
 OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
 """Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
+MEAN_OF = 8
+"""Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
 
 
 def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
@@ -67,6 +69,22 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
         mix = {name: weight for name, weight in recipe.finetune.mix.items() if name in names}
         data["finetune"] |= {"inputs": new_chats, "mix": mix, "start_from": places["adapter"]}
     return checked(data)
+
+
+def with_week_end(recipe: Recipe) -> Recipe:
+    """Return the recipe with the mean at the end of a week, where it says nothing of how training ends.
+
+    A week's decay is a part of its own few steps. The mean of its checkpoints was better at equal tokens:
+    `benchmarks/retrain`, "How a week ends".
+    """
+    settings = recipe.pretrain
+    says = settings.model_fields_set & {"average_last", "decay_fraction"}
+    if says or (settings.schedule == "cosine" and "schedule" in settings.model_fields_set):
+        return recipe
+    if any(phase.anneal for phase in settings.phases):
+        return recipe
+    mean = settings.model_copy(update={"schedule": "wsd", "average_last": MEAN_OF})
+    return recipe.model_copy(update={"pretrain": mean})
 
 
 def goes_on_with_adapter(recipe: Recipe, lineage: Lineage, *, has_text: bool) -> bool:

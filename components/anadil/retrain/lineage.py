@@ -47,6 +47,8 @@ class Lineage:
     """Source -> its corpora, the last first, each of which was added to the next."""
     adapters: Sequence[Made] = ()
     """The adapter that the champion is, or else the first that was made of it, and those that it began with, the last first."""
+    is_released: bool = False
+    """An artifact `release` was made of the scores."""
     plateau: str = ""
     """Checkpoint before the decay of the last training, with moments; empty where none can be seen from here."""
 
@@ -131,7 +133,7 @@ class _Walk:
         files = {source: _files_of(chain) for source, chain in chains.items()}
         return Lineage(
             champion=self.champion, made=made, files=files, earlier=chains,
-            adapters=self._adapters(made), plateau=_plateau(*made["model"]),
+            adapters=self._adapters(made), is_released=self._is_released(made), plateau=_plateau(*made["model"]),
         )  # fmt: skip
 
     def _adapters(self, made: Mapping[str, Made]) -> list[Made]:
@@ -192,6 +194,11 @@ class _Walk:
             if each[1].origin.get(f"{INPUT}{kind}") == digest:
                 return each
         return None
+
+    def _is_released(self, made: Mapping[str, Made]) -> bool:
+        digest = made["scores"][1].digest if "scores" in made else None
+        releases = (one for same in self._below("release").values() for one in same)
+        return any(each[1].origin.get(f"{INPUT}scores") == digest for each in releases)
 
     def _tokens(self, corpus: Manifest, model: Manifest, source: str) -> Made | None:
         """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest.

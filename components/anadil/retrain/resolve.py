@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from anadil.core.format import counted, human_bytes
-from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
+from anadil.report.read import table_of
 from anadil.retrain.champion import ReleasedModel, find_released
 from anadil.retrain.changes import changes_of, lines_of_changes
-from anadil.retrain.derive import derived_recipe, recipe_from_base, wants_new_chats
+from anadil.retrain.derive import checked, derived_recipe, recipe_from_base, wants_new_chats, with_week_end
 from anadil.retrain.lineage import Lineage, lineage_of
 from anadil.retrain.new_files import (
     NO_FILES,
@@ -21,8 +21,6 @@ from anadil.retrain.new_files import (
 )
 
 State = Literal["new", "nothing"]
-ADVISED = 8
-"""Checkpoints of a week whose mean was measured: benchmarks/retrain, "How a week ends"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +45,24 @@ class Resolution:
         """New files of all sources, and new or changed ones of chats."""
         return sum(len(each.new) for each in self.inputs.values()) + len(self.chats.unlearnt)
 
+    @property
+    def keeps_model(self) -> bool:
+        """True where chats alone are new."""
+        return bool(self.recipe.retrain and self.recipe.retrain.keeps_model)
+
+    def unreleased_recipe(self) -> Recipe | None:
+        """Return the recipe of the champion's own retraining, where a kill left no artifact `release` of it.
+
+        The registry names its result by then, so that the files of its week are new to nobody, and no retraining would
+        finish it. Its last step is made again, and moves no alias twice.
+        """
+        scores = self.lineage.made.get("scores") if self.lineage else None
+        if self.lineage is None or scores is None or self.lineage.is_released:
+            return None
+        retrain = table_of(scores[1].recipe.get("retrain"))
+        began_with = table_of(retrain.get("champion")).get("digest")
+        return checked(scores[1].recipe) if began_with not in (None, self.champion.manifest.digest) else None
+
 
 def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False) -> Resolution:
     """Find the champion and the files that came since, and derive the recipe of the retraining.
@@ -64,17 +80,18 @@ def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False
         return Resolution(recipe=derived, state="new", champion=champion, lines=tuple(lines))
     # The champion's own root and that of its recipe are looked in first.
     lineage = lineage_of(champion, [recipe.storage.root] if recipe.storage.root else [])
-    changes = changes_of(recipe, lineage)
+    week = with_week_end(recipe)
+    changes = changes_of(week, lineage)
     inputs, chats = compare_inputs(recipe, lineage.files), compare_chats(recipe, lineage.chats)
     has_text = any(each.new for each in inputs.values())
-    lines += lines_of_changes(recipe, lineage, changes, has_text=has_text)
+    lines += lines_of_changes(week, lineage, changes, has_text=has_text)
     for source, each in inputs.items():
         lines += lines_of(source, each)
     lines += lines_of_chats(chats)
     state: State = "new" if has_text or chats.unlearnt else "nothing"
     derived = recipe
     if state == "new":
-        derived = derived_recipe(recipe, lineage, inputs, chats)
+        derived = derived_recipe(week if has_text else recipe, lineage, inputs, chats)
         lines += _lines_of_run(derived, lineage, inputs, chats)
     else:
         and_chats = " and no new chats" if chats.sizes else ""
@@ -105,20 +122,8 @@ def _lines_of_run(
         "weights of the champion" if start == lineage.places["model"] else "plateau checkpoint, with moments"
     )
     yield f"training begins with the {begin}: {start}"
-    settings = derived.pretrain
-    if start == lineage.plateau and settings.decay_fraction and not derived.average_last:
-        yield (
-            f"its rate falls in {100 * settings.decay_fraction:g} % of the week's own steps, which is short; the mean of "
-            f"the week's checkpoints may serve better: {_mean_settings(settings)}"
-        )
-
-
-def _mean_settings(settings: Pretrain) -> str:
-    """Options by which a week ends with a mean. The recipe is checked before its week is known, so it has to write enough."""
-    advised, least = f"--set pretrain.average_last={ADVISED}", settings.phases[-1].steps // ADVISED
-    if least < settings.checkpoint_every:
-        advised += f" --set pretrain.checkpoint_every={max(1, least)}"
-    return advised
+    if number := derived.pretrain.average_last:
+        yield f"training ends with the mean of its last {number} checkpoints, or of as many as it has"
 
 
 def _chats_words(derived: Recipe, lineage: Lineage) -> str:

@@ -23,8 +23,6 @@ PAGES = {"html": "report.html", "markdown": "report.md"}
 """KFP artifact -> file of the report that its page shows."""
 METRICS = "metrics"
 DATASET = "system.Dataset"
-SCHEDULED = "scheduled"
-"""Parameter of the pipeline of a retraining: the time for which a schedule starts a run."""
 DERIVED, STATE = "derived", "state"
 """Outputs of a retraining's first step: the place of the other steps' recipe, and whether there is text to learn."""
 Scalar = float | int | str

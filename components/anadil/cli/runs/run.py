@@ -9,6 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from anadil.cli.options import (
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
 from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
-from anadil.core.errors import INTERRUPTED, Stopped
+from anadil.core.errors import AnadilError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.core.stage import Stage
@@ -40,7 +41,7 @@ from anadil.report.read import Json, field, table_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
-from anadil.runtime.run_record import recipe_name
+from anadil.runtime.run_record import STOPPED, read_record, recipe_name, record_uri
 from anadil.runtime.trackers import STATE
 from anadil.runtime.tracking_spool import tracker_address
 
@@ -48,6 +49,9 @@ if TYPE_CHECKING:
     from anadil_pipelines.laptop import StepResults
 
 log = logging.getLogger(__name__)
+
+ADMIT = "admit"
+"""Step that refuses text; any other that fails has another cause."""
 
 
 def add_run(name: str, commands: Any, text: str) -> None:
@@ -107,7 +111,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     trains = STAGES["pretrain"] in stages and not is_kept(STAGES["pretrain"], recipe)
     files = plan_as_file(recipe, name, here=True, text=text_of(recipe)) if trains else {}
     steps = run_here(recipe, work, options.runner, options.until, name, files)
-    if steps.exit_code in (INTERRUPTED, Stopped.exit_code):
+    if steps.exit_code in STOPPED:
         return steps  # the step has said so; nothing is to be corrected
     if steps.exit_code:
         log.error("%s", after_failure(str(recipe.storage.root), steps.run))
@@ -128,12 +132,19 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
 
 def after_failure(root: str, run: str) -> str:
     """Return what to do after a step that failed."""
-    from anadil.retrain.ledger import ADMIT, failure_of
-
     if failure_of(root, run)[0] == ADMIT:
         # The same command would end as this one did.
         return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
     return "a step failed; correct the cause and run the same command again to resume from there"
+
+
+def failure_of(root: str, run: str) -> tuple[str, str]:
+    """Return the step of a run that failed, and why; empty where its record does not say."""
+    with suppress(AnadilError, OSError):
+        steps = read_record(record_uri(root, run)).steps
+        failed = [(name, step.message) for name, step in steps.items() if step.exit_code]
+        return failed[-1] if failed else ("", "")
+    return "", ""
 
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:

@@ -49,6 +49,8 @@ def export_checkpoints(
     """Write a directory that transformers 4 and 5 and vLLM load as it is: one checkpoint, or the mean of several; return its counts.
 
     A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
+
+    Source: a mean of checkpoints, LAWA, arXiv:2306.03241.
     """
     check_family(model_config(base), {})
     checkpoints = [open_checkpoint(path) for path in paths]
@@ -61,16 +63,6 @@ def export_checkpoints(
     counts = _write_mean(checkpoints, base, out, dtype, shard_bytes)
     clean_generation_settings(out, tokenizer)
     return {"step": checkpoints[-1].state.step, **counts}
-
-
-def export_mean(
-    paths: Sequence[Path], base: Path, out: Path, *, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
-) -> None:
-    """Write the weights of the mean of several checkpoints of one run, all weighted alike.
-
-    Source: LAWA, arXiv:2306.03241.
-    """
-    _write_mean([open_checkpoint(path) for path in paths], base, out, dtype, shard_bytes)
 
 
 def _write_mean(

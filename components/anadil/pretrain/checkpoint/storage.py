@@ -120,7 +120,7 @@ class CheckpointStorage(Callback):
         present, steps = directory.steps(self.durable.folder), self._recipe.averaged_steps
         if lost := [step for step in steps if step <= done and step not in present]:
             raise PreflightError(
-                f"{self.durable.folder}: {self._recipe.average_key} is {len(steps)}, the mean of checkpoints "
+                f"{self.durable.folder}: pretrain.average_last is {len(steps)}, the mean of checkpoints "
                 f"{directory.listed(list(steps))}, and the run has come past {directory.listed(lost)}, which it no longer has "
                 f"(there: {directory.listed(present)}); average fewer, or remove the directory to train again"
             )
