@@ -15,7 +15,6 @@ from anadil.clean.run import run
 from anadil.cli.main import STAGE_VERBS, main
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
-from anadil.recipe.clean import Clean
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
@@ -187,12 +186,6 @@ def test_the_limits_of_the_guide_are_keys_of_the_recipe() -> None:
     table = GUIDE[GUIDE.index("| rule | limit") : GUIDE.index("## Settings")]
 
     assert set(re.findall(r"`((?:min|max)_[a-z0-9_]+)`", table)) <= set(Rules.model_fields)
-
-
-def test_every_setting_stands_in_the_guide() -> None:
-    table = GUIDE[GUIDE.index("## Settings") : GUIDE.index("## What comes out")]
-
-    assert [key for key in Clean.model_fields if f"`clean.{key}`" not in table] == []
 
 
 def test_the_help_of_the_stage_names_the_commands_beside_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -29,7 +29,7 @@ from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
 from anadil.pretrain.data.packing import batch_of, sequences_of_step
 from anadil.pretrain.embedding_init import vocabulary_rows, whole_table
-from anadil.pretrain.optimizer import rate_factor
+from anadil.pretrain.lr_schedule import rate_factor
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.report import run as reporting

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.model.load import load_model
 from anadil.pretrain.checkpoint.hf_export import export_checkpoints
-from anadil.pretrain.optimizer import rate_factor
+from anadil.pretrain.lr_schedule import rate_factor
 from anadil.pretrain.run import run
 from anadil.trial.budget import trial_recipe
 from tests.kit.marks import matrix

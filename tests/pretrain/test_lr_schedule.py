@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from anadil.pretrain.optimizer import ends_phase, phase_of, rate_factor
+from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
 from anadil.recipe.pretrain import Phase, Pretrain
 
 PHASES = (Phase(trains="embeddings", steps=10, lr=1.0), Phase(trains="all", steps=20, lr=0.5))

@@ -184,7 +184,7 @@ def test_a_disk_that_is_too_small_is_said_before_anything_is_written(
 KILLED = """
 
 import sys, time
-from anadil.release.export import gguf_tensors
+from anadil.release.export import gguf_file
 from anadil.cli.main import main
 packed = gguf_file.packed
 def slowly(*arguments):

@@ -100,10 +100,10 @@ def test_a_named_champion_needs_a_registry(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_registry_that_does_not_answer_is_said_and_costs_no_run(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    def refuse(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        return subprocess.CompletedProcess(command, 1, "", "Traceback\nConnectionError: refused\n")
+    def refuse(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.CompletedProcess(command, 1, b"", b"Traceback\nConnectionError: refused\n")
 
-    def hang(command: list[str], timeout: float, **_: object) -> subprocess.CompletedProcess[str]:
+    def hang(command: list[str], timeout: float, **_: object) -> subprocess.CompletedProcess[bytes]:
         raise subprocess.TimeoutExpired(command, timeout)
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

@@ -1,11 +1,9 @@
 import json
 import logging
-import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,6 @@ from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import write_documents
 from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.candidate import JsonObject
-from anadil.tokenizer.fertility import Morphology
 from anadil.tokenizer.run import run
 from anadil.tokenizer.tables import SPEED
 from tests.kit import clean_stage
@@ -40,21 +37,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 def number(figure: float | str) -> float:
     assert not isinstance(figure, str)
     return figure
-
-
-def assert_the_guide_has_all_keys(shown: dict[str, Any], choice: dict[str, Any]) -> None:
-    text = (ROOT / "docs" / "guides" / "tokenizer.md").read_text(encoding="utf-8")
-    section = text.partition("\n## What the files hold\n")[2].partition("\n## ")[0]
-    tables = section.rpartition("`speed.json`")[0]
-    entry = shown["candidates"]["extend-600"]
-    [domain, *_] = entry["domains"].values()
-    parts = (shown, shown["encoder"], entry, entry["uses"], domain, entry["cost"], choice, choice["rule"])
-    written = {*Morphology.__dataclass_fields__, *(key for part in parts for key in part)}
-    for each in choice["candidates"]:
-        written |= each.keys()
-    assert written <= set(re.findall(r"`(\w+)`", tables))
-    listed = {key for line in tables.splitlines() for key in re.findall(r"`(\w+)`", line.split(" | ")[0])}
-    assert listed <= written
 
 
 def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Callable[..., Job]) -> None:
@@ -82,7 +64,6 @@ def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Ca
         }  # fmt: skip
     chosen = contents(job.out / "candidates" / "replace-600")
     assert {name: (job.out / name).read_bytes() for name in chosen} == chosen
-    assert_the_guide_has_all_keys(shown, choice)
 
 
 def test_the_fast_encoder_is_tried_with_every_word_of_the_corpus(make_job: Callable[..., Job]) -> None:

@@ -273,7 +273,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=7,
+        result_version=8,
         image="tools",
         reads=(
             "written", "corpus", "overlap", "admission", "tokenizer", "trial", "tokens", "model", "merged", "adapter",

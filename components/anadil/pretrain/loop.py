@@ -14,8 +14,8 @@ from anadil.core.errors import BudgetReached
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback, Section
 from anadil.pretrain.data.packing import Prefetcher
+from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
-from anadil.pretrain.optimizer import ends_phase, phase_of
 from anadil.pretrain.resilience.out_of_memory import out_of_memory
 from anadil.pretrain.state import SourceState, State
 from anadil.pretrain.trainer import Batches, Step, Trainer

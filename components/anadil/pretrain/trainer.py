@@ -14,7 +14,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.mixture import TrainingData
 from anadil.pretrain.data.packing import Batch
-from anadil.pretrain.optimizer import phase_of, rate_factor
+from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.state import SourceLoss

@@ -25,13 +25,13 @@ from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.preflight.base_model import inspect_start_point
 from anadil.preflight.services import check_reach
 from anadil.pretrain.checkpoint import directory
+from anadil.pretrain.checkpoint.branch import open_start_point
 from anadil.pretrain.checkpoint.directory import PARTIAL, commit, describe_files, path_of
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.checkpoint.start_point import (
     StartPoint,
     check_start_point,
-    open_start_point,
     read_start_point,
 )
 from anadil.pretrain.run import run

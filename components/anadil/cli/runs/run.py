@@ -36,7 +36,6 @@ from anadil.core.table import Table
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.report.generations_view import sample_of
 from anadil.report.read import Json, field, table_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
@@ -227,6 +226,8 @@ def _chat_lines(scores: Json, uris: Mapping[str, str]) -> Iterator[str]:
 
 
 def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
+    from anadil.report.generations_view import sample_of  # needs Jinja2, which a bare install lacks
+
     if sample := sample_of(candidate, answers=answers):
         first, second = ("question", "answer") if answers else ("beginning", "continued")
         width = WIDTH - len(first) - 2
