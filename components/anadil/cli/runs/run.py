@@ -121,7 +121,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
 
 
 def after_failure(root: str, run: str) -> str:
-    """What to do after a step that failed."""
+    """Return what to do after a step that failed."""
     if failure_of(root, run)[0] == ADMIT:
         # The same command would end as this one did.
         return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
