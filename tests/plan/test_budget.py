@@ -26,11 +26,10 @@ from anadil.plan.budget import (
     time_of,
     waste,
 )
-from anadil.plan.calibration import Calibration, calibrate
 from anadil.plan.instances import Machine, machine
 from anadil.plan.layout import layout_of, work_of
 from anadil.plan.model_shape import trained_shape
-from anadil.plan.speed import speed
+from anadil.plan.speed import Calibration, calibrate, speed
 from anadil.recipe.load import load_recipe
 
 ONE_B = 1_177_946_112

@@ -6,7 +6,7 @@ from anadil.core.format import human_bytes
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import layout_fit
-from anadil.plan.rationale import LayoutRationale, Rationale
+from anadil.plan.search import LayoutRationale, Rationale
 from anadil.plan.speed import speed
 from tests.kit.plans import ONE, SEVENTY
 

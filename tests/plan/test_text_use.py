@@ -7,8 +7,16 @@ from pydantic import ValidationError
 
 from anadil.core.errors import DataError, RecipeError
 from anadil.plan.mixture import schedule_of, standing
-from anadil.plan.retraining import TextPart, part_sizes, split_mix, trajectory, week_settings
-from anadil.plan.text_use import TextSize, TextUse, plan_text
+from anadil.plan.text_use import (
+    TextPart,
+    TextSize,
+    TextUse,
+    part_sizes,
+    plan_text,
+    split_mix,
+    trajectory,
+    week_settings,
+)
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 

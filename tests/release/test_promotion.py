@@ -15,7 +15,7 @@ from anadil.release.compare.run_facts import _neighbours
 from anadil.release.model_source import find_model
 from anadil.release.registry import promotion
 from anadil.release.registry.client import WHOLE_TAG, ModelName, RegisteredModel, parse, resolve
-from anadil.release.registry.gate_verdict import check_promotable
+from anadil.release.registry.promotion import check_promotable
 from anadil.release.trace.lineage import trace
 from anadil.report.model_card import model_card
 from anadil.runtime.cache_key import base_files

@@ -18,8 +18,7 @@ from anadil.artifacts.storage import store
 from anadil.cli import main
 from anadil.core.errors import DataError, IntegrityError, RetryableError
 from anadil.release.registry.client import Registry, open_registry, resolve
-from anadil.release.registry.gate_verdict import Promotable, check_promotable
-from anadil.release.registry.promotion import promote, roll_back
+from anadil.release.registry.promotion import Promotable, check_promotable, promote, roll_back
 from anadil.runtime.champion import DIGEST_TAG
 from tests.kit.http_server import Reply, http_server
 from tests.kit.mlflow_server import MlflowServer

@@ -14,9 +14,8 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
 from anadil.release.registry.client import RegisteredModel, Registry, open_registry
-from anadil.release.registry.gate_verdict import check_promotable, source_of
-from anadil.release.registry.promotion import promote, roll_back
-from anadil.release.release_record import ReleaseRecord, read_release
+from anadil.release.registry.promotion import check_promotable, promote, roll_back, source_of
+from anadil.release.run import ReleaseRecord, read_release
 from anadil.runtime.alerts import Event
 from anadil.runtime.evidence import run_tags
 from anadil.runtime.execute import execute

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from anadil.recipe.sections import Recipe
-from anadil.report.measures_view import measures_view
+from anadil.report.measures_view import measures_view, scores_view
 from anadil.report.read import Facts, read_facts
 from anadil.report.run import run
-from anadil.report.scores_view import scores_view
 from anadil.report.verdict import (
     changes_of,
     learnings,

@@ -16,7 +16,7 @@ from anadil.cli.runs.run import after_failure
 from anadil.core.errors import AnadilError, DataError, PreflightError, Stopped
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.release.run import FILE, ReleaseRecord
 from anadil.retrain.exclusive import exclusive
 from anadil.runtime.run_record import record_step
 from anadil_pipelines.laptop import StepResults

@@ -10,10 +10,9 @@ from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
 from anadil.retrain.new_files import compare_chats, compare_inputs
-from anadil.retrain.resolve import Resolution, resolve
+from anadil.retrain.resolve import Resolution, derived_recipe, resolve
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import (
     Registry,

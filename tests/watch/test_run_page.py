@@ -14,7 +14,7 @@ import pytest
 
 from anadil.runtime.metric_table import spec_of
 from anadil.runtime.run_record import StepRecord, recipe_name, this_process
-from anadil.watch.plots import KINDS
+from anadil.watch.watched import KINDS
 from tests.kit.watching import HOSTILE, STAGES, Pages, put_live, put_record, put_training, watching
 
 

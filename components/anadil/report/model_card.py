@@ -30,7 +30,6 @@ from anadil.report.data_card import (
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
-from anadil.report.merge_view import frontier_of, merge_table, merge_words
 from anadil.report.read import (
     CorpusFacts,
     Json,
@@ -42,6 +41,7 @@ from anadil.report.read import (
     table_of,
 )
 from anadil.report.render import front_matter, render_template
+from anadil.report.training_view import frontier_of, merge_table, merge_words
 from anadil.report.verdict import (
     MAX_TEXTS,
     before,
