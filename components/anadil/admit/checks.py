@@ -258,7 +258,6 @@ def _texts(weeks: Sequence[Week], kind: str) -> Any:
 
 
 def _checks(new: Week, earlier: Sequence[Week], limits: RetrainLimits, measure: Any) -> Iterator[Check]:
-    """Yield the checks by one measure."""
     everything = [replace(week, measure=measure) for week in (new, *earlier)]
     # The first week is the new one, here and below.
     weeks, is_text = [everything[0], *_delivered(everything[0], everything[1:])], measure == "text"

@@ -371,7 +371,6 @@ class LayoutRationale:
         )
 
     def _figures(self, layout: Layout, work: Work | None = None) -> str:
-        """Memory and speed of a variant."""
         work = work or self.work
         total, verdict = layout_fit(self.shape, layout, work, self.machine)
         text = human_bytes(total)

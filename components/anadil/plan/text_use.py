@@ -305,7 +305,6 @@ def _uses(
     sizes: Mapping[str, SourceSize],
     schedule: Schedule,
 ) -> tuple[TextUse, ...]:
-    """Use of each source by the phases of `settings`, which may be shorter than the recipe's."""
     mixes = [mix for phase in settings.phases for mix in (phase.mix, phase.anneal) if mix]
     used = {each.name: each for each in usage_of(settings, sizes, schedule)}
     return tuple(
@@ -454,7 +453,6 @@ def split_mix(
 
 
 def _scaled(shares: Mapping[str, float], total: float) -> dict[str, float]:
-    """The same shares, of another total."""
     before = sum(shares.values()) or 1.0
     return {name: total * share / before for name, share in shares.items()}
 

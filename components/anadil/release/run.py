@@ -116,7 +116,6 @@ def run(job: Job) -> Figures:
 
 
 def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord:
-    """The record where no alias is moved."""
     if champion is None:
         name, reasons = f"anadil-{job.recipe.language_code}", [
             "No alias was moved, because retrain.champion is not set. Run anadil retrain, or promote by hand."

@@ -51,7 +51,6 @@ def corpus_view(facts: Facts) -> dict[str, object]:
 
 
 def _part(corpus: CorpusFacts) -> dict[str, object]:
-    """The page's part on one corpus."""
     stats, counts = corpus.stats, dict(drops(corpus.stats))
     # One sample of each rule, in the order of the chart.
     ordered = sorted(corpus.rejected, key=lambda rule: (-counts.get(rule, 0), rule))
@@ -161,7 +160,6 @@ def _prose(stats: Json) -> Table:
 
 
 def _lengths(stats: Json) -> list[Chart]:
-    """Kept and dropped documents by bytes of text."""
     histogram = [table_of(row) for row in list_of(stats.get("lengths"))]
     charts = []
     for word in ("kept", "dropped"):
@@ -176,7 +174,6 @@ def _lengths(stats: Json) -> list[Chart]:
 
 
 def _sample(rule: str, line: Json, count: float | None) -> dict[str, str]:
-    """One document, to judge the rule by."""
     known = {"id", "text", "source", "url", "lang", "rule", "reason"}
     more = [
         f"{words_of(key)} {plain_value(value)}"
@@ -269,7 +266,6 @@ def tokenizers_of(facts: Facts) -> list[tuple[str, Json]]:
 
 
 def _derived(name: str, table: Json, facts: Facts) -> Json:
-    """The figures of a candidate with those that follow from them."""
     domains = [entry for _, entry in named_tables(table.get("domains"))]
     more: Json = {
         key: _mean([(number(entry.get(key)), number(entry.get("num_words"))) for entry in domains])

@@ -111,7 +111,6 @@ def _note(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
-    """Bits per byte on text that the base could read, with the change to the base."""
     names = _names(candidates, "retained")
     changes = {name: {each.text: each for each in changes_of(facts.scores, name)} for name in candidates}
     rows, drawn = [], []
@@ -139,7 +138,6 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
 
 
 def _own_chat(scores: Json, candidates: Candidates) -> Measure:
-    """Answers in the chat format of a base that was taught to answer."""
     lead = "A sound answer ends its turn, says something, does not loop and is in the base's language."
     return Measure("The base's own chat format", lead, own_chat_table(scores, list(candidates)))
 
@@ -156,7 +154,6 @@ def _change_words(change: Change | None) -> str:
 
 
 def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
-    """Bits per byte of each domain or file of the held-out text."""
     rows, counts = [], []
     for name in _names(candidates, key):
         parts = [table_of(table_of(item.get(f"{word}_figures")).get(name)) for item in candidates.values()]
@@ -179,7 +176,6 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
 
 
 def _tasks(scores: Json, candidates: Candidates) -> Measure:
-    """Benchmarks of lm-evaluation-harness."""
     rows = []
     for task, by_candidate in named_tables(scores.get("tasks"))[:MAX_NAMES]:
         entries = [table_of(by_candidate.get(name)) for name in candidates]
@@ -268,7 +264,6 @@ def _choices(candidates: Candidates) -> Measure:
 
 
 def _language(candidates: Candidates) -> Measure:
-    """Language in which the models write."""
     rows = []
     for name, item in candidates.items():
         entry = table_of(item.get("output_language"))
@@ -284,7 +279,6 @@ def _language(candidates: Candidates) -> Measure:
 
 
 def _names(candidates: Candidates, key: str) -> list[str]:
-    """Names in a table of any candidate, in order."""
     names = dict.fromkeys(name for item in candidates.values() for name in table_of(item.get(key)))
     return list(names)[:MAX_NAMES]
 

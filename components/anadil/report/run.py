@@ -116,7 +116,6 @@ def _cards(facts: Facts) -> dict[str, str]:
 
 
 def _provenance(facts: Facts) -> dict[str, object]:
-    """Build the section on how to reproduce the run."""
     rows = [
         (
             f"{word}/{manifest.key}",
@@ -186,7 +185,6 @@ def metrics(facts: Facts) -> dict[str, float | int]:
 
 
 def _of_candidate(name: str, table: Json) -> dict[str, object]:
-    """The figures of one candidate by flat names."""
     figures: dict[str, object] = {f"{key}_{name}": table.get(key) for key in SCORED}
     figures[f"loop_rate_{name}"] = loop_rate(table)
     figures[f"own_language_{name}"] = field(table, "output_language.own")

@@ -117,7 +117,6 @@ def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False
 def _lines_of_run(
     derived: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs
 ) -> Iterator[str]:
-    """Say what the retraining reads, keeps and begins with."""
     assert derived.retrain is not None
     files = [(each.sizes, each.new) for each in inputs.values()] + [(chats.sizes, chats.unlearnt)]
     size = human_bytes(sum(sizes[uri] for sizes, uris in files for uri in uris))
@@ -361,7 +360,6 @@ def _consequence(change: str, *, has_text: bool) -> str:
 
 
 def _changes(recipe: Recipe, lineage: Lineage) -> Iterator[str]:
-    """Yield `key before -> now` for each key that differs."""
     tokenizer = lineage.made["tokenizer"][1]
     yield from _of_stage("tokenizer", recipe, tokenizer)
     theirs, ours = tokenizer.origin.get(BASE_FILES), base_files(recipe.base.model).get(BASE_FILES)

@@ -136,7 +136,6 @@ class Access:
         await answer(scope, receive, send_safely)
 
     def _answer(self, request: Request) -> Response | None:
-        """Answer a request that ends here; None for one that may pass."""
         host = request.headers.get("host", "")
         if _host_name(host) not in HOSTS:
             return _refusal(f"{host or 'no host'}: not a name of this machine; open http://localhost")

@@ -106,7 +106,6 @@ def _script(request: Request) -> Response:  # noqa: ARG001  an endpoint
 
 
 def _say_error(request: Request, error: Exception) -> Response:
-    """Say on a page what went wrong."""
     status, text = 404 if isinstance(error, DataError) else 503, str(error)
     if isinstance(error, HTTPException):
         status, text = error.status_code, error.detail

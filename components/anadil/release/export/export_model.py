@@ -230,7 +230,6 @@ def draft_of(out: Path) -> Iterator[Path]:
 
 
 def _copy_model(source: ModelSource, directory: Path, draft: Path, precision: str | None) -> None:
-    """Copy the files that servers load, with weights in a precision."""
     files = [*weight_files(directory), *_files(directory, (*COPIED, *TERMS))]
     if source.kind == "directory" and (directory / CARD).is_file():
         files.append(directory / CARD)
@@ -296,7 +295,6 @@ def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: s
 
 
 def _write_card(uri: str, manifest: Manifest, scores: str | None, draft: Path) -> None:
-    """README.md, and the files that the licence of the base asks for."""
     (draft / CARD).write_text(model_card(uri, scores), encoding="utf-8")
     for name, content in licence_files_of(manifest).items():
         (draft / name).write_bytes(content)

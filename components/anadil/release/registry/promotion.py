@@ -131,7 +131,6 @@ def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
 
 
 def _table_of(scores: str, path: Path) -> dict[str, Any]:
-    """Read `scores.json`."""
     table = json.loads(path.read_text(encoding="utf-8"))
     gate = table.get("gate")
     checks = gate.get("checks") if isinstance(gate, dict) else None
@@ -493,7 +492,6 @@ def _left(champion: RegisteredModel | None, version: RegisteredModel | None) -> 
 
 
 def _verify(version: RegisteredModel, *, whole: bool) -> None:
-    """Compare a version's artifact with what was promoted."""
     where = f"{version.uri} ({version.name} version {version.version})"
     manifest = artifact.read_manifest(version.uri)
     if manifest is None:
@@ -510,7 +508,6 @@ def _verify(version: RegisteredModel, *, whole: bool) -> None:
 def _create(
     registry: Registry, name: str, source: Source, tags: dict[str, str], description: str, undo: Undo
 ) -> RegisteredModel:  # fmt: skip
-    """A version, and the registered model if it is the first."""
     client = registry.client
     if registry.model(name) is None:
         undo.append(lambda: client.delete_registered_model(name))

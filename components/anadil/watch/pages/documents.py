@@ -128,7 +128,6 @@ def _counts(corpus: WatchedCorpus, place: str) -> list[Table]:
 
 
 def _by_group(corpus: WatchedCorpus, by: str, where: Where, place: str) -> Table:
-    """Documents that meet the conditions, by one of `GROUPS`."""
     counts = corpus.group_counts(by, where)
     rows = []
     for name, num_kept, num_dropped in counts.groups:
