@@ -8,7 +8,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import DataError, GateError, IntegrityError
-from anadil.release.registry.gate_verdict import check_promotable
+from anadil.release.registry.promotion import check_promotable
 from tests.kit.promotable import model, scores
 
 REFUSED = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}

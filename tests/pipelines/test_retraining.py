@@ -16,7 +16,7 @@ from anadil.core.stages import STAGES
 from anadil.launch import kfp_steps
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.release.run import FILE, ReleaseRecord
 from anadil.release.runs import list_runs
 from anadil.retrain.exclusive import claim, free
 from anadil.runtime import kfp

@@ -15,8 +15,8 @@ from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, targe
 from anadil.launch.retrain_step import begin_retraining
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.champion import champion_name
 from anadil.retrain.exclusive import free
+from anadil.retrain.lineage import champion_name
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of

@@ -22,10 +22,10 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.plan.budget import CheckpointPlan
-from anadil.plan.calibration import calibrate
 from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, possible_layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
+from anadil.plan.speed import calibrate
 from anadil.plan.text_use import TextSize
 from anadil.plan.view import plan_lines
 from anadil.preflight.memory import check_after, refusal_text

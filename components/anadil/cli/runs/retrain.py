@@ -53,8 +53,8 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
 
 
 def _retrain(options: argparse.Namespace) -> int:
-    from anadil.retrain.champion import champion_name
     from anadil.retrain.exclusive import exclusive
+    from anadil.retrain.lineage import champion_name
 
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
     # The last step moves the alias there. It would look for a database beside the artifacts, which may lie in a bucket.
@@ -126,8 +126,8 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
 
 def _end(recipe: Recipe, steps: "StepResults") -> int:
     """Say how a retraining ended; return the exit code."""
-    from anadil.release.release_record import read_release
-    from anadil.retrain.champion import champion_version
+    from anadil.release.run import read_release
+    from anadil.retrain.lineage import champion_version
 
     if steps.exit_code in (0, None):
         record = read_release(steps.uris["release"])
