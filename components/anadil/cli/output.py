@@ -41,4 +41,5 @@ def print_result(data: Any, lines: Iterable[str], output: str) -> None:
 
 def print_table(rows: Mapping[str, str], output: str) -> None:
     """Names and values as two columns, or as JSON."""
-    print_result(rows, Table("", ("", "value"), [*rows.items()]).lines(), output)
+    table = Table("", ("", "value"), [*rows.items()])
+    print_result(rows, () if output == "json" else table.lines(), output)
