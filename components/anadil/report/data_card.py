@@ -4,7 +4,6 @@ Markdown with front matter for a dataset on the Hugging Face hub.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from anadil import __version__
 from anadil.artifacts import artifact
@@ -16,11 +15,19 @@ from anadil.core.table import Table
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.report.format import ratio, words_of
 from anadil.report.licence import UNKNOWN, hub_licence, licence_of
-from anadil.report.read import CorpusFacts, Json, field, last_part, list_of, named_tables, table_of
+from anadil.report.read import (
+    CorpusFacts,
+    Json,
+    NamedLanguage,
+    field,
+    last_part,
+    list_of,
+    named_tables,
+    recipe_language,
+    table_of,
+)
 from anadil.report.render import front_matter, render_template
 from anadil.runtime.job import by_source
-from anadil.text.language import load_language
-from anadil.text.language_data import UnknownLanguageError
 from anadil.text.parallel import languages_of
 
 MAX_ROWS = 50
@@ -31,18 +38,6 @@ SIZES = (
     (10**7, "1M<n<10M"), (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
 )  # fmt: skip
 """Documents -> the hub's word. Source: huggingface/hub-docs, datasetcard.md."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedLanguage:
-    """The language of a corpus or model."""
-
-    code: str
-    name: str
-    lang: str
-    """Value of HTML's `lang`; empty where there is no language, or two."""
-    word_note: str = ""
-    """Meaning of "word" in scripts without spaces."""
 
 
 def data_card(corpus: str) -> str:
@@ -57,7 +52,6 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
 
 
 def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
-    """The template's names."""
     language = recipe_language(recipe)
     hosts = _ranked(stats.get("hosts"), stats, ("in",))
     note = "The hosts with most documents; the others are not listed." if len(hosts) >= MAX_ROWS else ""
@@ -109,18 +103,6 @@ def card_of_corpora(corpora: Sequence[CorpusFacts], training: Json) -> str:
         for each, view in views
     ]
     return "\n".join([render_template("mixture_card.md.j2", head), *cards])
-
-
-def recipe_language(recipe: Json) -> NamedLanguage:
-    """The language of a recipe as a manifest holds it; the file's name if its pack is gone."""
-    named = str(recipe.get("language") or "")
-    try:
-        language = load_language(named)
-    except UnknownLanguageError:
-        name = last_part(named).removesuffix(".yaml") or DASH
-        return NamedLanguage(code=name, name=name, lang=name)
-    lang = "" if language.is_none else language.code
-    return NamedLanguage(code=language.code, name=language.name, lang=lang, word_note=language.word_note)
 
 
 def hub_language_codes(code: str) -> list[str]:
@@ -204,7 +186,6 @@ def data_sets_table(stats: Json) -> Table:
 
 
 def _dropped_table(stats: Json) -> Table:
-    """Rules, by the documents that each dropped as the first reason."""
     counts = {
         rule: n for rule, count in table_of(stats.get("dropped")).items() if (n := number(count)) is not None
     }
@@ -272,7 +253,6 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
 
 
 def _inputs_table(manifest: Manifest) -> Table:
-    """The input files with their digests."""
     files = [(name.removeprefix("file "), digest) for name, digest in manifest.origin.items() if name.startswith("file ")]  # fmt: skip
     rows = [(last_part(uri), digest) for uri, digest in files]
     note = (

@@ -22,7 +22,7 @@ from anadil.core.json_text import parse_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.language import load_language
-from anadil.text.language_data import Language
+from anadil.text.language_data import Language, UnknownLanguageError
 
 Json = dict[str, object]
 SUMMED = (
@@ -33,6 +33,18 @@ SUMMED = (
 LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
 NUM_SAMPLES = 3
 """Documents of the corpus that the page shows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedLanguage:
+    """The language of a corpus or model."""
+
+    code: str
+    name: str
+    lang: str
+    """Value of HTML's `lang`; empty where there is no language, or two."""
+    word_note: str = ""
+    """Meaning of "word" in scripts without spaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,3 +267,15 @@ def _parse(text: str, path: Path) -> object:
         return parse_json(text)
     except ValueError as error:
         raise DataError(f"{path}: no JSON ({error}); run the stage that writes it again") from None
+
+
+def recipe_language(recipe: Json) -> NamedLanguage:
+    """The language of a recipe as a manifest holds it; the file's name if its pack is gone."""
+    named = str(recipe.get("language") or "")
+    try:
+        language = load_language(named)
+    except UnknownLanguageError:
+        name = last_part(named).removesuffix(".yaml") or DASH
+        return NamedLanguage(code=name, name=name, lang=name)
+    lang = "" if language.is_none else language.code
+    return NamedLanguage(code=language.code, name=language.name, lang=lang, word_note=language.word_note)

@@ -7,9 +7,8 @@ from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.recipe.gate import BY_TEXT
-from anadil.report.data_card import recipe_language
 from anadil.report.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
-from anadil.report.read import Facts, Json, field, list_of, named_tables, series, table_of
+from anadil.report.read import Facts, Json, field, list_of, named_tables, recipe_language, series, table_of
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_REASONS = 4
@@ -173,7 +172,6 @@ def _deciding(scores: Json, name: str) -> list[Json]:
 
 
 def _outcome(scores: Json, name: str) -> str:
-    """Sentence about a candidate's verdict and the checks that failed."""
     if all(check.get("passed") for check in _deciding(scores, name)):
         return f"The {name} model passed{_use(scores, name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
@@ -190,7 +188,6 @@ def _use(scores: Json, name: str) -> str:
 
 
 def _gain(scores: Json, released: str) -> str:
-    """Sentence about the gain of the released model; empty if unknown."""
     differences = dict(named_tables(scores.get("differences")))
     name, other, text = gain_in_answers(scores), before(scores), "answers to unseen questions"
     if released != "finetuned" or name not in differences:
