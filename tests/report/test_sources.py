@@ -11,11 +11,10 @@ from anadil.recipe.sections import Recipe
 from anadil.report.data_card import (
     hub_language_codes,
     licences_by_words,
-    recipe_language,
     stated_licence,
     written_note,
 )
-from anadil.report.read import Json, sum_stats
+from anadil.report.read import Json, recipe_language, sum_stats
 from anadil.report.run import run
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream

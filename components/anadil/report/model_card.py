@@ -22,7 +22,6 @@ from anadil.report.data_card import (
     data_sets_table,
     hub_language_codes,
     licences_by_words,
-    recipe_language,
     sources_table,
     stated_licence,
 )
@@ -37,6 +36,7 @@ from anadil.report.read import (
     field,
     list_of,
     named_tables,
+    recipe_language,
     sum_stats,
     table_of,
 )
