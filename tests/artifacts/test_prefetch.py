@@ -86,9 +86,7 @@ def test_an_object_that_is_gone_is_refused_and_what_killed_runs_left_is_not_fetc
     s3.S3().remove(f"{uri}/train/b")
 
     assert not (path / "train" / "left-over").exists()
-    with pytest.raises(
-        IntegrityError, match="train/b: missing, but its manifest names it; run `anadil remove"
-    ):
+    with pytest.raises(IntegrityError, match="train/b: missing, but its manifest names it; run"):
         prefetch.fetch(uri, "corpus")
 
 
@@ -125,10 +123,7 @@ def test_a_damaged_source_is_refused(tmp_path: Path) -> None:
     source = make_artifact(tmp_path / "mount")
     (source / "train" / "b").write_text("ik1")
 
-    with pytest.raises(
-        IntegrityError,
-        match=r"mount/train/b: differs from its manifest; run `anadil remove .*`, then the stage",
-    ):
+    with pytest.raises(IntegrityError, match=r"mount/train/b: differs from its manifest; run"):
         copied(source)
 
 

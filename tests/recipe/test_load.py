@@ -75,37 +75,16 @@ nonsense: 3
         ("base: {model: ''}", "base.model: must have at least 1 character"),
         ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
         ("storage: {root: ''}", "storage.root: must have at least 1 character"),
-        (
-            "tokenizer: {choice: bad}",
-            "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or 'auto'",
-        ),
+        ("tokenizer: {choice: bad}", "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or"),
         ("tokenizer: {strategies: []}", "tokenizer.strategies: must have at least 1 item"),
-        (
-            "tokenizer: {strategies: [base], choice: extend}",
-            "tokenizer: choice 'extend' is not one of strategies",
-        ),
-        (
-            "tokenizer: {strategies: [extend], trial: {steps: 5}}",
-            "tokenizer: trial compares strategies, and strategies ['extend'] has one; name another",
-        ),
-        (
-            "cluster: {sagemaker: {subnets: [subnet-1]}}",
-            "cluster.sagemaker: subnets and security_groups go together; give both or none",
-        ),
+        ("tokenizer: {strategies: [base], choice: extend}", "tokenizer: choice 'extend' is not one of"),
+        ("tokenizer: {strategies: [extend], trial: {steps: 5}}", "tokenizer: trial compares strategies, and"),
+        ("cluster: {sagemaker: {subnets: [subnet-1]}}", "cluster.sagemaker: subnets and security_groups go"),
         ("evaluate: {context: 64, stride: 65}", "recipe: evaluate.stride 65 is larger than the context 64"),
         ("cluster: {image: 'a:{tag}'}", "cluster.image: only {stage} and {version} are filled in"),
         ("pretrain: {phases: [{}]}", "pretrain.phases.0.trains: is missing"),
-        (
-            "pretrain: {parallelism: {prefetch: 9}}",
-            "pretrain.parallelism.prefetch: must be at most 8 (got 9)",
-        ),
-        (
-            "pretrain: {copies: {memory_every: 20}}",
-            (
-                "pretrain: copies.memory_every is 20, but nothing reads copies in memory while faults.on_anomaly "
-                "is stop; set faults.on_anomaly to skip, or copies.memory_every to 0"
-            ),
-        ),
+        ("pretrain: {parallelism: {prefetch: 9}}", "pretrain.parallelism.prefetch: must be at most 8"),
+        ("pretrain: {copies: {memory_every: 20}}", "pretrain: copies.memory_every is 20, but nothing reads"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_value(text: str, message: str) -> None:
@@ -213,10 +192,7 @@ def test_an_override_may_hold_equal_signs_and_be_empty() -> None:
         ("pretrain.phases.2.lr=1", "'2' is not a place in a list of 2"),
         ("pretrain.phases.x.lr=1", "'x' is not a place in a list of 2"),
         ("pretrain.phases.-1.lr=1", "'-1' is not a place in a list of 2"),
-        (
-            "tokenizer.strategies.0.x=1",
-            "--set 'tokenizer.strategies.0.x=1': item 0 of the list is not a table",
-        ),
+        ("tokenizer.strategies.0.x=1", "--set 'tokenizer.strategies.0.x=1': item 0 of the list is not a"),
         ("seed.deeper=1", "seed: must be a whole number"),
         ("pretrain.batchsize=8", "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)"),
         (f"seed={'9' * 5000}", "seed: must be a whole number"),
@@ -234,10 +210,7 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
         ("clean.rules.top_ngram", "; did you mean 'max_top_ngram'?"),
         ("pretrain.batch", "; did you mean 'batch_size'?"),
         ("shards", "; did you mean 'pretrain.parallelism.shard'?"),
-        (
-            "batch_sizes",
-            "; here it is pretrain.batch_size (of all devices together), or for chats finetune.batch_size",
-        ),
+        ("batch_sizes", "; here it is pretrain.batch_size (of all devices together), or for chats"),
         ("clean.min_char", "; did you mean 'rules.min_chars'?"),
         ("clean.max_word", "; did you mean 'rules.max_words'?"),
         ("max_nonsense", ""),

@@ -205,11 +205,7 @@ def wrapped(error: OSError) -> Exception:
         (OSError(errno.EIO, "Input/output error", "/x"), 138, "run the same command again"),
         (wrapped(OSError(errno.ESTALE, "Stale file handle", "/x")), 138, "the disk or the way to it failed"),
         (RuntimeError("I/O error: Input/output error (os error 5)"), 138, "kernel log"),
-        (
-            PermissionError(errno.EACCES, "Permission denied", "/etc/x"),
-            4,
-            "Permission denied: '/etc/x'; grant access",
-        ),
+        (PermissionError(errno.EACCES, "Permission denied", "/etc/x"), 4, "Permission denied: '/etc/x'"),
         (OSError(errno.EROFS, "Read-only file system", "/x"), 4, "choose another place"),
         (KeyboardInterrupt(), 130, "interrupted"),
         (DataError("raw is empty"), 3, "raw is empty"),

@@ -305,9 +305,7 @@ def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
 def test_a_language_without_built_in_text_is_not_taken_for_a_file() -> None:
     recipe = Recipe.model_validate({"tokenizer": {"keep": ["en", "de"]}})
 
-    with pytest.raises(
-        DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with built-in text"
-    ):
+    with pytest.raises(DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with"):
         external_side_files(STAGES["tokenizer"], recipe)
 
 
@@ -323,9 +321,7 @@ def test_a_base_that_an_input_was_made_of_and_that_has_gone_is_no_hub_id(
     )
     inputs = {"corpus": INPUT, "tokenizer": of_directory}
 
-    with pytest.raises(
-        DataError, match=r"the directory 'models/mine' has gone, and the tokenizer was made of it; put"
-    ):
+    with pytest.raises(DataError, match=r"the directory 'models/mine' has gone, and the tokenizer was made"):
         stage_origin(STAGES["pretrain"], recipe, inputs, ())
 
     assert "base files" not in stage_origin(STAGES["pretrain"], recipe, {**inputs, "tokenizer": of_hub}, ())
