@@ -88,21 +88,6 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
         assert fetch(execute.execute(CLEAN, recipe, {}, (), str(out)).uri, "corpus")
 
 
-def test_a_full_disk_at_a_sync_leaves_nothing_that_looks_whole_either(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "out"
-
-    def full(_: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-
-    assert exit_code_of(lambda: bool(execute.execute(CLEAN, recipe, {}, (), str(out)))) == 4
-    assert not Path(f"{out}.partial").exists()
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_a_file_system_without_locks_is_told_and_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, number: int

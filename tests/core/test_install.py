@@ -12,10 +12,22 @@ def test_a_machine_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("extra", "remedy"),
     [
-        ("pipelines", "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in"),
-        ("ray", "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in"),
-        ("evaluate", "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in"),
-        ("launch", "no image holds them beside this command; run it on a machine, after pip install"),
+        (
+            "pipelines",
+            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/pipelines:0.1.0",
+        ),
+        (
+            "ray",
+            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/clean-ray:0.1.0",
+        ),
+        (
+            "evaluate",
+            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/laptop:0.1.0",
+        ),
+        (
+            "launch",
+            "no image holds them beside this command; run it on a machine, after pip install 'anadil[launch]' there",
+        ),
     ],
 )
 def test_an_image_names_who_has_the_packages(

@@ -67,12 +67,7 @@ def test_a_stage_of_the_language_that_is_taught_reads_its_sources_alone() -> Non
 
 
 def test_the_report_reads_what_the_base_wrote_for_the_sources_that_it_writes() -> None:
-    recipe = parse_recipe(
-        "sources: {web: {inputs: [w]}, self: {written_by: base, tokens: 5M}}\n"
-        "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, self: .1}}]}",
-        "r.yaml",
-    )
-    words = Step(stage=STAGES["report"]).reads(recipe)
+    words = Step(stage=STAGES["report"]).reads(WRITTEN)
 
     assert [word for word in words if word.startswith("written")] == ["written.self"]
     assert {"tokens.web", "tokens.self", "overlap.web", "overlap.self"} <= words.keys()
