@@ -66,8 +66,14 @@ def test_shares_that_are_no_shares_are_told_with_their_value() -> None:
 @pytest.mark.parametrize(
     ("text", "mistake"),
     [
-        (phases("mix: {web: 1}"), "line 3: pretrain.phases.0.mix: needs sources, and the recipe has none"),
-        (SOURCES + phases("mix: {web: 1}", "mix: {web: 1, en: 0}"), "line 4: sources.en: no phase uses the"),
+        (
+            phases("mix: {web: 1}"),
+            "line 3: pretrain.phases.0.mix: needs sources, and the recipe has none; name them or remove the key",
+        ),
+        (
+            SOURCES + phases("mix: {web: 1}", "mix: {web: 1, en: 0}"),
+            "line 4: sources.en: no phase uses the source; give it a share in pretrain.phases[].mix, or remove it",
+        ),
         (
             SOURCES
             + phases("mix: {web: 1, en: 1}, anneal: {web: 1}", more="  schedule: wsd\n  decay_fraction: 0\n"),
