@@ -195,7 +195,10 @@ def test_a_wrong_override_is_told(override: str, message: str) -> None:
         ("clean.rules.top_ngram", "; did you mean 'max_top_ngram'?"),
         ("pretrain.batch", "; did you mean 'batch_size'?"),
         ("shards", "; did you mean 'pretrain.parallelism.shard'?"),
-        ("batch_sizes", "; here it is pretrain.batch_size (of all devices together), or for chats"),
+        (
+            "batch_sizes",
+            "; here it is pretrain.batch_size (of all devices together), or for chats finetune.batch_size",
+        ),
         ("clean.min_char", "; did you mean 'rules.min_chars'?"),
         ("clean.max_word", "; did you mean 'rules.max_words'?"),
         ("max_nonsense", ""),

@@ -1,7 +1,7 @@
 """Shares of sources in the phases of training: one mix, and all of them beside the recipe's other keys."""
 
 from collections.abc import Collection, Iterator
-from fractions import Fraction
+import fractions
 from typing import TYPE_CHECKING
 
 from pydantic import NonNegativeFloat
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 Mix = dict[str, NonNegativeFloat]
 """Source -> share of the tokens, relative to the others."""
-LEAST_SHARE = Fraction(1, 10_000)
+LEAST_SHARE = fractions.Fraction(1, 10_000)
 """Least share of a source that a mix names. The order of training counts in ten-thousandths."""
 
 Mistake = tuple[tuple[str | int, ...], str]
@@ -26,7 +26,7 @@ def with_shares(mix: Mix | None) -> Mix | None:
     if mix is None:
         return None
     # As the decimal that was written: .1 is a tenth.
-    shares = {name: Fraction(str(share)) for name, share in mix.items()}
+    shares = {name: fractions.Fraction(str(share)) for name, share in mix.items()}
     total = sum(shares.values())
     if not total:
         raise ValueError("all shares are 0; give a source a share above 0")
