@@ -26,12 +26,6 @@ def test_the_article_is_kept_and_the_rest_of_the_page_is_not() -> None:
     assert main_text(page(AZERBAIJANI, ANOTHER).decode(), az) == f"Bakıda külək\n{AZERBAIJANI}\n{ANOTHER}"
 
 
-def test_a_block_of_links_is_dropped() -> None:
-    links = " ".join(f'<a href="/{n}">Oxşar xəbər nömrə {n}</a>' for n in range(5))
-
-    assert "Oxşar" not in main_text(page(AZERBAIJANI, links, ANOTHER).decode(), az)
-
-
 @pytest.mark.parametrize("mark", ['<a id="{}"/>', "<A name='x{}' >", "<a id={} class=m></a>"])
 def test_a_mark_without_an_address_is_no_link(mark: str) -> None:
     sections = [f"<h2>{mark.format(n)}Bölmə {n}</h2><p>{AZERBAIJANI}</p><p>{ANOTHER}</p>" for n in range(3)]

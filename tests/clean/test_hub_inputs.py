@@ -15,7 +15,7 @@ from anadil.artifacts import hub_files, storage
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import read_records
 from anadil.clean.shards.shards import InputRange, plan_shards
-from anadil.core.errors import RecipeError, RetryableError
+from anadil.core.errors import RetryableError
 from anadil.core.format import MIB
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
@@ -98,13 +98,6 @@ def test_the_footer_of_a_large_table_is_what_a_plan_reads(
 
     assert len(shards) == 10
     assert hub.bytes_sent() < 200_000  # of ten million
-
-
-def test_a_branch_is_no_input(hub: FakeHub, tmp_path: Path) -> None:
-    hub.put("a.jsonl", FILES["a.jsonl"])
-
-    with pytest.raises(RecipeError, match=f"write {ROOT}/a.jsonl"):
-        storage.expand([f"{ROOT.partition('@')[0]}@main/a.jsonl"], "clean.inputs")
 
 
 def test_a_corpus_of_a_commit_is_there_already(

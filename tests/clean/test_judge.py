@@ -14,7 +14,6 @@ from anadil.clean.filters.judge import RULE_NAMES, Judge, Judgement
 from anadil.clean.kernels.columns import COLUMN
 from anadil.core.errors import DataError, PreflightError
 from anadil.recipe.clean import Clean
-from anadil.recipe.filter_rules import Rules
 from anadil.text import fasttext_model
 from anadil.text.fasttext_model import QualityModel
 from anadil.text.filter_rules import MODES, RULES, RuleName
@@ -117,15 +116,6 @@ def test_capital_letters_do_not_hide_stop_words() -> None:
     assert reason(AZERBAIJANI.replace("i", "İ").replace("ı", "I").upper()) is None
 
 
-def test_a_rule_in_report_mode_is_counted_and_drops_nothing() -> None:
-    text = f"{AZERBAIJANI} {'ə' * 1_001}"
-
-    judged = judge(text, modes={"word_length": "report"})
-
-    assert judged.reason is None
-    assert "word_length" in judged.failed
-
-
 def test_a_rule_that_reports_by_default_drops_where_the_recipe_enforces_it() -> None:
     text = f"{AZERBAIJANI} function() {{ return 1; }}"
 
@@ -175,12 +165,6 @@ def test_what_other_steps_found_is_judged_too() -> None:
     judgements = Judge(az).judge([AZERBAIJANI] * 3, foreign=[0.31, 0.3, 0], quality=[1, 1, 0.49])
 
     assert judgements.reasons == ["mixed", None, "quality"]
-
-
-def test_limits_can_be_tried_on_what_was_measured_before() -> None:
-    measured = Judge(az).judge([AZERBAIJANI, ANOTHER]).statistics
-
-    assert Judge(az, Rules(min_words=70)).judge_statistics(measured).reasons == [None, "short"]
 
 
 def test_records_of_one_rule_stand_together_and_have_one_mode() -> None:
@@ -316,12 +300,6 @@ def test_documents_with_a_low_score_are_dropped_and_counted(tmp_path: Path, mode
     assert sample["value"] < 0.5 == sample["limit"]
     assert {row["reason"] for row in rows(corpus)} == {None, "quality", "language"}
     assert stats(watched)["kept"] == 3
-
-
-def test_without_a_model_no_document_has_a_score(tmp_path: Path) -> None:
-    corpus = clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", [AZERBAIJANI, *texts(3)]))
-
-    assert {row["quality"] for row in rows(corpus)} == {None}
 
 
 def test_a_label_that_the_model_does_not_know_is_refused(tmp_path: Path, model: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 from anadil.clean.extract.extract import Extraction, extract_page, main_text
 from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
-from tests.kit.texts import ANOTHER, AZERBAIJANI, JAPANESE
+from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 az = load_language("az")
 MODES: tuple[ExtractMode, ...] = ("fast", "balanced", "precision")
@@ -54,13 +54,6 @@ def test_an_element_inside_a_sentence_is_part_of_it(mode: ExtractMode, name: str
     text = main_text(article(FIRST, f"<p>{sentence}</p>", FIRST), az, Extraction(mode=mode))
 
     assert "Sərgi 7 aprel 2019-cu il günü açıldı" in text
-
-
-@pytest.mark.parametrize("word", ["related", "jp", "email", "post-date"])
-def test_a_class_word_takes_nothing_out_of_a_sentence(word: str) -> None:
-    sentence = f"Sərgi <span class='{word}'>7 aprel</span> günü açıldı və iki ay davam etdi. {ANOTHER}"
-
-    assert "Sərgi 7 aprel günü açıldı" in main_text(article(FIRST, f"<p>{sentence}</p>", FIRST), az)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -135,15 +128,6 @@ def test_a_question_that_opens_its_answer_stays_above_it(mode: ExtractMode, item
     places = [text.index(each) for each in (QUESTIONS[0], AZERBAIJANI, QUESTIONS[1], ANOTHER)]
     assert places == sorted(places)
     assert [text.count(each) for each in QUESTIONS] == [1, 1]
-
-
-@pytest.mark.parametrize("opener", ["<button>{}</button>", "<h3><a href=#a>{}</a></h3>"])
-def test_a_japanese_question_above_its_answer_stays(opener: str) -> None:
-    question = "本は何日まで借りられますか？"
-
-    assert f"{question}\n{JAPANESE}" in main_text(
-        article(opener.format(question), f"<p>{JAPANESE}</p>"), load_language("ja")
-    )
 
 
 def test_a_table_of_contents_of_questions_is_no_text() -> None:

@@ -174,16 +174,6 @@ def test_damaged_compressed_data_is_one_bad_record(tmp_path: Path, suffix: str, 
     assert read_stats.bad == 1
 
 
-def test_a_text_file_is_one_document(tmp_path: Path) -> None:
-    path = tmp_path / "nağıl.txt"
-    path.write_bytes("\ufeffBiri var idi, biri yox idi.".encode())
-
-    found, read_stats = read_file(path)
-
-    assert [raw.text for raw in found] == ["Biri var idi, biri yox idi."]
-    assert read_stats.recoded == 0
-
-
 def test_a_text_file_in_a_legacy_encoding_is_read_and_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,15 +77,6 @@ def test_a_path_leads_into_tables_and_a_key_with_a_dot_goes_before() -> None:
         text_of({"document": {"body": "bir"}}, "document.text")
 
 
-def test_parquet_is_read_by_column(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"mətn": ["bir", "iki"], "url": ["https://a.az", None]}), path)
-
-    found, _ = read_file(path, "mətn")
-
-    assert [(raw.text, raw.url) for raw in found] == [("bir", "https://a.az"), ("iki", "")]
-
-
 def test_a_parquet_column_of_bytes_that_are_utf_8_is_text(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     texts = pa.array(["üç".encode(), "dörd".encode("utf-16"), None], pa.large_binary())

@@ -143,13 +143,6 @@ def test_learning_says_why_a_file_holds_no_text(
     assert "holds no text that can be read" in capsys.readouterr().err
 
 
-def test_repetitions_do_not_make_a_sample_large() -> None:
-    with pytest.raises(DataError, match=r"the sample holds .* KiB of text without its repetitions"):
-        learn_language("qaa", documents(10) * 1_000, {})
-
-    assert split_texts(["bir iki"] * 9).num_bytes == len("bir iki")
-
-
 def test_bad_text_that_is_too_little_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "MIN_BYTES", 1_000)
 

@@ -17,7 +17,6 @@ from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
 from anadil.clean.write.corpus_parts import _renumbered_line, text_of
 from anadil.core.errors import IntegrityError
-from anadil.runtime.executors.processes import Processes
 from anadil.text import corpus as corpus_module
 from anadil.text.corpus import Document, line_of
 from tests.kit.clean_inputs import texts, write_inputs
@@ -248,16 +247,6 @@ def test_large_corpora_are_cut_alike_whatever_the_shards(
         for path in whole.rglob("*.zst"):
             assert (corpus / path.relative_to(whole)).read_bytes() == path.read_bytes()
     assert len(list((whole / "train").iterdir())) > 3
-
-
-@pytest.mark.slow
-def test_processes_give_the_same_bytes(tmp_path: Path) -> None:
-    files = write_inputs(tmp_path / "raw")
-    expected = content(clean(tmp_path / "one", *files, max_bad_records=0.5))
-
-    corpus = clean(tmp_path / "two", *files, executor=Processes(2), max_bad_records=0.5, shard_bytes=8_000)
-
-    assert content(corpus) == expected
 
 
 class KilledAfter(InThisProcess):

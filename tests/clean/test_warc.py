@@ -53,17 +53,6 @@ def test_a_wrong_length_costs_one_record_and_is_counted_with_its_place(
     assert [damage.offset for damage in damages] == [offsets.get(name, 0)]
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_each_of_several_wrong_lengths_is_counted(tmp_path: Path, name: str) -> None:
-    records = [with_length(record, lambda true: true + 50) for record in PLAIN[:3]]
-
-    pages, damages = read(tmp_path, name, [*records, *PLAIN[3:]])
-
-    assert pages == "345"
-    assert len(damages) == 3
-    assert "WARC record's Content-Length is wrong: no record ends after" in damages[0].why
-
-
 @pytest.mark.parametrize("length", ["9" * 5_000, "-1", "", "many", "7\r\nContent-Length: 8"])
 def test_what_a_page_says_of_its_own_length_ends_nothing(tmp_path: Path, length: str) -> None:
     records = [*PLAIN]

@@ -146,12 +146,6 @@ def test_a_known_pattern_cuts_alike_round_every_code_point(pattern: str, all_bel
     assert encoder.check(texts), encoder.difference
 
 
-def test_a_pattern_in_a_sequence_of_its_own_is_known_to_both_libraries() -> None:
-    tokenizer = cut_by(GPT_2_REGEX, PAIRS[:1_000])
-
-    assert lists(fast(tokenizer).encode(ODD)) == exactly(tokenizer, ODD)
-
-
 def test_what_gigatoken_refuses_is_left_to_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = cut_by(LLAMA_3_REGEX, PAIRS[:10])
     ranks = ranks_of(tokenizer)
