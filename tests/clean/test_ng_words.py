@@ -12,7 +12,8 @@ from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, stats, write_jsonl
 from tests.kit.texts import AZERBAIJANI, JAPANESE, MORE_JAPANESE
 
-az, ja = load_language("az"), load_language("ja")
+az = load_language("az")
+ja = load_language("ja")
 
 
 def share(text: str, *words: str, code: str = "ja") -> float:

@@ -7,7 +7,7 @@ from tests.clean.test_page_prose import LINES, MODES, article
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 az = load_language("az")
-FIRST, LAST = f"<p>{AZERBAIJANI}</p>", f"<p>{AZERBAIJANI.replace('Dünən', 'Bu gün')}</p>"
+OPENING, CLOSING = f"<p>{AZERBAIJANI}</p>", f"<p>{AZERBAIJANI.replace('Dünən', 'Bu gün')}</p>"
 MORE = ANOTHER.replace("Nənəm", "Babam")
 PROSE = f"<p>{ANOTHER}</p><p>{MORE}</p>"
 PLACES = ((1, 0, 2), (0, 1, 2), (0, 2, 1))
@@ -15,7 +15,9 @@ COOKIES = ("cookie-recipe", "cookies", "box cookie")
 
 
 def around(part: str, place: tuple[int, ...]) -> str:
-    return article(*(sorted(zip(place, (FIRST, part, LAST), strict=True))[number][1] for number in range(3)))
+    return article(
+        *(sorted(zip(place, (OPENING, part, CLOSING), strict=True))[number][1] for number in range(3))
+    )
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -79,14 +81,14 @@ def test_prose_that_goes_with_its_element_is_counted(
 
 
 def test_a_button_with_paragraphs_is_a_card_of_the_article() -> None:
-    assert f"{ANOTHER}\n{MORE}" in main_text(article(FIRST, f"<button>{PROSE}</button>", LAST), az)
+    assert f"{ANOTHER}\n{MORE}" in main_text(article(OPENING, f"<button>{PROSE}</button>", CLOSING), az)
 
 
 @pytest.mark.parametrize(
     "repeated", ["<noscript>{}</noscript>", "<template>{}</template>", "<nav><template>{}</template></nav>"]
 )
 def test_text_that_is_kept_too_is_not_lost(repeated: str) -> None:
-    assert not extract_page(article(FIRST, PROSE, LAST, repeated.format(PROSE)), az).lost
+    assert not extract_page(article(OPENING, PROSE, CLOSING, repeated.format(PROSE)), az).lost
 
 
 def test_lists_of_links_and_short_texts_of_menus_are_no_prose() -> None:
@@ -95,14 +97,14 @@ def test_lists_of_links_and_short_texts_of_menus_are_no_prose() -> None:
     )
     parts = f"<nav><ul>{links}</ul></nav><footer><p>{LINES[0]}</p></footer><noscript>JavaScript lazımdır.</noscript>"
 
-    assert not extract_page(article(FIRST, LAST, parts), az).lost
+    assert not extract_page(article(OPENING, CLOSING, parts), az).lost
 
 
 def test_a_caption_of_a_line_is_counted() -> None:
     caption = "Kitabxananın köhnə binası, 1931-ci il"
 
     found = extract_page(
-        article(FIRST, f"<figure><img src=a.png><figcaption>{caption}</figcaption></figure>", LAST), az
+        article(OPENING, f"<figure><img src=a.png><figcaption>{caption}</figcaption></figure>", CLOSING), az
     )
 
     assert caption not in found.text
@@ -122,9 +124,9 @@ def test_cookies_are_a_subject_of_an_article_too(
 
 @pytest.mark.parametrize("name", [*COOKIES, "cookie-banner"])
 def test_a_banner_of_cookies_outside_of_the_article_goes(name: str) -> None:
-    html = article(FIRST, LAST).replace("</body>", f"<div class='{name}'>{PROSE}</div></body>")
+    html = article(OPENING, CLOSING).replace("</body>", f"<div class='{name}'>{PROSE}</div></body>")
 
-    assert main_text(html, az) == main_text(article(FIRST, LAST), az)
+    assert main_text(html, az) == main_text(article(OPENING, CLOSING), az)
 
 
 INGREDIENTS = ("Bir qaşıq bal", "Qoz", "Yarım kilo alma", "Darçın")
@@ -144,7 +146,7 @@ def test_a_list_of_few_words_stays_at_the_edge_of_an_article(
 def test_a_list_away_from_the_text_is_counted() -> None:
     items = f"<p>Yan sütun</p><p>Seçmələr</p><ul>{''.join(f'<li>{each}</li>' for each in INGREDIENTS)}</ul><p>Son</p>"
 
-    found = extract_page(article(FIRST, LAST, items), az, Extraction(mode="fast"))
+    found = extract_page(article(OPENING, CLOSING, items), az, Extraction(mode="fast"))
 
     assert INGREDIENTS[0] not in found.text
     assert found.lost == len("".join(INGREDIENTS))

@@ -114,7 +114,7 @@ def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
 def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(2))
 
-    with pytest.raises(DataError, match="contaminated 2; .*set clean.decontaminate to false"):
+    with pytest.raises(DataError, match=r"contaminated 2; .*set clean.decontaminate to false"):
         clean(tmp_path, raw, decontaminate=True, others={"evaluate": {"heldout": [str(raw)]}})
 
 

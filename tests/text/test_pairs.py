@@ -7,24 +7,24 @@ import pytest
 from anadil.text.chats import Message, Refusal
 from anadil.text.pairs import pair_of
 
-ASKED, BETTER, WORSE = "Paytaxt hansıdır?", "Bakıdır.", "Bilmirəm."
+BETTER, WORSE = "Bakıdır.", "Bilmirəm."
 USER = {"role": "user", "content": ASKED}
 
 
-def said(text: str) -> dict[str, str]:
+def assistant(text: str) -> dict[str, str]:
     return {"role": "assistant", "content": text}
 
 
 LAYOUTS: dict[str, dict[str, Any]] = {
     "texts": {"prompt": ASKED, "chosen": BETTER, "rejected": WORSE},
-    "prompt of messages": {"prompt": [USER], "chosen": [said(BETTER)], "rejected": [said(WORSE)]},
+    "prompt of messages": {"prompt": [USER], "chosen": [assistant(BETTER)], "rejected": [assistant(WORSE)]},
     "prompt of messages, answers as texts": {"prompt": [USER], "chosen": BETTER, "rejected": WORSE},
-    "answers as messages": {"prompt": ASKED, "chosen": said(BETTER), "rejected": said(WORSE)},
+    "answers as messages": {"prompt": ASKED, "chosen": assistant(BETTER), "rejected": assistant(WORSE)},
     "HuggingFaceH4/ultrafeedback_binarized": {
-        "prompt": ASKED, "prompt_id": "1", "chosen": [USER, said(BETTER)], "rejected": [USER, said(WORSE)],
-        "messages": [USER, said(BETTER)], "score_chosen": 8.5, "score_rejected": 2.0,
+        "prompt": ASKED, "prompt_id": "1", "chosen": [USER, assistant(BETTER)], "rejected": [USER, assistant(WORSE)],
+        "messages": [USER, assistant(BETTER)], "score_chosen": 8.5, "score_rejected": 2.0,
     },
-    "trl-lib/ultrafeedback_binarized": {"chosen": [USER, said(BETTER)], "rejected": [USER, said(WORSE)]},
+    "trl-lib/ultrafeedback_binarized": {"chosen": [USER, assistant(BETTER)], "rejected": [USER, assistant(WORSE)]},
     "Intel/orca_dpo_pairs": {"system": "", "question": ASKED, "chosen": BETTER, "rejected": WORSE},
     "LLaMA-Factory": {
         "conversations": [{"from": "human", "value": ASKED}],
@@ -47,7 +47,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
         "chosen": {"role": ["user", "assistant"], "content": [ASKED, BETTER]},
         "rejected": {"role": ["user", "assistant"], "content": [ASKED, WORSE]},
     },
-    "a user's turn after the answer": {"chosen": [USER, said(BETTER), USER], "rejected": [USER, said(WORSE)]},
+    "a user's turn after the answer": {"chosen": [USER, assistant(BETTER), USER], "rejected": [USER, assistant(WORSE)]},
 }  # fmt: skip
 
 
@@ -62,7 +62,7 @@ def test_usual_layouts_give_the_same_pair(row: dict[str, Any]) -> None:
 
 
 def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
-    turns = [USER, said("Hansı ölkənin?"), {"role": "user", "content": "Azərbaycanın."}]
+    turns = [USER, assistant("Hansı ölkənin?"), {"role": "user", "content": "Azərbaycanın."}]
 
     found = pair_of({"system": "Qısa cavab ver.", "prompt": turns, "chosen": BETTER, "rejected": WORSE})
 
@@ -91,7 +91,7 @@ def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
         ({"prompt": ASKED, "chosen": [{"role": "boss", "content": "a"}], "rejected": WORSE}, Refusal("unknown_role", "boss")),
         ({"prompt": ASKED, "chosen": [USER], "rejected": [USER]}, Refusal("no_answer")),
         (
-            {"chosen": [USER, said(BETTER)], "rejected": [{"role": "user", "content": "?"}, said(WORSE)]},
+            {"chosen": [USER, assistant(BETTER)], "rejected": [{"role": "user", "content": "?"}, assistant(WORSE)]},
             Refusal("other_question"),
         ),
     ],
