@@ -7,7 +7,7 @@ from anadil.text.language import load_language
 from tests.kit.clean_stage import page
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
-az = load_language("az")
+az, ja = load_language("az"), load_language("ja")
 
 
 @pytest.mark.parametrize(

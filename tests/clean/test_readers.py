@@ -335,8 +335,8 @@ def test_every_kind_of_file_is_read_out_of_a_bucket_as_from_a_disk(
         "a.txt": b"bir " * 900, "a.html": page("Bir."), "a.warc": b"".join(pages),
         "a.warc.gz": b"".join(members(pages)),
     }  # fmt: skip
-    for name, content in kinds.items():
-        (tmp_path / name).write_bytes(content)
+    for name, data in kinds.items():
+        (tmp_path / name).write_bytes(data)
     pq.write_table(pa.table({"text": ["bir"] * 3_000}), tmp_path / "a.parquet", row_group_size=500)
 
     for path in sorted(tmp_path.iterdir()):

@@ -19,7 +19,7 @@ ONLY: dict[RuleName, Mode] = {
     rule.name: "report" for rule in RULES if rule.name not in {"words_soup", "sentence_length"}
 }
 az = load_language("az")
-JUDGE = Judge(az, modes=ONLY)
+ORDER_JUDGE = Judge(az, modes=ONLY)
 
 
 def real_texts() -> list[str]:
@@ -55,7 +55,7 @@ WEATHER = (
 
 
 def test_a_weather_report_with_few_stop_words_is_kept() -> None:
-    assert JUDGE.judge([WEATHER]).reasons == [None]
+    assert ORDER_JUDGE.judge([WEATHER]).reasons == [None]
 
 
 def in_small_letters(text: str) -> str:
@@ -67,7 +67,7 @@ def test_prose_in_small_letters_is_kept(text: str) -> None:
     small = in_small_letters(text)
 
     assert small != text
-    assert JUDGE.judge([small, small.replace("bakıda", "Bakıda")]).reasons == [None, None]
+    assert ORDER_JUDGE.judge([small, small.replace("bakıda", "Bakıda")]).reasons == [None, None]
 
 
 @pytest.mark.parametrize("text", [AZERBAIJANI, ANOTHER, WEATHER])
@@ -76,7 +76,7 @@ def test_prose_in_small_letters_is_kept_where_its_first_letter_or_each_lines_is_
     lines = small.replace(". ", ".\n").split("\n")
     texts = [small.capitalize(), "«" + small.capitalize(), "\n".join(line.capitalize() for line in lines)]
 
-    assert JUDGE.judge(texts).reasons == [None, None, None]
+    assert ORDER_JUDGE.judge(texts).reasons == [None, None, None]
 
 
 def test_speech_without_any_marks_falls_for_its_sentences() -> None:
@@ -91,11 +91,11 @@ def test_speech_without_any_marks_falls_for_its_sentences() -> None:
 def test_keywords_in_small_letters_are_dropped_still() -> None:
     words = keywords(in_small_letters(AZERBAIJANI + ANOTHER + WEATHER), random.Random(0))
 
-    assert JUDGE.judge([words])[0].reason == "words_soup"
+    assert ORDER_JUDGE.judge([words])[0].reason == "words_soup"
 
 
 def dropped(texts: list[str]) -> float:
-    reasons = JUDGE.judge(texts).reasons
+    reasons = ORDER_JUDGE.judge(texts).reasons
     return 1 - reasons.count(None) / len(reasons)
 
 
