@@ -23,15 +23,6 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
 from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
-from anadil.overlap.champion_lists import (
-    EXCLUDED,
-    RUN_COUNTS,
-    STATS,
-    ChampionList,
-    Row,
-    champion_list,
-    merged,
-)
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
@@ -42,7 +33,20 @@ from anadil.overlap.heldout_runs import (
     runs_of,
     write_runs,
 )
-from anadil.overlap.source_corpora import SourceCorpus, SourceTable, corpora_of, ids_of, table_of
+from anadil.overlap.source_corpora import (
+    EXCLUDED,
+    RUN_COUNTS,
+    STATS,
+    ChampionList,
+    Row,
+    SourceCorpus,
+    SourceTable,
+    champion_list,
+    corpora_of,
+    ids_of,
+    merged,
+    table_of,
+)
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
