@@ -12,8 +12,8 @@ import pytest
 from anadil.artifacts.artifact import file_entry, read_manifest
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.overlap.alike import find_alike
 from anadil.overlap.heldout_runs import heldout_runs_of, runs_of
+from anadil.overlap.source_corpora import find_alike
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import main

@@ -22,7 +22,6 @@ from anadil.clean.dedup.sorted_documents import Numbers, id_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
-from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
@@ -35,14 +34,19 @@ from anadil.overlap.heldout_runs import (
 )
 from anadil.overlap.source_corpora import (
     EXCLUDED,
+    HELDOUT,
+    NONE,
+    REASONS,
     RUN_COUNTS,
     STATS,
     ChampionList,
+    Matches,
     Row,
     SourceCorpus,
     SourceTable,
     champion_list,
     corpora_of,
+    find_alike,
     ids_of,
     merged,
     table_of,
