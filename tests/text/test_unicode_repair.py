@@ -11,8 +11,7 @@ import pytest
 from anadil.text.language import language_codes, load_language
 from anadil.text.language_pack import LanguagePack, normalize, to_language
 from anadil.text.letters import script_of
-from anadil.text.mojibake import undo_mojibake
-from anadil.text.unicode_repair import is_sound
+from anadil.text.unicode_repair import is_sound, undo_mojibake
 from tests.kit.texts import ANOTHER, AZERBAIJANI, RUSSIAN, TURKISH
 
 POLISH = "Wczoraj chłopiec położył się spać, śniąc o źrebięciu i żółtych gęsiach."
