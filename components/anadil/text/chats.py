@@ -23,18 +23,19 @@ from anadil.text.chat_columns import (
     ROLES,
     SYSTEMS,
     below,
+    chosen_text,
     first_answer,
     first_of,
     given_turns,
     is_learnt,
     mark_of_row,
+    names_no_choice,
     passage_text,
     reasoning_beside,
     reasoning_of,
     role_of,
     with_known_names,
 )
-from anadil.text.choices import chosen_text, names_no_choice
 
 Reason = Literal[
     "no_chat", "malformed", "not_text", "tool_turn", "unknown_role", "role_order", "no_answer", "empty_message", "no_choice",
