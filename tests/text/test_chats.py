@@ -8,8 +8,7 @@ import pytest
 
 from anadil.artifacts.chat_files import read_chats
 from anadil.text.chat_columns import choices_of
-from anadil.text.chats import Chat, DroppedChats, Message, Refusal, folded, messages_of, split_of
-from anadil.text.pairs import pair_of
+from anadil.text.chats import Chat, DroppedChats, Message, Refusal, folded, messages_of, pair_of, split_of
 
 ASKED, ANSWERED = "Paytaxt hansıdır?", "Bakı."
 PAIR = (("user", ASKED), ("assistant", ANSWERED))

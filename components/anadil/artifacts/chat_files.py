@@ -30,9 +30,8 @@ from anadil.text.chat_columns import (
     with_chosen,
     with_names,
 )
-from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Message, Refusal, messages_of
+from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Message, Pair, Refusal, messages_of, pair_of
 from anadil.text.letters import UNKNOWN, Letters
-from anadil.text.pairs import Pair, pair_of
 
 log = logging.getLogger(__name__)
 
