@@ -14,8 +14,7 @@ from anadil.core.errors import PreflightError
 from anadil.model.load import encode_texts, load_tokenizer, save_model
 from anadil.release.export.gguf_file import write_gguf
 from anadil.release.export.gguf_refusal import DIGIT, NAMES, gguf_note, gguf_refusal
-from anadil.text.byte_symbols import ALPHABET, SYMBOLS
-from anadil.text.cut_patterns import GPT_2_REGEX
+from anadil.text.cut_patterns import ALPHABET, GPT_2_REGEX, SYMBOLS
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened

@@ -6,8 +6,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from anadil.artifacts.base_model import read_tokenizer
-from anadil.text.byte_symbols import ALPHABET
 from anadil.text.cut_patterns import (
+    ALPHABET,
     GPT_2_REGEX,
     LLAMA_3_REGEX,
     QWEN_REGEX,

@@ -20,8 +20,14 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_tex
 from anadil.core.errors import DataError
 from anadil.recipe.sections import Base
 from anadil.text import encoder as encoder_module
-from anadil.text.byte_symbols import ALPHABET
-from anadil.text.cut_patterns import GPT_2_REGEX, KNOWN_PATTERNS, LLAMA_3_REGEX, NEW_LETTERS, QWEN_REGEX
+from anadil.text.cut_patterns import (
+    ALPHABET,
+    GPT_2_REGEX,
+    KNOWN_PATTERNS,
+    LLAMA_3_REGEX,
+    NEW_LETTERS,
+    QWEN_REGEX,
+)
 from anadil.text.encoder import COMPARED, BpeRanks, Encoder, ranks_of
 from tests.kit.encoding import ODD, Unlike, exactly, lists, random_texts
 from tests.kit.marks import matrix, slow
