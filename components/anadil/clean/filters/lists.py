@@ -33,9 +33,9 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
-from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
+from anadil.text.overlap import Hashes, ngram_hashes, unit_hashes
 
 log = logging.getLogger(__name__)
 
