@@ -26,8 +26,7 @@ from anadil.text.language_data import (
     Profile,
     UnknownLanguageError,
 )
-from anadil.text.letters import WITHOUT_SPACES, letters_of, script_test
-from anadil.text.lookalikes import lookalike_repair
+from anadil.text.letters import WITHOUT_SPACES, letters_of, lookalike_repair, script_test
 from anadil.text.unicode_repair import (
     MAX_PASSES,
     apply_until_stable,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.text.language_data import Language
-from anadil.text.lookalikes import LETTERS_OF
+from anadil.text.letters import LETTERS_OF
 from anadil.text.overlap import DROPPED, plain_letters
 
 Flags = npt.NDArray[np.uint32]
