@@ -20,7 +20,7 @@ NUM_WORDS, NUM_ENDINGS = 128, 127
 """Classes. Measured on thirteen languages, of .6 to 2 MB each: between the hundredth of running text and the twentieth of shuffled text that
 are nearest to each other lies .61 of their spread in the mean and .06 at the least; of half as many classes, with endings of two letters,
 .45; of pairs of a thousand hashed classes .15 (nine of the languages), and less of larger samples, because pairs share buckets."""
-ENDING = 3
+ORDER_ENDING = 3
 """Letters of an ending. Of two letters .63 in the mean, but Azerbaijani and Turkish overlap (-.10, -.23); of one .32."""
 MIN_PAIRS = 16  # Neighbours with a class, from which a text is judged by them
 STEPS = 8  # Steps of a nat in a pack: a byte holds -15 to 15
@@ -106,7 +106,7 @@ class WordOrder:
 
 def words_of(letters: str) -> Words:
     """Words of `letters_of` a text."""
-    return word_buckets(letters), ending_buckets(letters, ENDING)
+    return word_buckets(letters), ending_buckets(letters, ORDER_ENDING)
 
 
 def _number(numbers: Classes, counts: npt.NDArray[np.int64], first: int, most: int) -> None:

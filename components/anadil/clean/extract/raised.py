@@ -6,7 +6,7 @@ import re
 RAISED = re.compile(
     r"<(su[pb])\b([^<>]{0,500})>((?:(?!</?su[pb]\b).){0,300}?)</\1\s*>", re.IGNORECASE | re.DOTALL
 )
-TAG = re.compile(r"<[^<>]{0,500}>")
+SHORT_TAG = re.compile(r"<[^<>]{0,500}>")
 FRACTION = re.compile(
     r"(\d?)\s*<sup\b[^<>]{0,200}>\s*(\d{1,9})\s*</sup>\s*(?:[/⁄∕]|&frasl;|&#8260;)\s*<sub\b[^<>]{0,200}>\s*(\d{1,9})\s*</sub>",
     re.IGNORECASE,
@@ -95,7 +95,7 @@ def raised_as_text(page: str) -> str:
             break
     page = FRACTION.sub(_fraction, DONE.sub("", page))
     has_notes = any(
-        match[1].lower() == "sup" and _text(match[3]) == "1" and _is_noted(_before(match))
+        match[1].lower() == "sup" and _plain_text(match[3]) == "1" and _is_noted(_before(match))
         for match in RAISED.finditer(page)
     )
     for _ in range(MAX_NESTED):
@@ -107,9 +107,9 @@ def raised_as_text(page: str) -> str:
 
 def _from_math(match: re.Match[str]) -> str:
     kind = (match["kind"] or "sqrt").lower()
-    parts = [_text(DONE.sub("", part)) for part in match.groups()[1:4] if part]
+    parts = [_plain_text(DONE.sub("", part)) for part in match.groups()[1:4] if part]
     if kind == "sqrt":
-        text = f"√{_in_brackets(_text(match['root']))}"
+        text = f"√{_in_brackets(_plain_text(match['root']))}"
     elif kind == "frac":
         text = "/".join(map(_in_brackets, parts))
     elif kind == "root":
@@ -140,7 +140,7 @@ def _fraction(match: re.Match[str]) -> str:
 
 def _as_text(match: re.Match[str], *, has_notes: bool) -> str:
     """Return raised or lowered text as characters; nothing of the mark of a footnote."""
-    text, before = _text(match[3]), _before(match)
+    text, before = _plain_text(match[3]), _before(match)
     if _is_mark(match, text, before, has_notes=has_notes):
         return ""
     if match[1].lower() == "sub":
@@ -192,8 +192,8 @@ def _is_noted(before: str) -> bool:
 def _before(match: re.Match[str]) -> str:
     # A tag may be cut off where the reach begins.
     reach = match.string[max(0, match.start() - REACH) : match.start()]
-    return html.unescape(TAG.sub("", CUT_TAG.sub("", reach)))
+    return html.unescape(SHORT_TAG.sub("", CUT_TAG.sub("", reach)))
 
 
-def _text(marked: str) -> str:
-    return html.unescape(TAG.sub("", marked)).strip()
+def _plain_text(marked: str) -> str:
+    return html.unescape(SHORT_TAG.sub("", marked)).strip()

@@ -18,7 +18,6 @@ Array = npt.NDArray[Any]
 
 JAPANESE, HIRAGANA, KATAKANA = of.JAPANESE, of.HIRAGANA, of.KATAKANA
 SWALLOW_END, ELLIPSIS, SPACE = of.SWALLOW_END, of.ELLIPSIS, of.SPACE
-LINE_FEED = 10
 NUM, SHARE = COLUMN["japanese_chars"], COLUMN["japanese"]
 HIRAGANA_SHARE, KATAKANA_SHARE = COLUMN["hiragana"], COLUMN["katakana"]
 MEAN, LONGEST, OPEN = (COLUMN["mean_sentence"], COLUMN["longest_sentence"], COLUMN["ellipsis_sentences"])

@@ -42,7 +42,7 @@ def separated_values(
         language: Language whose letters tell code pages apart.
         read_stats: Counts files that are not UTF-8, and columns that are not read.
     """
-    with _table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
+    with _opened_table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
         if not table.columns:
             return
         if table.separator != table.likely:
@@ -96,7 +96,7 @@ def _columns(
 
 
 @contextmanager
-def _table(
+def _opened_table(
     file: ReadableFile, name: str, column: str, language: str, read_stats: ReadStats
 ) -> Iterator[SeparatedFile | Workbook]:
     if name.lower().endswith(WORKBOOK):
