@@ -22,10 +22,13 @@ from anadil.text.ngram_profile import (
     word_buckets,
 )
 from anadil.text.profile_checks import check_profile, is_likely
-from anadil.text.word_order import MIN_PAIRS, NUM_CLASSES, SIZE, WordOrder, words_of
 from anadil.text.word_shapes import (
     KNOWN,
+    MIN_PAIRS,
+    NUM_CLASSES,
+    SIZE,
     WINDOW,
+    WordOrder,
     count_endings,
     distinct_words,
     ending_buckets,
@@ -36,6 +39,7 @@ from anadil.text.word_shapes import (
     scores_of_endings,
     small_letters_of,
     unpack_endings,
+    words_of,
 )
 from tests.kit.constructed import documents
 
