@@ -10,7 +10,7 @@ from anadil.clean.extract.extract import (
     main_text,
     may_be_in_language,
 )
-from anadil.clean.extract.raised import raised_as_text
+from anadil.clean.extract.page_markup import raised_as_text
 from anadil.recipe.clean import ExtractMode
 from anadil.text.language import load_language
 from tests.kit.clean_stage import page
