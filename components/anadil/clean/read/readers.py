@@ -33,7 +33,7 @@ from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.clean.read import crawl_index
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
-from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.read_stats import RESPONSE, ReadStats
 from anadil.clean.read.record_fields import (
     BESIDE,
     Sides,
@@ -48,7 +48,7 @@ from anadil.clean.read.record_fields import (
     writable,
 )
 from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
-from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage
+from anadil.clean.read.warc_records import ByteRange, Damage
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json

@@ -14,8 +14,8 @@ from fastwarc.warc import WarcRecord
 
 from anadil.artifacts.ranged import ReadableFile
 from anadil.clean.read.http_body import decode_body
-from anadil.clean.read.read_stats import is_fault_of_document
-from anadil.clean.read.warc_records import RESPONSE, ByteRange, Damage, RawWarcRecord, warc_records
+from anadil.clean.read.read_stats import RESPONSE, is_fault_of_document
+from anadil.clean.read.warc_records import ByteRange, Damage, RawWarcRecord, warc_records
 from anadil.core.format import human_bytes
 
 HTML_TYPES = ("text/html", "application/xhtml+xml")

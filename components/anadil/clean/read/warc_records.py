@@ -15,7 +15,6 @@ from typing import BinaryIO
 
 from anadil.artifacts.ranged import ReadableFile
 
-RESPONSE = "response"
 GZIP_MAGIC = b"\x1f\x8b\x08"
 """First bytes of a gzip member, with which each record of a `.warc.gz` begins."""
 INFLATED_PIECE_BYTES = 1 << 18
