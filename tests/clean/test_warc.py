@@ -11,8 +11,7 @@ import pytest
 import zstandard
 
 from anadil.clean.read.http_body import MAX_GZIP_MEMBERS, decode_body
-from anadil.clean.read.warc import HtmlResponse, html_responses
-from anadil.clean.read.warc_records import Damage
+from anadil.clean.read.warc import Damage, HtmlResponse, html_responses
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
 from tests.kit.clean_stage import members, warc_record

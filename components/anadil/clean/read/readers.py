@@ -47,8 +47,7 @@ from anadil.clean.read.record_fields import (
     texts_of,
     writable,
 )
-from anadil.clean.read.warc import HtmlResponse, html_responses, is_excused
-from anadil.clean.read.warc_records import ByteRange, Damage
+from anadil.clean.read.warc import ByteRange, Damage, HtmlResponse, html_responses, is_excused
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json
