@@ -29,6 +29,15 @@ from anadil.text.corpus import Document, read_documents
 
 ID_KIND = [("high", np.uint64), ("low", np.uint64)]
 """Halves of an id."""
+EXCLUDED, STATS, RUN_COUNTS = "excluded.jsonl", "overlap.json", "run_counts.npy"
+"""Documents that are left out, sorted by id, with reason and counterpart; counts of them; and how many documents hold each
+run of held-out text, up to 255."""
+Row = dict[str, str]
+"""Document that is left out: `id`, `reason`, and `of` and `of_id` of the one that it gives way to."""
+NONE = -1
+REASONS = ("heldout", "duplicate", "near_duplicate")
+HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
+"""Places among them: of two reasons the first is the one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,13 +229,6 @@ def places_of(high: Numbers, low: Numbers, ids: Numbers) -> Numbers:
     return places
 
 
-EXCLUDED, STATS, RUN_COUNTS = "excluded.jsonl", "overlap.json", "run_counts.npy"
-"""Documents that are left out, sorted by id, with reason and counterpart; counts of them; and how many documents hold each
-run of held-out text, up to 255."""
-Row = dict[str, str]
-"""Document that is left out: `id`, `reason`, and `of` and `of_id` of the one that it gives way to."""
-
-
 def num_earlier_files(recipe: Recipe, source: str, ours: Manifest, names: list[str]) -> int:
     """Count the files of a corpus's index that the champion's corpus of the source has, too: the first ones."""
     if not (uri := _place(recipe, f"corpus.{source}")):
@@ -281,12 +283,6 @@ def merged(computed: Iterable[Row], stored: Iterable[Row]) -> Iterator[Row]:
 def _place(recipe: Recipe, word: str) -> str:
     champion = recipe.retrain.champion if recipe.retrain else None
     return champion.artifacts.get(word, "") if champion else ""
-
-
-NONE = -1
-REASONS = ("heldout", "duplicate", "near_duplicate")
-HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
-"""Places among them: of two reasons the first is the one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

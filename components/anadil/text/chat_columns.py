@@ -25,6 +25,57 @@ CHOICE_ANSWERS = ("answer", "answerKey")
 CHOICE_COLUMNS = [f"choice{place}" for place in range(10)]
 """A column for each choice, and `label` for the place of the right one, from 0 on: JCommonsenseQA's layout. Those that
 begin with `choice1` are left alone: COPA's `question` is `cause` or `effect`, not what is asked."""
+LISTS = ("messages", "conversations", "conversation")
+QUESTIONS = ("prompt", "instruction", "question", "query", "input")
+"""Columns that hold what is asked, the first before the others."""
+INSTRUCTION = "instruction"
+OF_CHATS = (
+    "context", "contexts", "passage", "paragraph", "document", "documents", "article", "story", "background",
+    "evidence", "facts",
+)  # fmt: skip
+PASSAGES = ("input", *OF_CHATS)
+"""Columns of what a question is about, which stands below it; beside a list of turns, below its first question."""
+ANSWERS = ("response", "completion", "output", "answer", "answers")
+REASONINGS = ("reasoning_content", "reasoning", "thinking")
+"""Keys of what an assistant thinks before its answer: DeepSeek's and Qwen's, OpenRouter's, gpt-oss's."""
+HISTORY = "history"
+"""Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
+SYSTEMS = ("system", "system_prompt")
+CHOICES = "choices"
+TURN_TEXTS = ("role", "from", "content", "value")
+PASSAGE_TEXTS = ("text", "content")
+"""Keys that hold the text where a passage is an object."""
+ROLES = {
+    "user": "user", "human": "user", "prompter": "user",
+    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
+    "system": "system", "developer": "system",
+}  # fmt: skip
+ChatColumn = Literal["messages", "question", "answer", "system", "context"]
+Names = Mapping[ChatColumn, str]
+"""Role of a column -> its name in the user's files: `finetune.columns`."""
+ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
+    "messages": LISTS,
+    "question": (*LISTS, *(name for name in QUESTIONS if name not in PASSAGES)),
+    "answer": (*LISTS, *ANSWERS),
+    "system": SYSTEMS,
+    "context": PASSAGES,
+}
+"""Role of a column -> the columns that one of the user's names replaces."""
+VERDICTS = ("label", "kto_tag")
+"""Keys that say whether an answer is good: TRL's and ms-swift's KTO, LLaMA-Factory's."""
+SWITCHES = ("train", "training", "loss", "loss_scale", "loss_mask", "weight")
+"""Keys that say whether an answer is learnt: axolotl's first two, ms-swift's next, OpenAI's `weight`."""
+MASKED = "masked"
+"""torchtune's key, which says the opposite."""
+MARK_KEYS = (*VERDICTS, *SWITCHES, MASKED)
+DETAILS = ("train_detail", "training_detail")
+"""axolotl's: a list of parts of an answer, each with `train`."""
+SIDES = ("chosen", "rejected")
+"""Columns of two answers, the better one first."""
+KEYS = (
+    *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
+    *CHOICE_ANSWERS, *CHOICE_COLUMNS,
+)  # fmt: skip
 
 
 def choices_of(row: Mapping[str, object], question: str, answer: str) -> tuple[str, ...]:
@@ -130,60 +181,6 @@ def _numbered(question: str) -> tuple[str, ...]:
     # A list that begins at 3 or skips a number is text that only looks like choices.
     names = [name for name, _ in lines]
     return tuple(text for _, text in lines) if any(names == order[: len(names)] for order in ORDERS) else ()
-
-
-LISTS = ("messages", "conversations", "conversation")
-QUESTIONS = ("prompt", "instruction", "question", "query", "input")
-"""Columns that hold what is asked, the first before the others."""
-INSTRUCTION = "instruction"
-OF_CHATS = (
-    "context", "contexts", "passage", "paragraph", "document", "documents", "article", "story", "background",
-    "evidence", "facts",
-)  # fmt: skip
-PASSAGES = ("input", *OF_CHATS)
-"""Columns of what a question is about, which stands below it; beside a list of turns, below its first question."""
-ANSWERS = ("response", "completion", "output", "answer", "answers")
-REASONINGS = ("reasoning_content", "reasoning", "thinking")
-"""Keys of what an assistant thinks before its answer: DeepSeek's and Qwen's, OpenRouter's, gpt-oss's."""
-HISTORY = "history"
-"""Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
-SYSTEMS = ("system", "system_prompt")
-CHOICES = "choices"
-TURN_TEXTS = ("role", "from", "content", "value")
-PASSAGE_TEXTS = ("text", "content")
-"""Keys that hold the text where a passage is an object."""
-
-ROLES = {
-    "user": "user", "human": "user", "prompter": "user",
-    "assistant": "assistant", "gpt": "assistant", "chatgpt": "assistant", "bot": "assistant", "model": "assistant",
-    "system": "system", "developer": "system",
-}  # fmt: skip
-ChatColumn = Literal["messages", "question", "answer", "system", "context"]
-Names = Mapping[ChatColumn, str]
-"""Role of a column -> its name in the user's files: `finetune.columns`."""
-ALIASES: Mapping[ChatColumn, tuple[str, ...]] = {
-    "messages": LISTS,
-    "question": (*LISTS, *(name for name in QUESTIONS if name not in PASSAGES)),
-    "answer": (*LISTS, *ANSWERS),
-    "system": SYSTEMS,
-    "context": PASSAGES,
-}
-"""Role of a column -> the columns that one of the user's names replaces."""
-VERDICTS = ("label", "kto_tag")
-"""Keys that say whether an answer is good: TRL's and ms-swift's KTO, LLaMA-Factory's."""
-SWITCHES = ("train", "training", "loss", "loss_scale", "loss_mask", "weight")
-"""Keys that say whether an answer is learnt: axolotl's first two, ms-swift's next, OpenAI's `weight`."""
-MASKED = "masked"
-"""torchtune's key, which says the opposite."""
-MARK_KEYS = (*VERDICTS, *SWITCHES, MASKED)
-DETAILS = ("train_detail", "training_detail")
-"""axolotl's: a list of parts of an answer, each with `train`."""
-SIDES = ("chosen", "rejected")
-"""Columns of two answers, the better one first."""
-KEYS = (
-    *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
-    *CHOICE_ANSWERS, *CHOICE_COLUMNS,
-)  # fmt: skip
 
 
 # A file repeats a few keys in millions of rows.

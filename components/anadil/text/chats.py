@@ -93,6 +93,11 @@ LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
 """So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
 
 Part = Literal["train", "validation", "heldout"]
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+TURN = re.compile(r"\n\n(Human|Assistant):")
+"""Beginning of a turn in a text. Source: Anthropic's hh-rlhf, README."""
+OPENED = "\n\nAssistant:"
+"""End of a question there: the answer follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -418,13 +423,6 @@ def _check_turns(messages: list[Message]) -> None:
         "".join(message.content + message.reasoning for message in messages).encode()
     except UnicodeEncodeError:
         raise RefusedRowError("not_unicode") from None
-
-
-SPEAKERS = {"Human": "user", "Assistant": "assistant"}
-TURN = re.compile(r"\n\n(Human|Assistant):")
-"""Beginning of a turn in a text. Source: Anthropic's hh-rlhf, README."""
-OPENED = "\n\nAssistant:"
-"""End of a question there: the answer follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

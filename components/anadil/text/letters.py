@@ -30,6 +30,31 @@ NAMES: dict[str, tuple[str, ...]] = {
 WITHOUT_SPACES = frozenset({"Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
 """Scripts that put no space between words."""
 WORD = re.compile(r"[^\W\d_]+")
+LATIN = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u1e00-\u1eff"
+CYRILLIC, GREEK = "\u0400-\u052f", "\u0370-\u03ff\u1f00-\u1fff"
+LETTERS_OF = {"Latn": LATIN, "Cyrl": CYRILLIC, "Grek": GREEK}
+LATIN_OF_CYRILLIC = dict(
+    zip("асеорхАВСЕНКМОРТХуУіІјЈѕЅһҺәӘёЁїЇӧӦӓӒӱӰӑӐӗӖҫҪӳӲӕӔԛԚԝԜүҮ",
+        "aceopxABCEHKMOPTXyYiIjJsShHəƏëËïÏöÖäÄÿŸăĂĕĔçÇÿŸæÆqQwWyY", strict=True)
+)  # fmt: skip
+"""Source: Unicode, confusables.txt, and letters that people type for those that their keyboards lack: Chuvash, Ossetian."""
+LATIN_OF_GREEK = dict(
+    zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναικρυχμεγΓφͻ", "ABEZHIKMNOPTYXovaikpuxµɛɣƔɸɔ", strict=True)
+)  # fmt: skip
+LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
+"""Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
+MIN_GREEK_WORD = 3  # Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ
+NO_LEAD = bytes(set(range(0x100)) - {*range(0xCD, 0xD5), 0xE1})
+"""Bytes of UTF-8 that begin neither a Cyrillic nor a Greek letter: text without those is told in a hundredth of the time."""
+LATIN_BESIDE_OTHERS, OTHERS_BESIDE_LATIN = (
+    re.compile(f"[{letters}](?:(?<=[{beside}].)|(?=[{beside}]))")
+    for letters, beside in ((LATIN, CYRILLIC + GREEK), (CYRILLIC + GREEK, LATIN))
+)
+SUFFIXED = {name: re.compile(f"([{letters}]{{2,}})([^{letters}]+)") for name, letters in LETTERS_OF.items()}
+"""A name of one script with an ending of another, as agglutinative languages write them."""
+COMMON = frozenset("асеорхуАВСЕНКМОРТХУ")
+"""Letters that all Cyrillic alphabets have."""
+Tables = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,35 +130,6 @@ def replace_words(sign: re.Pattern[str], replacement: Callable[[str], str], text
         pieces += [text[end:start], replacement(text[start : word.end()])]
         end = word.end()
     return "".join([*pieces, text[end:]])
-
-
-LATIN = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u1e00-\u1eff"
-CYRILLIC, GREEK = "\u0400-\u052f", "\u0370-\u03ff\u1f00-\u1fff"
-LETTERS_OF = {"Latn": LATIN, "Cyrl": CYRILLIC, "Grek": GREEK}
-LATIN_OF_CYRILLIC = dict(
-    zip("асеорхАВСЕНКМОРТХуУіІјЈѕЅһҺәӘёЁїЇӧӦӓӒӱӰӑӐӗӖҫҪӳӲӕӔԛԚԝԜүҮ",
-        "aceopxABCEHKMOPTXyYiIjJsShHəƏëËïÏöÖäÄÿŸăĂĕĔçÇÿŸæÆqQwWyY", strict=True)
-)  # fmt: skip
-"""Source: Unicode, confusables.txt, and letters that people type for those that their keyboards lack: Chuvash, Ossetian."""
-LATIN_OF_GREEK = dict(
-    zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναικρυχμεγΓφͻ", "ABEZHIKMNOPTYXovaikpuxµɛɣƔɸɔ", strict=True)
-)  # fmt: skip
-LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
-"""Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
-MIN_GREEK_WORD = 3  # Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ
-NO_LEAD = bytes(set(range(0x100)) - {*range(0xCD, 0xD5), 0xE1})
-"""Bytes of UTF-8 that begin neither a Cyrillic nor a Greek letter: text without those is told in a hundredth of the time."""
-LATIN_BESIDE_OTHERS, OTHERS_BESIDE_LATIN = (
-    re.compile(f"[{letters}](?:(?<=[{beside}].)|(?=[{beside}]))")
-    for letters, beside in ((LATIN, CYRILLIC + GREEK), (CYRILLIC + GREEK, LATIN))
-)
-
-
-SUFFIXED = {name: re.compile(f"([{letters}]{{2,}})([^{letters}]+)") for name, letters in LETTERS_OF.items()}
-"""A name of one script with an ending of another, as agglutinative languages write them."""
-COMMON = frozenset("асеорхуАВСЕНКМОРТХУ")
-"""Letters that all Cyrillic alphabets have."""
-Tables = Mapping[tuple[str, str], Mapping[str, str]]
 
 
 def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:

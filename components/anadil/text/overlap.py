@@ -26,6 +26,17 @@ PLAIN = dict(zip("ıəәǝøłđħŧŋɓɗƙ", "ieeeoldhtnbdk", strict=True))
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
 LONGEST_WORD = 256  # Letters of a word that have a place of their own in its hash
+WORDS_OF_NGRAM = 8  # Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8.
+CHARACTERS_OF_NGRAM = 40
+"""About eight words of Japanese, which have five characters with what stands between them."""
+CONTAMINATED_SHARE = 0.7  # Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8.
+WORDS_OF_STRETCH = 13
+"""Source: Brown et al. 2020, "Language Models are Few-Shot Learners", arXiv:2005.14165, appendix C."""
+CHARACTERS_OF_STRETCH = 50  # Source: OpenAI 2023, "GPT-4 Technical Report", arXiv:2303.08774, appendix C
+STRETCH_SHARE = 0.3
+"""Our choice. Llama 2 (arXiv:2307.09288, appendix A.6) calls a text clean below 20 %; of 147 Azerbaijani documents, most
+of them laws, that blames 8 which nobody planted, and 30 % blames 2. 40 % misses halves of Japanese documents."""
+MAX_FILTER_BITS = 26  # Bits of a hash that the filter before the search goes by: 64 MiB at most
 
 
 def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
@@ -120,19 +131,6 @@ def _is_diacritic(character: str) -> bool:
     """
     combining = unicodedata.combining(character)
     return 10 <= combining <= 35 or combining >= 200
-
-
-WORDS_OF_NGRAM = 8  # Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8.
-CHARACTERS_OF_NGRAM = 40
-"""About eight words of Japanese, which have five characters with what stands between them."""
-CONTAMINATED_SHARE = 0.7  # Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8.
-WORDS_OF_STRETCH = 13
-"""Source: Brown et al. 2020, "Language Models are Few-Shot Learners", arXiv:2005.14165, appendix C."""
-CHARACTERS_OF_STRETCH = 50  # Source: OpenAI 2023, "GPT-4 Technical Report", arXiv:2303.08774, appendix C
-STRETCH_SHARE = 0.3
-"""Our choice. Llama 2 (arXiv:2307.09288, appendix A.6) calls a text clean below 20 %; of 147 Azerbaijani documents, most
-of them laws, that blames 8 which nobody planted, and 30 % blames 2. 40 % misses halves of Japanese documents."""
-MAX_FILTER_BITS = 26  # Bits of a hash that the filter before the search goes by: 64 MiB at most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -67,6 +67,63 @@ UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 LATIN_5 = str.maketrans("þðýÞÐÝ", "şğıŞĞİ")
 """Where Latin-5 of Turkish and Azerbaijani, ISO 8859-9, has other letters than Latin-1."""
 LATIN_5_LETTERS = frozenset("şğıŞĞİ")
+MISREAD = re.compile(
+    "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
+)
+"""A UTF-8 sequence whose bytes stand there as characters (after those of a code page went back to bytes)."""
+CUT = re.compile(f"{MISREAD.pattern}|[\u00e0-\u00f4][\u0080-\u00bf]{{1,2}}")
+"""The same, or a sequence of which a program removed a byte, such as a soft hyphen."""
+LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
+"""The same where a program took the byte A0 for a space; certain only inside misread text."""
+MIN_MISREAD = 3  # Fewer sequences may be chance, such as a capital letter before a closing quotation mark
+MIN_MISREAD_SHARE = 0.8  # Least share of the non-ASCII characters that is misread; in sound text it is near 0
+RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{{MIN_MISREAD},}}")
+"""Sequences with nothing but ASCII between them: a misread quotation in a sound line."""
+MIN_CERTAIN = 2
+"""Sequences of Latin-1 with control characters, which sound text does not hold; one may be a capital before a quotation mark."""
+CONTROL = re.compile("[\x80-\x9f]")
+BOXES = re.compile("[\u2500-\u259f√≈]")
+"""First look: what DOS, KOI8-R and Mac Roman have at the beginning of a letter in UTF-8."""
+CLOSING_QUOTES = "»”’›“‘"
+"""Signs that may be behind a capital, unless a letter follows."""
+PUNCTUATION = re.compile("[\u00a0-\u00bf\u2010-\u203a]")
+LEADS, SIGNS = (
+    "".join(dict.fromkeys("".join(part.decode(codec, "ignore") for codec in ("cp1252", "cp1251", "cp1250"))))
+    for part in (bytes(range(0xC2, 0xD2)), bytes(range(0x80, 0xC0)))
+)
+CAPITAL_AND_SIGN = re.compile(
+    f"[{re.escape(''.join(filter(str.isupper, LEADS)))}âв]"
+    f"[{re.escape(''.join(each for each in SIGNS if not each.isalpha() or each in 'Ÿƒµªº€Ђ'))}\x80-\x9f]"
+)
+"""A first look for all of these, which spares sound text the rest."""
+CODE = re.compile(
+    r"""
+      ^(?:\#|//|/\*|--\s|;;|<!--|<[/?]?[A-Za-z][\w:-]*[\s/>]|[$%>]\s|>>>|\.\.\.\s|@\w|"[^"]*"\s*[:,]|'[^']*'\s*[:,])  # comments, tags, prompts
+    | ^[\s{}()\[\];,<>/]+$
+    | ^-\s\S+$ | ^(?:-\s+)?[^\W\d][\w./-]*:(?:\s+[^\s]+){0,4}$                                         # keys of settings
+    | ^(?:def|class|elif|else|try|except|finally|return|import|raise|yield|pass|break|continue|print|echo|puts|func|function|fn|
+        var|let|const|public|private|static|void|int|end|fi|done|then|do|esac|begin|module|package|include|use|where|case|switch|
+        SELECT|FROM|WHERE|INSERT|INTO|VALUES|JOIN|CREATE|UPDATE|DELETE|SET|AND|OR|ORDER|GROUP|RUN|COPY|ENV)\b(?!,)
+    | (?:==|!=|<=|>=|:=|=>|->|<-|::|\+=|-=|\*=|/=|&&|\|\||\+\+|\$\w|\$\{|\\$|</\w|/>)
+    | \w\s*=\s*[\w"'(\[{<$-]
+    | \b[^\W\d][\w.]*\([^()]*\)?
+    | \b[a-z]+_[a-z]\w*|\b[a-z]+[A-Z]\w*|\b[a-z]\w*\.[a-z_]\w*[.(]
+    | \s[<>+*/|&%]\s | \s--?[a-z]\w*(?:[\s=]|$) | ^\\[a-z]+
+    | [{(\[]$|^[})\]]|\};?$
+    """,
+    re.VERBOSE,
+)
+"""Marks of programs, settings and markup that sentences seldom have."""
+DEFINITION = re.compile(
+    r"^(?:(?:async|export|default|pub|public|private|protected|static|final|abstract|inline)\s+)*"
+    r"(?:def|class|function|func|fun|fn|sub|proc|struct|enum|interface|trait|impl|module|namespace)\s.*[:{(=]$"
+)
+"""Beginning of a definition. All that is indented below it belongs to it, a description too."""
+OPENING, CLOSING = "([{", ")]}"
+HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
+"""Head of a piece of a diff, in which a line that did not change begins with a space."""
+MAX_LINE = 400  # Characters of a line that are looked at
+MIN_CODE = 0.5  # Share of a run of indented lines that is code, at least
 
 
 def apply_until_stable(once: Callable[[str], str], text: str) -> str:
@@ -156,23 +213,6 @@ def has_stray_joiner(text: str) -> bool:
     return bool(STRAY_JOINER.search(text) or STRAY_SELECTOR.search(text))
 
 
-MISREAD = re.compile(
-    "[\u00c2-\u00df][\u0080-\u00bf]|[\u00e0-\u00ef][\u0080-\u00bf]{2}|[\u00f0-\u00f4][\u0080-\u00bf]{3}"
-)
-"""A UTF-8 sequence whose bytes stand there as characters (after those of a code page went back to bytes)."""
-CUT = re.compile(f"{MISREAD.pattern}|[\u00e0-\u00f4][\u0080-\u00bf]{{1,2}}")
-"""The same, or a sequence of which a program removed a byte, such as a soft hyphen."""
-LOST_SPACE = re.compile("[\u00e0-\u00ef](?: [\u0080-\u00bf]|[\u0080-\u00bf] )")
-"""The same where a program took the byte A0 for a space; certain only inside misread text."""
-MIN_MISREAD = 3  # Fewer sequences may be chance, such as a capital letter before a closing quotation mark
-MIN_MISREAD_SHARE = 0.8  # Least share of the non-ASCII characters that is misread; in sound text it is near 0
-RUN = re.compile(f"(?:(?:{MISREAD.pattern})[\x00-\x7f]*+){{{MIN_MISREAD},}}")
-"""Sequences with nothing but ASCII between them: a misread quotation in a sound line."""
-MIN_CERTAIN = 2
-"""Sequences of Latin-1 with control characters, which sound text does not hold; one may be a capital before a quotation mark."""
-CONTROL = re.compile("[\x80-\x9f]")
-
-
 def _bytes_of(codec: str) -> dict[int, int]:
     """Character -> byte, where they differ, of a code page with one byte a character."""
     characters = {byte: bytes([byte]).decode(codec, "ignore") for byte in range(0x80, 0x100)}
@@ -190,14 +230,9 @@ MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", 
 """A first look, which spares sound text the rest, and the bytes of a code page's characters."""
 
 
-BOXES = re.compile("[\u2500-\u259f√≈]")
-"""First look: what DOS, KOI8-R and Mac Roman have at the beginning of a letter in UTF-8."""
 BOXED = tuple(
     (_suspect(codec), _bytes_of(codec)) for codec in ("cp866", "koi8-r", "cp857", "cp850", "mac-roman")
 )
-CLOSING_QUOTES = "»”’›“‘"
-"""Signs that may be behind a capital, unless a letter follows."""
-PUNCTUATION = re.compile("[\u00a0-\u00bf\u2010-\u203a]")
 
 
 def _single(codec: str) -> re.Pattern[str]:
@@ -213,15 +248,6 @@ def _single(codec: str) -> re.Pattern[str]:
 
 
 SINGLE = tuple((_single(codec), _bytes_of(codec)) for codec in ("cp1252", "cp1251", "cp1250"))
-LEADS, SIGNS = (
-    "".join(dict.fromkeys("".join(part.decode(codec, "ignore") for codec in ("cp1252", "cp1251", "cp1250"))))
-    for part in (bytes(range(0xC2, 0xD2)), bytes(range(0x80, 0xC0)))
-)
-CAPITAL_AND_SIGN = re.compile(
-    f"[{re.escape(''.join(filter(str.isupper, LEADS)))}âв]"
-    f"[{re.escape(''.join(each for each in SIGNS if not each.isalpha() or each in 'Ÿƒµªº€Ђ'))}\x80-\x9f]"
-)
-"""A first look for all of these, which spares sound text the rest."""
 
 
 def is_suspect(text: str) -> bool:
@@ -322,36 +348,6 @@ def _decoded(text: str, bytewise: str, sequences: re.Pattern[str] = MISREAD) -> 
         pieces += [text[end : match.start()], character]
         end = match.end()
     return "".join([*pieces, text[end:]])
-
-
-CODE = re.compile(
-    r"""
-      ^(?:\#|//|/\*|--\s|;;|<!--|<[/?]?[A-Za-z][\w:-]*[\s/>]|[$%>]\s|>>>|\.\.\.\s|@\w|"[^"]*"\s*[:,]|'[^']*'\s*[:,])  # comments, tags, prompts
-    | ^[\s{}()\[\];,<>/]+$
-    | ^-\s\S+$ | ^(?:-\s+)?[^\W\d][\w./-]*:(?:\s+[^\s]+){0,4}$                                         # keys of settings
-    | ^(?:def|class|elif|else|try|except|finally|return|import|raise|yield|pass|break|continue|print|echo|puts|func|function|fn|
-        var|let|const|public|private|static|void|int|end|fi|done|then|do|esac|begin|module|package|include|use|where|case|switch|
-        SELECT|FROM|WHERE|INSERT|INTO|VALUES|JOIN|CREATE|UPDATE|DELETE|SET|AND|OR|ORDER|GROUP|RUN|COPY|ENV)\b(?!,)
-    | (?:==|!=|<=|>=|:=|=>|->|<-|::|\+=|-=|\*=|/=|&&|\|\||\+\+|\$\w|\$\{|\\$|</\w|/>)
-    | \w\s*=\s*[\w"'(\[{<$-]
-    | \b[^\W\d][\w.]*\([^()]*\)?
-    | \b[a-z]+_[a-z]\w*|\b[a-z]+[A-Z]\w*|\b[a-z]\w*\.[a-z_]\w*[.(]
-    | \s[<>+*/|&%]\s | \s--?[a-z]\w*(?:[\s=]|$) | ^\\[a-z]+
-    | [{(\[]$|^[})\]]|\};?$
-    """,
-    re.VERBOSE,
-)
-"""Marks of programs, settings and markup that sentences seldom have."""
-DEFINITION = re.compile(
-    r"^(?:(?:async|export|default|pub|public|private|protected|static|final|abstract|inline)\s+)*"
-    r"(?:def|class|function|func|fun|fn|sub|proc|struct|enum|interface|trait|impl|module|namespace)\s.*[:{(=]$"
-)
-"""Beginning of a definition. All that is indented below it belongs to it, a description too."""
-OPENING, CLOSING = "([{", ")]}"
-HUNK = re.compile(r"^@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
-"""Head of a piece of a diff, in which a line that did not change begins with a space."""
-MAX_LINE = 400  # Characters of a line that are looked at
-MIN_CODE = 0.5  # Share of a run of indented lines that is code, at least
 
 
 def indents_of(lines: Sequence[str]) -> list[str]:

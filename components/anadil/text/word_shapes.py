@@ -51,6 +51,20 @@ KNOWN = 2
 
 Endings = npt.NDArray[np.bool_]
 """True for each bucket that is an ending of the language."""
+NUM_WORDS, NUM_ENDINGS = 128, 127
+"""Classes. Measured on thirteen languages, of .6 to 2 MB each: between the hundredth of running text and the twentieth of shuffled text that
+are nearest to each other lies .61 of their spread in the mean and .06 at the least; of half as many classes, with endings of two letters,
+.45; of pairs of a thousand hashed classes .15 (nine of the languages), and less of larger samples, because pairs share buckets."""
+ORDER_ENDING = 3
+"""Letters of an ending. Of two letters .63 in the mean, but Azerbaijani and Turkish overlap (-.10, -.23); of one .32."""
+MIN_PAIRS = 16  # Neighbours with a class, from which a text is judged by them
+STEPS = 8  # Steps of a nat in a pack: a byte holds -15 to 15
+NUM_CLASSES = 1 + NUM_WORDS + NUM_ENDINGS
+SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2  # Bytes of a packed table
+Words = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
+"""Buckets of each whole word of a text, and of each ending."""
+Classes = npt.NDArray[np.uint8]
+Numbers = npt.NDArray[np.int64]
 
 
 @functools.cache
@@ -171,23 +185,6 @@ def distinct_words(letters: str) -> float:
         return math.nan
     windows = np.sort(words[: num_windows * WINDOW].reshape(num_windows, WINDOW), axis=1)
     return float((1 + (np.diff(windows, axis=1) > 0).sum(axis=1)).mean()) / WINDOW
-
-
-NUM_WORDS, NUM_ENDINGS = 128, 127
-"""Classes. Measured on thirteen languages, of .6 to 2 MB each: between the hundredth of running text and the twentieth of shuffled text that
-are nearest to each other lies .61 of their spread in the mean and .06 at the least; of half as many classes, with endings of two letters,
-.45; of pairs of a thousand hashed classes .15 (nine of the languages), and less of larger samples, because pairs share buckets."""
-ORDER_ENDING = 3
-"""Letters of an ending. Of two letters .63 in the mean, but Azerbaijani and Turkish overlap (-.10, -.23); of one .32."""
-MIN_PAIRS = 16  # Neighbours with a class, from which a text is judged by them
-STEPS = 8  # Steps of a nat in a pack: a byte holds -15 to 15
-NUM_CLASSES = 1 + NUM_WORDS + NUM_ENDINGS
-SIZE = 2 * NUM_BUCKETS + NUM_CLASSES**2  # Bytes of a packed table
-
-Words = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]
-"""Buckets of each whole word of a text, and of each ending."""
-Classes = npt.NDArray[np.uint8]
-Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)

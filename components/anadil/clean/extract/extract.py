@@ -83,6 +83,7 @@ BULLET = re.compile(r"^\s*- ")
 
 # It warns of each page that it finds empty, which here is an answer like another.
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+Extractor = Literal["resiliparse", "trafilatura"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +98,6 @@ class Extraction:
 
 
 DEFAULT = Extraction()
-Extractor = Literal["resiliparse", "trafilatura"]
 
 
 def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:

@@ -51,6 +51,77 @@ MIN_LABEL_CHARS = 8
 """A shorter label of a button outside of a heading is `Menu` or `Close`."""
 MAX_LABEL_CHARS = 300
 """A longer one is a paragraph."""
+RAISED = re.compile(
+    r"<(su[pb])\b([^<>]{0,500})>((?:(?!</?su[pb]\b).){0,300}?)</\1\s*>", re.IGNORECASE | re.DOTALL
+)
+SHORT_TAG = re.compile(r"<[^<>]{0,500}>")
+FRACTION = re.compile(
+    r"(\d?)\s*<sup\b[^<>]{0,200}>\s*(\d{1,9})\s*</sup>\s*(?:[/⁄∕]|&frasl;|&#8260;)\s*<sub\b[^<>]{0,200}>\s*(\d{1,9})\s*</sub>",
+    re.IGNORECASE,
+)
+VULGAR = {
+    "1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/5": "⅕", "2/5": "⅖", "3/5": "⅗", "4/5": "⅘",
+    "1/6": "⅙", "5/6": "⅚", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞",
+}  # fmt: skip
+_LEAF = r"<m[a-z]+\b[^<>]{0,200}>[^<>]{0,80}</m[a-z]+>\s*"
+_PART = rf"({_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*)"
+MATH = re.compile(
+    rf"<m(?:(?P<kind>sup|sub|frac|root|subsup)\b[^<>]{{0,200}}>\s*{_PART}{_PART}{_PART}?</m(?P=kind)>"
+    rf"|sqrt\b[^<>]{{0,200}}>\s*(?P<root>(?:{_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*){{1,12}})</msqrt>)",
+    re.IGNORECASE,
+)
+DONE = re.compile(r"</?mdone>")
+"""Around what was a formula, until the formula around it is written too."""
+MAX_NESTED = 6
+"""Raised text within raised text, and formulas within formulas."""
+STYLED = re.compile(
+    r"<(span|small|font|i|b|em)\b(?=[^<>]{0,500}?(?:class\s*=\s*[\"']?[^\"'<>]{0,200}?(?<![^\W_])su(?P<named>[pb])(?:erscript|script)?(?![\w-])"
+    r"|vertical-align\s*:\s*(?:text-)?(?:su(?P<styled>per|b))))[^<>]{0,500}>([^<>]{1,20})</\1\s*>",
+    re.IGNORECASE,
+)
+"""Elements that are raised by class or style."""
+SOURCE_OF_MATH = re.compile(r"<annotation\b[^<>]{0,200}>[^<>]{0,2000}</annotation>", re.IGNORECASE)
+SUPERSCRIPTS = str.maketrans("0123456789+-−–=()nixy", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿⁱˣʸ")
+SUBSCRIPTS = str.maketrans("0123456789+-−–=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎")
+RAISABLE = re.compile(r"[0-9+\-−–=()nixy]+")
+LOWERABLE = re.compile(r"[0-9+\-−–=()]+")
+TERM = re.compile(r"[+\-−–·×*/=()]")
+"""A sign of a sum, product or derivative."""
+BRACKETED = re.compile(r"\[[^\[\]]{1,40}\]|\((?:\d{1,3}|[a-z])\)")
+SIGNS = re.compile(r"[*†‡§¶‖#\s]+")
+NUMBERS = re.compile(r"\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*")
+"""Numbers of footnotes."""
+NOTE = re.compile(r"\b(?:reference|footnote|noteref|fnref|endnote|cite)", re.IGNORECASE)
+"""In the class, the id or the address of what leads to a footnote."""
+ORDINALS = frozenset("aoerdº")
+"""Letters that are raised behind a number in Romance languages: 1o, 2a, 3e."""
+CUT_TAG = re.compile(r"\A[^<>]*>")
+REACH = 80
+"""Characters of HTML before raised text in which the word stands that it belongs to."""
+MIN_NOTED_WORD = 4
+"""Letters of a word that has no exponent; units (`km`, `san`) and variables are shorter."""
+NOTED = re.compile(rf"[^\W\d_]{{{MIN_NOTED_WORD}}}\Z")
+BEHIND_SENTENCE = re.compile(
+    r"(?:[^\W\d_][.,;:!?»”\"]|[\u0e00-\u0e7f\u1000-\u109f\u3001-\u30ff\u3400-\u9fff])\Z"
+)
+"""A sign behind a word, or a letter of a script without spaces: what is raised behind them is no exponent."""
+DEGREES = re.compile(r"\s*[CFС]\b")
+UNIT = re.compile(
+    r"(?:met(?:er|re?|ro)s?|метр\w{0,3}|μέτρ\w{0,2}|متر|मीटर|feet|foot|fut|inch(?:es)?|дюйм\w{0,3}|miles?|yards?)\Z",
+    re.IGNORECASE,
+)
+FUNCTION = re.compile(
+    r"(?<![^\W\d_])(?:sin|cos|tan|cot|tg|ctg|sec|csc|sh|ch|th|log|lg|ln|exp)h?\Z", re.IGNORECASE
+)
+WORD = re.compile(r"[^\W\d_]{2,}\Z")
+EXPONENTS = ("2", "3")
+"""Exponents of units; any other number that stands behind a word is a footnote's."""
+RAISED_TAG = re.compile(
+    r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]|[sS][qQ][rR][tT]|[rR][oO][oO][tT]))"
+)
+RAISED_NAME = re.compile(r"su[pb](?:(?:er)?script)?[\"' ]")
+RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
+"""Cheap questions before the search for what is raised: most pages have none of it."""
 
 
 def rewrite_page(page: str) -> str:
@@ -106,80 +177,6 @@ def _asks(label: str) -> bool:
 
 def _text(label: str) -> str:
     return TAG.sub("", label).strip()
-
-
-RAISED = re.compile(
-    r"<(su[pb])\b([^<>]{0,500})>((?:(?!</?su[pb]\b).){0,300}?)</\1\s*>", re.IGNORECASE | re.DOTALL
-)
-SHORT_TAG = re.compile(r"<[^<>]{0,500}>")
-FRACTION = re.compile(
-    r"(\d?)\s*<sup\b[^<>]{0,200}>\s*(\d{1,9})\s*</sup>\s*(?:[/⁄∕]|&frasl;|&#8260;)\s*<sub\b[^<>]{0,200}>\s*(\d{1,9})\s*</sub>",
-    re.IGNORECASE,
-)
-VULGAR = {
-    "1/2": "½", "1/3": "⅓", "2/3": "⅔", "1/4": "¼", "3/4": "¾", "1/5": "⅕", "2/5": "⅖", "3/5": "⅗", "4/5": "⅘",
-    "1/6": "⅙", "5/6": "⅚", "1/8": "⅛", "3/8": "⅜", "5/8": "⅝", "7/8": "⅞",
-}  # fmt: skip
-_LEAF = r"<m[a-z]+\b[^<>]{0,200}>[^<>]{0,80}</m[a-z]+>\s*"
-_PART = rf"({_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*)"
-MATH = re.compile(
-    rf"<m(?:(?P<kind>sup|sub|frac|root|subsup)\b[^<>]{{0,200}}>\s*{_PART}{_PART}{_PART}?</m(?P=kind)>"
-    rf"|sqrt\b[^<>]{{0,200}}>\s*(?P<root>(?:{_LEAF}|<mrow\b[^<>]{{0,200}}>\s*(?:{_LEAF}){{1,12}}</mrow>\s*){{1,12}})</msqrt>)",
-    re.IGNORECASE,
-)
-DONE = re.compile(r"</?mdone>")
-"""Around what was a formula, until the formula around it is written too."""
-MAX_NESTED = 6
-"""Raised text within raised text, and formulas within formulas."""
-STYLED = re.compile(
-    r"<(span|small|font|i|b|em)\b(?=[^<>]{0,500}?(?:class\s*=\s*[\"']?[^\"'<>]{0,200}?(?<![^\W_])su(?P<named>[pb])(?:erscript|script)?(?![\w-])"
-    r"|vertical-align\s*:\s*(?:text-)?(?:su(?P<styled>per|b))))[^<>]{0,500}>([^<>]{1,20})</\1\s*>",
-    re.IGNORECASE,
-)
-"""Elements that are raised by class or style."""
-SOURCE_OF_MATH = re.compile(r"<annotation\b[^<>]{0,200}>[^<>]{0,2000}</annotation>", re.IGNORECASE)
-
-SUPERSCRIPTS = str.maketrans("0123456789+-−–=()nixy", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿⁱˣʸ")
-SUBSCRIPTS = str.maketrans("0123456789+-−–=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎")
-RAISABLE = re.compile(r"[0-9+\-−–=()nixy]+")
-LOWERABLE = re.compile(r"[0-9+\-−–=()]+")
-TERM = re.compile(r"[+\-−–·×*/=()]")
-"""A sign of a sum, product or derivative."""
-BRACKETED = re.compile(r"\[[^\[\]]{1,40}\]|\((?:\d{1,3}|[a-z])\)")
-SIGNS = re.compile(r"[*†‡§¶‖#\s]+")
-NUMBERS = re.compile(r"\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*")
-"""Numbers of footnotes."""
-NOTE = re.compile(r"\b(?:reference|footnote|noteref|fnref|endnote|cite)", re.IGNORECASE)
-"""In the class, the id or the address of what leads to a footnote."""
-ORDINALS = frozenset("aoerdº")
-"""Letters that are raised behind a number in Romance languages: 1o, 2a, 3e."""
-CUT_TAG = re.compile(r"\A[^<>]*>")
-REACH = 80
-"""Characters of HTML before raised text in which the word stands that it belongs to."""
-MIN_NOTED_WORD = 4
-"""Letters of a word that has no exponent; units (`km`, `san`) and variables are shorter."""
-NOTED = re.compile(rf"[^\W\d_]{{{MIN_NOTED_WORD}}}\Z")
-BEHIND_SENTENCE = re.compile(
-    r"(?:[^\W\d_][.,;:!?»”\"]|[\u0e00-\u0e7f\u1000-\u109f\u3001-\u30ff\u3400-\u9fff])\Z"
-)
-"""A sign behind a word, or a letter of a script without spaces: what is raised behind them is no exponent."""
-DEGREES = re.compile(r"\s*[CFС]\b")
-UNIT = re.compile(
-    r"(?:met(?:er|re?|ro)s?|метр\w{0,3}|μέτρ\w{0,2}|متر|मीटर|feet|foot|fut|inch(?:es)?|дюйм\w{0,3}|miles?|yards?)\Z",
-    re.IGNORECASE,
-)
-FUNCTION = re.compile(
-    r"(?<![^\W\d_])(?:sin|cos|tan|cot|tg|ctg|sec|csc|sh|ch|th|log|lg|ln|exp)h?\Z", re.IGNORECASE
-)
-WORD = re.compile(r"[^\W\d_]{2,}\Z")
-EXPONENTS = ("2", "3")
-"""Exponents of units; any other number that stands behind a word is a footnote's."""
-RAISED_TAG = re.compile(
-    r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]|[sS][qQ][rR][tT]|[rR][oO][oO][tT]))"
-)
-RAISED_NAME = re.compile(r"su[pb](?:(?:er)?script)?[\"' ]")
-RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
-"""Cheap questions before the search for what is raised: most pages have none of it."""
 
 
 def raised_as_text(page: str) -> str:

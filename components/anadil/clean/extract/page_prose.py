@@ -31,6 +31,48 @@ MAX_LONG_LINK_DENSITY = 0.35
 """A block of running text has fewer links."""
 MIN_EDGE_CHARS = 25
 """A line before or after the running text that is kept needs this length and a full stop."""
+MAX_RUN_LINKS = 0.15
+"""Share of a discarded run that is links from which on it is a list of other pages with the beginning of each."""
+MIN_RUN_PROSE = 0.5
+"""Share of a discarded run that is sentences."""
+END_CHARS = 20
+"""Letters at the beginning or the end of a block by which it is known where an extractor has shortened it."""
+MAX_SHORTENED = 2
+"""A block of the page that is so many times as long as what is left of it is another block."""
+MAX_COMPARED = 200_000_000
+"""Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
+PROGRAMS = ("script", "style", "rt", "rp")
+STRUCTURE_TAGS = (
+    "nav", "footer", "form", "button", "dialog", "template", "noscript", "figcaption", "textarea", "select", "object", "video",
+    "audio", "iframe",
+)  # fmt: skip
+CARDS = ("button", "figcaption")
+"""Those of these that readers see in the article; one stays if it holds paragraphs."""
+STRUCTURE_NAMES = [
+    "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]",
+    "[class*=cookie]", "[id*=cookie]",
+]  # fmt: skip
+"""Attributes of elements that hold no article. A banner of cookies is prose, so that only its name tells."""
+BAKED = "article [class*=cookie], article [id*=cookie]"
+BANNER = re.compile(r"consent|banner|notice|law|wall|policy|popup|modal|accept|gdpr|overlay", re.IGNORECASE)
+"""In the name of a banner of cookies in an article; other cookies there are eaten, or explained."""
+NAMED = ["aside", "[aria-hidden=true]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]"]
+"""Elements that hold no article by their name; what is lost for that is counted."""
+WRAPPERS = (
+    "form, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
+)
+"""Elements that are skipped by name, unless one holds most of the text: ASP.NET wraps pages in a form, themes say
+`has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
+ROOTS = ("html", "body")
+"""They hold all of it, whatever they are called."""
+MAX_WRAPPERS = 20
+"""Elements that are checked: the first ones are the outer ones."""
+MOST = 0.5
+WRAPPER = "data-anadil-wrapper"
+SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in NAMED]
+"""For an extractor of the tree that is left."""
+TEMPLATE = re.compile(r"(?<=<)template\b|(?<=</)template\b")
+TAG = re.compile(r"<[^<>]{0,1000}>")
 
 
 class Block(NamedTuple):
@@ -108,18 +150,6 @@ def _plain_text(marked: str) -> str:
     if "<" in marked:
         marked = MARKUP.sub("", BREAK.sub("\n", marked))
     return html.unescape(without_marks(marked)).strip()
-
-
-MAX_RUN_LINKS = 0.15
-"""Share of a discarded run that is links from which on it is a list of other pages with the beginning of each."""
-MIN_RUN_PROSE = 0.5
-"""Share of a discarded run that is sentences."""
-END_CHARS = 20
-"""Letters at the beginning or the end of a block by which it is known where an extractor has shortened it."""
-MAX_SHORTENED = 2
-"""A block of the page that is so many times as long as what is left of it is another block."""
-MAX_COMPARED = 200_000_000
-"""Characters that are looked through for what an extractor has joined, 0.1 s; the prose of larger pages is not compared."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -325,42 +355,6 @@ def _merged(
             blocks.append(page[left.pop()])
         blocks.append(block)
     return [*blocks, *(page[index] for index in reversed(left))]
-
-
-PROGRAMS = ("script", "style", "rt", "rp")
-STRUCTURE_TAGS = (
-    "nav", "footer", "form", "button", "dialog", "template", "noscript", "figcaption", "textarea", "select", "object", "video",
-    "audio", "iframe",
-)  # fmt: skip
-CARDS = ("button", "figcaption")
-"""Those of these that readers see in the article; one stays if it holds paragraphs."""
-STRUCTURE_NAMES = [
-    "[role=navigation]", "[role=contentinfo]", "[role=search]", "[role=dialog]",
-    "[class*=cookie]", "[id*=cookie]",
-]  # fmt: skip
-"""Attributes of elements that hold no article. A banner of cookies is prose, so that only its name tells."""
-BAKED = "article [class*=cookie], article [id*=cookie]"
-BANNER = re.compile(r"consent|banner|notice|law|wall|policy|popup|modal|accept|gdpr|overlay", re.IGNORECASE)
-"""In the name of a banner of cookies in an article; other cookies there are eaten, or explained."""
-NAMED = ["aside", "[aria-hidden=true]", "[class*=breadcrumb]", "[class*=share-]", "[class*=social]"]
-"""Elements that hold no article by their name; what is lost for that is counted."""
-WRAPPERS = (
-    "form, [class*=breadcrumb], [class*=share-], [class*=social], main[class*=cookie], main[id*=cookie]"
-)
-"""Elements that are skipped by name, unless one holds most of the text: ASP.NET wraps pages in a form, themes say
-`has-breadcrumbs` of the whole page. A cookie banner or a menu may hold most of the text of a poor page."""
-ROOTS = ("html", "body")
-"""They hold all of it, whatever they are called."""
-MAX_WRAPPERS = 20
-"""Elements that are checked: the first ones are the outer ones."""
-MOST = 0.5
-WRAPPER = "data-anadil-wrapper"
-SKIPPED = [f"{selector}:not([{WRAPPER}])" for selector in NAMED]
-"""For an extractor of the tree that is left."""
-
-
-TEMPLATE = re.compile(r"(?<=<)template\b|(?<=</)template\b")
-TAG = re.compile(r"<[^<>]{0,1000}>")
 
 
 def elements_of(tree: HTMLTree, selector: str) -> list[ElementNode]:

@@ -78,6 +78,37 @@ RECORD = re.compile(
     re.IGNORECASE,
 )
 """Behind one."""
+_B = rf"[{BLANKS}{DASHES}]"
+_S = rf"[{BLANKS}./{DASHES}]"
+_AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
+_AZ_REST = rf"{_S}?\d{{3}}{_S}?\d{{2}}{_S}?\d{{2}}"
+_OF_RUSSIA = rf"8{_B}?\(?[3-9]\d\d\)?{_B}?\d{{3}}{_B}?\d\d{_B}?\d\d"
+_JA = r"[ \u3000\u30fc\u2010-\u2015\u2212\uff0d-]"
+NATIONAL = {
+    "az": rf"(?:994{_B}?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}|8 ?\([3-9]\d\d\) ?\d{{3}}{_B}\d\d{_B}\d\d",
+    "tr": rf"(?:(?:90{_B}?(?=\(?5)|0{_B}?)\(?(?:[2-5]\d\d|8[05]\d)\)?|\(0?(?:[2-5]\d\d|8[05]\d)\))(?:{_S}{{0,2}}\d){{7}}"
+    rf"|444{_B}\d{_B}\d{{3}}|444{_B}\d\d{_B}\d\d|5[0-5]\d{_B}\d{{3}}{_B}\d\d{_B}\d\d",
+    "ja": rf"(?:0\d{{1,4}}|[(（]0\d{{1,4}}[)）]){_JA}?[(（]?\d{{1,4}}(?:[)）]|{_JA})\d{{4}}|0[5789]0\d{{8}}"
+    rf"|0(?:120|570|800){_JA}?\d{{3}}{_JA}?\d{{3,4}}",
+    "en": rf"(?:1[{BLANKS}.{DASHES}])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.{DASHES}])[2-9]\d\d[.{DASHES}]\d{{4}}",
+    **dict.fromkeys(("ru", "kk", "tt", "ba", "cv", "sah"), _OF_RUSSIA),
+}
+"""Language -> its country's own form; of a language that is not here none is looked for."""
+SEVEN_DIGITS = re.compile(rf"\d(?:[{SIGNS}]{{0,3}}\d){{6}}")
+CONTEXT_CHARS = 40
+AT_SIGN = re.compile("@")
+FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
+FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
+OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
+RUN_OF_DIGITS = re.compile(rf"\d[\d{SIGNS}]{{6}}")
+"""With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
+NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
+OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+SUFFIX = r"(?:['’-]?\w{1,6})?"
+"""Endings of a word of Azerbaijani, behind a hyphen or none."""
+LABEL = r"a-zA-Z0-9-\u00b7-\u1fff\u2c00-\u2fef\u3005-\u3007\u3041-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
+"""Letters of all scripts, with the signs above and below them, which names of hosts may hold too."""
+FOREIGN = LABEL.removeprefix("a-zA-Z0-9-")
 
 
 def international() -> re.Pattern[str]:
@@ -105,27 +136,6 @@ def has_telephone_length(value: str) -> bool:
     """Return whether a Japanese number has 10 digits, or 11 of mobile and IP telephones."""
     digits = re.sub(r"\D", "", value)
     return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
-
-
-_B = rf"[{BLANKS}{DASHES}]"
-_S = rf"[{BLANKS}./{DASHES}]"
-_AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
-_AZ_REST = rf"{_S}?\d{{3}}{_S}?\d{{2}}{_S}?\d{{2}}"
-_OF_RUSSIA = rf"8{_B}?\(?[3-9]\d\d\)?{_B}?\d{{3}}{_B}?\d\d{_B}?\d\d"
-_JA = r"[ \u3000\u30fc\u2010-\u2015\u2212\uff0d-]"
-NATIONAL = {
-    "az": rf"(?:994{_B}?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}|8 ?\([3-9]\d\d\) ?\d{{3}}{_B}\d\d{_B}\d\d",
-    "tr": rf"(?:(?:90{_B}?(?=\(?5)|0{_B}?)\(?(?:[2-5]\d\d|8[05]\d)\)?|\(0?(?:[2-5]\d\d|8[05]\d)\))(?:{_S}{{0,2}}\d){{7}}"
-    rf"|444{_B}\d{_B}\d{{3}}|444{_B}\d\d{_B}\d\d|5[0-5]\d{_B}\d{{3}}{_B}\d\d{_B}\d\d",
-    "ja": rf"(?:0\d{{1,4}}|[(（]0\d{{1,4}}[)）]){_JA}?[(（]?\d{{1,4}}(?:[)）]|{_JA})\d{{4}}|0[5789]0\d{{8}}"
-    rf"|0(?:120|570|800){_JA}?\d{{3}}{_JA}?\d{{3,4}}",
-    "en": rf"(?:1[{BLANKS}.{DASHES}])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.{DASHES}])[2-9]\d\d[.{DASHES}]\d{{4}}",
-    **dict.fromkeys(("ru", "kk", "tt", "ba", "cv", "sah"), _OF_RUSSIA),
-}
-"""Language -> its country's own form; of a language that is not here none is looked for."""
-
-
-SEVEN_DIGITS = re.compile(rf"\d(?:[{SIGNS}]{{0,3}}\d){{6}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,21 +191,6 @@ def passes_kimlik(value: str) -> bool:
     return digits[9] == tenth and digits[10] == sum(digits[:10]) % 10
 
 
-CONTEXT_CHARS = 40
-AT_SIGN = re.compile("@")
-FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
-FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
-OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
-RUN_OF_DIGITS = re.compile(rf"\d[\d{SIGNS}]{{6}}")
-"""With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
-NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
-OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-SUFFIX = r"(?:['’-]?\w{1,6})?"
-"""Endings of a word of Azerbaijani, behind a hyphen or none."""
-
-LABEL = r"a-zA-Z0-9-\u00b7-\u1fff\u2c00-\u2fef\u3005-\u3007\u3041-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
-"""Letters of all scripts, with the signs above and below them, which names of hosts may hold too."""
-FOREIGN = LABEL.removeprefix("a-zA-Z0-9-")
 EMAIL = Pattern(
     kind="EMAIL",
     hint=AT_SIGN,

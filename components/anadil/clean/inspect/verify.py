@@ -21,6 +21,11 @@ from anadil.core.json_text import read_json
 from anadil.text.corpus import read_file
 
 PARTS = ("heldout", "train")
+MAX_EXAMPLES = 5
+"""Documents that are named for each change."""
+COLUMNS = ["source", "bytes_in", "id", "reason"]
+Table = npt.NDArray[Any]
+Json = dict[str, Any]
 
 
 def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
@@ -77,13 +82,6 @@ def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
     for name in sorted(counts.keys() | expected.keys()):
         if counts[name] != expected[name]:
             yield f"stats/: {counts[name]:,} rows are {name}, {expected[name]:,} in stats.json"
-
-
-MAX_EXAMPLES = 5
-"""Documents that are named for each change."""
-COLUMNS = ["source", "bytes_in", "id", "reason"]
-Table = npt.NDArray[Any]
-Json = dict[str, Any]
 
 
 def compare_corpora(first: Path, second: Path) -> Json:

@@ -27,6 +27,12 @@ from anadil.clean.kernels.word_kernel import (
 Array = npt.NDArray[Any]
 
 FIRST_OF_SWALLOW, LAST_OF_SWALLOW = COLUMN["japanese_chars"], COLUMN["duplicate_char_10grams"]
+JAPANESE, HIRAGANA, KATAKANA = of.JAPANESE, of.HIRAGANA, of.KATAKANA
+SWALLOW_END, ELLIPSIS, SPACE = of.SWALLOW_END, of.ELLIPSIS, of.SPACE
+NUM, SHARE = COLUMN["japanese_chars"], COLUMN["japanese"]
+HIRAGANA_SHARE, KATAKANA_SHARE = COLUMN["hiragana"], COLUMN["katakana"]
+MEAN, LONGEST, OPEN = (COLUMN["mean_sentence"], COLUMN["longest_sentence"], COLUMN["ellipsis_sentences"])
+LINES, SENTENCES = COLUMN["duplicate_swallow_lines"], COLUMN["duplicate_sentences"]
 
 
 @compiled
@@ -93,14 +99,6 @@ def measure_batch(codes: Array, ends: Array, tables: Any, by_character: bool, ro
         else:
             rows[text, FIRST_OF_SWALLOW : LAST_OF_SWALLOW + 1] = np.nan
         start = ends[text]
-
-
-JAPANESE, HIRAGANA, KATAKANA = of.JAPANESE, of.HIRAGANA, of.KATAKANA
-SWALLOW_END, ELLIPSIS, SPACE = of.SWALLOW_END, of.ELLIPSIS, of.SPACE
-NUM, SHARE = COLUMN["japanese_chars"], COLUMN["japanese"]
-HIRAGANA_SHARE, KATAKANA_SHARE = COLUMN["hiragana"], COLUMN["katakana"]
-MEAN, LONGEST, OPEN = (COLUMN["mean_sentence"], COLUMN["longest_sentence"], COLUMN["ellipsis_sentences"])
-LINES, SENTENCES = COLUMN["duplicate_swallow_lines"], COLUMN["duplicate_sentences"]
 
 
 @compiled

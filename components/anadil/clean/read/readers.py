@@ -59,6 +59,9 @@ log = logging.getLogger(__name__)
 SAMPLE_BYTES = MIB
 """First bytes of a file, by which its encoding is known."""
 NAMES = {"\t": "tabs"}
+MAX_RECORD_BYTES = MAX_LINE_BYTES
+"""A longer line or file is not read."""
+PARQUET_BATCH = 1_000
 
 
 def separated_values(
@@ -178,11 +181,6 @@ class _Joined(io.RawIOBase):
 
     def readinto(self, target: Any) -> int:
         return self._first.readinto(target) or int(self._rest.readinto1(target))
-
-
-MAX_RECORD_BYTES = MAX_LINE_BYTES
-"""A longer line or file is not read."""
-PARQUET_BATCH = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

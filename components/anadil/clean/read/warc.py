@@ -40,6 +40,35 @@ END_OF_RECORD = re.compile(rb"\r?\n\r?\n|[\r\n]*(?:\Z|WARC/)")
 """Matches behind a block of the right length."""
 
 GARBAGE = "bytes that are not a WARC record"
+HTML_TYPES = ("text/html", "application/xhtml+xml")
+UNSURE_TYPES = ("", "text/plain", "application/octet-stream")
+"""Types that servers and crawlers name where they do not know; a page is known by how it begins."""
+BEGINS_HTML = re.compile(
+    rb"(?:\xef\xbb\xbf)?\s{0,99}+(?:<\?xml[^>]{0,199}>\s{0,99}+)?(?:<!--.{0,999}?-->\s{0,99}+)?<(?:!doctype html|html|head|body)[\s>]",
+    re.IGNORECASE | re.DOTALL,
+)
+STATUSES = (200, 203, 206)
+"""Success, the same through a proxy that changes pages, and a part, which is read where it is the first."""
+FIRST_PART = re.compile(r"\s*bytes[ =]+0-", re.IGNORECASE)
+CONVERSION = "conversion"
+KINDS = (RESPONSE, "resource", CONVERSION)
+"""Types of records that may hold a page. Source: ISO 28500, section 6."""
+CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+HTML = re.compile(rb"[\"']?(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
+PLAIN_TEXT = re.compile(
+    rb"text/plain\b(?:[^\r\n]{0,200}?\bcharset[ \t]*=[ \t]*[\"']?([\w-]+))?", re.IGNORECASE
+)
+HTTP_TYPE = re.compile(rb"application/http\b", re.IGNORECASE)
+HTTP_OK = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
+"""Before the page of a record without an HTTP head, so that all pages are read alike."""
+HTTP = re.compile(rb"\s*HTTP/")
+INTERIM = re.compile(rb"(?:\s*+HTTP/[\d.]++ 1\d\d\b[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n(?=\s*+HTTP/))+")
+"""Heads before that of the response: 100 Continue, 103 Early Hints. Source: RFC 9110, section 15.2."""
+HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
+"""Head that FastWARC gets in place of a record's own. It does not know field names in lower case, bare line feeds or a type
+given twice, and would not take such a record for an HTTP message."""
+# wget 1 writes brackets around the address, as the grammar of WARC 1.0 does and its examples do not.
+TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*<?([^\r\n]*?)>?[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -367,37 +396,6 @@ def _is_of_next_range(stream: _Stream, offset: int, part: ByteRange) -> bool:
     if is_good:
         part.following = offset
     return is_good
-
-
-HTML_TYPES = ("text/html", "application/xhtml+xml")
-UNSURE_TYPES = ("", "text/plain", "application/octet-stream")
-"""Types that servers and crawlers name where they do not know; a page is known by how it begins."""
-BEGINS_HTML = re.compile(
-    rb"(?:\xef\xbb\xbf)?\s{0,99}+(?:<\?xml[^>]{0,199}>\s{0,99}+)?(?:<!--.{0,999}?-->\s{0,99}+)?<(?:!doctype html|html|head|body)[\s>]",
-    re.IGNORECASE | re.DOTALL,
-)
-STATUSES = (200, 203, 206)
-"""Success, the same through a proxy that changes pages, and a part, which is read where it is the first."""
-FIRST_PART = re.compile(r"\s*bytes[ =]+0-", re.IGNORECASE)
-CONVERSION = "conversion"
-KINDS = (RESPONSE, "resource", CONVERSION)
-"""Types of records that may hold a page. Source: ISO 28500, section 6."""
-CONTENT_TYPE = re.compile(rb"^content-type[ \t]*:[ \t]*([^\r\n]*?)[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
-HTML = re.compile(rb"[\"']?(?:text/html|application/xhtml\+xml)\b", re.IGNORECASE)
-PLAIN_TEXT = re.compile(
-    rb"text/plain\b(?:[^\r\n]{0,200}?\bcharset[ \t]*=[ \t]*[\"']?([\w-]+))?", re.IGNORECASE
-)
-HTTP_TYPE = re.compile(rb"application/http\b", re.IGNORECASE)
-HTTP_OK = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
-"""Before the page of a record without an HTTP head, so that all pages are read alike."""
-HTTP = re.compile(rb"\s*HTTP/")
-INTERIM = re.compile(rb"(?:\s*+HTTP/[\d.]++ 1\d\d\b[^\r\n]*+\r?\n(?:[^\r\n]++\r?\n)*+\r?\n(?=\s*+HTTP/))+")
-"""Heads before that of the response: 100 Continue, 103 Early Hints. Source: RFC 9110, section 15.2."""
-HTTP_HEAD = b"WARC/1.0\r\nWARC-Type: response\r\nContent-Type: application/http\r\nContent-Length: %d\r\n\r\n"
-"""Head that FastWARC gets in place of a record's own. It does not know field names in lower case, bare line feeds or a type
-given twice, and would not take such a record for an HTTP message."""
-# wget 1 writes brackets around the address, as the grammar of WARC 1.0 does and its examples do not.
-TARGET = re.compile(rb"^warc-target-uri[ \t]*:[ \t]*<?([^\r\n]*?)>?[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
