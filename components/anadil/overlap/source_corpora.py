@@ -1,4 +1,8 @@
-"""The corpora of all sources: held-out documents, and the indexes of all as one table of signatures."""
+"""The corpora of all sources: held-out documents, and the indexes of all as one table of signatures.
+
+Documents are compared a kind of key at a time, in its order, two directly: no chain joins what is not alike. In a
+retraining an earlier document stays as it was, so that its tokens do: of documents alike the earlier one stays.
+"""
 
 import heapq
 import io

@@ -5,6 +5,10 @@ A row is read by the first of these layouts that it has. Its other columns are c
   stands below the first question.
 - A question (`prompt`, `instruction`, `question`), with its passage (`input`, `context`) below it, and its answer
   (`response`, `completion`, `output`, `answer`).
+
+A row of a preference has `chosen` and `rejected`: each a text, a message, or a list of messages. A list that begins
+with the user or a system turn is the whole chat (UltraFeedback, Capybara). Else the question is in a column of
+questions, or in `conversations` (LLaMA-Factory). Texts with turns of `Human:` and `Assistant:` (hh-rlhf) are whole chats.
 """
 
 import hashlib

@@ -2,6 +2,10 @@
 
 A document counts as seen if at least 70 % of its n-grams stand in the other text, or at least 30 % of it is stretches of
 13 words (50 characters where no spaces are written) that do.
+
+Units are hashes of words, whatever their case, diacritics, punctuation and spacing: people type Azerbaijani without
+diacritics, programs write it in capitals, in NFD, or with other quotation marks. In a language without spaces each
+letter is a unit.
 """
 
 import functools

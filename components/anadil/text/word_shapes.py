@@ -5,6 +5,10 @@ does is a sibling's, or misread. Words with a capital do not count, since names 
 figures and signs where letters were. Pages made for search engines repeat a handful of words in ever new orders, so no
 line and no run of words is a duplicate. All are measured against the language's own text: some write apostrophes,
 colons or capitals within words.
+
+Order of words tells running text from lists of keywords and from shuffled words. Frequent words are classes of their
+own, all others of the class of their last letters, which in a language that inflects say what a word does in its
+sentence. The mean by which two classes stand together more often than chance is well above 0 in running text only.
 """
 
 import functools

@@ -1,6 +1,8 @@
 """Rewrite HTML before extractors read it, so that elements inside a sentence stay there.
 
 Extractors leave out elements by name: `<time>`, `<label>`, `<button>`, lists near the top.
+
+Raised and lowered text is written as characters: 10<sup>5</sup> is 10⁵, not 105. Marks of footnotes go.
 """
 
 import html

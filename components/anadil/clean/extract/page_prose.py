@@ -1,4 +1,8 @@
-"""Find the prose of a page that an extractor has discarded, and put it back at its place or count it."""
+"""Find the prose of a page that an extractor has discarded, and put it back at its place or count it.
+
+Programs, menus, footers and forms never are a part of an article and are taken out of its tree. Prose that goes with
+them is counted: a name may be wrong.
+"""
 
 import html
 import re

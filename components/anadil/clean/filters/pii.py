@@ -2,6 +2,10 @@
 
 A corpus of laws is full of numbers that look like addresses of computers or telephones, so a run of digits alone
 counts for nothing: it needs a check sum, a prefix that only telephones have, or the word that says what it is.
+
+A telephone number in national form is known by its first digits and its length, which follow from the country's plan;
+those of countries that no language here belongs to are not looked for.
+Source: ITU-T E.164 and its list of country codes; the national numbering plans as ITU-T publishes them.
 """
 
 import re

@@ -3,6 +3,9 @@
 A page is the answer of a server (`response`), or stands by itself (`resource`, as archives of single sites have them,
 and `conversion`), with its type in the record's own head. A `conversion` of type `text/plain` is the text of a page, as in
 the WET files of Common Crawl.
+
+The end of each block is checked. After a wrong Content-Length, bytes that are no record, or damaged compressed data,
+reading resumes at the next record; only what is damaged is lost. No more is held than one block of the given limit.
 """
 
 import os
