@@ -55,7 +55,6 @@ class LearntLimits:
     own_dropped: float
     """Share of the good text, by identification and all limits."""
     noise_kept: dict[str, float]
-    """By file or kind."""
     report: list[str]
 
 

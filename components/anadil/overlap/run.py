@@ -72,11 +72,9 @@ class Counts:
     runs: str
     """Digest of the runs of held-out text that were looked for."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """By reason."""
     by_source: dict[str, Counter[str]] = field(default_factory=dict)
     """Source that holds them -> by reason."""
     heldout: int = 0
-    """Held-out documents."""
     heldout_alike: int = 0
     """Those that are alike to a held-out one of another source; they stay, since they are no training text."""
     boilerplate: Boilerplate = field(default_factory=Boilerplate)
@@ -177,7 +175,6 @@ class Search:
 
     tasks: list[SearchTask]
     counts: Numbers
-    """Documents that hold each run."""
     boilerplate_documents: int = 0
 
 

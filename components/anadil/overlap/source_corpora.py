@@ -50,7 +50,6 @@ class SourceCorpus:
 
     source: str
     uri: str
-    """Its place, for messages."""
     folder: Path
     manifest: Manifest
     num_earlier_files: int = 0

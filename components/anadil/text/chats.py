@@ -125,7 +125,6 @@ class Chat:
     place: str
     """`file:line` that it came from."""
     source: str = ""
-    """Name of the data set that it came from."""
     choices: tuple[str, ...] = ()
     """Texts of which the last answer is one; empty where it is free."""
 
@@ -180,7 +179,6 @@ class DroppedChats:
     counts: dict[Reason, int] = field(default_factory=dict)
     places: dict[Reason, list[str]] = field(default_factory=dict)
     columns: set[str] = field(default_factory=set)
-    """All that rows have."""
     unread: dict[str, dict[str, int]] = field(default_factory=dict)
     """File -> column, or key of a turn, that holds something and is not read -> rows."""
 

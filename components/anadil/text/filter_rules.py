@@ -40,7 +40,6 @@ class Rule:
     """A limit of a statistic. Records of one name are one rule, and stand together."""
 
     name: str
-    """The reason of what breaks it."""
     measure: str
     """Statistic; one that no other record names becomes the last column."""
     limit: str
@@ -48,7 +47,6 @@ class Rule:
     default: float | None = None
     """For a language that sets no other; None: not judged."""
     source: str
-    """Source of the default."""
     mode: Mode = "enforce"
     """`enforce` drops, `report` only counts; `clean.modes` may say otherwise."""
     doc: str = ""

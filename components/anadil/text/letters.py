@@ -28,7 +28,6 @@ NAMES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 """First word of the names of a script's letters, where it is known; of others every letter counts."""
 WITHOUT_SPACES = frozenset({"Hans", "Hant", "Hani", "Jpan", "Thai", "Laoo", "Khmr", "Mymr", "Tibt"})
-"""Scripts that put no space between words."""
 WORD = re.compile(r"[^\W\d_]+")
 LATIN = "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u1e00-\u1eff"
 CYRILLIC, GREEK = "\u0400-\u052f", "\u0370-\u03ff\u1f00-\u1fff"

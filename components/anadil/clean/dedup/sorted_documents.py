@@ -60,7 +60,6 @@ class KeptDocument:
     num_bytes: int
     num_words: int
     record: int
-    """Number of its record within the shard."""
 
 
 class DocumentWriter:

@@ -109,7 +109,6 @@ class Unescaped(NamedTuple):
 
     text: str
     is_changed: bool
-    """They were undone."""
     is_doubtful: bool
     """Some are left that stand where nobody writes them."""
 

@@ -94,7 +94,6 @@ class Extraction:
     tables: bool = True
     """Keep rows of tables, cells apart by tabs."""
     code: bool = True
-    """Keep preformatted blocks."""
 
 
 DEFAULT = Extraction()

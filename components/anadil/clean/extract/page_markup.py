@@ -81,7 +81,6 @@ STYLED = re.compile(
     r"|vertical-align\s*:\s*(?:text-)?(?:su(?P<styled>per|b))))[^<>]{0,500}>([^<>]{1,20})</\1\s*>",
     re.IGNORECASE,
 )
-"""Elements that are raised by class or style."""
 SOURCE_OF_MATH = re.compile(r"<annotation\b[^<>]{0,200}>[^<>]{0,2000}</annotation>", re.IGNORECASE)
 SUPERSCRIPTS = str.maketrans("0123456789+-−–=()nixy", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁻⁻⁼⁽⁾ⁿⁱˣʸ")
 SUBSCRIPTS = str.maketrans("0123456789+-−–=()", "₀₁₂₃₄₅₆₇₈₉₊₋₋₋₌₍₎")
@@ -92,7 +91,6 @@ TERM = re.compile(r"[+\-−–·×*/=()]")
 BRACKETED = re.compile(r"\[[^\[\]]{1,40}\]|\((?:\d{1,3}|[a-z])\)")
 SIGNS = re.compile(r"[*†‡§¶‖#\s]+")
 NUMBERS = re.compile(r"\d{1,3}(?:\s*[,;–-]\s*\d{1,3})*")
-"""Numbers of footnotes."""
 NOTE = re.compile(r"\b(?:reference|footnote|noteref|fnref|endnote|cite)", re.IGNORECASE)
 """In the class, the id or the address of what leads to a footnote."""
 ORDINALS = frozenset("aoerdº")

@@ -86,9 +86,7 @@ class Block(NamedTuple):
     is_heading: bool = False
     is_code: bool = False
     is_item: bool = False
-    """It begins an item of a list."""
     num_linked: int = 0
-    """Characters of its text that are links."""
 
     @property
     def key(self) -> str:

@@ -54,7 +54,6 @@ MAX_PATH_PARTS = 8
 """Parts of a path that are compared; the longest of UT1's addresses has seven."""
 KEY = "clean.url_lists"
 NAMES = ("domains", "urls")
-"""Files of a category of UT1."""
 NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
 OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
 """Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
@@ -64,7 +63,6 @@ COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
 ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
 """A host, and perhaps a path."""
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
-"""Folders and files of the compiled lists."""
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY = "evaluate.heldout"
 TASK_KEY = "evaluate.tasks"
@@ -306,7 +304,6 @@ class Lists:
     items: Decontamination | None = None
     ng_words: tuple[str, ...] = ()
     quality_model: Path | None = None
-    """A fastText model."""
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:

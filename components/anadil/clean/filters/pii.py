@@ -147,7 +147,6 @@ class Pattern:
     """One way that personal data is written."""
 
     kind: str
-    """Name of the placeholder."""
     hint: re.Pattern[str] = SEVEN_DIGITS
     """Cheap search; a text without it holds none."""
     expression: re.Pattern[str]
@@ -158,7 +157,6 @@ class Pattern:
     not_behind: re.Pattern[str] | None = None
     """Text that must not stand right before it."""
     is_valid: Callable[[str], bool] = bool
-    """Test of a match."""
 
 
 def passes_luhn(value: str) -> bool:
@@ -265,7 +263,6 @@ KIMLIK = Pattern(
     not_before=RECORD,
     is_valid=passes_kimlik,
 )
-"""Number of a citizen of Turkey."""
 NAMED_KIMLIK = Pattern(
     kind="KIMLIK",
     expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9](?:[ .-]?\d){{10}}(?!\w|[.,/-]\d)"),

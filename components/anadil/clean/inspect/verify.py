@@ -22,7 +22,6 @@ from anadil.text.corpus import read_file
 
 PARTS = ("heldout", "train")
 MAX_EXAMPLES = 5
-"""Documents that are named for each change."""
 COLUMNS = ["source", "bytes_in", "id", "reason"]
 Table = npt.NDArray[Any]
 Json = dict[str, Any]

@@ -57,7 +57,6 @@ class Characters:
 
     def __init__(self, language: Language) -> None:
         self.flags = _general_flags().copy()
-        """Bits of the constants above."""
         self.has_spaces = language.words("a,b c") == ["a,b", "c"]
         """True if words are what white space separates."""
         self.has_runs = not self.has_spaces and language.words("abc") == ["abc"]

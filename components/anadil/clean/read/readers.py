@@ -466,4 +466,3 @@ READERS: dict[str, Reader] = {
     **dict.fromkeys(ARCHIVES, _warc),
     ".parquet": _parquet,
 }
-"""Reader of each kind of file."""

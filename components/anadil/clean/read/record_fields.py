@@ -31,7 +31,6 @@ OTHER_ADDRESS = re.compile(
 """In keys of addresses that are not the page's own."""
 HOST_KEYS = frozenset(("domain", "host", "hostname", "netloc", "site", "website"))
 MAYBE_KEYS = frozenset(("source", "origin", "page", "id", "docid"))
-"""Their values are addresses where they begin with a scheme."""
 WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 HOST = re.compile(r"[\w-]+(?:\.[\w-]+)+(?::\d+)?(?:[/?#]\S*)?")
 ADDRESS_KEYS = "url, u, uri, link, source_url, WARC-Target-URI, metadata.url"

@@ -163,7 +163,6 @@ class _Stream:
         """Reason why no more can be read, where that is not the end of the file."""
         self._packed = file.read(COMPRESSED_PIECE_BYTES)
         self._place = start
-        """Offset of `_packed` in the file."""
         self._member: zlib._Decompress | None = None
         self._position = 0
         """Offset of the buffer's beginning among the bytes given."""

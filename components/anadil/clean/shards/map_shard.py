@@ -41,7 +41,6 @@ ONE_BY_ONE = "one by one"
 BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
 """Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
 FACTS = "facts.json"
-"""Counts and samples of a shard."""
 
 
 class Phase(IntEnum):
@@ -59,7 +58,6 @@ class Place(NamedTuple):
 
     range_index: int
     record: int
-    """Its number within the range."""
 
 
 class CrashGuard:
@@ -177,11 +175,8 @@ class MapTask:
     shard: Shard
     recipe: Recipe
     lists: Path | None
-    """Folder of the compiled lists."""
     folder: Path
-    """Where its output belongs."""
     key: str
-    """Hash of what decides its output."""
 
     @property
     def name(self) -> str:
