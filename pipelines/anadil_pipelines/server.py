@@ -222,7 +222,6 @@ def _connect(host: str | None, namespace: str | None) -> Client:
 
 @contextlib.contextmanager
 def _translate_errors(host: str) -> Iterator[None]:
-    """Turn what the client raises into our errors."""
     try:
         yield
     except kfp_server_api.ApiException as error:
@@ -330,7 +329,6 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any, names: Sequence[str])
 
 
 def _outcome(run: str, statuses: Mapping[str, StepRecord]) -> int:
-    """Say what a retraining has released; return its exit code."""
     if RETRAIN in statuses and statuses[RETRAIN].figures.get("state") == "nothing":
         log.info("run %s succeeded: no new text since the champion", run)
         return 0

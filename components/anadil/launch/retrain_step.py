@@ -45,7 +45,6 @@ def begin_retraining(call: ToolInput) -> int:
 
 
 def _cards(resolution: Resolution) -> dict[str, dict[str, Scalar]]:
-    """Return the metadata of the champion and of its corpora in Kubeflow's lineage."""
     champion = resolution.champion
     made = resolution.lineage.made if resolution.lineage else {}
     corpora = {word: each for word, each in made.items() if kind_of(word) == "corpus"}

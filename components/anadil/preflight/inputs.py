@@ -182,7 +182,6 @@ def _cut_table(data: bytes) -> bytes:
 
 
 def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
-    """Unpack what can be, cut it, and pack it again."""
     stream: Any
     if name.endswith(".gz"):
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))
@@ -271,7 +270,6 @@ def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) 
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
-    """Return recipe key -> the files that it names, without those that only pods see."""
     kinds = {each.key: each for each in stage.side_files}
     named = named_side_files(stage, recipe).items()
     seen = {key: [name for name in names if here or not claim_of(name, recipe)] for key, names in named}

@@ -110,7 +110,6 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
-    """Retrain as the only one; return the exit code."""
     from anadil.preflight.week_cost import refuse_dear
 
     resolution = _resolve(recipe, options)
@@ -125,7 +124,6 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
 
 
 def _end(recipe: Recipe, steps: "StepResults") -> int:
-    """Say how a retraining ended; return the exit code."""
     from anadil.release.run import read_release
     from anadil.retrain.lineage import champion_version
 
