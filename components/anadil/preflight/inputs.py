@@ -133,12 +133,10 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     Compressed data is unpacked to `limit` bytes at most.
     """
     # Bytes that are not of the kind that the name says stay as they are, so that the reader reports it.
-    if name.endswith(PLAIN_LINES):
-        return _cut_lines(data)
-    if name.endswith(SEPARATED):
-        return _cut_table(data)
-    if name.endswith(".json"):
-        return _cut_json(data)
+    plain = ((PLAIN_LINES, _cut_lines), (SEPARATED, _cut_table), (".json", _cut_json), (".txt", _cut_text))
+    for suffixes, cut in plain:
+        if name.endswith(suffixes):
+            return cut(data)
     if name.endswith((".arrow", WORKBOOK)):
         return b""  # a part of them cannot be read
     if name.endswith((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON)):
@@ -148,8 +146,6 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     if name.endswith((".warc", ".warc.wet")):
         end = data.rfind(NEXT_WARC_RECORD)
         return data[: end + 4 if end > 0 else 0] if data.startswith(b"WARC/") else data
-    if name.endswith(".txt"):
-        return _cut_text(data)
     return data
 
 
