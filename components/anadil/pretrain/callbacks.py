@@ -6,7 +6,8 @@ from anadil.encode.stored_tokens import StoredTokens
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.first_position import FirstPositionProbe
-from anadil.pretrain.metrics.logger import MetricsLogger, Profiler, ProgressBar
+from anadil.pretrain.metrics.logger import MetricsLogger, ProgressBar
+from anadil.pretrain.metrics.profiler import Profiler
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.resilience.budget import BudgetGuard
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector

@@ -22,7 +22,8 @@ from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, expo
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.loop import Training
-from anadil.pretrain.metrics.logger import FILE, PROFILE
+from anadil.pretrain.metrics.logger import FILE
+from anadil.pretrain.metrics.profiler import PROFILE
 from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE

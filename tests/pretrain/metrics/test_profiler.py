@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from anadil.pretrain.metrics.logger import PROFILE, TRACE, profiled
+from anadil.pretrain.metrics.profiler import PROFILE, TRACE, profiled
 from anadil.pretrain.run import run
 from tests.kit.pretraining import SHORT, make_job, make_recipe
 
