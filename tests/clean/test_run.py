@@ -177,21 +177,6 @@ def test_an_archive_without_pages_is_named_as_one(
     assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}
 
 
-def test_no_charset_label_ends_the_stage(tmp_path: Path) -> None:
-    labels = [
-        "x-sjis", "windows-31j", "utf8mb4", "none", '"', "rot13", "zlib", "idna", "utf-7", "\0", "mbcs", "undefined",
-    ]  # fmt: skip
-    pages = (
-        warc_record(page(text), url=f"https://a.az/{number}", kind=f"text/html; charset={label}")
-        for number, (label, text) in enumerate(zip(labels, texts(len(labels)), strict=True))
-    )
-    raw = write_warc(tmp_path / "a.warc.gz", pages)
-
-    found = stats(clean(tmp_path, raw))
-
-    assert (found["kept"], found["bad"], found["recoded"]) == (len(labels), 0, 0)
-
-
 class PanicException(BaseException):
     """What libraries in Rust raise; they name it so."""
 
