@@ -102,13 +102,10 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", [TURKISH, ENGLISH, "Salam, necəsən?"])
 
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(
+        DataError, match=r"empty .*: 3 documents in, dropped: language 2, short 1; check language \(az\)"
+    ):
         clean(tmp_path, raw)
-
-    assert str(refused.value) == (
-        "corpus is empty after cleaning: 3 documents in, dropped: language 2, short 1; "
-        "check language (az), or give more text in Azerbaijani"
-    )
 
 
 def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> None:
