@@ -169,7 +169,11 @@ class _Rows:
         return self.left + (value - self._low) * self._per_unit
 
     def grid(self, ticks: Sequence[float]) -> list[Markup]:
-        return [_tick_line(self.x(tick), self.height - 42, tick) for tick in ticks]
+        bottom = self.height - 42
+        return [
+            _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, short_figure(tick), "middle")
+            for tick, x in ((tick, self.x(tick)) for tick in ticks)
+        ]
 
     def label(self, text: str, y: float) -> Markup:
         return _text(self.left - 8, y, _shortened(text), "end", "name")
@@ -377,10 +381,6 @@ def _dot(scale: Scale, point: Point, radius: float) -> Markup:
 
 def _shortened(label: str) -> str:
     return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
-
-
-def _tick_line(x: float, bottom: float, value: float, top: float = 0) -> Markup:
-    return _rule(x, top, x, bottom, "grid") + _text(x, bottom + 16, short_figure(value), "middle")
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:

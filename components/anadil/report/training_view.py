@@ -318,23 +318,14 @@ class Frontier:
     points: Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeView:
-    """The part of the page on the merge."""
-
-    words: str
-    table: Table
-    frontier: Frontier
-
-
-def merge_view(facts: Facts) -> MergeView:
+def merge_view(facts: Facts) -> dict[str, object]:
     """Build the part; its table has no rows where nothing was merged."""
     licences: Json = {**facts.recipe.report.licences}
-    return MergeView(
-        words=merge_words(facts.merge),
-        table=merge_table(facts.merge, licences),
-        frontier=frontier_of(facts.merge),
-    )
+    return {
+        "words": merge_words(facts.merge),
+        "table": merge_table(facts.merge, licences),
+        "frontier": frontier_of(facts.merge),
+    }
 
 
 def merge_words(merge: Json) -> str:

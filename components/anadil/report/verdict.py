@@ -227,7 +227,10 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
     texts += own_chat_warnings(scores, subjects)
     for name in subjects:
         texts += _unfinished(candidates, name) if name in answering(scores) else []
-    if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:
+    counts = [
+        count for each in candidates.values() if (count := number(each.get("num_documents"))) is not None
+    ]
+    if (fewest := min(counts, default=SURE_DOCUMENTS)) < SURE_DOCUMENTS:
         texts.append(
             f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
         )
@@ -237,12 +240,6 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
 def lost_checks(scores: Json, name: str) -> list[Json]:
     """Checks of a candidate that did not hold, whether they decide or are only shown."""
     return [check for check in checks_of(scores, name) if check.get("passed") is False]
-
-
-def fewest_documents(candidates: dict[str, Json]) -> float:
-    """The fewest documents that a candidate was scored on; `SURE_DOCUMENTS` if unknown."""
-    counts = [number(item.get("num_documents")) for item in candidates.values()]
-    return min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
 
 
 def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
@@ -296,7 +293,7 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
     size = max(1, min(MAX_END_STEPS, len(losses) // 10))
     first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
     last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
-    fall, turn = _fall(first, last), _turn(lines)
+    fall, turn = 1 - last / first if first > 0 else 0.0, _turn(lines)
     # Two digits, but a loss that is not 0 never fell by 100 %.
     percent = figure(min(fall * 100, 99.9), 3) if 0.99 < fall < 1 else figure(abs(fall) * 100, 2)
     moved = f"loss {'fell' if fall >= 0 else 'rose'} by {percent} %"
@@ -322,10 +319,6 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
     rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
     # Training was to improve on the base, so over its figure any rise counts.
     return (step, rise) if rise > (TURNED if step else 0) else None
-
-
-def _fall(before: float, after: float) -> float:
-    return 1 - after / before if before > 0 else 0.0
 
 
 def _mean(values: list[float]) -> float:
@@ -422,14 +415,11 @@ class Change:
         return self.share > FORGETS
 
     @property
-    def size(self) -> str:
-        """The change without its sign."""
-        return _percent(abs(self.share))
-
-    @property
     def words(self) -> str:
         """The change as a clause, such as `45 % more bits per byte than the base`."""
-        words = f"{self.size} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
+        words = (
+            f"{_percent(abs(self.share))} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
+        )
         if not self.interval:
             return words
         low, high = self.interval

@@ -184,13 +184,18 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
     # Checked anew as a whole: a copy with other values would skip what the sections check of each other.
     data = json.loads(recipe.model_dump_json())
     for source, (files, since) in clean.items():
-        _set_inputs(data, source, files, since)
+        if source:
+            data["sources"][source]["inputs"] = files
+            data["sources"][source]["clean"]["since"] = since
+        else:
+            data["clean"] |= {"inputs": files, "since": since}
     data["pretrain"]["start_from"] = start_of(recipe, lineage) if has_text else None
     _set_champion(data, recipe, lineage.champion, places, keeps)
     learnt_again = chats.sizes.keys() - set(chats.unlearnt)
     new_chats = short_inputs(chats.unlearnt, learnt_again, "finetune.inputs")
     data["retrain"]["new_chats"] = new_chats
-    if goes_on_with_adapter(recipe, lineage, has_text=has_text):
+    # An adapter fits the model that it was trained on, and new text makes another one.
+    if wants_new_chats(recipe) and not has_text and "adapter" in lineage.made:
         refuse_other_form(places["adapter"], lineage.made["adapter"][1], recipe)
         names = {data_set_of(uri) for uri in chats.unlearnt}
         # Weights of data sets of which no file is new would be refused as mistakes.
@@ -213,12 +218,6 @@ def with_week_end(recipe: Recipe) -> Recipe:
         return recipe
     mean = settings.model_copy(update={"schedule": "wsd", "average_last": MEAN_OF})
     return recipe.model_copy(update={"pretrain": mean})
-
-
-def goes_on_with_adapter(recipe: Recipe, lineage: Lineage, *, has_text: bool) -> bool:
-    """Return True if finetuning goes on with the champion's adapter, on new chats alone."""
-    # An adapter fits the model that it was trained on, and new text makes another one.
-    return wants_new_chats(recipe) and not has_text and "adapter" in lineage.made
 
 
 def wants_new_chats(recipe: Recipe) -> bool:
@@ -258,14 +257,6 @@ def checked(data: Mapping[str, Any]) -> Recipe:
         raise RecipeError(
             f"{key or 'recipe'}: {reason_of(first)}, in the recipe of the retraining; correct the recipe, or --from-base"
         ) from None
-
-
-def _set_inputs(data: dict[str, Any], source: str, files: tuple[str, ...], since: str) -> None:
-    if source:
-        data["sources"][source]["inputs"] = files
-        data["sources"][source]["clean"]["since"] = since
-    else:
-        data["clean"] |= {"inputs": files, "since": since}
 
 
 def _set_champion(

@@ -1,6 +1,5 @@
 """A page: a template of this room in the look of the report, and what comes with a form."""
 
-import functools
 import hashlib
 import hmac
 import os
@@ -64,12 +63,8 @@ def link(text: str, address: str) -> Markup:
 
 def style_sheet(request: Request) -> Response:  # noqa: ARG001  an endpoint
     """The report's style sheet, and what only these pages have."""
-    return Response(_style(), media_type="text/css")
-
-
-@functools.cache
-def _style() -> str:
-    return style() + (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
+    own = (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
+    return Response(style() + own, media_type="text/css")
 
 
 HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})

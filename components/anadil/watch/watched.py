@@ -127,15 +127,12 @@ class CurveFiles:
             if (version := there.version(uri)) == known[0]:
                 return known
             curves = Curves()
-            for line in _lines(there.read(uri)):
-                curves.add(line)
+            for line in there.read(uri).splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    curves.add(line)
         except AnadilError:
             return None
         return version, 0, curves
-
-
-def _lines(content: bytes) -> Iterator[bytes]:
-    yield from (line for line in content.splitlines(keepends=True) if line.endswith(b"\n"))
 
 
 def _name(key: str) -> str:
@@ -154,10 +151,6 @@ class Watched:
     port: int
     files: CurveFiles = field(default_factory=CurveFiles)
     """Curves that were read."""
-
-    def runs(self, limit: int | None = None) -> RunList:
-        """The runs of all places, the latest first. Raises as `places`."""
-        return self.places(limit)[0]
 
     def places(self, limit: int | None = None) -> tuple[RunList, list[str]]:
         """The runs of all places, the latest first, and what is wrong with places that cannot be read."""
