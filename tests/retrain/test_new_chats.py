@@ -17,6 +17,8 @@ from anadil.runtime.job import is_kept
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import Registry, add_text, make_week, recipe_of
 
+NEW = {"retrain": {"chats": "new"}}
+
 
 def with_chats(root: Path, retrain: object = None, **keys: object) -> Recipe:
     """A recipe of text and of chats, with a file of each."""
@@ -162,9 +164,6 @@ def test_the_champions_model_is_compared_with_what_is_made_of_it(tmp_path: Path,
     assert planned.champion.digest == manifest.digest
 
 
-NEW = {"retrain": {"chats": "new"}}
-
-
 def test_new_chats_alone_go_on_with_the_champions_adapter_where_the_recipe_asks_for_it(
     tmp_path: Path, registry: Registry
 ) -> None:
@@ -205,7 +204,7 @@ def test_chats_of_all_weeks_are_known_of_an_adapter_that_went_on_with_others(
 def test_chats_of_an_adapter_that_is_gone_count_as_new_and_that_is_said(
     tmp_path: Path, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe, uris, _ = taught(tmp_path, registry, **NEW)
+    recipe, uris, _ = taught(tmp_path, registry, "adapter", **NEW)
     registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], "2")
     shutil.rmtree(uris["adapter"])
 

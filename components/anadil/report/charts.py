@@ -22,6 +22,16 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 MAX_POINTS = 600
 
 Points = Sequence[tuple[float, float]]
+BAR_ROW = 30
+MAX_LABEL = 22
+# Width of a letter; system fonts differ, so it is a generous one.
+LETTER = 7.4
+BAR_VALUE = 78
+STACKED = (1, 4)
+"""Colours of the sides of a histogram, from the bottom."""
+# Most rows of the table under a line chart; the artifact holds every one.
+TABLE_ROWS = 20
+FACTS_ROWS = 40
 
 
 class Scale:
@@ -74,15 +84,6 @@ def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
         part = points[start : start + size]
         extremes += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
     return tuple(extremes)
-
-
-BAR_ROW = 30
-MAX_LABEL = 22
-# Width of a letter; system fonts differ, so it is a generous one.
-LETTER = 7.4
-BAR_VALUE = 78
-STACKED = (1, 4)
-"""Colours of the sides of a histogram, from the bottom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -399,11 +400,6 @@ def _svg(title: str, said: str, height: float, parts: Sequence[Markup]) -> Marku
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
     ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(parts))
-
-
-# Most rows of the table under a line chart; the artifact holds every one.
-TABLE_ROWS = 20
-FACTS_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,10 @@ COLOURS = (1, 4, 0, 3, 2)
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
+MAX_TOKENS = 12
+"""Most control tokens that are named."""
+MAX_TEXTS = 4
+"""Most retained texts that are drawn; the table has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,12 +303,6 @@ def _sample(audit: Json) -> list[tuple[str, bool]]:
     text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
     parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
     return [(part, bool(place % 2)) for place, part in enumerate(parts) if part]
-
-
-MAX_TOKENS = 12
-"""Most control tokens that are named."""
-MAX_TEXTS = 4
-"""Most retained texts that are drawn; the table has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -30,6 +30,31 @@ CHECKS = {
 """Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
 # Share of greedy answers that are cut at the limit, from which on a warning says so.
 NOT_ENDED = 0.5
+# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
+NOTHING = 0.02
+# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
+LITTLE = 0.10
+# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
+TURNED = 0.02
+MAX_END_STEPS = 10
+VALIDATION = ("validation_loss", "validation_bits_per_byte")
+"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
+PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
+SHARES = {
+    "sound": "sound",
+    "ended": "ended",
+    "empty": "empty",
+    "loop": "loop",
+    "own_language": "in its language",
+}
+OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
+MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
+FORGETS = 0.05
+"""Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
+OF_SOURCE = "_source"
+"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
+MAX_TEXTS = 8
+"""Most retained texts that page and card tell of in sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,18 +277,6 @@ def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
     return [f"Answers: {percent(cut)} of the {name} model's greedy answers do not end by themselves."]
 
 
-# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
-NOTHING = 0.02
-# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
-LITTLE = 0.10
-# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
-TURNED = 0.02
-MAX_END_STEPS = 10
-VALIDATION = ("validation_loss", "validation_bits_per_byte")
-"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
-PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
     """Findings about one stage's curve."""
@@ -325,17 +338,6 @@ def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
-SHARES = {
-    "sound": "sound",
-    "ended": "ended",
-    "empty": "empty",
-    "loop": "loop",
-    "own_language": "in its language",
-}
-OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
-MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
-
-
 def own_chat_sentence(scores: Json, name: str) -> str:
     """Return what became of the base's chat format in a candidate; empty for a base that is not post-trained."""
     facts, chat = table_of(scores.get("own_chat")), table_of(field(scores, f"candidates.{name}.own_chat"))
@@ -388,14 +390,6 @@ def _num_sound(scores: Json, name: str) -> str:
 def _share(share: Json) -> str:
     ends = [percent(end) for end in list_of(share.get("interval"))]
     return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
-
-
-FORGETS = 0.05
-"""Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
-OF_SOURCE = "_source"
-"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
-MAX_TEXTS = 8
-"""Most retained texts that page and card tell of in sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

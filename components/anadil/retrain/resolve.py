@@ -34,6 +34,29 @@ from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
 State = Literal["new", "nothing"]
+KEPT = ("tokenizer", "trial", "written")
+"""Artifacts that every retraining takes as they are."""
+OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
+"""Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
+MEAN_OF = 8
+"""Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
+BINDING = ("language", "base.", "tokenizer.", "pretrain.sequence_length", "clean.minhash_")
+"""Begins of keys that the champion's tokenizer, tokens and corpora follow from: with others none of them can be kept."""
+CONSEQUENCES = {
+    "clean.": "new text is cleaned by it, and earlier text stays as it is",
+    "pretrain.": "training on the new text follows it",
+    "sources.": "training on the new text follows it",
+    "seed": "training follows it",
+    "finetune.": "finetuning follows it",
+    "evaluate.": "the scores follow it",
+}
+"""Begin of a key -> what follows of its change."""
+TEXT_KEYS = ("clean.", "pretrain.", "sources.")
+"""Begins of keys that only new text follows."""
+IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
+"""Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
+OF_WEEK = ("finetune.inputs", "finetune.mix")
+FROM_BASE = "train anew with --from-base, or set it back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,14 +168,6 @@ def _chats_words(derived: Recipe, lineage: Lineage) -> str:
     if "adapter" in lineage.made:
         return "with new text the model below the champion's adapter is another one, so all chats are learnt"
     return "the champion is no adapter that finetuning could go on with, so all chats are learnt"
-
-
-KEPT = ("tokenizer", "trial", "written")
-"""Artifacts that every retraining takes as they are."""
-OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
-"""Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
-MEAN_OF = 8
-"""Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
 
 
 def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
@@ -277,25 +292,6 @@ def _is_unmade(word: str, recipe: Recipe) -> bool:
     stage = next(stage for stage in STAGES.values() if stage.writes == kind_of(word))
     source = word.partition(".")[2]
     return is_left_out(stage, recipe) or (bool(source) and source not in recipe.sources)
-
-
-BINDING = ("language", "base.", "tokenizer.", "pretrain.sequence_length", "clean.minhash_")
-"""Begins of keys that the champion's tokenizer, tokens and corpora follow from: with others none of them can be kept."""
-CONSEQUENCES = {
-    "clean.": "new text is cleaned by it, and earlier text stays as it is",
-    "pretrain.": "training on the new text follows it",
-    "sources.": "training on the new text follows it",
-    "seed": "training follows it",
-    "finetune.": "finetuning follows it",
-    "evaluate.": "the scores follow it",
-}
-"""Begin of a key -> what follows of its change."""
-TEXT_KEYS = ("clean.", "pretrain.", "sources.")
-"""Begins of keys that only new text follows."""
-IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
-"""Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
-OF_WEEK = ("finetune.inputs", "finetune.mix")
-FROM_BASE = "train anew with --from-base, or set it back"
 
 
 def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:

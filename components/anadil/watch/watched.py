@@ -24,6 +24,27 @@ MAX_FILE_BYTES = 100_000_000
 MAX_FILES = 64
 """Files whose curves are kept; the one that was asked for longest ago goes first."""
 Points = tuple[tuple[float, float], ...]
+TAIL_BYTES = 400_000
+"""Read of the end of a run's log: some thousand lines."""
+WARNINGS = 30
+"""Most messages that are shown, the latest."""
+FILE = "training.jsonl"
+MOST_LINES = 10
+TEXTS_FILE = "texts.jsonl"
+SHOWN = 5
+"""Texts of a prompt that stand side by side; the others are folded."""
+MAX_BYTES = 4_000_000
+"""Read of the file's end."""
+MAX_CHARS = 400
+SCALES = dict.fromkeys(("peak_memory_bytes", "resident_memory_bytes"), 1 / 1024**3)
+WHOLE = {
+    "loss": "all",
+    "validation_bits_per_byte": "taught language",
+    "validation_loss": "validation",
+    "peak_memory_bytes": "GPU, peak of the phase",
+    "resident_memory_bytes": "process",
+}
+"""Label of a curve beside others of its chart."""
 
 
 @dataclass(slots=True)
@@ -178,12 +199,6 @@ class Watched:
         return max(matches, key=lambda each: each.updated)
 
 
-TAIL_BYTES = 400_000
-"""Read of the end of a run's log: some thousand lines."""
-WARNINGS = 30
-"""Most messages that are shown, the latest."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far a loop of a step is."""
@@ -314,16 +329,6 @@ def work_of(uri: str) -> Path | None:
     return None if not uri or "://" in uri else Path(f"{uri}.work")
 
 
-FILE = "training.jsonl"
-MOST_LINES = 10
-TEXTS_FILE = "texts.jsonl"
-SHOWN = 5
-"""Texts of a prompt that stand side by side; the others are folded."""
-MAX_BYTES = 4_000_000
-"""Read of the file's end."""
-MAX_CHARS = 400
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One chart of a step: title, unit, and the curves that it shows."""
@@ -352,15 +357,6 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }
 """Stage -> its charts; one without numbers is left out."""
-SCALES = dict.fromkeys(("peak_memory_bytes", "resident_memory_bytes"), 1 / 1024**3)
-WHOLE = {
-    "loss": "all",
-    "validation_bits_per_byte": "taught language",
-    "validation_loss": "validation",
-    "peak_memory_bytes": "GPU, peak of the phase",
-    "resident_memory_bytes": "process",
-}
-"""Label of a curve beside others of its chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
