@@ -251,16 +251,9 @@ def test_on_a_cluster_everything_stands_in_the_exit_handler_and_no_loop() -> Non
         assert executors[name]["container"]["resources"]["resourceMemoryRequest"] == "512Mi"
         assert "accelerator" not in executors[name]["container"]["resources"]
     pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert [
-        each["secretNameParameter"]["runtimeValue"]["constant"]
-        for each in pods["exec-release"]["secretAsEnv"]
-    ] == ["alerts"]
-    assert spec["deploymentSpec"]["executors"]["exec-retrain"]["container"]["command"] == [
-        "python",
-        "-m",
-        "anadil.launch",
-        "retrain",
-    ]
+    [secret] = pods["exec-release"]["secretAsEnv"]
+    assert secret["secretNameParameter"]["runtimeValue"]["constant"] == "alerts"
+    assert executors["exec-retrain"]["container"]["command"] == ["python", "-m", "anadil.launch", "retrain"]
 
 
 def test_a_recipe_may_be_named_by_its_place(tmp_path: Path) -> None:
