@@ -93,8 +93,8 @@ def link(text: str, address: str) -> Markup:
 
 def style_sheet(request: Request) -> Response:  # noqa: ARG001  an endpoint
     """The report's style sheet, and what only these pages have."""
-    own = (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
-    return Response(style() + own, media_type="text/css")
+    sheet = (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
+    return Response(style() + sheet, media_type="text/css")
 
 
 class Access:
