@@ -156,9 +156,7 @@ def test_an_index_that_leaves_tensors_out_is_refused(tmp_path: Path) -> None:
     del places["model.norm.weight"]
     (base / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
 
-    with pytest.raises(
-        IntegrityError, match=r"1 not named by model\.safetensors\.index\.json, the first model\.norm"
-    ):
+    with pytest.raises(IntegrityError, match=r"1 not named by model\.safetensors\.index\.json"):
         check_fit(base)
 
 
@@ -198,9 +196,7 @@ def test_one_record_is_a_family(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(families(), "newer", newer)
 
     check_family({"model_type": "newer"}, {"shard": 2, "tensor": 2})
-    with pytest.raises(
-        PreflightError, match=r"pipeline: 2 is not proven .* 'newer'.*share the model with shard"
-    ):
+    with pytest.raises(PreflightError, match=r"pipeline: 2 is not proven .* 'newer'.*share"):
         check_family({"model_type": "newer"}, {"pipeline": 2})
     shape = shape_from({"model_type": "newer", **SIZES}, "newer")
 

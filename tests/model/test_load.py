@@ -152,9 +152,7 @@ def test_pickled_weights_are_refused_unread(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     (tmp_path / name).write_bytes(b"cos\nsystem\n(S'false'\ntR.")
 
-    with pytest.raises(
-        IntegrityError, match=rf"{name}: pickled weights can run code.*convert to safetensors"
-    ):
+    with pytest.raises(IntegrityError, match=rf"{name}: pickled weights can run code.*convert"):
         load_model(tmp_path)
 
 

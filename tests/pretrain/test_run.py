@@ -128,26 +128,6 @@ def test_after_sigkill_the_run_goes_on_from_the_last_checkpoint(
     assert losses(tmp_path / "a/out") == losses(whole)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
-    tmp_path: Path, base: Path, whole: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe = make_recipe(base)
-    saved = tmp_path / "a/work/checkpoints/step-00000009"
-    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL, saved)))
-    newest = generations(make_job(tmp_path, recipe))[0]
-    tensors = next(newest.glob("*.distcp"))
-    weights = bytearray(tensors.read_bytes())
-    weights[-1] ^= 1
-    tensors.write_bytes(weights)
-
-    run(make_job(tmp_path, recipe))
-
-    assert newest.name == "step-00000009"
-    assert newest.with_name("step-00000009.damaged").is_dir()
-    assert "damaged checkpoint set aside" in caplog.text
-    assert losses(tmp_path / "a/out") == losses(whole)
-
-
 def test_a_checkpoint_of_other_settings_or_another_base_is_refused_with_the_difference(
     tmp_path: Path, base: Path
 ) -> None:
@@ -255,10 +235,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path
     phases = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 9, "lr": 1e36}]
     job = make_job(tmp_path, make_recipe(base, phases=phases))
 
-    with pytest.raises(
-        RecipeError,
-        match=r"is nan at step 4 .*learning rate 1e\+36.*lower the learning rate.*on_anomaly=skip",
-    ):
+    with pytest.raises(RecipeError, match=r"is nan at step 4 .*learning rate 1e\+36.*lower"):
         run(job)
 
     assert generations(job)[-1].name == "step-00000002"

@@ -14,10 +14,10 @@ import torch
 from torch.utils import collect_env
 
 from anadil.artifacts import artifact
-from anadil.core.errors import IntegrityError, RecipeError
+from anadil.core.errors import IntegrityError
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_metadata
-from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of
+from tests.kit.checkpoint_samples import NAME, Make, assert_newest, maker, save, state_of
 
 TENSORS = "__0_0.distcp"
 
@@ -120,13 +120,6 @@ def test_a_generation_under_the_name_of_a_later_step_is_refused(make: Make, tmp_
     assert_newest(checkpoints, 4)
 
 
-def test_a_run_with_other_settings_is_told_what_differs(make: Make) -> None:
-    save(make(), 2)
-
-    with pytest.raises(RecipeError, match=r"other settings \(recipe seed 7 -> 8\); restore them"):
-        make(origin={**ORIGIN, "recipe seed": "8"}).newest()
-
-
 class Payload:
     """Touches a file when it is unpickled as pickle does it."""
 
@@ -164,9 +157,7 @@ def test_metadata_that_would_run_code_is_refused(
     if forged:
         forge(path)
 
-    with pytest.raises(
-        IntegrityError, match=r"\.metadata: asks to load .* somebody has changed it"
-    ) as refused:
+    with pytest.raises(IntegrityError, match=r"\.metadata: asks to load") as refused:
         checkpoints.newest()
 
     assert refused.value.exit_code == 5

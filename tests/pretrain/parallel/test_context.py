@@ -95,8 +95,5 @@ def test_stretches_are_the_whole_batch_and_its_borders_stay() -> None:
 def test_a_length_that_cannot_be_shared_is_refused_with_the_remedy() -> None:
     check_context(2048, 4, 2)
 
-    with pytest.raises(
-        PreflightError,
-        match=r"sequence_length: 2044 tokens are not a multiple of context 4 x tensor 2.*a multiple of 8",
-    ):
+    with pytest.raises(PreflightError, match=r"sequence_length: 2044 tokens .* a multiple of 8"):
         check_context(2044, 4, 2)
