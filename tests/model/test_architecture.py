@@ -31,10 +31,11 @@ from anadil.model.load import (
     load_tokenizer,
     pick_dtype,
     save_model,
+    version_4_keys,
     window_bos,
+    write_both_spellings,
 )
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.model.spellings import version_4_keys, write_both_spellings
 from anadil.plan.model_shape import shape_from
 from anadil.pretrain.parallel.parallelize import load_weights
 from anadil.recipe.sections import Base

@@ -24,7 +24,7 @@ from anadil.pretrain.embedding_init import (
     vocabulary_rows,
     whole_table,
 )
-from anadil.pretrain.first_position import (
+from anadil.pretrain.validation import (
     LEANS_FROM,
     FirstPosition,
     probe_first_position,

@@ -21,9 +21,9 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.data.mixture import MixtureKeeper
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE, PROFILE
-from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW

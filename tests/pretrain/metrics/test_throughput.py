@@ -18,21 +18,19 @@ from anadil.model.process_group import Group
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.pretrain.metrics.logger import PROFILE, TRACE, profiled
-from anadil.pretrain.metrics.stragglers import (
+from anadil.pretrain.metrics.throughput import (
     AGAIN_S,
     FEWEST,
     IN_A_ROW,
     SECTIONS,
     WINDOW,
-    Stragglers,
-    slow_ranks,
-)
-from anadil.pretrain.metrics.throughput import (
     RunBudget,
+    Stragglers,
     Throughput,
     peak_of,
     rates_of,
     recipe_budget,
+    slow_ranks,
     usd_per_hour,
 )
 from anadil.pretrain.run import run

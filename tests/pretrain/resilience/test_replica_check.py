@@ -18,11 +18,13 @@ from anadil.pretrain.resilience.burn_in import (
     BurnInResult,
     burn_in,
     burn_in_enabled,
+    check_replicas,
+    checksum,
+    peers_of,
     refuse_failed,
     slow,
     summary,
 )
-from anadil.pretrain.resilience.replica_check import check_replicas, checksum, peers_of
 from anadil.pretrain.run import run
 from tests.pretrain.resilience.test_watchdog import start, told_by
 

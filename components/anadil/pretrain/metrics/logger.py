@@ -256,3 +256,15 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
             "train more steps, or set it to 0",
             counted(num_steps, "step"), first_step,
         )  # fmt: skip
+
+
+class BudgetGuard(Callback):
+    """Ends a run, saved, when `pretrain.faults.budget_hours` or `budget_usd` is used up."""
+
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Compare the first process's clock with the budget at each logged step."""
+        run = self.training
+        if run.is_log_due:
+            # One clock decides for all: they would not agree on the step.
+            spent = run.metrics.budget.reached(run.metrics.goodput.running_s)
+            run.spent = run.group.gather(spent or "")[0]

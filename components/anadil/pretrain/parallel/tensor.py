@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 from anadil.core.errors import PreflightError
 from anadil.model.family import TensorStyle
 from anadil.model.family_table import families
-from anadil.model.vocabulary_parallel import summed_loss_of_rows
+from anadil.model.loss import summed_loss_of_rows
 from anadil.plan.layout import cuts_evenly, shared_by_tensor
 from anadil.plan.model_shape import shape_from
 
