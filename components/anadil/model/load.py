@@ -295,7 +295,11 @@ BEFORE = "original_max_position_embeddings"
 
 
 def write_both_spellings(file: Path) -> None:
-    """Add version 4's keys to a config.json that transformers 5 has written."""
+    """Add version 4's keys to a config.json that transformers 5 has written.
+
+    transformers 4 does not know `rope_parameters` and `dtype` and says nothing: it takes its defaults, so that the model
+    turns its positions by other angles. llama.cpp and older vLLM read version 4's keys too.
+    """
     config = json.loads(file.read_text(encoding="utf-8"))
     config.update(version_4_keys(config))
     file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -314,17 +314,10 @@ def summed_loss_of_rows(
     FP32 on a CPU; the rest is in FP32. The branch for BF16 on a GPU follows the signature of `torch.mm` in torch 2.13;
     the project's tests run on CPUs.
 
-    Args:
-        hidden: Last hidden states, (sequences, tokens, width), the same on every process; or this
-            process's slice of the tokens, (sequences, tokens / processes, width).
-        weight_rows: This process's output embeddings, (rows, width).
-        labels: Ids of the tokens to predict, (sequences, tokens), the same on every process.
-        first_row: Token id of the first of `weight_rows`.
-        process_group: Processes that hold all rows together, in the order of the tokens.
-        z_loss: Weight of the squared logarithm of the softmax's sum.
-        token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
+    `hidden` is the same on every process, or its slice of the tokens, (sequences, tokens / processes, width).
+    `weight_rows` are its output embeddings, from the token `first_row` on. All else is as for `summed_loss`.
 
-    Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 5, for the z-loss.
+    Source: Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, section 3: of other rows the softmax needs three numbers.
     """
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype

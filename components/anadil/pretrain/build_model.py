@@ -133,7 +133,7 @@ def check_net(net: ParallelModel, settings: Pretrain) -> None:
     length = min(settings.sequence_length, MOST_TOKENS * mesh.context * mesh.tensor)
     # Compiled layers would be compiled for this length too.
     with torch.compiler.set_stance("force_eager"):
-        first, second = (_loss(net, _packed(net, length, first=first)) for first in (3, 11))
+        first, second = (_loss(net, _test_sequence(net, length, first=first)) for first in (3, 11))
         if not math.isfinite(first):
             raise DataError(
                 f"base.model: the loss of this {kind} model is {first} before its first step; its weights are "
@@ -145,7 +145,7 @@ def check_net(net: ParallelModel, settings: Pretrain) -> None:
             )
         if mesh.context * mesh.tensor * mesh.pipeline > 1:
             return  # its own forward pass needs whole layers and whole sequences
-        alone = _packed(net, length)
+        alone = _test_sequence(net, length)
         ours, its_own = _loss(net, alone), _own_loss(net, alone)
     exact = net.model.dtype == net.dtype == torch.float32
     if not abs(ours - its_own) <= (TOLERANCE if exact else ROUGH) * its_own:
@@ -155,7 +155,7 @@ def check_net(net: ParallelModel, settings: Pretrain) -> None:
         )
 
 
-def _packed(net: ParallelModel, length: int, *, first: int | None = None) -> Batch:
+def _test_sequence(net: ParallelModel, length: int, *, first: int | None = None) -> Batch:
     """Make a sequence of one document, or of two with labels for the second; `first` changes the first one."""
     place = torch.arange(length)
     ids = (place * 7 + 3) % net.model.config.vocab_size

@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from anadil.core.errors import RecipeError
+from anadil.core.files import write_atomic
 from anadil.encode.packing import Packed, pack, packed_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.encode.token_stream import TokenStream, stream_of
@@ -152,12 +153,8 @@ class Validation:
     ) -> float | None:
         """Sum the loss over the documents; every process gets the same number.
 
-        Args:
-            summed_loss: Forward pass of a batch on the host: this process's part of the summed nats.
-            data: Groups of processes that work on sequences of their own.
-            data_rank: This process's group.
-            add_up: Sums over all processes; None where this process holds everything.
-            ends: Asked between passes whether to give up, with None; all processes have to agree.
+        `summed_loss` is this process's part of a batch, which `add_up` sums over all. `data` groups of processes work on
+        sequences of their own. All have to agree on `ends`: whether to give up between two passes, with None.
         """
         nats = torch.zeros((), dtype=torch.float64)
         mine = np.arange(data_rank, self.packed.num_sequences, data)
@@ -184,12 +181,7 @@ class Validator(Callback):
     """Scores held-out documents: the base before the first step, then the model where it is due."""
 
     def __init__(self, validations: Mapping[str, Validation], targets: Collection[str]) -> None:
-        """Score the held-out part of each source.
-
-        Args:
-            validations: By source; one under an empty name where the recipe has none.
-            targets: Sources in the language that is taught, which have the metric without a source's name together.
-        """
+        """Score the held-out part of each source; `targets`, in the taught language, have the plain metric together."""
         self._validations, self._targets = validations, set(targets)
 
     def pre_train(self) -> None:
@@ -311,9 +303,7 @@ class TextSamples(Callback):
         """Drop the texts of later steps."""
         if self._path.is_file() and self.training.group.is_first:
             lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-            draft = self._path.with_suffix(".draft")
-            draft.write_text("".join(line for line in lines if self._is_done(line)), encoding="utf-8")
-            draft.replace(self._path)
+            write_atomic(self._path, "".join(line for line in lines if self._is_done(line)))
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Let the model write where it was validated."""

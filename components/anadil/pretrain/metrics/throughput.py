@@ -66,7 +66,12 @@ class StragglerComparison:
 
 
 class Stragglers:
-    """Times this process's own work, and compares it with that of the others."""
+    """Times this process's own work, and compares it with that of the others.
+
+    Processes that train together finish their steps together, so the time of a step does not show a slow one. The time of
+    its own work does, before it waits for others. The host does not see how fast its GPU computes, so on GPUs a small fixed
+    product is timed too. On CPUs that share a model, collectives lie within the passes: there only the rest is compared.
+    """
 
     def __init__(
         self, group: Group, ratio: float, device: torch.device, now: Callable[[], float] = time.monotonic
@@ -158,10 +163,7 @@ class Stragglers:
 def slow_ranks(rows: Sequence[Sequence[float]], ratio: float) -> dict[Case, str]:
     """List the processes whose own work takes more than `ratio` times the median.
 
-    Args:
-        rows: Of each process: seconds per step by `SECTIONS`, then of compute with its waits, then its
-            device's time for the probe (0 for none).
-        ratio: `pretrain.faults.straggler_ratio`.
+    A row has a process's seconds per step by `SECTIONS`, then of compute with its waits, then of the probe (0 for none).
     """
     scaled = _scaled(rows)
     totals = [sum(row) for row in scaled]

@@ -250,7 +250,11 @@ INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class ReplicaCheck(Callback):
-    """Compares the copies of the parameters every `pretrain.faults.replica_check_every` steps."""
+    """Compares the copies of the parameters every `pretrain.faults.replica_check_every` steps.
+
+    Copies that get the same gradients stay equal in every bit. A copy that differs was computed by a broken device, which
+    no loss or norm shows at once.
+    """
 
     def __init__(self, invalidate_after: Callable[[int], None]) -> None:
         """Call `invalidate_after` with the last step whose copies were equal, where they differ now."""
