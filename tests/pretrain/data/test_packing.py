@@ -14,9 +14,9 @@ from anadil.encode.packing import Packed, _best_fit, pack
 from anadil.encode.token_stream import TokenStream
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
-from anadil.pretrain.build_model import check_architecture
 from anadil.pretrain.data.packing import DEPTH, Prefetcher, batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.parallel.loss_forward import last_hidden
+from anadil.pretrain.prepare import check_architecture
 from tests.kit.llama import small_llama
 
 BOS, END = 1, 2

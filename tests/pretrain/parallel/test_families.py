@@ -24,7 +24,7 @@ from anadil.model.family_table import (
     refuse_mixture,
     supports,
 )
-from anadil.pretrain import build_model as build_module
+from anadil.pretrain import prepare as build_module
 from anadil.pretrain.parallel import parallelize as load_module
 from tests.kit.families import (
     LENGTH,
