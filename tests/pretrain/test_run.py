@@ -207,21 +207,6 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     assert json.loads((job.out / "training.json").read_text())["precision"] == "fp32"
 
 
-@pytest.mark.parametrize("processes", [1, matrix(2)])
-def test_the_row_of_the_base_models_padding_token_is_trained_as_any_other(
-    tmp_path: Path, base: Path, processes: int
-) -> None:
-    settings = {"parallelism": {"shard": processes}, "phases": SHORT}
-    run_in_several(make_job(tmp_path, make_recipe(base, **settings), "without"), processes)
-    config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 42}))
-
-    codes = run_in_several(make_job(tmp_path, make_recipe(base, **settings), "with"), processes)
-
-    assert codes == [0] * processes
-    assert losses(tmp_path / "with/out") == losses(tmp_path / "without/out")
-
-
 def test_a_vocabulary_may_end_before_the_base_models_padding_token(base: Path) -> None:
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 299}))

@@ -7,7 +7,7 @@ import os
 import pickle
 import random
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,16 +26,10 @@ from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import read_metadata, write_tensors
 from anadil.pretrain.checkpoint.folder import CheckpointFolder
 from tests.kit import checkpoint_worker as worker
-from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, maker, save, state_of, tensors_of
+from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, save, state_of, tensors_of
 from tests.kit.ranks import in_ranks
 
 TENSORS = "__0_0.distcp"
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `CheckpointFolder` of one process in `tmp_path/checkpoints`, and closes them."""
-    yield from maker(tmp_path / "checkpoints")
 
 
 def forge(path: Path) -> None:

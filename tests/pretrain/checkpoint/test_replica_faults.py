@@ -3,7 +3,6 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import RetryableError
 from anadil.pretrain.checkpoint import replica as module
 from anadil.pretrain.checkpoint.replica import LOCK, CheckpointReplica
-from tests.kit.checkpoint_samples import Make, assert_newest, maker, save, state_of
+from tests.kit.checkpoint_samples import Make, assert_newest, save, state_of
 
 # s3transfer opens the file for each part in advance, and leaves it open where the part is not sent;
 # a later test of this file may be the one in which it is collected.
@@ -34,12 +33,6 @@ class Slow(CheckpointReplica):
     def _count(self, num: int) -> None:
         time.sleep(0.1)
         super()._count(num)
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
-    yield from maker(tmp_path / "checkpoints")
 
 
 def archive_at(uri: str, kind: type[CheckpointReplica] = CheckpointReplica) -> CheckpointReplica:

@@ -346,16 +346,6 @@ def test_steps_can_be_left_out_and_done_again() -> None:
     assert got == [0, 1, 1, 50]
 
 
-def test_nothing_is_made_beyond_the_end() -> None:
-    made: list[int] = []
-
-    with Prefetcher(made.append, 0, 3) as ahead:
-        for step in range(3):
-            ahead.get(step)
-
-    assert made == [0, 1, 2]
-
-
 def test_closing_leaves_what_was_not_begun_and_ends_the_thread() -> None:
     made: list[int] = []
     begun = threading.Event()
