@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from anadil.recipe.pretrain import Phase, scaled_phases
-from anadil.report.tokenizer_view import pareto_front
+from anadil.report.corpus_view import pareto_front
 from anadil.trial.outcome import FinalistResult, choose_winner
 
 DOCUMENTS = 40

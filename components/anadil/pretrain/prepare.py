@@ -32,7 +32,7 @@ from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
 from anadil.plan.plan import plan_as_file
-from anadil.plan.retraining import week_settings
+from anadil.plan.text_use import week_settings
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
 from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
