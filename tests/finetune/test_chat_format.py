@@ -12,8 +12,7 @@ from anadil.core.errors import DataError
 from anadil.finetune.chat_format import TemplateFormat, chat_format
 from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
-from anadil.text.chats import Chat, DroppedChats, Message
-from anadil.text.pairs import Pair
+from anadil.text.chats import Chat, DroppedChats, Message, Pair
 from tests.finetune.conftest import encode_chat, small_tokenizer
 
 SPECIALS = {

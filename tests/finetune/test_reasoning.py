@@ -8,8 +8,7 @@ import pytest
 
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.encode import IGNORED_LABEL, encode_chats, encode_pairs
-from anadil.text.chats import Chat, DroppedChats, Message, messages_of
-from anadil.text.pairs import Pair, pair_of
+from anadil.text.chats import Chat, DroppedChats, Message, Pair, messages_of, pair_of
 from tests.finetune.conftest import small_tokenizer
 from tests.finetune.test_chat_format import CHATML, tokenizer_of, trl_template
 

@@ -18,8 +18,7 @@ from anadil.model.family_table import families
 from anadil.model.load import encode_texts, load_tokenizer, save_model
 from anadil.release.export.gguf_file import write_gguf
 from anadil.release.export.gguf_refusal import DIGIT, NAMES, gguf_note, gguf_refusal
-from anadil.text.byte_symbols import ALPHABET, SYMBOLS
-from anadil.text.cut_patterns import GPT_2_REGEX
+from anadil.text.cut_patterns import ALPHABET, GPT_2_REGEX, SYMBOLS
 from tests.kit.families import make_family
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, make_llama_3, make_tokenizer, mixed_documents

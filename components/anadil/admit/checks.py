@@ -22,7 +22,7 @@ from anadil.clean.write.row_files import STATS
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json
-from anadil.overlap.alike import REASONS as REASONS_OF_OVERLAP
+from anadil.overlap.source_corpora import REASONS as REASONS_OF_OVERLAP
 from anadil.recipe.retrain import RetrainLimits
 from anadil.runtime.cache_key import INPUT
 from anadil.text.corpus import read_file

@@ -31,9 +31,8 @@ from anadil.finetune.rows import (
 from anadil.finetune.trainer import ChatLoader, FullBatches, SharedModel
 from anadil.recipe.finetune import Preference
 from anadil.runtime.job import Job
-from anadil.text.chats import DroppedChats, fingerprint, folded, split_of
+from anadil.text.chats import DroppedChats, Pair, fingerprint, folded, split_of
 from anadil.text.letters import letters_of
-from anadil.text.pairs import Pair
 
 LogProbabilities = NDArray[np.float64]
 """Chosen and rejected answer of each pair, in nats; shape (pairs, 2)."""

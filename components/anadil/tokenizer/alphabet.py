@@ -14,7 +14,7 @@ from statistics import fmean
 
 from tokenizers import Tokenizer
 
-from anadil.text.byte_symbols import to_bytes, to_text
+from anadil.text.cut_patterns import to_bytes, to_text
 from anadil.text.letters import NAMES, name_of
 
 SCRIPTS = frozenset(itertools.chain.from_iterable(NAMES.values()))

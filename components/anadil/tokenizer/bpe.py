@@ -14,7 +14,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from anadil.core.progress import progress
-from anadil.text.byte_symbols import ALPHABET, SYMBOLS, Merge
+from anadil.text.cut_patterns import ALPHABET, SYMBOLS, Merge
 from anadil.tokenizer.merger import Merger
 from anadil.tokenizer.word_counts import WordCounts, as_table
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from anadil.text.byte_symbols import SYMBOLS
+from anadil.text.cut_patterns import SYMBOLS
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
 
 Rows = list[list[int]]

@@ -120,7 +120,7 @@ def _line(value: Any) -> str:
 def diff(options: argparse.Namespace) -> int:
     """Print what differs between two corpora."""
     from anadil.artifacts.prefetch import fetch
-    from anadil.clean.inspect.diff import compare_corpora
+    from anadil.clean.inspect.verify import compare_corpora
 
     result = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
     if options.output == "json":
