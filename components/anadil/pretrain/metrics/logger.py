@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from anadil.core.files import write_atomic
 from anadil.core.processes import resident_bytes
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
@@ -36,9 +37,7 @@ class MetricsWriter:
         text = self.text if self._path.is_file() else ""
         by_step = {line["step"]: line for line in (*_parsed(saved), *_parsed(text))}
         self.lines = [by_step[step] for step in sorted(by_step) if step <= num_done]
-        draft = self._path.with_suffix(".draft")
-        draft.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
-        draft.replace(self._path)
+        write_atomic(self._path, "".join(f"{json.dumps(line)}\n" for line in self.lines))
 
     @property
     def text(self) -> str:
@@ -184,3 +183,15 @@ def _parsed(text: str) -> list[dict[str, Any]]:
         except ValueError:
             break  # the process was killed while it wrote the last line
     return lines
+
+
+class BudgetGuard(Callback):
+    """Ends a run, saved, when `pretrain.faults.budget_hours` or `budget_usd` is used up."""
+
+    def post_step(self, step: "Step") -> None:  # noqa: ARG002  a hook
+        """Compare the first process's clock with the budget at each logged step."""
+        run = self.training
+        if run.is_log_due:
+            # One clock decides for all: they would not agree on the step.
+            spent = run.metrics.budget.reached(run.metrics.goodput.running_s)
+            run.spent = run.group.gather(spent or "")[0]
