@@ -46,11 +46,6 @@ def test_bits_per_byte_are_told_by_domain_and_by_source() -> None:
     assert law["interval"][0] <= figures["domains"]["law"] <= law["interval"][1]
 
 
-def test_domains_together_are_the_whole_text() -> None:
-    figures = domain_figures(DOCUMENTS, SIZES, NATS, seed=0)
-
-    bits = sum(figures["domains"][name] * own["num_bytes"] for name, own in figures["domain_figures"].items())
-    assert bits == pytest.approx(NATS.sum() / math.log(2))
 
 
 def test_retained_text_is_told_by_the_language_that_its_rows_or_its_file_name(tmp_path: Path) -> None:

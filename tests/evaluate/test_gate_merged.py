@@ -11,7 +11,7 @@ from tests.evaluate.test_gate_checks import AUDIT, BETTER, CLEAN, SAME, answers,
 RUNNING_TEXT = ("merged - base", "adapted - base", "merged - adapted")
 
 
-def judged(
+def merged_verdict(
     answering: tuple[str, ...] = (), of_champion: tuple[str, ...] = (), **candidates: dict[str, Any]
 ) -> GateVerdict:
     tables = dict.fromkeys(("base", "adapted", "merged"), table()) | candidates
@@ -31,7 +31,7 @@ def judged(
 
 
 def test_of_two_models_that_pass_the_merged_one_is_released_for_continuing_text() -> None:
-    verdict = judged()
+    verdict = merged_verdict()
 
     assert (verdict.released, failed(verdict)) == ("merged", set())
     assert verdict.verdicts["merged"].use == "continuing text"
@@ -39,7 +39,7 @@ def test_of_two_models_that_pass_the_merged_one_is_released_for_continuing_text(
 
 
 def test_a_merged_model_that_answers_is_judged_by_its_answers_too() -> None:
-    verdict = judged(("merged",))
+    verdict = merged_verdict(("merged",))
 
     names = {check.name.removesuffix(".en") for check in verdict.checks} | set(verdict.unmeasured)
     assert {name for name in names if name.startswith("merged.")} == {
@@ -60,7 +60,7 @@ def test_a_merged_model_that_answers_is_judged_by_its_answers_too() -> None:
 def test_a_merged_model_whose_answers_are_of_no_use_leaves_the_adapted_one(
     changed: dict[str, Any], check: str
 ) -> None:
-    verdict = judged(("merged",), merged=table(**changed))
+    verdict = merged_verdict(("merged",), merged=table(**changed))
 
     assert failed(verdict) == {f"merged.{check}"}
     assert verdict.released == "adapted"
@@ -68,7 +68,7 @@ def test_a_merged_model_whose_answers_are_of_no_use_leaves_the_adapted_one(
 
 def test_a_finetuned_model_is_compared_with_the_merged_one_that_it_began_with() -> None:
     # The adapted model is better by far, and finetuning did not begin with it.
-    verdict = judged(adapted=table(bits_per_byte=0.5), finetuned=table(bits_per_byte=1.01))
+    verdict = merged_verdict(adapted=table(bits_per_byte=0.5), finetuned=table(bits_per_byte=1.01))
 
     [check] = [each for each in verdict.checks if each.name == "finetuned.bits_per_byte"]
     assert check.value == pytest.approx(1.01)
@@ -76,7 +76,7 @@ def test_a_finetuned_model_is_compared_with_the_merged_one_that_it_began_with() 
 
 
 def test_models_that_a_retraining_took_as_they_are_are_judged_and_not_released() -> None:
-    verdict = judged(of_champion=("adapted", "merged"))
+    verdict = merged_verdict(of_champion=("adapted", "merged"))
 
     assert (verdict.passed, verdict.released, failed(verdict)) == (False, None, set())
     assert verdict.verdicts["model"].passed

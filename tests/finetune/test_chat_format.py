@@ -107,25 +107,6 @@ def test_a_base_keeps_its_template_and_learns_each_answer_with_its_end_as_it_is_
     assert example.input_ids == chat_ids(tokenizer, messages)
 
 
-@pytest.mark.parametrize("used", ["qwen3_training", "qwen3_instruct_2507_training", "gemma3_training"])
-def test_the_mask_is_that_of_trls_copy_but_for_blanks_after_the_end(used: str) -> None:
-    tokenizer = tokenizer_of("gemma" if "gemma" in used else "qwen", None)
-    messages = [{"role": role, "content": content} for role, content in TURNS]
-    theirs = tokenizer.apply_chat_template(
-        messages, chat_template=trl_template(used), return_dict=True, return_assistant_tokens_mask=True
-    )
-
-    example = encode_chat(tokenizer, chat(*TURNS), TemplateFormat(tokenizer, trl_template(used)))
-
-    ours = [int(label != IGNORED_LABEL) for label in example.labels]
-    differs = [
-        place
-        for place, (one, other) in enumerate(zip(ours, theirs["assistant_masks"], strict=True))
-        if one != other
-    ]
-    assert example.input_ids == theirs["input_ids"]
-    assert all(tokenizer.decode([example.input_ids[place]]) == "\n" for place in differs)
-    assert len(differs) == 2
 
 
 def test_an_answer_of_weight_0_is_read_and_not_learned() -> None:

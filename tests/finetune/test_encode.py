@@ -39,8 +39,6 @@ def encoded(tokenizer: PreTrainedTokenizerFast, of: Chat) -> Example:
     return encode_chat(tokenizer, of, chat_format(tokenizer))
 
 
-def trained_text(tokenizer: PreTrainedTokenizerFast, example: Example) -> str:
-    return str(tokenizer.decode([label for label in example.labels if label != IGNORED_LABEL]))
 
 
 def test_the_template_writes_the_llama_3_format_and_opens_an_assistant_turn(
@@ -58,11 +56,6 @@ def test_the_template_writes_the_llama_3_format_and_opens_an_assistant_turn(
     )
 
 
-def test_a_longer_chat_begins_as_the_shorter_one(tokenizer: PreTrainedTokenizerFast) -> None:
-    for length in range(1, len(MULTI.messages)):
-        shorter = Chat(messages=MULTI.messages[:length], place="")
-
-        assert rendered(tokenizer, MULTI).startswith(rendered(tokenizer, shorter))
 
 
 @pytest.mark.parametrize("of", [SINGLE, MULTI])
@@ -81,11 +74,6 @@ def test_training_ids_and_mask_are_those_of_the_serving_template(
     assert [int(label != IGNORED_LABEL) for label in example.labels] == served["assistant_masks"]
 
 
-def test_only_answers_and_their_ends_are_trained(tokenizer: PreTrainedTokenizerFast) -> None:
-    assert trained_text(tokenizer, encoded(tokenizer, SINGLE)) == f"{ANSWER}<|eot_id|>"
-    assert (
-        trained_text(tokenizer, encoded(tokenizer, MULTI)) == "Salam!<|eot_id|>(Bakı)\n\n- 1\n- 2<|eot_id|>"
-    )
 
 
 @pytest.mark.parametrize("token", CONTROL)

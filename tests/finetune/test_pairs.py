@@ -13,7 +13,10 @@ from anadil.core.errors import DataError
 from anadil.finetune.pair_trainer import Pairs, read_pair_rows
 from anadil.text.chats import fingerprint, folded
 from tests.finetune.test_preference import job_of, pair
+from tests.finetune.test_run import FOREIGN_WARNINGS
 from tests.kit.rows import write_rows
+
+pytestmark = FOREIGN_WARNINGS
 
 Read = Callable[..., Pairs]
 

@@ -27,19 +27,7 @@ from tests.kit.marks import matrix
 from tests.kit.ranks import Fork, module_in_ranks
 from tests.kit.rows import write_rows
 
-WORDS = [
-    "salam",
-    "Bakı",
-    "gözəl",
-    "şəhər",
-    "Azərbaycan",
-    "paytaxtı",
-    "hansıdır",
-    "necəsən",
-    "balans",
-    "düyməni",
-    "basın",
-]
+WORDS = "salam Bakı gözəl şəhər Azərbaycan paytaxtı hansıdır necəsən balans düyməni basın".split()
 SMALL = (
     "finetune.rank=16", "finetune.batch_size=8", "finetune.epochs=2", "finetune.lr=0.01",
     "finetune.max_length=256", "finetune.checkpoint_every=2", "finetune.heldout_fraction=0",

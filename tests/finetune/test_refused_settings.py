@@ -9,7 +9,9 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.finetune.learning import nf4, refuse_quantization
 from anadil.recipe.finetune import Finetune
 from anadil.recipe.load import load_recipe
-from tests.finetune.test_run import run_in
+from tests.finetune.test_run import FOREIGN_WARNINGS, run_in
+
+pytestmark = FOREIGN_WARNINGS
 
 
 def test_four_bits_without_a_gpu_are_refused_before_chats_are_read(

@@ -12,9 +12,9 @@ import pytest
 from safetensors import safe_open
 
 from tests.finetune.short_runs import trained
-from tests.finetune.test_run import ONE_STEP
+from tests.finetune.test_run import FOREIGN_WARNINGS, ONE_STEP
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = FOREIGN_WARNINGS
 
 NAME = re.compile(r"base_model\.model\.model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+)\.lora_[AB]\.weight")
 EXPECTED = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}

@@ -221,27 +221,8 @@ def test_the_demo_asks_in_other_words_what_it_trains(model_dir: Path, tmp_path: 
     assert job.records == {"rows": len(seen), "kept": len(seen), "dropped": 0}
 
 
-def leaves_classes(work: Path, model: Path, chats: Path) -> None:
-    """Train in a process that has not."""
-    names = ("LlamaRMSNorm", "LlamaMLP", "apply_rotary_pos_emb")
-    before = {name: vars(modeling_llama)[name] for name in names}
-    forward = modeling_llama.LlamaForCausalLM.forward
-    assert {each.__module__ for each in (forward, *before.values())} == {modeling_llama.__name__}
-
-    run_in(work, model, chats, work / "out")
-
-    assert before == {name: vars(modeling_llama)[name] for name in before}
-    assert modeling_llama.LlamaForCausalLM.forward is forward
-    assert "liger_kernel" not in sys.modules
 
 
-@pytest.mark.slow
-def test_training_leaves_the_classes_of_transformers_as_they_are(
-    model_dir: Path, many_chats: Path, tmp_path: Path
-) -> None:
-    codes = in_forks([partial(leaves_classes, tmp_path, model_dir, many_chats)], tmp_path)
-
-    assert codes == [0], (tmp_path / "0.log").read_text()
 
 
 @pytest.mark.parametrize(
