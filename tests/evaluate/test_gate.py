@@ -16,7 +16,6 @@ from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
-from tests.kit.marks import matrix, slow
 
 from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
@@ -25,7 +24,6 @@ Gate = Callable[..., dict[str, Any]]
 NUM_NEW = 4
 SMALL = {"min_documents": 5, "min_ended_rate": 0, "max_empty_rate": 0.6}
 """Limits for what is so small: no text ends within four tokens, and one of its six answers has no word."""
-"""Limits by which a model may write worse text, as long as it ends and says something."""
 
 
 def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
@@ -138,8 +136,6 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
 
 
-
-
 def test_english_that_is_lost_is_said_and_stops_the_release(
     gate: Gate, healthy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -166,5 +162,3 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
     )
     assert said in caplog.text
     assert "gate: adapted.retained.en is " in caplog.text
-
-

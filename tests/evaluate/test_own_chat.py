@@ -101,7 +101,9 @@ def test_an_answer_that_ends_its_turn_in_the_language_is_sound(base: ScoredModel
     figures = answers_of(base, asked, ENGLISH)
 
     assert figures["num"] == 24
-    assert [value(figures, name) for name in ("ended", "empty", "loop", "own_language", "sound")] == [*map(float, (1, 0, 0, 1, 1))]
+    assert [value(figures, name) for name in ("ended", "empty", "loop", "own_language", "sound")] == [
+        *map(float, (1, 0, 0, 1, 1))
+    ]
     low, high = figures["shares"]["sound"]["interval"]
     assert 0.8 < low < high == 1
     assert figures["answers"][0]["text"] == ENGLISH
@@ -272,10 +274,6 @@ def test_a_quarter_is_for_tuning() -> None:
     assert {each.text for each in tuning} == set(FOR_TUNING)
     assert {each.text for each in scored} == set(FOR_SCORES)
     assert 15 < len(FOR_TUNING) < 35
-
-
-
-
 
 
 @pytest.mark.parametrize("texts", [FOR_TUNING[:3], FOR_SCORES[:3], []])

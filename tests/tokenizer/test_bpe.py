@@ -144,12 +144,6 @@ def test_a_size_beyond_what_the_words_can_give_takes_no_memory_for_it(tiny: Toke
     assert peak < 2**26
 
 
-def test_a_table_and_a_dictionary_give_the_same(tiny: Tokenizer) -> None:
-    counts = Counter("Kitablardan öyrəndiklərini dostlarına danışmağı çox sevirdi".encode().decode("latin-1"))
-    symbols = {letter: count for letter, count in counts.items() if letter.isalpha()}
-    words = {first + second: count for first, count in symbols.items() for second in "abc"}
-
-    assert continue_merges(tiny, words, 50, 1) == continue_merges(tiny, word_counts(words.items()), 50, 1)
 
 
 @pytest.mark.parametrize("least", [1, 9])
@@ -200,11 +194,3 @@ def test_a_smaller_vocabulary_is_the_start_of_a_larger_one(tiny: Tokenizer) -> N
     assert large.cut(400) == small.cut(400)
 
 
-def test_extending_a_bare_alphabet_is_training(tiny: Tokenizer) -> None:
-    counts = count_texts(tiny, TEXTS)
-    trained = train_vocabulary(counts, 700, min_frequency=2)
-    bare = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(ALPHABET)}, merges=[]))
-
-    merges = continue_merges(bare, counts, 700 - 256, min_frequency=2)
-
-    assert merges == trained.merges

@@ -113,10 +113,6 @@ def test_words_are_encoded_as_training_cut_them(
             assert [piece.value for piece in extension.model.tokenize(word)] == list(cut)
 
 
-def test_text_without_new_tokens_is_encoded_as_before(base: Tokenizer, extension: Tokenizer) -> None:
-    text = "The statement is used to wrap the execution of a block with methods defined by a context manager."
-
-    assert extension.encode(text).ids == base.encode(text).ids
 
 
 def test_a_replaced_vocabulary_keeps_special_tokens_and_adds_bos_by_its_new_id(
@@ -188,14 +184,6 @@ def test_a_kept_token_copies_its_row_and_a_special_token_that_of_its_name(
     assert rows[new["<|eot_id|>"]] == [base.token_to_id("<|eot_id|>")]
 
 
-def test_a_new_token_averages_the_rows_of_the_bases_pieces_of_its_bytes(
-    base: Tokenizer, replacement: Tokenizer, extension: Tokenizer
-) -> None:
-    pieces = [base.token_to_id(symbol) for symbol in ("É", "Ļ")]
-
-    assert "ÉĻ" not in base.get_vocab()
-    for tokenizer in (replacement, extension):
-        assert embedding_rows(base, tokenizer)[tokenizer.get_vocab()["ÉĻ"]] == pieces
 
 
 def test_every_row_spells_the_bytes_of_its_token_also_where_they_are_part_of_a_letter(

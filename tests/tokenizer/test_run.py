@@ -158,19 +158,6 @@ def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
     assert figures["fertility"] == figures["base_fertility"]
 
 
-def test_the_recipes_choice_beats_the_order_and_the_best_size_wins(make_job: Callable[..., Job]) -> None:
-    job = make_job(strategies=ALL, vocab_sizes=[280, 380], choice="extend")
-
-    figures = run(job)
-
-    choice = written(job, "choice")
-    assert (figures["strategy"], figures["vocab_size"]) == ("extend", 4482)
-    assert choice["reason"].startswith(
-        "tokenizer.choice is extend; of its 2 sizes extend-380 costs least, 0."
-    )
-    assert [entry["name"] for entry in choice["candidates"]] == [
-        "base", "extend-280", "extend-380", "replace-280", "replace-380",
-    ]  # fmt: skip
 
 
 def test_the_same_corpus_gives_the_same_bytes(make_job: Callable[..., Job]) -> None:

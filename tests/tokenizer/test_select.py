@@ -277,42 +277,5 @@ def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny:
     assert usage.uses["under_1000"] == 4_096
 
 
-@pytest.mark.slow
-@pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
-def test_on_real_text_over_an_english_base_the_largest_new_vocabulary_does_not_win_by_itself(
-    tmp_path: Path, base_cache: Path
-) -> None:
-    """GPT-2's tokenizer; trained on other kinds of Azerbaijani text than it is measured on."""
-    data = Path(os.environ["ANADIL_DATA"])
-    train_text, heldout = (
-        [json.loads(line)["text"] for name in names for line in _lines(data, name)]
-        for names in (("reactjs_az.reactjs.org.jsonl", "KDE_*workspace*"), ("*FLORES*", "*Tatoeba*"))
-    )
-    folder = tmp_path / "corpus"
-    write_documents(folder, "train", documents(train_text))
-    write_documents(folder, "heldout", documents(heldout))
-    artifact.seal(folder, kind="corpus", origin={})
-    base = str(data / "tokenizers" / "gpt2")
-    recipe = Recipe.model_validate(
-        {"base": {"model": base}, "tokenizer": {"vocab_sizes": [4_000, 32_000], "choice": "auto"}}
-    )
-    (tmp_path / "out").mkdir()
-    job = Job(
-        recipe=recipe, inputs={"corpus": folder}, out=tmp_path / "out", work=tmp_path, base_cache=base_cache
-    )
-
-    run(job)
-
-    choice = written(job, "choice")
-    costs = {entry["name"]: entry["cost"]["relative"] for entry in choice["candidates"]}
-    kept = {name: cost for name, cost in costs.items() if not name.startswith("replace")}
-    assert kept[choice["chosen"]] <= 1.02 * min(kept.values())
-    assert len(choice["warnings"]) == 4
-    english = "The committee will meet again on Thursday to discuss the budget."
-    before, after = (read_tokenizer(each) for each in (base_tokenizer(Base(model=base), base_cache), job.out))
-    assert after.encode(english).ids == before.encode(english).ids
 
 
-def _lines(data: Path, name: str) -> list[str]:
-    (file,) = data.glob(f"az/{name}")
-    return [line for line in file.read_text(encoding="utf-8").split("\n") if line]

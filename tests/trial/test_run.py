@@ -150,11 +150,6 @@ def test_a_pod_of_a_pipeline_tries_the_strategy_that_it_is_given() -> None:
     assert call.step == "trial-extend"
 
 
-def test_a_pipeline_of_before_the_trial_gives_pretrain_none() -> None:
-    values = {"recipe": "{}", "corpus": "c", "tokenizer": "t"}
-    text = json.dumps({"inputs": {"parameterValues": values}, "outputs": {}})
-
-    assert parse_executor_input(STAGES["pretrain"], text).inputs == {"corpus": "c", "tokenizer": "t"}
 
 
 def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
@@ -170,15 +165,6 @@ def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
     assert recipe_origin(tries, sections).items() >= {("recipe tokenizer.trial.steps", "5")}
 
 
-def test_a_tokenizer_of_an_older_release_is_refused_by_name(tmp_path: Path) -> None:
-    older = {"candidates": {"base": {"fertility": 5.0}, "extend-600": {"fertility": 2.0}}}
-    (tmp_path / "fertility.json").write_text(json.dumps(older), encoding="utf-8")
-    for folder in (tmp_path, tmp_path / "candidates" / "extend-600"):
-        folder.mkdir(parents=True, exist_ok=True)
-        Tokenizer(BPE()).save(str(folder / "tokenizer.json"))
-
-    with pytest.raises(DataError, match="as those of an older release do; make the tokenizer again"):
-        find_finalists(tmp_path, Recipe().tokenizer)
 
 
 def test_a_trial_that_the_recipe_does_not_name_is_refused(make_job: MakeJob) -> None:
