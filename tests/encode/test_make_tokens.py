@@ -1,5 +1,4 @@
 import errno
-import hashlib
 import json
 import signal
 import socket
@@ -372,5 +371,3 @@ def test_a_stream_knows_whether_its_tokenizer_sets_bos_before_every_text(
     read = token_stream(tmp_path / "corpus", tokenizer, tmp_path / "work", write=False)
 
     assert (made.bos, read.bos) == (BOS, BOS)
-
-

@@ -2,7 +2,6 @@ import json
 import os
 import random
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,6 @@ from anadil.text.byte_symbols import ALPHABET
 from anadil.tokenizer import merger
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.word_counts import word_counts
 from tests.kit import texts
 from tests.kit.marks import matrix, slow
 from tests.kit.reference_bpe import library_merges, plain_merges
@@ -144,8 +142,6 @@ def test_a_size_beyond_what_the_words_can_give_takes_no_memory_for_it(tiny: Toke
     assert peak < 2**26
 
 
-
-
 @pytest.mark.parametrize("least", [1, 9])
 def test_arrays_grow_and_gone_pairs_are_forgotten_as_others_come_up(
     monkeypatch: pytest.MonkeyPatch, least: int
@@ -192,5 +188,3 @@ def test_a_smaller_vocabulary_is_the_start_of_a_larger_one(tiny: Tokenizer) -> N
     small = train_vocabulary(counts, 400, min_frequency=2)
 
     assert large.cut(400) == small.cut(400)
-
-

@@ -113,8 +113,6 @@ def test_words_are_encoded_as_training_cut_them(
             assert [piece.value for piece in extension.model.tokenize(word)] == list(cut)
 
 
-
-
 def test_a_replaced_vocabulary_keeps_special_tokens_and_adds_bos_by_its_new_id(
     replacement: Tokenizer,
 ) -> None:
@@ -182,8 +180,6 @@ def test_a_kept_token_copies_its_row_and_a_special_token_that_of_its_name(
     assert len(rows) == 600
     assert rows[new["a"]] == [base.token_to_id("a")]
     assert rows[new["<|eot_id|>"]] == [base.token_to_id("<|eot_id|>")]
-
-
 
 
 def test_every_row_spells_the_bytes_of_its_token_also_where_they_are_part_of_a_letter(

@@ -1,10 +1,4 @@
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -175,10 +169,6 @@ def test_what_a_killed_run_has_counted_is_not_counted_again(
 
     assert counted == [file.name for file in document_files(job.inputs["corpus"], "train")][1:]
     assert items(found) == items(count_texts(tiny, TEXTS))
-
-
-
-
 
 
 def test_rare_words_are_left_out_after_counting_and_recorded(job: Job, tiny: Tokenizer) -> None:

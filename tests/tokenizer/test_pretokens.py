@@ -157,8 +157,6 @@ def test_a_corpus_without_words_is_a_data_error(tiny: Tokenizer) -> None:
         require_words(count_texts(tiny, ["x" * 1_000_000]))
 
 
-
-
 COUNTS = {"kitab": 3, "Ġkitab": 2**40, "ÉĻ": 1, "": 4}
 
 
@@ -205,8 +203,6 @@ def test_tables_are_added_up_whatever_their_order(tmp_path: Path) -> None:
     results = {file_of(sum_counts(order), tmp_path / "sum") for order in permutations(tables)}
     assert len(results) == 1
     assert dict(read_counts(tmp_path / "sum").items()) == expected
-
-
 
 
 def test_no_table_at_all_is_an_empty_one(tmp_path: Path) -> None:

@@ -158,8 +158,6 @@ def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
     assert figures["fertility"] == figures["base_fertility"]
 
 
-
-
 def test_the_same_corpus_gives_the_same_bytes(make_job: Callable[..., Job]) -> None:
     jobs = [make_job(strategies=ALL, vocab_sizes=[400, 600]) for _ in range(2)]
 

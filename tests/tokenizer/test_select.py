@@ -1,24 +1,18 @@
 """Which candidate goes on, and what is said of tokens that the corpus hardly uses."""
 
-import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 import pytest
 from tokenizers import Tokenizer
 
-from anadil.artifacts import artifact
-from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.recipe.sections import Base, Recipe, Strategy
+from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
-from anadil.text.corpus import write_documents
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
 from anadil.tokenizer.cost import ModelCompute, cost_of
@@ -27,7 +21,7 @@ from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
 from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
-from tests.tokenizer.conftest import SENTENCES, documents, written
+from tests.tokenizer.conftest import SENTENCES, written
 
 MIN_USES = 100
 ROWS = 128_000
@@ -275,7 +269,3 @@ def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny:
     assert usage.uses["never"] == 4_096 - 1 - len(tokens)
     assert usage.uses["under_10"] == usage.uses["under_100"] == 4_095
     assert usage.uses["under_1000"] == 4_096
-
-
-
-

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer, tiny_text
-from anadil.artifacts.base_vocabulary import base_settings
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, tiny_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
@@ -18,9 +17,7 @@ from anadil.tokenizer import surgery as surgery_module
 from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
-    chat_template,
     extend_vocabulary,
-    write_tokenizer,
 )
 from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.fertility import unchanged_share
@@ -195,8 +192,6 @@ def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
         assert (row == [index]) == (index not in new)
 
 
-
-
 def test_a_smaller_exchange_is_the_start_of_a_larger_one(
     base: Tokenizer, counts: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
@@ -282,8 +277,6 @@ WORDS = st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=8)
 @given(words=WORDS, token=st.text("abc", min_size=1, max_size=4))
 def test_a_string_is_banned_if_and_only_if_it_is_part_of_a_pretoken(words: list[str], token: str) -> None:
     assert BanList(words)(token) == any(token in word for word in words)
-
-
 
 
 KEPT = tiny_text()[:20_000].splitlines()
