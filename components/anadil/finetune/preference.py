@@ -34,7 +34,7 @@ PREFERENCE_KEYS = "recipe finetune.preference"
 """Prefix of its keys in an origin."""
 FOLDER = "preference"
 """Its part of the work directory."""
-REFERENCE = "reference"
+REFERENCE_FOLDER = "reference"
 """Directory below `FOLDER`."""
 REFERENCE_KIND = "reference log-probabilities"
 MEANS = ("loss", "reward_margin", "reward_accuracy", "reward_chosen", "reward_rejected")
@@ -84,7 +84,7 @@ def prefer(
 def _newest(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
     """Return step and directory of the newest whole checkpoint; none without its reference."""
     # The model that it was computed from is gone then, and another would be taken for it.
-    if training.fault_of(job.work / REFERENCE, origin) is not None:
+    if training.fault_of(job.work / REFERENCE_FOLDER, origin) is not None:
         shutil.rmtree(job.work / "trainer", ignore_errors=True)
         return None
     return training.newest_checkpoint(job, origin)
@@ -139,7 +139,7 @@ def _reference(
     job: Job, compute: Callable[[], LogProbabilities], origin: Mapping[str, str], processes: Group
 ) -> LogProbabilities:
     """Load the reference of an earlier start of this run, or compute and keep it."""
-    folder = job.work / REFERENCE
+    folder = job.work / REFERENCE_FOLDER
     file = folder / "log_probabilities.npy"
 
     def read() -> LogProbabilities | None:
