@@ -17,8 +17,8 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.encode import encode_file as encode_files
 from anadil.encode import make_tokens
 from anadil.encode.encode_file import EncodeTask
+from anadil.encode.packing import TokenStream
 from anadil.encode.tensor_file import TensorWriter
-from anadil.encode.token_stream import TokenStream
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.runtime.executors import processes
 from anadil.text import encoder

@@ -11,8 +11,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.evaluate import bits_per_byte
-from anadil.evaluate.measurements import FILE, read_measurements
-from anadil.evaluate.models import encode_with_champion, open_model
+from anadil.evaluate.models import FILE, encode_with_champion, open_model, read_measurements
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents

@@ -21,8 +21,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.core.stages import STAGES
-from anadil.finetune.pair_trainer import KEY, Pairs, read_pair_rows
-from anadil.finetune.preference import PreferenceCallback, refuse_uneven
+from anadil.finetune.preference import KEY, Pairs, PreferenceCallback, read_pair_rows, refuse_uneven
 from anadil.finetune.run import run
 from anadil.finetune.trainer import FullBatches
 from anadil.model.load import load_model

@@ -15,7 +15,7 @@ from anadil.model.load import load_model
 from anadil.pretrain.checkpoint.hf_export import export_checkpoints
 from anadil.pretrain.optimizer import rate_factor
 from anadil.pretrain.run import run
-from anadil.trial.budget import trial_recipe
+from anadil.trial.finalists import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import SignalAt, make_job, make_recipe, run_in_child, run_in_several

@@ -10,7 +10,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.replay import run as replay
-from anadil.replay.write_documents import Writer
+from anadil.replay.run import Writer
 from anadil.runtime.cache_key import recipe_origin, stage_origin
 from anadil.runtime.entry_point import main
 from anadil.runtime.execute import execute
@@ -21,9 +21,16 @@ from anadil.text.written import read_written
 from tests.kit.writing_base import writing_base
 
 
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A base that writes short documents."""
+    return writing_base(tmp_path_factory.mktemp("base") / "talks")
+
+
 @pytest.fixture(autouse=True)
-def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay, "SHARD_DOCUMENTS", 48)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("SHARD_DOCUMENTS", 48), ("MAX_TOKENS", 64), ("QUESTION_TOKENS", 32), ("ANSWER_TOKENS", 32)):
+        monkeypatch.setattr(replay, name, size)
 
 
 def recipe_of(base: Path, root: Path, *settings: str) -> Recipe:

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from anadil.core.errors import DataError
-from anadil.encode.document_tokenizer import document_tokenizer
+from anadil.encode.encode_file import document_tokenizer
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import Continuation, choose
 from anadil.model.load import load_model, load_tokenizer
-from anadil.replay.write_documents import Writer
+from anadil.replay.run import Writer
 from anadil.text.encoder import Encoder
 from tests.kit.writing_base import WORDS, writing_base
 

@@ -87,7 +87,7 @@ def test_a_directory_of_task_files_holds_tasks_and_a_group_over_them(
 
 
 def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> None:
-    from anadil.tasks.task_files import SHIPPED
+    from anadil.tasks.harness import SHIPPED
 
     rows = [{"question": " Bakı? ", "choices": ["4n", "4n-1", "4n-3"], "answer": "C", "subject": "Math"}]
     folder = tmp_path / "own"

@@ -12,7 +12,7 @@ from tokenizers.trainers import BpeTrainer
 
 from anadil.core.errors import DataError
 from anadil.text.byte_symbols import ALPHABET
-from anadil.tokenizer import merger
+from anadil.tokenizer import bpe
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_texts
 from tests.kit import texts
@@ -148,17 +148,17 @@ def test_arrays_grow_and_gone_pairs_are_forgotten_as_others_come_up(
 ) -> None:
     rng = random.Random(8)
     counts = {"".join(rng.choices("abcdefghij", k=12)): rng.randint(1, 50) for _ in range(400)}
-    monkeypatch.setattr(merger, "GROWTH", 100.0)
+    monkeypatch.setattr(bpe, "GROWTH", 100.0)
     expected = train_vocabulary(counts, 1_500, min_frequency=least).merges
 
-    monkeypatch.setattr(merger, "GROWTH", 1.0)
-    monkeypatch.setattr(merger, "FIRST_PAIRS", 2)
+    monkeypatch.setattr(bpe, "GROWTH", 1.0)
+    monkeypatch.setattr(bpe, "FIRST_PAIRS", 2)
 
     assert train_vocabulary(counts, 1_500, min_frequency=least).merges == expected
 
 
 def test_a_table_beyond_positions_of_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merger, "MAX_CELLS", 10)
+    monkeypatch.setattr(bpe, "MAX_CELLS", 10)
 
     with pytest.raises(DataError, match="the different words of the corpus have 12 bytes"):
         train_vocabulary({"abcd": 1, "efgh": 2, "ijkl": 3}, 300, min_frequency=1)

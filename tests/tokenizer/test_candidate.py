@@ -14,23 +14,28 @@ from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Strategy
 from anadil.text.byte_symbols import to_bytes, to_symbols
 from anadil.text.language import load_language
-from anadil.tokenizer.alphabet import Alphabet, LostScript, characters, lost_scripts, lost_text, scripts_of
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
+    embedding_rows,
     extend_vocabulary,
     prompt_tokenizer,
     replace_vocabulary,
     write_tokenizer,
 )
-from anadil.tokenizer.cost import Cost
-from anadil.tokenizer.embedding_map import embedding_rows
-from anadil.tokenizer.fertility import measure_fertility
+from anadil.tokenizer.fertility import TextSample, measure_fertility, sample_heldout
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.samples import TextSample, sample_heldout
-from anadil.tokenizer.select import MeasuredCandidate
-from anadil.tokenizer.surgery import plan_surgery
+from anadil.tokenizer.select import Cost, MeasuredCandidate
+from anadil.tokenizer.surgery import (
+    Alphabet,
+    LostScript,
+    characters,
+    lost_scripts,
+    lost_text,
+    plan_surgery,
+    scripts_of,
+)
 from anadil.tokenizer.word_counts import WordCounts
 from tests.kit.reference_bpe import merged_word
 

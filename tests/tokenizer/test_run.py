@@ -21,7 +21,7 @@ from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.candidate import JsonObject
 from anadil.tokenizer.fertility import Morphology
 from anadil.tokenizer.run import run
-from anadil.tokenizer.tables import SPEED
+from anadil.tokenizer.select import SPEED
 from tests.kit import clean_stage
 from tests.kit.harness import again
 

@@ -15,11 +15,10 @@ from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
-from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
-from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
+from anadil.tokenizer.select import Choice, MeasuredCandidate, ModelCompute, choose_candidate, cost_of
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
 from tests.tokenizer.conftest import SENTENCES, written
 

@@ -17,9 +17,10 @@ from anadil.tokenizer import surgery as surgery_module
 from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
+    embedding_rows,
     extend_vocabulary,
+    write_embedding_map,
 )
-from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.fertility import unchanged_share
 from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import count_texts

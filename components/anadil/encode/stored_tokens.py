@@ -15,9 +15,8 @@ import numpy as np
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
-from anadil.encode.packing import Packed
+from anadil.encode.packing import Ids, Packed, Places, TokenStream
 from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
-from anadil.encode.token_stream import Ids, Places, TokenStream
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 from anadil.text.corpus import CorpusPart
 

@@ -23,11 +23,16 @@ from anadil.finetune.chat_format import recipe_format, system_turn, with_system
 from anadil.finetune.encode import audit
 from anadil.finetune.learning import refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
-from anadil.finetune.pair_trainer import read_pair_rows
-from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
+from anadil.finetune.preference import (
+    PREFERENCE_CURVE,
+    PREFERENCE_KEYS,
+    prefer,
+    read_pair_rows,
+    refuse_uneven,
+)
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.start_adapter import read_start_adapter
-from anadil.finetune.validation import is_over, read_history
+from anadil.finetune.training import is_over, read_history
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, free_memory, load_tokenizer, pick_device
 from anadil.model.process_group import Group, group, peers

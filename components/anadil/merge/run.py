@@ -13,7 +13,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import write_indented
-from anadil.merge.measure import choose_values
+from anadil.merge.auto import choose_values
 from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
 from anadil.recipe.merge import Merge

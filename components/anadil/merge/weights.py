@@ -23,9 +23,17 @@ from transformers import PreTrainedModel
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
-from anadil.merge.chat_format import ChatFormat, chat_format_of, write_chat_template
-from anadil.merge.checks import check_alike, check_lineage, check_vocabulary, other_settings
-from anadil.merge.model_weights import ModelWeights, open_weights
+from anadil.merge.model_weights import (
+    ChatFormat,
+    ModelWeights,
+    chat_format_of,
+    check_alike,
+    check_lineage,
+    check_vocabulary,
+    open_weights,
+    other_settings,
+    write_chat_template,
+)
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights

@@ -10,8 +10,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from anadil.encode.packing import Packed, packed_of
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import Packed, TokenStream, packed_of
 from anadil.model.load import load_tokenizer
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import batch_of

@@ -20,9 +20,8 @@ import torch
 from torch import nn
 
 from anadil.core.errors import RecipeError
-from anadil.encode.packing import Packed, pack
+from anadil.encode.packing import Packed, pack, stream_of
 from anadil.encode.stored_tokens import StoredTokens
-from anadil.encode.token_stream import stream_of
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of
