@@ -23,9 +23,8 @@ from anadil.core.format import counted, human_bytes
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
 from anadil.encode import encode_file as files
-from anadil.encode.shard_plan import earlier_part
 from anadil.encode.encode_file import FACTS, SHARD, EncodeTask, Frame, document_tokenizer
-from anadil.encode.shard_plan import ShardPlan, Span, cut, shard_plan, stem_of, write_block
+from anadil.encode.shard_plan import ShardPlan, Span, cut, earlier_part, shard_plan, stem_of, write_block
 from anadil.encode.tensor_file import TensorFile, size_of
 from anadil.encode.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts
 from anadil.runtime.executor import Executor

@@ -17,8 +17,8 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.json_text import read_json
-from anadil.encode.shard_plan import EXCLUDED, champion_places
 from anadil.encode.make_tokens import Settings, make_tokens
+from anadil.encode.shard_plan import EXCLUDED, champion_places
 from anadil.encode.tokens_file import EarlierFacts, TokensFacts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor

@@ -5,18 +5,15 @@ the cost is that of the new files, and a position in the earlier text means the 
 sequences over consecutive shards.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
-import numpy as np
-from anadil.encode.packing import pack
-from anadil.encode.tensor_file import TensorFile, TensorWriter
-from anadil.encode.token_stream import Places, TokenStream
-from anadil.encode.tokens_file import BlockFacts, ShardFacts
+import hashlib
 import json
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.local_directory import link
@@ -25,19 +22,16 @@ from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
+from anadil.core.json_text import read_json
 from anadil.core.stages import STAGES
-from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
+from anadil.encode.encode_file import FACTS, EncodeTask
+from anadil.encode.packing import Places, TokenStream, pack
+from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, TensorWriter, size_of
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
 from anadil.runtime.job import Copy, word_of
 from anadil.text.corpus import CorpusPart, read_ids
-import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from anadil.core.json_text import read_json
-from anadil.encode.encode_file import FACTS, EncodeTask
-from anadil.encode.tokens_file import ShardFacts
 
 log = logging.getLogger(__name__)
 

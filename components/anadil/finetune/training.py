@@ -321,8 +321,6 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
     return None
 
 
-
-
 def read_history(checkpoint: Path) -> list[dict[str, Any]]:
     """Return the log of a checkpoint; it also holds the steps from before a resume."""
     state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
