@@ -218,7 +218,6 @@ def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:
 
 @lru_cache(1)
 def _excluded(path: Path) -> dict[str, str]:
-    """Id of each document to leave out -> reason."""
     reasons: dict[str, str] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

@@ -130,7 +130,6 @@ def run(job: Job) -> Figures:
 
 
 def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
-    """Figures of a retraining: its new part, and how the tokenizer suits it."""
     if not settings.champion:
         return {}
     figures: Figures = {

@@ -170,14 +170,7 @@ class ChampionTokens:
     def put(
         self, names: Mapping[str, str], out: Path, work: Path, copies: dict[str, Copy] | None
     ) -> dict[str, dict[str, str | int]]:
-        """Put files into an artifact; return the manifest entries of those in `out`.
-
-        Args:
-            names: File of these tokens -> its name in the new artifact.
-            out: Directory of the new artifact.
-            work: Directory for files that are fetched.
-            copies: Files that S3 copies, to be filled; None: the new artifact stays on this machine.
-        """
+        """Put files into an artifact; return the manifest entries of those in `out`."""
         entries = {name: self.manifest.files[name] for name in names}
         folder = Path(self.uri)
         if "://" in self.uri:
@@ -221,14 +214,7 @@ def earlier_part(
     excluded: Path | None,
     is_usable: Callable[[TokensFacts], bool],
 ) -> EarlierPart | None:
-    """Find the champion's part of a corpus; None if there is none.
-
-    Args:
-        places: Those of `champion_places`.
-        corpus: The corpus of the retraining, local.
-        excluded: File of its documents that are left out now.
-        is_usable: True for tokens of the present tokenizer.
-    """
+    """Find the champion's part of a corpus; None if there is none."""
     if not places:
         return None
     theirs = artifact.finished_manifest(places["corpus"], "corpus")

@@ -175,7 +175,6 @@ def _prompts(
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
-    """Return the beginnings of the first documents, up to a space."""
     openings: list[str] = []
     for document in documents[:NUM_CONTINUED]:
         text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())

@@ -73,15 +73,7 @@ class Measurements:
 
 
 def identity(digest: str, *, device: str, dtype: str, context: int, stride: int) -> dict[str, str | int]:
-    """Return what a model's numbers depend on beside texts: equal in two runs, one may take those of the other.
-
-    Args:
-        digest: Of its files; empty where it is unknown, and then nothing is taken.
-        device: Type of the device; two types round differently.
-        dtype: Precision of its weights in memory.
-        context: Tokens that it sees at a time.
-        stride: Tokens that each window scores.
-    """
+    """Return what a model's numbers depend on beside texts: equal in two runs, one may take those of the other."""
     if not digest:
         return {}
     return {

@@ -143,11 +143,7 @@ def _measured_before(job: Job) -> list[Measurements]:
 
 
 def refuse_other_rank(adapter: Path) -> None:
-    """Refuse an adapter whose matrices have another rank than its configuration says.
-
-    Args:
-        adapter: Its directory; one without an adapter, where all weights were trained, is left alone.
-    """
+    """Refuse an adapter whose matrices have another rank than its configuration says."""
     # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
     if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():
         return

@@ -117,7 +117,6 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
         return computed
 
     def _sums(self, rows: list[dict[str, Any]]) -> torch.Tensor:
-        """Return the log-probabilities of both answers of each row; shape (rows, 2)."""
         inputs = self._prepare_inputs(self.data_collator(rows))
         ids, mask = inputs["input_ids"], inputs["attention_mask"]
         labels = ids.masked_fill(inputs["completion_mask"] == 0, IGNORED_LABEL)
@@ -237,7 +236,6 @@ def _encoded(
 def _without_leaks(
     job: Job, pairs: Iterator[Pair], asked: Fingerprints, dropped: DroppedChats
 ) -> Iterator[Pair]:
-    """Yield the pairs that hold nothing that evaluation asks."""
     known, heldout = EvaluationQuestions(job), frozenset(asked.tolist())
     for pair in pairs:
         # Pairs whose first question is held out are set aside by its hash, see `split_of`.
@@ -249,8 +247,6 @@ def _without_leaks(
 
 
 class _Sides:
-    """Both chats of each pair, as examples; read one at a time."""
-
     def __init__(self, pairs: Dataset) -> None:
         self.pairs = pairs
 
@@ -420,7 +416,6 @@ class PreferenceCallback(training.TrainingCallback):
 
 
 def _figures(curve: list[dict[str, float]], pairs: Pairs, settings: Preference, lr: float) -> Figures:
-    """Return the figures of the result; means over the last steps."""
     last = curve[-training.LAST_STEPS :]
     figures: Figures = {
         "pairs": len(pairs.train),

@@ -302,7 +302,6 @@ def result_step(job: Job, newest: Path) -> int:
 
 
 def _checkpoints(job: Job) -> list[tuple[int, Path]]:
-    """Step and directory of every checkpoint, the newest first."""
     folders = (job.work / "trainer").glob("checkpoint-*")
     return sorted(((int(folder.name.partition("-")[2]), folder) for folder in folders), reverse=True)
 

@@ -143,8 +143,6 @@ def choose(score: Score, base_share: float | None, weights: Sequence[float | Non
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Search:
-    """Measures points once each, and collects what is said of them."""
-
     score: Score
     limits: Limits
     points: dict[tuple[float, tuple[float, ...]], Point] = field(default_factory=dict)
@@ -211,7 +209,6 @@ class _Search:
             )
 
     def _keeps(self, point: Point) -> bool:
-        """Return True if every text that decides is within the limit."""
         return all(
             (each.ratio if name in self.unsure else each.high) <= self.limits.retained
             for name, each in point.figures.retained.items()
@@ -368,15 +365,7 @@ def _sample(documents: Sequence[Document]) -> tuple[Document, ...]:
 
 
 def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts: TuningTexts) -> Score:
-    """Load the model, and return the function that measures a merge; the base is measured first and freed.
-
-    Args:
-        recipe: Windows are those of `evaluate`.
-        base: Directory of the base, with its own tokenizer, to which retained texts are compared as the gate does.
-        model: Directory of a model of the merge's shape, with its tokenizer.
-        load_into: Copies a merge into the loaded model.
-        texts: What is measured.
-    """
+    """Load the model, and return the function that measures a merge; the base is measured first and freed."""
     before, candidate = open_model("base", base), open_model("merged", model)
     target = encode_for_all([candidate], texts.target)
     retained = encode_for_all([before, candidate], texts.retained)
@@ -402,7 +391,6 @@ def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts
 
 
 def _members(retained: EncodedDocuments, texts: TuningTexts) -> dict[str, NDArray[np.bool_]]:
-    """Return which documents are of each text."""
     names = dict.fromkeys(document.lang for document in texts.retained)
     of_document = np.array([document.lang for document in retained.documents])
     members = {name: of_document == name for name in names}
@@ -416,7 +404,6 @@ def _members(retained: EncodedDocuments, texts: TuningTexts) -> dict[str, NDArra
 
 
 def _nats_of(candidate: ScoredModel, encoded: EncodedDocuments, recipe: Recipe) -> NDArray[np.float64]:
-    """Load a model, measure it, and free its memory."""
     loaded = open_candidate(candidate, recipe)
     nats = loaded.nats(encoded.ids[candidate.name])
     loaded.free()

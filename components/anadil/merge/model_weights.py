@@ -134,13 +134,7 @@ def other_settings(model: ModelWeights, minus: ModelWeights) -> list[str]:
 
 
 def check_vocabulary(one: ModelWeights, base: ModelWeights, used: Collection[int]) -> None:
-    """Refuse a model in whose tables a row is another token's than in the base's.
-
-    Args:
-        one: Model whose rows are carried.
-        base: Model whose ids the embedding map names.
-        used: Those ids.
-    """
+    """Refuse a model in whose tables a row is another token's than in the base's."""
     its, bases = (
         {number: token for token, number in load_tokenizer(each.folder).get_vocab().items()}
         for each in (one, base)

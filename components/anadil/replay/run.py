@@ -140,7 +140,6 @@ class Writer:
         return replace(answer, text=text.removeprefix(self._tokenizer.bos_token or "").strip())
 
     def _judged(self, number: int, kind: str, row: Continuation) -> WrittenDocument:
-        """Return a text with the reason to drop it, if there is one."""
         text = text_of(self._tokenizer, row.tokens).rstrip(CUT_OFF).strip()
         dropped = ""
         if not text:
@@ -316,7 +315,6 @@ def _dropped(facts: list[dict[str, Any]]) -> dict[str, int]:
 
 
 def _refuse_nothing(job: Job, facts: list[dict[str, Any]]) -> None:
-    """Refuse a base that has written nothing of use."""
     if any(each["documents"] for each in facts):
         return
     texts = [text for each in facts for text in each["samples"]][:SAMPLES]

@@ -67,7 +67,6 @@ def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
 
 
 def _is_complete(manager: TaskManager, name: str) -> bool:
-    """True if a task is known, and all members of a group."""
     entry = manager.task_index.get(name)
     members = (entry.cfg or {}).get("task") if entry else None
     if not isinstance(members, list):
@@ -182,7 +181,6 @@ def deciding_figures(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
-    """Return the accuracy of guessing in one task; None if answers are generated."""
     counts = [len(sample["arguments"]) for sample in samples]
     return sum(1 / count for count in counts) / len(counts) if counts and min(counts) > 1 else None
 
@@ -190,7 +188,6 @@ def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
 def _mean_chance(
     members: Sequence[str], chances: dict[str, float | None], sizes: dict[str, int]
 ) -> float | None:
-    """Return the accuracy of guessing in a task, or over all tasks of a group."""
     pairs = [(chances.get(each), sizes.get(each, 0)) for each in members]
     if not pairs or any(chance is None for chance, _ in pairs):
         return None
@@ -273,7 +270,6 @@ def _refuse_elsewhere(task: dict[Any, Any], folder: Path, uri: str) -> None:
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:
-    """Return `value` with every text in it changed."""
     if isinstance(value, dict):
         return {key: _each(one, change) for key, one in value.items()}
     return [_each(one, change) for one in value] if isinstance(value, list) else change(str(value))

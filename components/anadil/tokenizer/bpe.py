@@ -34,16 +34,7 @@ class Merger:
     def __init__(
         self, ids: Array, tokens: Array, starts: Array, counts: Array, *, num_ids: int, least: int
     ) -> None:
-        """Lay the pretokens out and count the pairs.
-
-        Args:
-            ids: All pretokens, one after another; those of one token are skipped.
-            tokens: int32: what stands in `ids` -> id of the token.
-            starts: int64, one more than pretokens: where in `ids` each begins and the last one ends.
-            counts: int64: how often each pretoken occurs.
-            num_ids: One more than the largest id that will be.
-            least: Least count of a pair that is merged, at least 1.
-        """
+        """Lay the pretokens out and count the pairs."""
         lengths = np.diff(starts)
         num_cells = int(lengths[lengths > 1].sum() + (lengths > 1).sum()) + 1
         if num_cells > MAX_CELLS:
@@ -107,7 +98,6 @@ class Merger:
             self._make_room(int(self._state[layout.ROOM]))
 
     def _make_room(self, num: int) -> None:
-        """Room for so many more cells in the pool, and for as many pairs as may begin at them."""
         # Late in a training most entries are of forgotten pairs, so this often makes room enough.
         kernel.forget_pairs(self._cells, self._entries, self._pool, self._heap, self._state, self._least)
         size, entries = int(self._state[layout.POOL_SIZE]), int(self._state[layout.NUM_ENTRIES])
@@ -142,13 +132,7 @@ class TrainedVocabulary:
 def train_vocabulary(
     counts: WordCounts | Mapping[str, int], num_tokens: int, min_frequency: int
 ) -> TrainedVocabulary:
-    """Train on a word-count table, with the merges of tokenizers' trainer; every smaller vocabulary is a `cut`.
-
-    Args:
-        counts: Pretoken in byte symbols -> how often it occurs.
-        num_tokens: Most tokens, the 256 bytes included, special tokens not.
-        min_frequency: Least count of a pair that is merged.
-    """
+    """Train on a word-count table, with the merges of tokenizers' trainer; every smaller vocabulary is a `cut`."""
     table = as_table(counts)
     # All 256 bytes, also those that the corpus lacks: later texts may hold them.
     ids = {symbol: number for number, symbol in enumerate(ALPHABET)}
@@ -167,13 +151,6 @@ def continue_merges(
     is_banned: Callable[[str], bool] | None = None,
 ) -> list[Merge]:
     """Continue the base's BPE on a corpus; merge k makes new token k, and a smaller extension begins a larger one.
-
-    Args:
-        tokenizer: The base's, byte-level BPE.
-        counts: Pretoken in byte symbols -> how often it occurs.
-        num_tokens: Most tokens to add; fewer come back when no pair occurs often enough.
-        min_frequency: Least count of a pair that is merged.
-        is_banned: Test of a token's byte symbols; a banned one is not made.
 
     Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1, begun at the base's vocabulary.
     """

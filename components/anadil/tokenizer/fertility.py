@@ -134,7 +134,6 @@ def _sample(name: str, texts: Sequence[str], words: Callable[[str], list[str]]) 
 def _words_to_show(
     counts: Counter[str], documents: Sequence[Document], language: Language
 ) -> tuple[tuple[str, ...], bool]:
-    """Words to cut up, and True if words stand after spaces."""
     long = [word for word in counts if len(word) >= MIN_SAMPLE_CHARS and word.isalpha()]
     frequent = sorted(long or counts, key=lambda word: (-counts[word], word))
     words = dict.fromkeys([*language.sample_words, *frequent[:NUM_SAMPLE_WORDS]])
@@ -318,8 +317,6 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, c
 
 
 class _Run:
-    """One tokenizer on one text after the other."""
-
     def __init__(self, tokenizer: Tokenizer, context: int, space: str) -> None:
         self.used: set[int] = set()
         self.changed: list[int] = []

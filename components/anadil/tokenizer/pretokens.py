@@ -102,8 +102,6 @@ character_kinds = cache(CharacterKinds)
 
 
 class _Counter:
-    """Counts in compiled code."""
-
     def __init__(self, pattern: str) -> None:
         self._settings = kernel_settings(pattern)
         self._characters = character_kinds(STYLES[pattern][2])

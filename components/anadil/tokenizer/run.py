@@ -229,7 +229,6 @@ class _Candidates:
         return {"fast": encoder.is_fast, "compared_words": num_words, "difference": encoder.difference}
 
     def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, WordCounts]:
-        """The tokenizer that a strategy changes, and the corpus as it cuts it."""
         self._has_marks  # noqa: B018  said whichever strategy is tried
         return self._recut if strategy == "replace" else (self._tokenizer, self._counts)
 
@@ -352,7 +351,6 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
 def _write(
     job: Job, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
 ) -> None:
-    """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
     settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
     targets = [(job.out / "candidates" / item.candidate.name, item) for item in measured]
     # A folder of its own, because `write_tokenizer` makes the folder that it fills.

@@ -309,7 +309,6 @@ def _why_not(
     compared: bool,
     relaxed: bool,
 ) -> str:
-    """Reason against a candidate that was not chosen."""
     if faults is None:
         return f"tokenizer.choice is {choice}"
     if not compared:

@@ -235,7 +235,6 @@ def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
 
 
 def _remove(content: JsonObject, tokens: set[str]) -> None:
-    """Take tokens out of a tokenizer's JSON, with all merges that make or need them."""
     model = content["model"]
     model["merges"] = [
         (left, right)

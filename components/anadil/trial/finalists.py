@@ -53,17 +53,11 @@ class Finalist:
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
     """Find the best candidate of each strategy, in the order of the recipe."""
     table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
-    try:
-        measured = {
-            name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
-        }
-        # A recipe that does not compare the base stores its figures alone, and nothing else is needed.
-        base = measured["base"] or _measured(table["base"], artifact_folder)
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{artifact_folder}/fertility.json: lacks figures that the trial compares ({error}), as those of an older "
-            "release do; make the tokenizer again"
-        ) from None
+    measured = {
+        name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
+    }
+    # A recipe that does not compare the base stores its figures alone, and nothing else is needed.
+    base = measured["base"] or _measured(table["base"], artifact_folder)
     chosen = []
     for strategy in dict.fromkeys(settings.strategies):
         sizes = [each for each in measured.values() if each and each.candidate.strategy == strategy]
@@ -90,7 +84,6 @@ def sealed_copy(finalist: Finalist, target: Path) -> Path:
 
 
 def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | None:
-    """Read a candidate with its figures; None where its tokenizer is not stored."""
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer: Tokenizer = read_tokenizer(folder)

@@ -171,14 +171,6 @@ def document_nats(
 
     Documents are `[prefix] + ids`, each alone in its sequences. A document longer than a sequence is cut
     into pieces that do not see each other, as in the validation of training.
-
-    Args:
-        net: The model.
-        encoded: Token ids of each document, without special tokens.
-        prefix: Token before each document; not scored.
-        bos: Token before each later piece; None for none.
-        length: Tokens of a sequence.
-        name: Name for progress and messages.
     """
     documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
     stream = stream_of(documents, bos)
