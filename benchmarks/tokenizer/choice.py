@@ -24,8 +24,8 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Tokenizer as Settings
-from anadil.text.byte_symbols import to_symbols, to_text
 from anadil.text.corpus import Document
+from anadil.text.cut_patterns import to_symbols, to_text
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size

@@ -30,18 +30,14 @@ from anadil_pipelines.steps import (
 NAME = "anadil-adapt"
 TAKEN = ("tokenizer", "trial")
 """Stages whose artifact a retraining always takes from its champion. What the base writes may be of a new source."""
-PARALLEL_CANDIDATES = 4
-"""Pods of the sweep at a time; Kubeflow's loops are meant to be limited."""
+PARALLEL_CANDIDATES = 4  # Pods of the sweep at a time; Kubeflow's loops are meant to be limited.
 
 
 def adapt(recipe: Recipe, until: str = "", *, here: bool = False, retrains: bool = False) -> Any:
     """Return the pipeline of a recipe, which is its parameter beside those of `VARIED`, as a function that kfp compiles or runs.
 
-    Args:
-        recipe: With the section `retrain`, where it retrains.
-        until: Last stage; left out, the whole flow.
-        here: For this machine: every stage in its own step, and nothing that only a cluster has.
-        retrains: A first step looks for what came since the champion, and the others follow the recipe that it writes.
+    `here` has every stage in its own step, and nothing that only a cluster has. Where it `retrains`, a first step looks for
+    what came since the champion, and the others follow the recipe that it writes.
     """
     resolved = recipe  # a step's own `recipe` is the parameter
     flow = flow_of(resolved, until)
@@ -94,11 +90,8 @@ def _add_retraining(flow: Sequence[Step], given: "_Given", *, here: bool) -> Non
             configure_first_step(begin, given.resolved)
             configure_exit_handler(end, given.resolved)
         # The recipe that this step writes holds the values that a run varies.
-        of_run = replace(
-            given,
-            recipe={"recipe": begin.outputs[DERIVED]},
-            of_champion={word: begin.outputs[steps.card(word)] for word in steps.OF_CHAMPION},
-        )
+        cards = {word: begin.outputs[steps.card(word)] for word in steps.OF_CHAMPION}
+        of_run = replace(given, recipe={"recipe": begin.outputs[DERIVED]}, of_champion=cards)
         with dsl.If(begin.outputs[STATE] == steps.NEW, name="new-text"):
             for step in flow:
                 _add_step(step, of_run, here=here)
@@ -135,14 +128,11 @@ def _tried_strategies(recipe: Recipe) -> Sequence[str]:
 class _Given:
     """Inputs of steps while a pipeline is put together."""
 
-    resolved: Recipe
-    """The recipe that is compiled."""
-    recipe: dict[str, Any]
-    """The pipeline's parameters, which every step takes."""
+    resolved: Recipe  # The recipe that is compiled.
+    recipe: dict[str, Any]  # The pipeline's parameters, which every step takes.
     uris: dict[str, Any] = field(default_factory=dict)
     """Artifact word of the run, such as `corpus.web` -> its URI."""
-    cards: dict[str, Any] = field(default_factory=dict)
-    """The same word -> its card in Kubeflow's lineage."""
+    cards: dict[str, Any] = field(default_factory=dict)  # The same word -> its card in Kubeflow's lineage.
     of_champion: dict[str, Any] = field(default_factory=dict)
     """Word of `steps.OF_CHAMPION` -> its card; empty for a run that is no retraining."""
 
@@ -201,9 +191,8 @@ def _candidates(given: _Given) -> Any:
     if not sizes:
         return []
     # As texts: numbers inside a list would arrive as 50000.0.
-    with dsl.ParallelFor(
-        [str(size) for size in sizes], name="sizes", parallelism=PARALLEL_CANDIDATES
-    ) as size:
+    texts = [str(size) for size in sizes]
+    with dsl.ParallelFor(texts, name="sizes", parallelism=PARALLEL_CANDIDATES) as size:
         words = Step(stage=STAGES["tokenizer"]).reads(given.resolved).items()
         corpora = {parameter_of(word): given.uris[of_run] for word, of_run in words}
         task = steps.candidate(given.resolved)(**given.recipe, **corpora, size=size)

@@ -53,8 +53,7 @@ log = logging.getLogger(__name__)
 
 
 NO_FILES: Mapping[str, str] = MappingProxyType({})
-RELEASE = f"anadil.{FLOW[-1].name}"
-"""Module of the step that tells people of its outcome."""
+RELEASE = f"anadil.{FLOW[-1].name}"  # Module of the step that tells people of its outcome.
 SCRATCH = "/tmp"  # noqa: S108  the container's own, gone with it
 
 
@@ -64,12 +63,9 @@ class StepResults:
 
     uris: dict[str, str] = field(default_factory=dict)
     """Artifact word, `corpus.web` for one of a source -> URI."""
-    exit_code: int = 0
-    """Exit code of the step that failed."""
-    spool: Path | None = None
-    """Where what goes to MLflow is kept."""
-    run: str = ""
-    """Id of the run."""
+    exit_code: int = 0  # Exit code of the step that failed.
+    spool: Path | None = None  # Where what goes to MLflow is kept.
+    run: str = ""  # Id of the run.
 
 
 class ProcessHandler(subprocess_task_handler.SubprocessTaskHandler):
@@ -119,10 +115,8 @@ class Containers(docker_task_handler.DockerTaskHandler):
     """Runs a step in its image, with the work directory and the recipe's local files mounted."""
 
     steps = StepResults()
-    mounts: ClassVar[dict[str, str]] = {}
-    """Path -> `rw` or `ro`; mounted under the same path."""
-    network: ClassVar[bool] = False
-    """True if the recipe names anything that is not on this machine."""
+    mounts: ClassVar[dict[str, str]] = {}  # Path -> `rw` or `ro`; mounted under the same path.
+    network: ClassVar[bool] = False  # True if the recipe names anything that is not on this machine.
 
     def run(self) -> Any:
         """Run the container to its end, stream its log, and record its exit code and outputs."""

@@ -30,13 +30,11 @@ from anadil.runtime.run_record import StepRecord, read_steps
 
 log = logging.getLogger(__name__)
 
-TIMEOUT = (10, 60)
-"""Seconds to connect and to wait for an answer."""
+TIMEOUT = (10, 60)  # Seconds to connect and to wait for an answer.
 OLDEST_VERSION = (2, 16)
 """Older servers cannot set the security context of a step, nor read S3 by a role (kubeflow/pipelines #12512)."""
 PAGE = 100
-EQUALS = 1
-"""Number of the operation in a filter, as kfp sends it."""
+EQUALS = 1  # Number of the operation in a filter, as kfp sends it.
 TOKEN_VARIABLE = "KF_PIPELINES_SA_TOKEN_PATH"  # noqa: S105  the name of a variable
 TOKEN_PATH = "/var/run/secrets/kubeflow/pipelines/token"  # noqa: S105  the path that kfp documents
 HOST_VARIABLE = "KF_PIPELINES_ENDPOINT"
@@ -45,8 +43,7 @@ LOGIN_HINT = (
     f"{TOKEN_VARIABLE} to a file that holds one"
 )
 POLL_S = 15.0
-MAX_FAILED_POLLS = 40
-"""Polls in a row that may fail: ten minutes, which a server that is updated needs."""
+MAX_FAILED_POLLS = 40  # Polls in a row that may fail: ten minutes, which a server that is updated needs.
 FINAL_STATES = ("SUCCEEDED", "FAILED", "CANCELED", "SKIPPED")
 
 

@@ -38,8 +38,7 @@ RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 """Id of the run, which the backend fills in: what a step leaves is found by it."""
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
-NEW = "new"
-"""Output `state` of a retraining's first step where there is text to learn."""
+NEW = "new"  # Output `state` of a retraining's first step where there is text to learn.
 TYPES = {
     "written": dsl.Dataset,
     "corpus": dsl.Dataset,
@@ -62,13 +61,11 @@ MORE: dict[str, dict[str, Any]] = {
 }
 """Stage -> parameters of its step beside what the table of stages says."""
 GPU = "nvidia.com/gpu"
-USER = 10_001
-"""User and group of every image."""
+USER = 10_001  # User and group of every image.
 HOME = "/home/anadil"
 SHARED_MEMORY = "8Gi"
 """Size of /dev/shm, with GPUs: NCCL and loaders need more than the runtime's 64 MiB; it counts as memory."""
-SHARE = 0.85
-"""Share of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods."""
+SHARE = 0.85  # Share of its GPUs' part of the machine; AWS's tools leave 87 to 94 % of a machine to pods.
 BACKOFF_CAP = "31536000s"
 """A year. Argo counts this time from the first attempt's start, ends the retried pod when it is over, and
 kfp writes one hour where nothing is said: a training of two hours would not be tried again."""
@@ -79,8 +76,7 @@ NO_EVICTION = {
 """Annotations that keep the autoscalers from moving a pod; Argo does not retry a pod that was deleted."""
 EXACT = re.compile(r"@sha256:[0-9a-f]{64}$|:v?\d+\.\d+\.\d+([-.+_][\w.+-]*)?$")
 """An image by digest, or by a tag that names one version."""
-LAUNCHER_RETRIES = 3
-"""A new launcher adopts the running job."""
+LAUNCHER_RETRIES = 3  # A new launcher adopts the running job.
 
 
 def _step(name: str, parameters: dict[str, Any], image: str, *command: str, reads: Sequence[str] = ()) -> Any:
@@ -106,11 +102,10 @@ def _step(name: str, parameters: dict[str, Any], image: str, *command: str, read
 
 def give_signature(function: Any, parameters: dict[str, Any], defaults: dict[str, Any]) -> None:
     """Give a function the parameters that kfp is to read: name -> annotation, and the defaults of some."""
+    only = Parameter.KEYWORD_ONLY
     function.__signature__ = Signature(
         [
-            Parameter(
-                key, Parameter.KEYWORD_ONLY, annotation=kind, default=defaults.get(key, Parameter.empty)
-            )
+            Parameter(key, only, annotation=kind, default=defaults.get(key, Parameter.empty))
             for key, kind in parameters.items()
         ]
     )
@@ -127,13 +122,9 @@ def _outputs(word: str) -> dict[str, Any]:
 
 
 def component(step: Step, recipe: Recipe, of_champion: Sequence[str] = (), *, launched: bool = False) -> Any:
-    """Return the component of a step of a run.
+    """Return the component of a step of a run, by the whole recipe; `of_champion` are the cards that it takes.
 
-    Args:
-        step: The step.
-        recipe: The whole recipe.
-        of_champion: Those of `OF_CHAMPION` that it takes.
-        launched: It starts the stage as a job of its own and follows it.
+    A launched one starts the stage as a job of its own and follows it.
     """
     stage = step.stage
     words = [parameter_of(word) for word in step.reads_in_run(recipe)]
@@ -188,8 +179,7 @@ class PodRequests:
     cpu: str
     memory: str
     gpus: int = 0
-    cpu_limit: str | None = None
-    """Left out, none: a stage may use what its node has to spare."""
+    cpu_limit: str | None = None  # Left out, none: a stage may use what its node has to spare.
 
 
 LIGHT = PodRequests(cpu="100m", memory="512Mi", cpu_limit="1")
@@ -223,7 +213,10 @@ def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
         _require_gpu_nodes(task, needs.gpus, recipe)
-    backoff = "60s" if needs.gpus else "30s"
+    _set_retry(task, retries, "60s" if needs.gpus else "30s")
+
+
+def _set_retry(task: Any, retries: int | None, backoff: str) -> None:
     task.set_retry(retries, backoff_duration=backoff, backoff_factor=2.0, backoff_max_duration=BACKOFF_CAP)
 
 
@@ -231,12 +224,7 @@ def configure_first_step(task: Any, recipe: Recipe) -> None:
     """Set all that the pod gets that begins a retraining: as much as the step that ends it."""
     needs = pod_requests("release", recipe)
     _configure_pod(task, RETRAIN, recipe.image_of("launch"), needs, recipe)
-    task.set_retry(
-        STAGES["release"].retries,
-        backoff_duration="30s",
-        backoff_factor=2.0,
-        backoff_max_duration=BACKOFF_CAP,
-    )
+    _set_retry(task, STAGES["release"].retries, "30s")
 
 
 def configure_exit_handler(task: Any, recipe: Recipe) -> None:

@@ -33,11 +33,9 @@ from anadil_pipelines.steps import pod_requests, with_clean_workers
 
 log = logging.getLogger(__name__)
 
-NUM_RECENT_RUNS = 100
-"""Runs that are searched for one that is under way."""
+NUM_RECENT_RUNS = 100  # Runs that are searched for one that is under way.
 REGISTRY = "MLFLOW_TRACKING_URI"
-OF_ONE_MACHINE = "sqlite:"
-"""Begin of a registry's address that no other machine reaches."""
+OF_ONE_MACHINE = "sqlite:"  # Begin of a registry's address that no other machine reaches.
 ACTIVE_STATES = ("PENDING", "RUNNING", "PAUSED", "CANCELING")
 PIPELINE = "anadil: raw text to an adapted model and a report"
 """Description of the pipeline, of which every recipe is a version."""
@@ -67,15 +65,11 @@ FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
 class SubmitOptions:
     """Options of the command line beside the recipe."""
 
-    name: str
-    """Name of the run, or of the recurring run."""
+    name: str  # Name of the run, or of the recurring run.
     experiment: str = "anadil"
-    namespace: str | None = None
-    """Namespace of the runs, where the server serves several users."""
-    service_account: str | None = None
-    """ServiceAccount of the steps; left out, the server's default."""
-    retrains: bool = False
-    """Each run teaches the registry's champion what came since."""
+    namespace: str | None = None  # Namespace of the runs, where the server serves several users.
+    service_account: str | None = None  # ServiceAccount of the steps; left out, the server's default.
+    retrains: bool = False  # Each run teaches the registry's champion what came since.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,8 +78,7 @@ class Submission:
 
     recipe: Recipe
     options: SubmitOptions
-    pipeline: str
-    """The compiled pipeline."""
+    pipeline: str  # The compiled pipeline.
 
     @property
     def version(self) -> str:
@@ -101,14 +94,13 @@ class Submission:
 
     def run(self, experiment: str, pipeline: str, version: str) -> dict[str, Any]:
         """Return the body of a run, for these ids."""
+        parameters = {"recipe": self.recipe.model_dump_json()} | varied_values(self.recipe)
         body: dict[str, Any] = {
             "experiment_id": experiment,
             "display_name": self.options.name,
             "pipeline_version_reference": {"pipeline_id": pipeline, "pipeline_version_id": version},
             # Beside the recipe, what people vary: the page of a run shows it, and runs are compared by it.
-            "runtime_config": {
-                "parameters": {"recipe": self.recipe.model_dump_json()} | varied_values(self.recipe)
-            },
+            "runtime_config": {"parameters": parameters},
         }
         account = self.options.service_account
         return body | ({"service_account": account} if account else {})
@@ -126,9 +118,8 @@ def prepare(recipe: Recipe, options: SubmitOptions, *, dry: bool = False) -> Sub
         memory_bytes=int(amount(pod.memory)), cpus=max(1, int(amount(pod.cpu))),
     )  # fmt: skip
     refuse(planned, dry=dry)
-    return Submission(
-        recipe=recipe, options=options, pipeline=pipeline_yaml(recipe, retrains=options.retrains)
-    )
+    pipeline = pipeline_yaml(recipe, retrains=options.retrains)
+    return Submission(recipe=recipe, options=options, pipeline=pipeline)
 
 
 def with_retrain(recipe: Recipe) -> Recipe:
@@ -295,9 +286,8 @@ def schedule(server: Kubeflow, submission: Submission, cron: str) -> str:
         created = server.create_recurring_run(body)
     except AnadilError:
         if old:
-            log.warning(
-                "%s: the old schedule was deleted, and the new one was refused", submission.options.name
-            )
+            name = submission.options.name
+            log.warning("%s: the old schedule was deleted, and the new one was refused", name)
         raise
     return str(created.recurring_run_id)
 
@@ -306,9 +296,8 @@ def change(server: Kubeflow, experiment: str, name: str, verb: str) -> list[str]
     """`disable`, `enable` or `delete` the recurring runs of a name; return their ids."""
     existing = server.recurring_runs(server.experiment(experiment), name)
     if not existing:
-        raise DataError(
-            f"{name}: no such recurring run in experiment {experiment}; check --name and --experiment"
-        )
+        where = f"experiment {experiment}; check --name and --experiment"
+        raise DataError(f"{name}: no such recurring run in {where}")
     for each in existing:
         server.change_recurring_run(verb, each.recurring_run_id)
     return [str(each.recurring_run_id) for each in existing]

@@ -104,21 +104,8 @@ def test_one_of_two_feeds_that_delivers_alone_is_admitted(tmp_path: Path, num_we
 
 def test_a_first_week_of_one_file_is_admitted(tmp_path: Path) -> None:
     rows = rows_of(texts(420))
-    names = [
-        "news",
-        "laws",
-        "books",
-        "blogs",
-        "notes",
-        "essays",
-        "letters",
-        "tales",
-        "songs",
-        "plays",
-        "poems",
-        "talks",
-    ]
-    files = {name: rows[30 * place :][:30] for place, name in enumerate(names)}
+    names = "news laws books blogs notes essays letters tales songs plays poems talks"
+    files = {name: rows[30 * place :][:30] for place, name in enumerate(names.split())}
     champion = add_files(tmp_path, "first", files)
 
     week = add_files(tmp_path / "next", "week", {"news": rows[360:]}, champion, root=tmp_path)

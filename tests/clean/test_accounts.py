@@ -13,7 +13,6 @@ import pytest
 from anadil.artifacts.artifact import Manifest, read_manifest
 from anadil.clean.inspect.verify import verify_corpus
 from anadil.clean.write import accounts, row_files
-from anadil.clean.write.row_files import find_rows
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
@@ -192,16 +191,6 @@ def test_answers_of_pairs_and_questions_of_all_layouts_are_looked_for(tmp_path: 
     assert stats(clean(tmp_path, raw, others=others))["dropped"] == {}
 
 
-def test_personal_data_is_replaced_and_counted(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(4), f"{GOOD} Yazın: ad.soyad@example.az."])
-
-    replaced, plain = clean(tmp_path / "1", raw, pii=True), clean(tmp_path / "2", raw)
-
-    assert any("<EMAIL>" in document.text for document in documents(replaced))
-    assert stats(replaced)["personal_data"] == {"EMAIL": 1}
-    assert any("ad.soyad@example.az" in document.text for document in documents(plain))
-
-
 def key_of(tmp_path: Path, **settings: object) -> str:
     raw = tmp_path / "a.jsonl"
     if not raw.exists():
@@ -230,12 +219,6 @@ def test_a_list_that_is_not_there_is_refused_before_the_stage_runs(tmp_path: Pat
     (tmp_path / "empty/notes").write_text("")
     with pytest.raises(DataError, match="holds no 'domains' or 'urls'"):
         key_of(tmp_path, url_lists=[str(tmp_path / "empty")])
-
-
-def test_a_row_is_found_by_its_source_or_id(corpus: Path) -> None:
-    row = rows(corpus)[3]
-
-    assert find_rows(corpus, row["id"]) == find_rows(corpus, "a.jsonl:4") == [row]
 
 
 def test_rows_that_do_not_add_up_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,15 +91,6 @@ def test_explain_tells_what_keeps_a_text_from_being_in_a_learnt_language(
     assert {row["verdict"] for row in kept["rules"] if row["rule"] == "language"} == {"passes"}
 
 
-def test_explain_tells_what_was_taken_of_a_page(tmp_path: Path, explain: Callable[..., Any]) -> None:
-    raw = write_warc(tmp_path / "a.warc.gz", [warc_record(page(*texts(2)))])
-
-    found = explain("a.warc.gz:0", raw)
-
-    assert found["page"]["dropped"] is None
-    assert texts(1)[0][:40] in found["extract"]["begins"]
-
-
 def test_explain_tells_of_a_page_that_is_dropped_unread_how_far_it_came(
     tmp_path: Path, explain: Callable[..., Any]
 ) -> None:
@@ -125,6 +116,8 @@ def test_explain_tells_of_lists_evaluation_questions_and_personal_data(
         "a.warc.gz:0", raw, clean=settings, evaluate={"heldout": [str(tmp_path / "heldout.jsonl")]}
     )
 
+    assert found["page"]["dropped"] is None
+    assert text[:40] in found["extract"]["begins"]
     assert found["url_lists"] == {"is_blocked": False}
     assert found["decontaminate"] == {"items": ["heldout.jsonl:1"]}
     assert found["personal_data"] == {"EMAIL": 1}

@@ -392,23 +392,6 @@ def test_a_process_that_died_at_a_batch_judges_one_by_one(
     assert whole == died
 
 
-class DiedAtTheSixth(InThisProcess):
-    """Begins where processes have found that the sixth record kills them."""
-
-    def map(self, function, tasks, tick=lambda: None):  # type: ignore[no-untyped-def]  # that of the base
-        for task in tasks:
-            verdict = {"0 5 JUDGE": {"deaths": 1, "why": "kills the process"}}
-            task.folder.with_suffix(".suspects.json").write_text(json.dumps(verdict))
-        super().map(function, tasks, tick)
-
-
-def test_too_many_records_that_kill_are_refused_like_bad_ones(tmp_path: Path) -> None:
-    raw = write_jsonl(tmp_path / "a.jsonl", texts(6))
-
-    with pytest.raises(DataError, match=r"1 of 6 records are unreadable .*\n  a\.jsonl:6: kills the process"):
-        clean(tmp_path, raw, executor=DiedAtTheSixth())
-
-
 def test_a_record_that_harms_nobody_alone_is_tried_again_and_left_out_after_three_deaths(
     tmp_path: Path,
 ) -> None:

@@ -162,10 +162,6 @@ def test_a_translation_in_brackets_stays_where_few_sentences_have_one() -> None:
     assert keep_own_lines(text, az, by_sentence=True).text == text
 
 
-def test_the_share_of_a_document_of_two_languages_is_told() -> None:
-    assert keep_own_lines("\n".join(f"{own}\n{TURKISH}" for own in OWN), az).foreign_share > 0.3
-
-
 def test_no_hole_is_left_where_lines_were() -> None:
     assert keep_own_lines("\n\n".join([OWN[0], ENGLISH, OWN[1], OWN[2], OWN[3]]), az).text == "\n\n".join(OWN)
 

@@ -315,13 +315,6 @@ def test_one_pair_is_explained_with_its_sides(tmp_path: Path) -> None:
     assert steps["verdict"] == "side_language"
 
 
-def test_japanese_has_no_spaces_and_its_near_duplicates_are_found_by_characters(tmp_path: Path) -> None:
-    pairs = load_language("en + ja")
-
-    assert pairs.code == "en-ja"
-    assert pairs.shingle_units("ab") == ["a", "b"]
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with qa/")
 def test_real_pairs_of_tatoeba_stay(tmp_path: Path) -> None:

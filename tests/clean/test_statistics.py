@@ -123,13 +123,6 @@ def test_time_grows_with_the_text_whatever_it_repeats(code: str, text: str) -> N
     assert time.process_time() - started < 2
 
 
-def test_what_no_other_step_found_breaks_no_rule() -> None:
-    found = measured(AZERBAIJANI)
-
-    assert (found["language"], found["foreign"], found["ng_words"]) == (1, 0, 0)
-    assert np.isnan(found["quality"])
-
-
 @pytest.mark.parametrize(
     ("text", "broken"),
     [

@@ -59,16 +59,10 @@ def test_the_job_that_would_be_sent_is_printed(raw_text: Path, capsys: pytest.Ca
 
     validate(manifest, "1.34")
     assert (manifest["spec"]["completions"], manifest["spec"]["parallelism"]) == (16, 4)
-
-
-def test_the_cluster_of_ray_that_would_be_made_is_printed(
-    raw_text: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     words = ["--raw", str(raw_text), "--set", "clean.engine=ray", "--dry-run", "-o", "json"]
-
-    manifest = json.loads(plan(capsys, *words))
-
-    assert manifest["kind"] == "RayCluster"
+    assert json.loads(plan(capsys, *words))["kind"] == "RayCluster"
+    assert main(["clean", "plan", "--raw", str(raw_text), "--dry-run"]) == 2
+    assert "sends nothing to a cluster; set job or ray" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("more", [[], ["--dry-run", "--set", "clean.engine=job"]])
@@ -80,8 +74,3 @@ def test_files_that_clean_does_not_read_are_refused(
 
     assert main(["clean", "plan", "--raw", str(raw_text), str(other), *more]) == DataError.exit_code
     assert f"1 file of unknown kind, such as {other}" in capsys.readouterr().err
-
-
-def test_processes_send_nothing(raw_text: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["clean", "plan", "--raw", str(raw_text), "--dry-run"]) == 2
-    assert "sends nothing to a cluster; set job or ray" in capsys.readouterr().err

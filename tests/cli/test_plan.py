@@ -47,14 +47,6 @@ def test_a_plan_says_first_whether_it_fits_and_what_it_costs(capsys: pytest.Capt
     assert max(map(len, out.splitlines())) <= 100
 
 
-def test_options_go_before_what_the_recipe_says(capsys: pytest.CaptureFixture[str]) -> None:
-    plan = planned(capsys, "azerbaijani-1b", "--instance", "p5.48xlarge", "--nodes", "4")
-
-    assert plan["machine"]["instance"] == "p5.48xlarge"
-    assert plan["machine"]["devices"] == 32
-    assert plan["from"] == "recipe"
-
-
 def test_degrees_that_do_not_divide_the_devices_of_an_option_are_planned_anew(
     mine: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -119,7 +111,7 @@ def test_every_known_machine_gives_a_plan_or_a_reason(capsys: pytest.CaptureFixt
         assert captured.out if code == 0 else "does not fit" in captured.err
 
 
-@pytest.mark.parametrize("given", ["0", "-3", "x", "1.5", "inf", "nan"])
+@pytest.mark.parametrize("given", ["0", "1.5", "nan"])
 def test_a_count_that_is_none_is_a_mistake_of_usage(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main.main(["plan", "smoke", "--nodes", given])
@@ -133,15 +125,8 @@ def test_run_refuses_a_model_that_does_not_fit_before_it_starts(
 ) -> None:
     work = tmp_path / "work"
 
-    huge = [
-        "--set",
-        ONE_TEXT,
-        "--set",
-        "pretrain.sequence_length=1000000",
-        "--set",
-        "pretrain.micro_batch_size=8",
-    ]
-    code = main.main(["run", "smoke", "--work", str(work), *huge])
+    huge = (ONE_TEXT, "pretrain.sequence_length=1000000", "pretrain.micro_batch_size=8")
+    code = main.main(["run", "smoke", "--work", str(work), *(f"--set={each}" for each in huge)])
 
     said = capsys.readouterr().err
     assert code == 4
@@ -170,20 +155,6 @@ def test_files_of_text_say_how_long_epochs_are_where_no_tokens_are_given(
     ) in found["text"][0]["sentence"]
 
 
-def test_text_that_is_read_too_often_is_said_with_the_remedy(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "lines.jsonl").write_bytes(b'{"text": "b"}' * 20_000)
-
-    plan = planned(capsys, "smoke", "--set", f"clean.inputs=[{tmp_path}/lines.jsonl]")
-
-    assert plan["text"][0]["epochs"] == pytest.approx(360 * 8 * 128 / 86_667)
-    assert plan["text"][0]["remedy"].startswith(
-        "more than 4 add little: set pretrain.max_epochs: 4, which leaves"
-    )
-    assert plan["encode"]["text_bytes"] == 260_000
-
-
 def test_a_bucket_is_not_asked_where_its_text_decides_no_step(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,26 +163,11 @@ def test_a_bucket_is_not_asked_where_its_text_decides_no_step(
     assert planned(capsys, "smoke", "--set", "clean.inputs=[s3://nowhere/x.jsonl]")["text"] == []
 
 
-def test_one_number_of_tokens_is_refused_where_there_are_sources(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = tmp_path / "mixed.yaml"
-    recipe.write_text(
-        "language: az\nbase: {model: tiny}\nsources: {web: {inputs: [web]}}\n"
-        "pretrain: {phases: [{trains: all, steps: 9, lr: 1e-3, mix: {web: 1}}]}\n"
-    )
-
-    code, said = refused(capsys, str(recipe), "--tokens", "1000")
-
-    assert code == 2
-    assert "--tokens 1000: the recipe has sources; write --tokens web=N, or leave it out" in said
-
-
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         (["web=2.5e9"], "the recipe has sources; write --tokens web=N --tokens en=N"),
-        (["web=1", "en=1", "wbe=1"], "--tokens web=1, en=1, wbe=1: the recipe has sources"),
+        (["1000"], "--tokens 1000: the recipe has sources"),
         (["web=1", "web=1", "en=1"], "--tokens web=1, web=1, en=1: the recipe has sources"),
     ],
 )
@@ -227,6 +183,10 @@ def test_tokens_are_those_of_each_source(
 def test_tokens_of_sources_say_how_often_each_is_read(capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(capsys, "azerbaijani-1b", "--tokens", "web=2.5e9", "--tokens", "en=2e9")
 
+    first, time = plan["expected"], plan["time"]
+    assert next(iter(plan)) == "expected"
+    assert first["hours"] == (time["hours_low"] + time["hours_high"]) / 2
+    assert (first["hours"] > time["hours"], first["verdict"]) == (True, "fits")
     web, en = plan["text"]
     assert web["epochs"] == pytest.approx((5_000 + 15_000 * 0.8) * 224 * 2_048 / 2.5e9, rel=1e-3)
     assert en["epochs"] == pytest.approx(15_000 * 0.2 * 224 * 2_048 / 2e9, rel=1e-3)
@@ -236,16 +196,6 @@ def test_the_size_of_a_text_that_is_not_here_is_asked_for(capsys: pytest.Capture
     assert main.main(["plan", "own", "--set", "clean.inputs=[s3://nowhere/x.jsonl]"]) == 0
 
     assert "all steps are counted; give --tokens N" in capsys.readouterr().err
-
-
-def test_the_json_leads_with_what_the_first_sentence_says(capsys: pytest.CaptureFixture[str]) -> None:
-    found = planned(capsys, "azerbaijani-1b")
-
-    first, time = found["expected"], found["time"]
-    assert next(iter(found)) == "expected"
-    assert first["hours"] == (time["hours_low"] + time["hours_high"]) / 2
-    assert first["hours"] > time["hours"]
-    assert first["verdict"] == "fits"
 
 
 def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
@@ -269,13 +219,3 @@ def test_a_plan_until_pretrain_asks_nothing_of_later_stages(
     assert "--until pretrain" in said
     assert found["after"] == []
     assert found["expected"]["verdict"] != "no"
-
-
-def test_the_tokens_of_a_corpus_say_how_long_its_epochs_are(capsys: pytest.CaptureFixture[str]) -> None:
-    small = planned(capsys, "own", "--tokens", "text=819200", "--tokens", "en=819200")
-    large = planned(capsys, "own", "--tokens", "text=1e12", "--tokens", "en=1e12")
-    unknown = planned(capsys, "own")
-
-    assert small["time"]["steps"] == 421
-    assert large["time"]["steps"] == unknown["time"]["steps"] == 20_000
-    assert any("pretrain.max_epochs" in line for line in unknown["assumptions"])

@@ -8,18 +8,10 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import DataError, GateError, IntegrityError
-from anadil.release.registry.gate_verdict import check_promotable
+from anadil.release.registry.promotion import check_promotable
 from tests.kit.promotable import model, scores
 
 REFUSED = {"candidate": "adapted", "passed": False, "failed": ["adapted.loops"]}
-
-
-def test_a_model_that_passed_is_taken(tmp_path: Path) -> None:
-    made = model(tmp_path / "model")
-
-    found = check_promotable(str(scores(tmp_path / "scores", made)), str(made))
-
-    assert (found.manifest.kind, found.candidate) == ("model", "adapted")
 
 
 def test_a_model_that_did_not_pass_is_refused_with_the_checks_that_count(

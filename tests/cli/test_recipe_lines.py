@@ -22,10 +22,6 @@ def test_a_layout_becomes_the_keys_that_the_recipe_has_for_it() -> None:
     }
 
 
-def test_this_machine_is_not_written_into_a_recipe() -> None:
-    assert "cluster.instance" not in recipe_settings(LAYOUT, this_machine(), 1)
-
-
 def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
     def checkpoints(step_s: float | None) -> CheckpointPlan:
         return checkpoints_of(1, 1, stall_s=1.0, mtbf_s=1e6, step_s=step_s, every=500, keep=1)

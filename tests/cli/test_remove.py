@@ -14,16 +14,11 @@ from anadil.runtime import execute
 from anadil.runtime.planned_artifact import MadeArtifact
 
 
-def damaged(corpus: MadeArtifact) -> Path:
-    part = next(Path(corpus.uri).glob("train/*"))
-    part.write_bytes(part.read_bytes()[:-1])
-    return part
-
-
 def test_a_damaged_artifact_is_not_reused_and_the_command_of_the_error_mends_it(
     corpus: MadeArtifact, recipe: Recipe, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    part = damaged(corpus)
+    part = next(Path(corpus.uri).glob("train/*"))
+    part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(IntegrityError) as refused:
         execute.execute(STAGES["clean"], recipe, {}, (), None)
     command = str(refused.value).partition("`anadil ")[2].partition("`")[0]
@@ -65,13 +60,8 @@ def test_a_dry_run_removes_nothing(corpus: MadeArtifact, capsys: pytest.CaptureF
     ],
 )
 def test_somebodys_directory_is_never_removed(
-    corpus: MadeArtifact,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    manifest: str | None,
-    code: int,
-    words: str,
-) -> None:
+    corpus: MadeArtifact, tmp_path: Path, capsys: pytest.CaptureFixture[str], manifest: str | None, code: int, words: str
+) -> None:  # fmt: skip
     home = tmp_path / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")

@@ -117,9 +117,5 @@ def test_a_server_is_named_and_its_password_is_not(monkeypatch: pytest.MonkeyPat
     lines = list(summary_lines(RECIPE, {}, "sqlite:////runs/mlflow.db"))
 
     assert lines == ["tracking: https://leyla:***@mlflow.example"]
-
-
-def test_without_tracking_nothing_is_said_of_it() -> None:
-    recipe = Recipe.model_validate({"base": {"model": "tiny"}, "tracking": {"uri": "off"}})
-
-    assert list(summary_lines(recipe, {}, "sqlite:////runs/mlflow.db")) == []
+    off = Recipe.model_validate({"base": {"model": "tiny"}, "tracking": {"uri": "off"}})
+    assert list(summary_lines(off, {}, "sqlite:////runs/mlflow.db")) == []

@@ -19,9 +19,8 @@ from anadil.evaluate import heldout
 from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout, read_retained
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import Document, write_documents
-from anadil.text.folded_units import ngram_hashes, unit_hashes
 from anadil.text.language import load_language
-from anadil.text.overlap import CHARACTERS_OF_NGRAM
+from anadil.text.overlap import CHARACTERS_OF_NGRAM, ngram_hashes, unit_hashes
 from tests.kit.child import peak_memory
 
 from .conftest import TEXTS, document

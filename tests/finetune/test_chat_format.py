@@ -15,8 +15,7 @@ from anadil.finetune.chat_format import chat_format, recipe_format, system_turn,
 from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
 from anadil.recipe.finetune import Finetune
-from anadil.text.chats import Chat, DroppedChats, Message, messages_of
-from anadil.text.pairs import Pair, pair_of
+from anadil.text.chats import Chat, DroppedChats, Message, Pair, messages_of, pair_of
 from tests.finetune.conftest import encode_chat, small_tokenizer
 
 SPECIALS = {

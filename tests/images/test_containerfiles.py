@@ -145,22 +145,6 @@ def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:
 
 
 @files
-def test_an_image_runs_as_a_numbered_user_with_one_entry_point(text: str) -> None:
-    final = text.rsplit("\nFROM ", maxsplit=1)[-1]
-
-    assert final.startswith("runtime\n")
-    assert "\nUSER 10001:10001\n" in final
-    entry = '"mlflow", "server"' if text is MLFLOW else '"/opt/anadil/bin/start"'
-    assert re.findall(r"^ENTRYPOINT \[(.*)\]$", text, re.MULTILINE) == [entry]
-    assert "\nCMD" not in text
-    assert re.search(
-        r"ENV ANADIL_IMAGE=anadil/(mlflow|\$\{STAGE\}\$\{ENGINE:\+-\$ENGINE\}):\$\{VERSION\}\n", final
-    )
-    for label in ("title", "description", "source", "licenses", "version", "revision"):
-        assert f"org.opencontainers.image.{label}=" in final
-
-
-@files
 def test_every_download_is_checked_by_hash_and_no_index_is_named(text: str) -> None:
     installs = re.findall(r"(?:pip install|install\.sh (?:common|torch|packages))[^&\n]*", text)
 

@@ -19,9 +19,8 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.release import run as release
 from anadil.release.registry.client import Registry, open_registry
-from anadil.release.registry.gate_verdict import check_promotable
-from anadil.release.registry.promotion import promote
-from anadil.release.release_record import read_release
+from anadil.release.registry.promotion import check_promotable, promote
+from anadil.release.run import read_release
 from anadil.runtime.execute import execute
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from tests.kit.promotable import model, scores

@@ -12,8 +12,8 @@ from anadil.core.errors import RecipeError
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import RegisteredModel
-from anadil.retrain import champion
-from anadil.retrain.champion import ReleasedModel
+from anadil.retrain import lineage
+from anadil.retrain.lineage import ReleasedModel
 from anadil.runtime.flow import flow_of, recipe_of_step
 from anadil.runtime.planned_artifact import PlannedArtifact, kept_artifact, planned_artifact
 
@@ -155,6 +155,6 @@ def use_registry(monkeypatch: pytest.MonkeyPatch) -> Registry:
             raise RecipeError("no registry")
         return made
 
-    monkeypatch.setattr(champion, "open_registry", open_made)
-    monkeypatch.setattr(champion, "registry_errors", lambda _: nullcontext())
+    monkeypatch.setattr(lineage, "open_registry", open_made)
+    monkeypatch.setattr(lineage, "registry_errors", lambda _: nullcontext())
     return made

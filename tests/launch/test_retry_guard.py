@@ -92,7 +92,7 @@ def test_a_deadline_is_paid_once_and_not_with_each_try_of_the_step(
     assert f"no machine was started. Start a new run, or remove {file} to try it again" in said
 
 
-@pytest.mark.parametrize("code", [2, 3, 4, 5, 6, 7, 70])
+@pytest.mark.parametrize("code", [2, 7, 70])
 def test_a_failure_that_would_come_again_is_told_again(
     asked: LaunchRequest, cluster: Cluster, code: int
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_failure_that_would_come_again_is_told_again(
 
 @pytest.mark.parametrize(
     ("code", "status"),
-    [(138, "failed"), (137, "failed"), (1, "failed"), (143, "stopped"), (130, "stopped"), (0, "finished")],
+    [(138, "failed"), (1, "failed"), (143, "stopped"), (0, "finished")],
 )
 def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, status: str) -> None:
     ended(asked, code, status=status)
@@ -114,26 +114,15 @@ def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, stat
     refuse_deterministic_retry(asked, "pretrain")
 
 
-def test_a_bug_that_a_broken_device_may_have_made_is_tried_again(asked: LaunchRequest) -> None:
-    ended(asked, 70, "worker 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
-
-    refuse_deterministic_retry(asked, "pretrain")
-
-
-def test_a_launcher_that_was_killed_has_left_no_word_and_is_tried_again(asked: LaunchRequest) -> None:
-    refuse_deterministic_retry(asked, "pretrain")
-
-
-def test_a_pod_of_the_trial_is_not_told_the_failure_of_another(asked: LaunchRequest) -> None:
+def test_what_was_a_device_s_fault_or_is_told_of_another_step_or_run_is_tried_again(
+    asked: LaunchRequest,
+) -> None:
+    refuse_deterministic_retry(asked, "pretrain")  # no word: the earlier launcher was killed
     ended(asked, 3)
-
     refuse_deterministic_retry(asked, "pretrain-extend")
-
-
-def test_another_run_is_not_told_the_failure_of_this_one(asked: LaunchRequest) -> None:
-    ended(asked, 3)
-
     refuse_deterministic_retry(dataclasses.replace(asked, run="run-8"), "pretrain")
+    ended(asked, 70, "worker 1 failed first: bug: AcceleratorError: CUDA error: uncorrectable ECC error")
+    refuse_deterministic_retry(asked, "pretrain")
 
 
 def test_a_word_that_cannot_be_read_does_not_stop_the_step(

@@ -24,46 +24,34 @@ def chart(namespace: str, *, fsx: bool = False) -> list[Object]:
     return render(values, namespace)
 
 
-def test_a_launcher_has_the_same_rights() -> None:
-    ours, theirs = overlay("hyperpod"), chart("hyperpod-ns-team")
-
-    assert one(ours, "Role", "anadil-launcher")["rules"] == one(theirs, "Role", "anadil-launcher")["rules"]
-    binding, other = (one(each, "RoleBinding", "anadil-launcher") for each in (ours, theirs))
-    assert (binding["roleRef"], binding["subjects"]) == (other["roleRef"], other["subjects"])
-
-
-@pytest.mark.parametrize("account", ["anadil-stage", "anadil-launcher"])
-def test_accounts_give_the_same_token(account: str) -> None:
-    tokens = [
-        one(objects, "ServiceAccount", account)["automountServiceAccountToken"]
-        for objects in (overlay("hyperpod"), chart("hyperpod-ns-team"))
-    ]
-
-    assert tokens[0] == tokens[1]
-
-
-def test_training_pods_may_speak_to_the_same_ones() -> None:
-    ours = one(overlay("laptop"), "NetworkPolicy", "anadil-jobs")
-    theirs = one(chart("default"), "NetworkPolicy", "anadil-jobs")
-
-    assert ours["spec"] == theirs["spec"]
-
-
-def test_the_claim_is_the_same_but_for_the_size() -> None:
-    ours = one(overlay("laptop"), "PersistentVolumeClaim", "anadil-storage")["spec"]
-    theirs = one(chart("default"), "PersistentVolumeClaim", "anadil-storage")["spec"]
-
-    assert theirs["resources"].pop("requests") == {"storage": "100Gi"}
-    assert ours["resources"].pop("requests") == {"storage": "2Gi"}
-    assert ours == theirs
-
-
-def test_a_file_system_is_the_same_volume_and_claim() -> None:
+@pytest.mark.parametrize(
+    ("kind", "name", "field"),
+    [
+        ("Role", "anadil-launcher", "rules"),
+        ("RoleBinding", "anadil-launcher", "roleRef"),
+        ("RoleBinding", "anadil-launcher", "subjects"),
+        ("ServiceAccount", "anadil-stage", "automountServiceAccountToken"),
+        ("ServiceAccount", "anadil-launcher", "automountServiceAccountToken"),
+        ("PersistentVolume", "hyperpod-ns-team-anadil-storage", "spec"),
+        ("PersistentVolumeClaim", "anadil-storage", "spec"),
+    ],
+)
+def test_an_object_of_a_team_on_hyperpod_is_the_same(kind: str, name: str, field: str) -> None:
     ours, theirs = overlay("hyperpod"), chart("hyperpod-ns-team", fsx=True)
 
-    volume = "hyperpod-ns-team-anadil-storage"
-    assert one(ours, "PersistentVolume", volume)["spec"] == one(theirs, "PersistentVolume", volume)["spec"]
+    assert one(ours, kind, name)[field] == one(theirs, kind, name)[field]
+
+
+def test_the_policy_and_the_claim_are_the_same_but_for_the_size() -> None:
+    ours, theirs = overlay("laptop"), chart("default")
     claims = [one(each, "PersistentVolumeClaim", "anadil-storage")["spec"] for each in (ours, theirs)]
+
+    assert (
+        one(ours, "NetworkPolicy", "anadil-jobs")["spec"]
+        == one(theirs, "NetworkPolicy", "anadil-jobs")["spec"]
+    )
+    sizes = [each["resources"].pop("requests")["storage"] for each in claims]
+    assert sizes == ["2Gi", "100Gi"]
     assert claims[0] == claims[1]
 
 

@@ -12,8 +12,8 @@ import pytest
 from anadil.artifacts.artifact import file_entry, read_manifest
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.overlap.alike import find_alike
 from anadil.overlap.heldout_runs import heldout_runs_of, runs_of
+from anadil.overlap.source_corpora import find_alike
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.entry_point import main
@@ -22,8 +22,10 @@ from anadil.runtime.executors import processes
 from anadil.runtime.flow import flow_of, options_of
 from anadil.text.corpus import Document, read_documents
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import InThisProcess
+from tests.kit.clean_stage import InThisProcess, write_jsonl
 from tests.kit.overlapping import cleaned, compared, excluded, mixture
+from tests.kit.parallel import PAIRS, recipe_of_pairs, write_pairs
+from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 OWN = texts(60)
 
@@ -364,3 +366,27 @@ def test_equal_text_of_a_language_without_spaces_is_found_in_one_with_spaces(tmp
     assert [(each["reason"], each["of_id"][:16]) for each in rows] == [
         ("duplicate", f"{int(row['id_high'][0]):016x}")
     ]
+
+
+def test_a_pair_that_holds_held_out_text_is_left_out_in_both_directions(tmp_path: Path) -> None:
+    # One of the two texts is held out, and a pair quotes each.
+    quoting = [
+        ("Last night a strong wind blew in the city and some trees fell.", AZERBAIJANI.split(". ")[0]),
+        ("My grandmother baked bread every Sunday and we listened to her tales.", ANOTHER.split(". ")[0]),
+    ]
+    recipe = recipe_of_pairs(tmp_path, write_pairs(tmp_path / "a.tsv", [*PAIRS, *quoting]))
+    write_jsonl(tmp_path / "web.jsonl", [ANOTHER, AZERBAIJANI])
+    corpora = cleaned(recipe)
+
+    overlap = compared(recipe, "pairs", corpora)
+
+    [heldout] = read_documents(Path(corpora["corpus.web"]), "heldout")
+    [quoted] = [azerbaijani for _, azerbaijani in quoting if azerbaijani in heldout.text]
+    [row] = excluded(overlap)
+    train = list(read_documents(Path(corpora["corpus.pairs"]), "train"))
+    assert [quoted in each.text for each in train if each.id == row["id"]] == [True, True]
+    assert (row["reason"], row["of"]) == ("heldout", "web")
+    counts = json.loads((overlap / "overlap.json").read_text(encoding="utf-8"))
+    num_pairs = len({each.id for each in train})
+    assert (counts["documents"], counts["remaining"]) == (num_pairs, num_pairs - 1)
+    assert counts["heldout"]["documents"] == len(PAIRS) + 2 - num_pairs

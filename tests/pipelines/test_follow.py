@@ -43,10 +43,11 @@ def test_the_end_of_a_run_is_waited_for(
 
 
 def test_a_failed_run_has_the_exit_code_of_its_step(
-    kubeflow: FakeKubeflow,
-    followed: tuple[Kubeflow, Any, str],
-    caplog: pytest.LogCaptureFixture,
+    kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str], caplog: pytest.LogCaptureFixture
 ) -> None:
+    kubeflow.states = ["FAILED"]
+    with pytest.raises(PreflightError, match=r"evicted, or its pod never started\); see http://.*#/runs"):
+        follow(*followed, poll_s=0)
     kubeflow.states = ["FAILED"]
     _, recipe, run = followed
     with record_step(recipe, run, "clean") as step:
@@ -64,15 +65,6 @@ def test_a_cancelled_run_can_be_resumed(kubeflow: FakeKubeflow, followed: tuple[
     kubeflow.states = ["CANCELING", "CANCELED"]
 
     assert follow(*followed, poll_s=0) == 143
-
-
-def test_a_run_whose_steps_left_no_word_points_to_its_page(
-    kubeflow: FakeKubeflow, followed: tuple[Kubeflow, Any, str]
-) -> None:
-    kubeflow.states = ["FAILED"]
-
-    with pytest.raises(PreflightError, match=r"evicted, or its pod never started\); see http://.*#/runs"):
-        follow(*followed, poll_s=0)
 
 
 @pytest.mark.parametrize(

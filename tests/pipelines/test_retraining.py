@@ -16,7 +16,7 @@ from anadil.core.stages import STAGES
 from anadil.launch import kfp_steps
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.release.run import FILE, ReleaseRecord
 from anadil.release.runs import list_runs
 from anadil.retrain.exclusive import claim, free
 from anadil.runtime import kfp
@@ -251,16 +251,9 @@ def test_on_a_cluster_everything_stands_in_the_exit_handler_and_no_loop() -> Non
         assert executors[name]["container"]["resources"]["resourceMemoryRequest"] == "512Mi"
         assert "accelerator" not in executors[name]["container"]["resources"]
     pods = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
-    assert [
-        each["secretNameParameter"]["runtimeValue"]["constant"]
-        for each in pods["exec-release"]["secretAsEnv"]
-    ] == ["alerts"]
-    assert spec["deploymentSpec"]["executors"]["exec-retrain"]["container"]["command"] == [
-        "python",
-        "-m",
-        "anadil.launch",
-        "retrain",
-    ]
+    [secret] = pods["exec-release"]["secretAsEnv"]
+    assert secret["secretNameParameter"]["runtimeValue"]["constant"] == "alerts"
+    assert executors["exec-retrain"]["container"]["command"] == ["python", "-m", "anadil.launch", "retrain"]
 
 
 def test_a_recipe_may_be_named_by_its_place(tmp_path: Path) -> None:

@@ -236,16 +236,6 @@ def test_a_layout_that_is_not_proven_for_the_type_is_refused_and_never_offered(
         exact_peak(shape, Layout(tensor=8), work)
 
 
-@pytest.mark.parametrize("kind", PLANNED)
-def test_frozen_layers_need_less_memory(kind: str) -> None:
-    every, frozen = (
-        peak_memory(of_kind(kind), Layout(), Work(sequence_length=64, trains=trains)).allocated
-        for trains in ("all", "embeddings")
-    )
-
-    assert frozen < every
-
-
 def test_a_head_that_config_calls_tied_is_planned_as_a_table_of_its_own(tmp_path: Path) -> None:
     recipe = based_on(tmp_path, SIZES | {"model_type": "llama", "tie_word_embeddings": True})
     assert base_shape(recipe).tied

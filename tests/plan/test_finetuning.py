@@ -1,5 +1,6 @@
 """What finetune and evaluate need is counted, and refused before pre-training where it does not fit."""
 
+import logging
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -10,8 +11,11 @@ from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
+from anadil.merge import auto
+from anadil.plan import stage_memory
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.model_shape import shape_from, trained_shape
+from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.plan.stage_memory import (
     StageMemory,
     check_evaluate_fits,
@@ -19,12 +23,64 @@ from anadil.plan.stage_memory import (
     evaluate_plan,
     finetune_memory,
     finetune_plan,
+    merge_need,
     recomputes,
+    stage_devices,
 )
+from anadil.plan.view import plan_lines
 from anadil.preflight.checks import CHECKS, DOCTOR, LAUNCH, PlannedRun, report
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.recipe.load import load_recipe
+from anadil.recipe.sections import Recipe
 from tests.kit import plans
+from tests.kit.jobs import job
+
+SEVENTY = load_recipe("japanese-70b")
+
+
+@pytest.mark.parametrize(
+    ("stage", "overrides", "expected"),
+    [
+        ("clean", [], (1, 0)),
+        ("pretrain", [], (4, 8)),
+        ("finetune", [], (1, 4)),
+        ("finetune", ["finetune.quantization=4bit"], (1, 1)),
+        ("finetune", ["finetune.trains=all", "finetune.batch_size=32"], (3, 8)),
+        ("evaluate", [], (1, 4)),
+        ("evaluate", ["cluster.resources.evaluate.gpus=8"], (1, 8)),
+    ],
+)
+def test_each_takes_the_fewest_that_hold_what_it_loads(
+    stage: str, overrides: list[str], expected: tuple[int, int]
+) -> None:
+    assert stage_devices(stage, load_recipe("japanese-70b", overrides), P5, 4) == expected
+
+
+def test_a_machine_without_gpus_gives_none() -> None:
+    assert stage_devices("finetune", SEVENTY, replace(P5, device=CPU), 4) == (1, 0)
+
+
+def test_a_model_that_is_not_here_asks_for_one_gpu_and_says_how_to_ask_for_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    recipe = load_recipe("japanese-70b", ["base.model=/not/here"])
+
+    with caplog.at_level(logging.WARNING):
+        assert stage_devices("finetune", recipe, P5, 1) == (1, 1)
+
+    assert "cluster.resources.finetune.gpus=N asks for more" in caplog.text
+
+
+def test_a_job_of_finetune_has_a_process_for_each_of_its_gpus() -> None:
+    whole = job("japanese-70b", "finetune.trains=all", "finetune.batch_size=32", stage="finetune")
+
+    assert (job("japanese-70b", stage="finetune").nodes, job("japanese-70b", stage="finetune").processes) == (
+        1,
+        4,
+    )
+    assert (whole.nodes, whole.devices, whole.processes) == (3, 8, 8)
+    assert job("japanese-70b", "cluster.instance=null", stage="finetune").processes == 1
+
 
 ALL = "finetune.trains=all"
 REFUSAL = r"finetune does not fit: all weights of meta-llama/Llama-3\.3-70B"
@@ -109,16 +165,6 @@ def test_a_stage_that_the_run_does_not_reach_is_not_refused() -> None:
     assert "finetune" not in check_fits(load_recipe("japanese-70b", ["finetune.inputs=[]", ALL]), here=False)
     assert "finetune" not in check_fits(whole, here=False, then=("evaluate",))
     assert "evaluate" not in check_fits(whole, here=False, then=())
-
-
-@pytest.mark.slow
-def test_a_batch_that_is_too_large_is_told_the_largest_that_fits() -> None:
-    text = refused("azerbaijani-8b", "finetune.batch_size=40000", "cluster.instance=p5.48xlarge")
-
-    size = int(text.partition("finetune.batch_size=")[2].partition(",")[0])
-    fitting = load_recipe("azerbaijani-8b", [f"finetune.batch_size={size}"])
-    assert 100 < size < 40_000
-    assert "(fits)" in check_finetune(fitting, here=False)
 
 
 @pytest.mark.parametrize(("device", "size", "more"), [("H100", 2, 12), (CPU, 4, 200)])
@@ -253,3 +299,63 @@ def test_pairs_that_do_not_fit_are_refused_with_a_batch_that_does() -> None:
     assert "fits" in check_finetune(
         load_recipe("azerbaijani-8b", [*words, f"finetune.preference.batch_size={size}"]), here=False
     )
+
+
+GPUS = machine("p5.48xlarge")
+VECTOR = "{model: meta-llama/Llama-3.2-1B-Instruct, minus: meta-llama/Llama-3.2-1B, weight: %s}"
+
+
+def recipe_of(merge: str) -> Recipe:
+    return load_recipe("azerbaijani-1b", [f"merge={merge}"])
+
+
+@pytest.mark.parametrize(
+    ("merge", "points", "devices"),
+    [
+        ("{base_share: 0.25}", 0, (1, 0)),
+        ("{base_share: auto}", 7, (1, 1)),
+        (f"{{add: [{VECTOR % 'auto'}]}}", 5, (1, 1)),
+        (f"{{base_share: auto, add: [{VECTOR % 'auto'}]}}", 11, (1, 1)),
+    ],
+)
+def test_a_merge_takes_a_gpu_only_to_score_what_it_chooses_from(
+    merge: str, points: int, devices: tuple[int, int]
+) -> None:
+    recipe = recipe_of(merge)
+
+    need = merge_need(trained_shape(recipe), recipe, GPUS)
+
+    assert need
+    assert (need.points, need.memory is not None) == (points, points > 0)
+    assert stage_devices("merge", recipe, GPUS, 1) == devices
+
+
+def test_each_model_is_read_once() -> None:
+    plain = recipe_of("{base_share: 0.25}")
+    added = recipe_of(f"{{add: [{VECTOR % 1.0}]}}")
+
+    needs = [merge_need(trained_shape(each), each, GPUS) for each in (plain, added)]
+
+    one, two = (need for need in needs if need)
+    # The base is what is subtracted, and is read once.
+    assert two.read_bytes - one.read_bytes == one.read_bytes - one.disk_bytes
+
+
+def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
+    plans = []
+    for settings in ([], ["merge={base_share: 0.25}"]):
+        request = request_for("r", load_recipe("azerbaijani-1b", settings), GPUS, 1, None)
+        plans.append(build_plan(request, choose_layout(request)))
+
+    shown = ["\n".join(plan_lines(plan)) for plan in plans]
+    assert ["weights to read" in each for each in shown] == [False, True]
+    assert "merges to score" not in shown[1]
+
+
+def test_the_plan_counts_the_blocks_and_points_that_the_stage_has() -> None:
+    from anadil.merge import weights
+
+    assert stage_memory.BLOCK_BYTES == weights.BLOCK_BYTES
+    assert len(auto.STEPS) + auto.MORE_SHARES == stage_memory.SHARES
+    # A weight of 0 is the point without the difference, which is measured already.
+    assert len(auto.STEPS) - 1 == stage_memory.WEIGHTS

@@ -151,6 +151,10 @@ g5.xlarge: cheap
         ("p5.48xlarge: {bf16_tflops: 0}", "must be above 0"),
         ("p5.48xlarge: {hbm_gb_per_s: null}", "must be a number (got null)"),
         ("p5.48xlarge: [", "not YAML"),
+        (
+            "p5.48xlarge: {on_demand: 60.5}\nml.p5.48xlarge: {on_demand: 70.5}",
+            "ml.p5.48xlarge and p5.48xlarge are one machine type; leave one of the two out",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_a_table_is_refused(tmp_path: Path, text: str, reason: str) -> None:
@@ -268,14 +272,6 @@ def test_sagemaker_and_hyperpod_call_a_type_by_another_name(tmp_path: Path) -> N
 
     assert machine("p5.48xlarge", given).on_demand == machine("ml.p5.48xlarge", given).on_demand == 60.5
     assert [each.name for each in machines(given)] == [each.name for each in machines()]
-
-
-def test_a_file_that_prices_a_type_by_both_names_is_refused(tmp_path: Path) -> None:
-    text = mistakes(tmp_path, "p5.48xlarge: {on_demand: 60.5}\nml.p5.48xlarge: {on_demand: 70.5}\n")
-
-    assert (
-        text == "/prices.yaml: ml.p5.48xlarge and p5.48xlarge are one machine type; leave one of the two out"
-    )
 
 
 def test_where_a_process_has_no_set_of_cpus_all_count(driver: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,24 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.plan.calibration import Calibration
 from anadil.plan.instances import machine, this_machine
 from anadil.plan.layout import Layout
-from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout
-from anadil.recipe.load import load_recipe
+from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, plan_as_file, request_for
+from anadil.plan.schema import LayoutOption
+from anadil.plan.speed import Calibration
+from anadil.plan.text_use import TextSize
+from anadil.plan.view import answer_sentence, calibration_sentence, cost_lines, plan_lines
+from anadil.recipe.load import load_recipe, parse_recipe
+from tests.kit import plans
+from tests.kit.one_text import ONE_TEXT
 from tests.kit.plans import TEXT
+from tests.plan.test_families import MIXTURES, SIZES, based_on
 
 SECTIONS = (
     "expected version recipe language model machine layout from text text_fault replay encode merge phases after search choices time cost reliability "
@@ -318,3 +325,159 @@ def test_a_trial_of_tokenizers_counts_in_time_and_money_and_not_in_steps() -> No
         assert 1.016 < tried[section][key] / plain[section][key] < 1.02
     assert any("count the trial of 2 tokenizers" in each for each in tried["assumptions"])
     assert not any("the trial of" in each for each in plain["assumptions"])
+
+
+def test_a_run_on_this_machine_keeps_its_plan() -> None:
+    files = plan_as_file(load_recipe("smoke"), "smoke", here=True)
+
+    assert json.loads(files["plan.json"])["machine"]["instance"] == "local"
+
+
+def test_where_no_machine_is_named_no_plan_is_kept() -> None:
+    assert plan_as_file(load_recipe("smoke", ["cluster.instance=null"]), "smoke", here=False) == {}
+
+
+def test_a_model_that_is_not_planned_keeps_no_plan_and_stops_no_run(tmp_path: Path) -> None:
+    recipe = based_on(tmp_path, SIZES | MIXTURES["mixtral"])
+
+    assert plan_as_file(recipe, "mine", here=True) == {}
+
+
+def test_the_plan_that_is_kept_counts_the_steps_that_the_text_leaves() -> None:
+    recipe = load_recipe("own", [ONE_TEXT])
+
+    whole, short = (
+        json.loads(plan_as_file(recipe, "own", here=True, text=text)["plan.json"])["time"]
+        for text in (None, {"": TextSize(basis="given", tokens=819_200)})
+    )
+
+    # 4 passes over 819,200 tokens in batches of 16 x 512.
+    assert (whole["steps"], short["steps"]) == (20_000, 400)
+    assert short["epochs"] == 4
+
+
+RECIPE = """\
+base: {model: tiny}
+tokenizer: {strategies: [base, extend], vocab_sizes: [100000]}
+clean: {inputs: [a.jsonl]}
+"""
+
+
+@pytest.mark.parametrize(
+    ("tokens", "settings", "said"),
+    [
+        (600_000, [], "The text uses about 600 tokens 100 times (assumption: Zipf's law), and 100,000 are planned for."),
+        (600_000, ["tokenizer.min_uses=10"], "The text uses about 6,000 tokens 10 times"),
+        (600_000, ["tokenizer.vocab_sizes=[500]"], ""),
+        (600_000, ["tokenizer.strategies=[base]"], ""),
+        (200_000_000, [], ""),
+    ],
+)  # fmt: skip
+def test_a_plan_says_if_the_text_is_too_small_for_its_vocabulary(
+    tokens: int, settings: list[str], said: str
+) -> None:
+    text = {"": TextSize(basis="given", tokens=tokens)}
+    request = request_for("own", parse_recipe(RECIPE, "r.yaml", settings), this_machine(), 1, text)
+
+    plan = build_plan(request, choose_layout(request))
+
+    sentences = [each for each in plan.assumptions if "Zipf" in each]
+    assert [each[: len(said)] for each in sentences] == ([said] if said else [])
+
+
+def test_the_answer_comes_first() -> None:
+    shown = " ".join(plan_lines(plans.with_memory(1, verdict="tight"))[:3])
+
+    assert shown == (
+        "azerbaijani-1b. Tight: 36.8 GiB per device (safe up to 37.5 GiB of 39.4 GiB) on 2 x p4d.24xlarge "
+        "(16 x A100 40 GB); about 10 h 6 min (between 5 h 7 min and 15 h 5 min) and USD 444 on demand "
+        "(between USD 225 and USD 663)."
+    )
+
+
+def test_a_plan_that_short_runs_have_corrected_leads_with_its_prediction() -> None:
+    calibration = Calibration(run="s3://b/model/1", machines="16 x A100", factor=0.6, low=0.5, high=0.7)
+    plan = replace(plans.plan(), calibration=calibration)
+
+    said = answer_sentence(plan)
+
+    assert "; 5 h 7 min (between 5 h 7 min and 15 h 5 min) and USD 225 on demand (between USD 225" in said
+    assert "about" not in said
+    assert calibration_sentence(plan) == (
+        "Calibrated: rates are the predicted ones times 0.6000, as the training of s3://b/model/1 reached on 16 x A100."
+    )
+    assert plan.expected_cost == plan.cost.on_demand.predicted
+    assert "predicted cost" in cost_lines(plan)[1]
+    assert "cost at best" in cost_lines(plans.plan())[1]
+
+
+def test_every_line_fits_the_terminal_of_a_very_large_run() -> None:
+    plan = plans.plan()
+    assert plan.search is not None
+    first = plan.search.best[0]
+    wide = replace(first.layout, data=2_048, shard=128, tensor=8, context=2, pipeline=16)
+    large = LayoutOption(
+        layout=replace(wide, micro_batch_size=1_024),
+        total_bytes=first.total_bytes,
+        verdict="fits",
+        tokens_per_s_per_device=874.0,
+        hours=1_390.4,
+        cost=12_687_000.0,
+    )
+    price = replace(plan.cost.on_demand, predicted=12_687_000.0, low=9e6, high=21e6)
+
+    shown = plan_lines(
+        replace(
+            plan,
+            search=replace(plan.search, best=(large, *plan.search.best)),
+            cost=replace(plan.cost, on_demand=price),
+            phases=(plan.phases[0], replace(plan.phases[1], tokens_per_s=14_282_400.0)),
+        )
+    )
+
+    assert max(map(len, shown)) <= 100
+    assert [line for line in shown if line != line.rstrip()] == []
+
+
+def test_the_plans_own_layout_has_a_star() -> None:
+    starred = [line for line in plan_lines(plans.plan()) if line.startswith("* ")]
+
+    assert len(starred) == 1
+    assert starred[0].startswith("* FSDP 16")
+    assert "36.8 GiB" in starred[0]
+
+
+def test_a_layout_that_differs_in_one_setting_is_not_the_plans_own() -> None:
+    plan = plans.plan()
+    other = replace(plan.layout.layout, recompute="full")
+
+    shown = plan_lines(replace(plan, layout=replace(plan.layout, layout=other)))
+
+    assert not [line for line in shown if line.startswith("* ")]
+
+
+def test_a_plan_that_does_not_fit_says_what_it_would_take() -> None:
+    plan = plans.with_memory(1, verdict="no")
+    price = replace(plan.cost.on_demand, predicted=None, low=None, high=None)
+
+    said = answer_sentence(replace(plan, cost=replace(plan.cost, on_demand=price)))
+
+    assert said.startswith("Does not fit: 36.8 GiB per device")
+    assert said.endswith("it would take about 10 h 6 min (between 5 h 7 min and 15 h 5 min).")
+
+
+def test_what_is_not_known_is_a_dash_or_left_out() -> None:
+    shown = "\n".join(plan_lines(plans.unknown_speed()))
+
+    assert "on 2 x p4d.24xlarge\n(16 x A100 40 GB); \N{EM DASH}.\n" in shown
+    assert "None" not in shown
+    assert "nan" not in shown
+    assert not [text for text in ("Best layouts", "computed in", "Cost", "Prices:") if text in shown]
+
+
+def test_text_from_outside_cannot_steer_the_terminal() -> None:
+    shown = "\n".join(plan_lines(plans.with_text("az\x1b[2J\r\nroot\x07")))
+
+    assert "\x1b" not in shown
+    assert "\x07" not in shown
+    assert shown.startswith("az [2J root. Fits")

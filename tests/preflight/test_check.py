@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import DataError, PreflightError
+from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
 from anadil.preflight import checks
-from anadil.preflight.check import Check, CheckResult, failed, passed, refuse, report
+from anadil.preflight.check import Check, CheckResult, passed, refuse, report
 from anadil.preflight.checks import CHECKS, EVERY, RECIPE, inspect_tasks, named_nowhere
 from anadil.recipe.load import load_recipe
 
@@ -39,13 +39,6 @@ def test_one_cause_is_reported_once() -> None:
 def test_the_first_failure_is_raised_as_it_is() -> None:
     with pytest.raises(DataError, match=r"^files: a.jsonl is torn; fetch it again$"):
         refuse(ALL, "a.jsonl")
-
-
-def test_a_failed_result_is_raised_with_its_remedy() -> None:
-    full: Checks = (Check(name="disk", function=lambda _: [failed("disk", "0 B free", "free 2 GiB")]),)
-
-    with pytest.raises(PreflightError, match="disk: 0 B free; free 2 GiB"):
-        refuse(full, "")
 
 
 def test_a_dry_run_warns_of_every_failure(caplog: pytest.LogCaptureFixture) -> None:

@@ -10,9 +10,8 @@ from anadil.core.format import GIB, MIB
 from anadil.preflight import base_model
 from anadil.preflight import checks as table
 from anadil.preflight.inputs import inspect_clean_cost
-from anadil.preflight.text_size import TEXT_PER_BYTE, clean_cost, clean_memory_bytes
+from anadil.preflight.text_size import TEXT_PER_BYTE, clean_cost
 from anadil.recipe.clean import Clean
-from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 
@@ -42,37 +41,10 @@ def test_what_files_cost_is_told(recipe: Recipe, raw_text: Path) -> None:
     assert "processes may be killed: set clean.workers lower" in short.remedy
 
 
-def test_one_shard_and_one_process_are_counted_as_one(recipe: Recipe, tmp_path: Path) -> None:
-    (tmp_path / "raw.txt").write_text("Salam")
-    named = again(recipe, f"clean.inputs=[{tmp_path}/raw.txt]")
-
-    detail = inspect_clean_cost(named, 8 * GIB, 1).detail
-
-    assert "5 B of files in about 1 shard: " in detail
-    assert "of memory for 1 process (it has" in detail
-
-
 def test_processes_elsewhere_need_no_memory_here(recipe: Recipe, raw_text: Path) -> None:
     named = again(recipe, f"clean.inputs=[{raw_text}]", "clean.engine=job", "clean.workers=100")
 
     assert "2.0 GiB of memory for 0 processes" in inspect_clean_cost(named, 8 * GIB, 4).detail
-
-
-def test_doctor_says_what_clean_may_need(
-    recipe: Recipe, raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "ram_bytes", lambda: 2 * GIB)
-
-    checks = table.report(
-        table.PlannedRun(
-            by=table.DOCTOR, recipe=load_recipe("smoke", [f"clean.inputs=[{raw_text}]"]), work=tmp_path
-        )
-    )
-
-    [check] = [check for check in checks if check.name == "cost of clean"]
-    assert check.status == "passed"
-    assert "953.7 MiB of files in about" in check.detail
-    assert "clean.workers lower" in check.remedy
 
 
 def test_run_says_it_before_it_starts(
@@ -108,27 +80,8 @@ def test_submit_says_it_and_compares_it_with_what_the_step_asks_for(
     assert short.endswith("(on a cluster cluster.resources.clean.memory)")
 
 
-def test_data_on_a_claim_is_said_to_be_unseen(recipe: Recipe) -> None:
-    claimed = again(
-        recipe, "cluster.volumes=[{claim: fsx, path: /claims/fsx}]", "clean.inputs=[/claims/fsx/raw]"
-    )
-
-    found = inspect_clean_cost(claimed, GIB, 1, here=False)
-
-    assert (found.status, found.detail) == (
-        "skipped",
-        "/claims/fsx/raw (claim fsx) can be seen from pods alone",
-    )
-
-
 def test_every_kind_of_file_that_clean_reads_has_its_share_of_text() -> None:
     assert set(TEXT_PER_BYTE) == set(READERS)
-
-
-def test_memory_follows_the_workers_and_not_the_input() -> None:
-    small, large = (clean_cost({"a.jsonl": size}, Clean(workers=4), 64) for size in (10**6, 10**13))
-
-    assert small.memory_bytes == large.memory_bytes == clean_memory_bytes(4) == 6 * GIB
 
 
 def test_a_terabyte_of_packed_pages_is_told_with_its_shards_and_hours() -> None:

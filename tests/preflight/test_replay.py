@@ -1,6 +1,5 @@
 """Needs and text of a run whose base writes replay, before it begins."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,15 +65,6 @@ def test_a_plan_counts_what_the_base_writes_with_its_time_and_memory(recipe: Rec
     assert "replay" in plan.as_json()
     without = recipe.model_copy(update={"sources": {}})
     assert replay_need(without, machine("p5.48xlarge")) is None
-
-
-def test_a_gpu_that_is_known_by_no_speed_has_no_time(recipe: Recipe) -> None:
-    slow = replace(machine("p5.48xlarge"), hbm=0.0)
-
-    need = replay_need(recipe, slow)
-
-    assert need is not None
-    assert need.hours is None
 
 
 def test_the_doctor_says_what_writing_needs_and_refuses_what_no_machine_holds(recipe: Recipe) -> None:

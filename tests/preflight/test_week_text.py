@@ -1,7 +1,6 @@
 """Text of a retraining before it runs: the champion's by its tokens, new text by its files."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -111,14 +110,6 @@ def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -
         "en": ((pytest.approx(0.2),), pytest.approx(0.08, abs=0.01)),
     }
     assert not any("trial" in each for each in plan.assumptions)
-
-
-def test_an_estimate_of_no_token_is_no_part(week: Recipe) -> None:
-    text = text_of(week)
-
-    assert (
-        planned(week, text | {"new_en": replace(text["new_web"], tokens=0)}).text == planned(week, text).text
-    )
 
 
 def test_the_doctor_says_how_often_each_part_is_read(week: Recipe) -> None:

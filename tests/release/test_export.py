@@ -21,7 +21,13 @@ from anadil.cli import main
 from anadil.core.files import file_lock
 from anadil.model.load import load_tokenizer
 from anadil.release.export import export_model
-from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
+from anadil.release.export.export_model import (
+    SAMPLES,
+    UnusualTemplateError,
+    go_template,
+    modelfile,
+    read_turns,
+)
 from anadil.release.model_source import ModelSource, find_model
 from tests.kit.families import make_family
 from tests.kit.harness import PATIENCE_S

@@ -158,6 +158,36 @@ def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: P
         assert model.encode("<|eot_id|>", parse=False) != [end]
 
 
+def test_every_server_writes_one_bos_before_a_prompt(made: Path, tmp_path: Path) -> None:
+    """The template writes one, and so does the tokenizer where it is asked to; two cost quality, and nobody is told.
+
+    vLLM cannot run here, these are its calls. Source: vllm-project/vllm, vllm/entrypoints/openai/protocol.py:
+    `add_special_tokens` is True in a CompletionRequest and False in a ChatCompletionRequest.
+    """
+    tokenizer: Any = AutoTokenizer.from_pretrained(made)
+    chat, text = [{"role": "user", "content": "Salam, necəsən?"}], "Salam, necəsən?"
+    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    completion = tokenizer(text, add_special_tokens=True)["input_ids"]
+    answered = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    num_bos = [
+        ids.count(tokenizer.bos_token_id) for ids in (completion, answered, tokenizer(prompt).input_ids)
+    ]
+
+    # The last is what the guide warns of: a chat written out and sent as a plain text.
+    assert num_bos == [1, 1, 2]
+    xllamacpp: Any = pytest.importorskip("xllamacpp", reason="on x86-64 Linux: pip install xllamacpp")
+    wanted = xllamacpp.CommonParams()
+    wanted.model.path = str(write(made, tmp_path / "m.gguf"))
+    wanted.n_ctx, wanted.cpuparams.n_threads, wanted.warmup, wanted.use_jinja = 256, 1, False, True
+    server = xllamacpp.Server(wanted)
+    # llama.cpp's server tells the number of tokens: another BOS would be one more than Transformers has.
+    told = [
+        server.handle_completions({"prompt": text, "max_tokens": 1}),
+        server.handle_chat_completions({"messages": chat, "max_tokens": 1}),
+    ]
+    assert [each["usage"]["prompt_tokens"] for each in told] == [len(completion), len(answered)]
+
+
 def test_rows_of_the_embedding_without_a_token_are_filled_up_beside_a_token_of_such_a_name(
     tmp_path: Path,
 ) -> None:

@@ -9,12 +9,10 @@ import pytest
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view
-from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view
-from anadil.report.merge_view import frontier_of
+from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view, scores_view
 from anadil.report.read import read_facts, relative_place
 from anadil.report.run import run
-from anadil.report.scores_view import scores_view
-from anadil.report.training_view import finetune_view, training_view
+from anadil.report.training_view import finetune_view, frontier_of, training_view
 from anadil.report.verdict import candidates_of, difference_words, own_chat_sentence, verdict
 from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge

@@ -1,16 +1,14 @@
 """The verdict and what stands beside it: which model to release, why or why none, and what to do next."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from anadil.recipe.sections import Recipe
-from anadil.report.measures_view import measures_view
+from anadil.report.measures_view import measures_view, scores_view
 from anadil.report.read import Facts, read_facts
 from anadil.report.run import run
-from anadil.report.scores_view import scores_view
 from anadil.report.verdict import (
     changes_of,
     learnings,
@@ -105,30 +103,6 @@ def test_a_check_that_is_undecided_says_of_how_many_texts_and_what_would_decide_
     ) in found.text
 
 
-def released_adapted(**finetuned: Any) -> dict[str, Any]:
-    """Scores that release the adapted model, which costs German 40 %, beside a finetuned one that costs it 90 %."""
-    scores = report_run.scores()
-    scores["gate"] |= {"released": "adapted"}
-    scores["gate"]["checks"][6] |= {"value": 1.2079, "passed": False}
-    for name, bits in (("base", 2.0), ("adapted", 2.8), ("finetuned", 3.8)):
-        scores["candidates"][name]["retained"] = {"de": bits}
-    scores["candidates"]["finetuned"] |= finetuned
-    return scores
-
-
-def test_warnings_and_large_figures_are_about_the_model_that_is_released(tmp_path: Path) -> None:
-    facts = of(tmp_path, scores=released_adapted(), finetuning=slow_finetuning(0.08))
-
-    warnings = verdict(facts).warnings
-    said = " ".join(warnings)
-    assert "Forgetting: de costs the adapted model 40 % more bits per byte than the base." in warnings
-    assert "90 %" not in said
-    assert not any("Finetuning" in each for each in warnings)
-    tiles = scores_view(facts).headlines
-    assert {each.of for each in tiles} == {"adapted"}
-    assert not any(each.name == "Answers" for each in tiles)
-
-
 def test_nothing_is_praised_where_no_model_is_released(tmp_path: Path) -> None:
     scores = report_run.scores()
     scores["gate"] |= {"passed": False, "released": None}
@@ -139,13 +113,6 @@ def test_nothing_is_praised_where_no_model_is_released(tmp_path: Path) -> None:
 
     assert not any(each.better for each in tiles)
     assert any(each.better for each in scores_view(of(tmp_path / "passed")).headlines)
-
-
-def test_figures_of_a_released_finetuned_model_are_its_own(tmp_path: Path) -> None:
-    tiles = scores_view(of(tmp_path)).headlines
-
-    assert [each.of for each in tiles] == ["finetuned"] * 4
-    assert (tiles[0].compared, tiles[0].after) == ("base", "1.802")
 
 
 def test_a_check_that_is_only_shown_and_does_not_hold_is_told_as_a_cost(tmp_path: Path) -> None:
@@ -243,20 +210,6 @@ def test_few_documents_are_warned_of(tmp_path: Path, facts: Facts) -> None:
 
     assert any("only 17 documents were scored" in text for text in verdict(found).warnings)
     assert not any("documents were scored" in text for text in verdict(facts).warnings)
-
-
-def test_what_was_forgotten_is_warned_of(facts: Facts) -> None:
-    words = "Forgetting: en costs the finetuned model 11 % more bits per byte than the base."
-    assert words in verdict(facts).warnings
-
-
-def test_a_line_separator_in_a_text_ends_no_line_of_json_lines(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path)
-    curve = job.inputs["model"] / "training.jsonl"
-    lines = [{"step": 1, "loss": 2.0, "note": "bir\u2028iki\x85üç"}]
-    curve.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
-
-    assert list(read_facts(job).training) == lines
 
 
 @pytest.mark.parametrize(

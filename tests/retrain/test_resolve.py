@@ -10,10 +10,9 @@ from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.derive import derived_recipe
 from anadil.retrain.lineage import lineage_of
 from anadil.retrain.new_files import compare_chats, compare_inputs
-from anadil.retrain.resolve import Resolution, resolve
+from anadil.retrain.resolve import Resolution, derived_recipe, resolve
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import (
     Registry,
@@ -32,7 +31,7 @@ def first_week(registry: Registry, recipe: Recipe) -> dict[str, str]:
     return uris
 
 
-def text(resolution: Resolution) -> str:
+def said_lines(resolution: Resolution) -> str:
     return "\n".join(resolution.lines)
 
 
@@ -84,17 +83,6 @@ def test_tokens_are_those_that_the_model_was_trained_on(tmp_path: Path, registry
     assert derived.retrain.champion.artifacts["tokens.web"] == str(made)
 
 
-def test_without_new_text_nothing_is_to_be_done(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    first_week(registry, recipe)
-
-    result = resolve(recipe)
-
-    assert (result.state, result.recipe) == ("nothing", recipe)
-    assert "no new text: no file of the inputs is new to the champion; nothing to do" in result.lines
-
-
 def test_files_of_all_earlier_weeks_are_known(tmp_path: Path, registry: Registry) -> None:
     add_text(tmp_path / "text", "1.jsonl")
     recipe = recipe_of(tmp_path)
@@ -125,12 +113,14 @@ def test_a_file_that_changed_moved_or_went_is_told_and_not_read(tmp_path: Path, 
     result = resolve(recipe)
 
     assert result.recipe.clean.inputs == (new,)
-    assert "changed since the champion read them, and not read again: 1 file (changed.jsonl)" in text(result)
+    assert "changed since the champion read them, and not read again: 1 file (changed.jsonl)" in said_lines(
+        result
+    )
     assert (
         "left out, since the champion has read their bytes under other names: 1 file (elsewhere.jsonl)"
-        in text(result)
+        in said_lines(result)
     )
-    assert "not among the inputs any more: 2 files (gone.jsonl, moved.jsonl)" in text(result)
+    assert "not among the inputs any more: 2 files (gone.jsonl, moved.jsonl)" in said_lines(result)
 
 
 def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp_path: Path) -> None:
@@ -249,9 +239,9 @@ def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registr
         ["sources.web.clean.pii=true", "pretrain.weight_decay=0.2", "language=azj_Latn"],
     )
 
-    unread = text(resolve(changed))
+    unread = said_lines(resolve(changed))
     add_text(tmp_path / "az", "2.jsonl")
-    said = text(resolve(changed))
+    said = said_lines(resolve(changed))
 
     assert "clean.pii false -> true (source web): the next new text follows it" in unread
     assert (
@@ -392,3 +382,33 @@ def test_a_week_of_which_nothing_was_kept_is_no_part_of_the_lineage(
     assert (lineage.places["corpus"], list(lineage.files[""])) == (uris["corpus"], [first])
     shutil.rmtree(uris["corpus"])
     assert len(lineage_of(released(uris["model"])).earlier[""]) == 1
+
+
+def test_files_that_were_put_away_after_they_were_read_are_no_mistake(
+    tmp_path: Path, registry: Registry
+) -> None:
+    path = add_text(tmp_path / "text", "1.jsonl")
+    recipe = recipe_of(tmp_path)
+    first_week(registry, recipe)
+    Path(path).unlink()
+
+    assert resolve(recipe).state == "nothing"
+
+
+@pytest.mark.parametrize("pattern", ["text", "text/**/*.jsonl", "text/?.jsonl"])
+def test_a_pattern_that_never_named_a_file_is_a_mistake_beside_one_whose_files_were_put_away(
+    tmp_path: Path, registry: Registry, pattern: str
+) -> None:
+    path = add_text(tmp_path / "text", "1.jsonl")
+    add_text(tmp_path / "other", "1.jsonl", "other")
+    inputs = [f"{tmp_path}/other/1.jsonl", f"{tmp_path}/{pattern}"]
+    recipe = recipe_of(tmp_path, clean={"inputs": inputs})
+    first_week(registry, recipe)
+    Path(path).unlink()
+    Path(path).parent.rmdir()
+
+    assert resolve(recipe).state == "nothing"
+
+    wrong = recipe_of(tmp_path, clean={"inputs": [*inputs, f"{tmp_path}/texts/*.jsonl"]})
+    with pytest.raises(DataError, match=r"no file matches '.*/texts/\*\.jsonl'"):
+        resolve(wrong)

@@ -6,15 +6,15 @@ import pytest
 
 from anadil.artifacts import storage
 from anadil.core.errors import DataError
-from anadil.retrain import short_inputs
-from anadil.retrain.short_inputs import short_inputs as shorten
+from anadil.retrain import new_files
+from anadil.retrain.new_files import short_inputs as shorten
 
 KEY = "clean.inputs"
 
 
 @pytest.fixture(autouse=True)
 def little_room(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(short_inputs, "MOST_BYTES", 3 * (len(str(tmp_path)) + 30))
+    monkeypatch.setattr(new_files, "MOST_BYTES", 3 * (len(str(tmp_path)) + 30))
 
 
 def write(root: str, *names: str) -> list[str]:

@@ -1,11 +1,14 @@
 """Layouts in which people keep chats, and the part of the data that each falls in."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from anadil.text.chats import Chat, Message, Refusal, folded, messages_of, split_of
+from anadil.artifacts.chat_files import read_chats
+from anadil.text.chat_columns import choices_of
+from anadil.text.chats import Chat, DroppedChats, Message, Refusal, folded, messages_of, pair_of, split_of
 
 ASKED, ANSWERED = "Paytaxt hansıdır?", "Bakı."
 PAIR = (("user", ASKED), ("assistant", ANSWERED))
@@ -235,3 +238,199 @@ def test_a_row_whose_passage_is_no_text_is_left_out() -> None:
 
 def test_a_row_without_a_chat_is_refused_with_its_columns() -> None:
     assert read({"Sual": "Kim?", "Cavab": "Əli.", "Qeyd": None}) == Refusal("no_chat", "Sual, Cavab")
+
+
+BETTER, WORSE = "Bakıdır.", "Bilmirəm."
+USER = {"role": "user", "content": ASKED}
+
+
+def assistant(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "texts": {"prompt": ASKED, "chosen": BETTER, "rejected": WORSE},
+    "prompt of messages": {"prompt": [USER], "chosen": [assistant(BETTER)], "rejected": [assistant(WORSE)]},
+    "prompt of messages, answers as texts": {"prompt": [USER], "chosen": BETTER, "rejected": WORSE},
+    "answers as messages": {"prompt": ASKED, "chosen": assistant(BETTER), "rejected": assistant(WORSE)},
+    "HuggingFaceH4/ultrafeedback_binarized": {
+        "prompt": ASKED, "prompt_id": "1", "chosen": [USER, assistant(BETTER)], "rejected": [USER, assistant(WORSE)],
+        "messages": [USER, assistant(BETTER)], "score_chosen": 8.5, "score_rejected": 2.0,
+    },
+    "trl-lib/ultrafeedback_binarized": {"chosen": [USER, assistant(BETTER)], "rejected": [USER, assistant(WORSE)]},
+    "Intel/orca_dpo_pairs": {"system": "", "question": ASKED, "chosen": BETTER, "rejected": WORSE},
+    "LLaMA-Factory": {
+        "conversations": [{"from": "human", "value": ASKED}],
+        "chosen": {"from": "gpt", "value": BETTER}, "rejected": {"from": "gpt", "value": WORSE},
+    },
+    "Anthropic/hh-rlhf": {
+        "chosen": f"\n\nHuman: {ASKED}\n\nAssistant: {BETTER}",
+        "rejected": f"\n\nHuman: {ASKED}\n\nAssistant: {WORSE}",
+    },
+    "Dahoas/rm-static": {
+        "prompt": f"\n\nHuman: {ASKED}\n\nAssistant:", "response": f" {BETTER}",
+        "chosen": f" {BETTER}", "rejected": f" {WORSE}",
+    },
+    "hh-rlhf beside its prompt": {
+        "prompt": f"\n\nHuman: {ASKED}\n\nAssistant:",
+        "chosen": f"\n\nHuman: {ASKED}\n\nAssistant: {BETTER}",
+        "rejected": f"\n\nHuman: {ASKED}\n\nAssistant: {WORSE}",
+    },
+    "turns as columns": {
+        "chosen": {"role": ["user", "assistant"], "content": [ASKED, BETTER]},
+        "rejected": {"role": ["user", "assistant"], "content": [ASKED, WORSE]},
+    },
+    "a user's turn after the answer": {"chosen": [USER, assistant(BETTER), USER], "rejected": [USER, assistant(WORSE)]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_usual_layouts_give_the_same_pair(row: dict[str, Any]) -> None:
+    asked = Message(role="user", content=ASKED)
+
+    assert pair_of(row) == (
+        (asked, Message(role="assistant", content=BETTER)),
+        (asked, Message(role="assistant", content=WORSE)),
+    )
+
+
+def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
+    turns = [USER, assistant("Hansı ölkənin?"), {"role": "user", "content": "Azərbaycanın."}]
+
+    found = pair_of({"system": "Qısa cavab ver.", "prompt": turns, "chosen": BETTER, "rejected": WORSE})
+
+    assert not isinstance(found, Refusal)
+    assert [message.role for message in found[0]] == ["system", "user", "assistant", "user", "assistant"]
+    assert found[0][:-1] == found[1][:-1]
+
+
+@pytest.mark.parametrize(
+    ("row", "refusal"),
+    [
+        ({"prompt": ASKED}, Refusal("no_pair", "no chosen")),
+        ({"prompt": ASKED, "chosen": BETTER}, Refusal("no_pair", "no rejected")),
+        ({"chosen": BETTER, "rejected": WORSE}, Refusal("no_pair")),
+        ({"prompt": ASKED, "chosen": 5, "rejected": WORSE}, Refusal("no_pair")),
+        ({"prompt": ASKED, "chosen": [], "rejected": WORSE}, Refusal("no_pair")),
+        ({"prompt": ASKED, "chosen": ["a", "b"], "rejected": WORSE}, Refusal("malformed")),
+        ({"prompt": ASKED, "chosen": BETTER, "rejected": f" {BETTER}\n"}, Refusal("same_answer")),
+        (
+            {"prompt": ASKED, "chosen": f"{ASKED} {BETTER}", "rejected": f"{ASKED}\n{WORSE}"},
+            Refusal("question_in_answer"),
+        ),
+        ({"prompt": ASKED, "chosen": BETTER, "rejected": "  "}, Refusal("empty_message")),
+        ({"prompt": "", "chosen": BETTER, "rejected": WORSE}, Refusal("empty_message")),
+        ({"prompt": ASKED, "chosen": "\ud83d", "rejected": WORSE}, Refusal("not_unicode")),
+        ({"prompt": ASKED, "chosen": [{"role": "boss", "content": "a"}], "rejected": WORSE}, Refusal("unknown_role", "boss")),
+        ({"prompt": ASKED, "chosen": [USER], "rejected": [USER]}, Refusal("no_answer")),
+        (
+            {"chosen": [USER, assistant(BETTER)], "rejected": [{"role": "user", "content": "?"}, assistant(WORSE)]},
+            Refusal("other_question"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_no_pair_is_refused_by_name(row: dict[str, Any], refusal: Refusal) -> None:
+    assert pair_of(row) == refusal
+
+
+XCOPA = "Kişi kranı açdı.\nBu hadisənin nəticəsi hansıdır?\n1) Tualet su ilə doldu.\n2) Krandan su axdı."
+
+
+@pytest.mark.parametrize(
+    ("question", "answer", "expected"),
+    [
+        (XCOPA, "Krandan su axdı.", ("Tualet su ilə doldu.", "Krandan su axdı.")),
+        ("どれ？\n1. 世界\n2. 写真集\n3. 絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\n１．世界\n２．写真集\n３．絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\n（１）世界\n（２）写真集", "世界", ("世界", "写真集")),
+        ("どれ？\n①世界\n②写真集", "世界", ("世界", "写真集")),
+        ("どれ？\nＡ：世界\nＢ：写真集", "世界", ("世界", "写真集")),
+        ("どれ？\nア、世界\nイ、写真集\nウ、絵本", "絵本", ("世界", "写真集", "絵本")),
+        ("どれ？\nア、世界\nウ、写真集", "世界", ()),
+        ("Hansı?\n(a) bir\n(b) iki", "bir", ("bir", "iki")),
+        (XCOPA, "Bilmirəm.", ()),
+        ("Sıra:\n2) bir\n3) iki", "iki", ()),
+        ("Sıra:\n1) bir\n3) iki", "iki", ()),
+        ("Sıra:\n1) bir\n2) bir", "bir", ()),
+        ("1) bir\n2) iki\nHansı?", "iki", ()),
+        ("Paytaxt haradır?", "Bakı", ()),
+    ],
+)
+def test_numbered_lines_at_the_end_of_a_question_are_choices_if_its_answer_is_one(
+    question: str, answer: str, expected: tuple[str, ...]
+) -> None:
+    assert choices_of({}, question, answer) == expected
+
+
+CHOICES = {"question": "Hansı?", "choices": ["bir", "iki"]}
+ARC = {"question": "Hansı?", "choices": {"text": ["bir", "iki"], "label": ["1", "2"]}}
+COMMONSENSE = {"question": "Hansı?", "choice0": "bir", "choice1": "iki"}
+
+
+@pytest.mark.parametrize(
+    ("row", "answer"),
+    [
+        *(({**CHOICES, "answer": each}, "iki") for each in (1, "iki", "B", "1", "（Ｂ）", "イ")),
+        *(({**CHOICES, "answer": each}, "bir") for each in (0, "(a)")),
+        ({"prompt": "Hansı?", "choices": ["bir", "iki"], "answer": "iki"}, "iki"),
+        ({**ARC, "answerKey": "1"}, "bir"),
+        ({**COMMONSENSE, "label": 1}, "iki"),
+        ({**COMMONSENSE, "label": 0}, "bir"),
+    ],
+)
+def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
+    row: dict[str, object], answer: str, tmp_path: Path
+) -> None:
+    (tmp_path / "c.jsonl").write_text(json.dumps(row), encoding="utf-8")
+
+    (chat,) = read_chats([str(tmp_path / "c.jsonl")], DroppedChats())
+
+    assert chat.choices == ("bir", "iki")
+    assert chat.messages[-1].content == answer
+    assert chat.as_row()["choices"] == ["bir", "iki"]
+
+
+def rows(*answers: object) -> str:
+    made = ({**CHOICES, "question": f"Hansı {n}?", "answer": each} for n, each in enumerate(answers))
+    return "".join(json.dumps(row) + "\n" for row in made)
+
+
+def test_rows_whose_question_is_cause_or_effect_are_left_out_and_counted(tmp_path: Path) -> None:
+    dropped = DroppedChats()
+    copa = {"premise": "Yağış yağdı.", "choice1": "bir", "choice2": "iki", "question": "cause", "label": 0}
+    (tmp_path / "c.jsonl").write_text(json.dumps(copa), encoding="utf-8")
+
+    assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
+    assert dropped.counts == {"no_chat": 1}
+
+
+@pytest.mark.parametrize("answer", [3, -1, True, None, "üç", "C"])
+def test_an_answer_that_is_none_of_the_choices_is_counted_with_line_and_remedy(
+    answer: object, tmp_path: Path
+) -> None:
+    dropped = DroppedChats()
+    (tmp_path / "c.jsonl").write_text(rows(answer), encoding="utf-8")
+
+    assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
+    assert dropped.counts == {"no_choice": 1}
+    assert "needs the right one as `answer`: its text, letter (A, B, ...) or place; c.jsonl:1" in str(dropped)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((1, 2, 1), ["bir", "iki", "bir"]),
+        (("1", "2"), ["bir", "iki"]),
+        ((1, 0, 1), ["iki", "bir", "iki"]),
+        ((1, 1), ["iki", "iki"]),
+        ((1, 0, 2), ["iki", "bir"]),
+    ],
+)
+def test_places_count_from_1_where_some_row_names_the_last_one_so_and_none_0(
+    answers: tuple[object, ...], expected: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "c.jsonl").write_text(rows(*answers), encoding="utf-8")
+
+    chats = list(read_chats([str(tmp_path / "c.jsonl")], DroppedChats()))
+
+    assert [chat.messages[-1].content for chat in chats] == expected

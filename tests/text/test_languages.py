@@ -1,17 +1,23 @@
+import hashlib
 import re
+import sys
 import unicodedata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from anadil.clean.filters.judge import Judge
+from anadil.core.errors import IntegrityError, PreflightError
 from anadil.recipe.sections import Recipe
+from anadil.text import fasttext_model
 from anadil.text.language import language_codes, load_language
-from anadil.text.language_data import UnknownLanguageError
+from anadil.text.language_data import Language, LanguageModel, UnknownLanguageError
 from anadil.text.language_id import identify_language
-from anadil.text.languages.ja import VALUES
+from anadil.text.language_pack import Identification, LanguagePack, to_language
+from anadil.text.languages.ja import VALUES, remove_footer, unify_punctuation
 from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
 
 LETTERS = st.text(
@@ -256,3 +262,131 @@ def test_an_id_with_another_script_is_refused_with_the_usual_one() -> None:
         load_language("arb_Latn")
     with pytest.raises(UnknownLanguageError, match="Azerbaijani in Cyrl"):
         load_language("azj_Cyrl")
+
+
+class FakeModel:
+    """What `fasttext.load_model` gives, that knows one word."""
+
+    def predict(self, text: str, k: int) -> tuple[tuple[str, ...], list[float]]:
+        assert "\n" not in text, "predict processes one line at a time"
+        return (("__label__qaa_Latn" if "zum" in text else "__label__eng_Latn",), [1.0])
+
+
+@pytest.fixture
+def language(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Language:
+    """A language that a model of the user's knows."""
+    fasttext_model.load_fasttext.cache_clear()
+    monkeypatch.setitem(sys.modules, "fasttext", SimpleNamespace(load_model=lambda _: FakeModel()))
+    model = tmp_path / "model.bin"
+    model.write_bytes(b"weights")
+    table = LanguageModel(
+        path=str(model), label="__label__qaa_Latn", sha256=hashlib.sha256(b"weights").hexdigest()
+    )
+    pack = LanguagePack(code="qaa", name="X", script="Latn", identification=Identification(model=table))
+    return to_language(pack)
+
+
+def test_a_model_of_the_user_decides(language: Language) -> None:
+    found = [identify_language(text, language).is_language for text in ("du zum\nla", "the house")]
+
+    assert found == [True, False]
+
+
+def test_another_file_than_the_pack_was_made_with_is_refused(language: Language) -> None:
+    assert language.model is not None
+    Path(language.model.path).write_bytes(b"others")
+
+    with pytest.raises(IntegrityError, match="is not the one that the pack was made with"):
+        identify_language("du zum", language)
+
+
+def test_a_model_without_its_package_is_refused_with_the_remedy(
+    language: Language, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "fasttext", None)
+
+    with pytest.raises(PreflightError, match="pip install fasttext-predict"):
+        identify_language("du zum", language)
+
+
+def test_a_language_without_a_pack_is_identified() -> None:
+    kazakh = load_language("kk")
+    text = "Қазақстан Республикасы Орталық Азияда орналасқан мемлекет, оның астанасы Астана қаласы."
+
+    assert identify_language(text, kazakh).is_language
+    assert not identify_language(
+        "Кыргызстан Борбордук Азияда жайгашкан мамлекет, борбору Бишкек.", kazakh
+    ).is_language
+    assert identify_language(text, load_language("kk")).code == "kk"
+
+
+def test_where_cld2_is_not_sure_something_else_has_to_agree() -> None:
+    found = identify_language("Washington Examiner цитир", load_language("en"))
+
+    assert (found.code, found.is_reliable, found.is_language) == ("en", False, False)
+
+
+BODY = "本文はここにあります。二つ目の文もあります。\n三つ目の文は次の行にあります。"
+FOOTER = ["コメント", "トラックバック一覧", "Copyright", "スポンサーリンク", "ランキング 一覧へ"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("東京は，日本の首都である．大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
+        ("東京は、日本の首都である。大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
+        ("円周率は３．１４で、Ｈｉ，と言う。", "円周率は３．１４で、Ｈｉ，と言う。"),
+        ("円周率は３．１４で，終わり．（注），abc．", "円周率は３．１４で、終わり。（注）、abc。"),
+        ("お待ちください．．．", "お待ちください。。。"),
+        ("第１，第２は、ない。", "第１，第２は、ない。"),
+    ],
+)
+def test_punctuation_has_one_style_but_for_full_width_numbers_and_names(text: str, expected: str) -> None:
+    assert unify_punctuation(text) == expected
+
+
+@pytest.mark.parametrize(
+    "footer", [FOOTER, FOOTER[::-1], ["東京都港区一丁目", *FOOTER], ["Copyright 2024", "ABC商会", "PR"]]
+)
+def test_a_footer_goes_whatever_the_order_of_its_lines(footer: list[str]) -> None:
+    kept = remove_footer("\n".join([BODY, *footer]))
+
+    assert not {line for line in [*FOOTER, "Copyright 2024", "ABC商会", "PR"] if line in kept.split("\n")}
+    assert kept.startswith(BODY)
+
+
+def test_running_text_after_a_footer_line_stays() -> None:
+    text = f"コメント\n{BODY}\n関連記事"
+
+    assert remove_footer(text) == f"コメント\n{BODY}"
+
+
+def test_a_line_that_mentions_a_footer_word_is_no_footer() -> None:
+    text = f"{BODY}\nこの記事の著作権は筆者にあるが、引用の範囲であれば自由に使ってよいとされている。"
+
+    assert remove_footer(text) == text
+
+
+def test_a_footer_begins_in_the_last_ten_lines() -> None:
+    text = "\n".join([BODY, "コメント", *(f"品目{number}" for number in range(10))])
+
+    assert remove_footer(text) == text
+
+
+@given(lines=st.lists(st.sampled_from([*FOOTER, BODY, "品目一", ""]), max_size=25))
+def test_a_footer_that_was_cut_leaves_running_text_alone(lines: list[str]) -> None:
+    cut = remove_footer("\n".join([BODY, *lines]))
+
+    assert cut.count(BODY) == 1 + lines.count(BODY)
+
+
+@pytest.mark.parametrize(
+    ("raw", "expected"),
+    [
+        ("細胞が10⁵個、砂糖は3½杯", "細胞が10⁵個、砂糖は3½杯"),
+        ("５０㎡の部屋、２㎥の水", "50m²の部屋、2m³の水"),
+        ("ｌｏｇ₂８、ｘⁿ、ﾊﾝｶｸ", "log₂8、xⁿ、ハンカク"),
+    ],
+)
+def test_a_number_keeps_its_value_in_compatible_form(raw: str, expected: str) -> None:
+    assert load_language("ja").normalize(raw) == expected

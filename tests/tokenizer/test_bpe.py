@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.trainers import BpeTrainer
 
 from anadil.core.errors import DataError
-from anadil.text.byte_symbols import ALPHABET
+from anadil.text.cut_patterns import ALPHABET
 from anadil.tokenizer import bpe
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_texts

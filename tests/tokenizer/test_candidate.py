@@ -12,7 +12,7 @@ from anadil.artifacts.base_model import LLAMA_3_SPECIALS, OTHER_CHAT_TOKENS, rea
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.core.errors import IntegrityError
 from anadil.recipe.sections import Strategy
-from anadil.text.byte_symbols import to_bytes, to_symbols
+from anadil.text.cut_patterns import to_bytes, to_symbols
 from anadil.text.language import load_language
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import (

@@ -12,8 +12,14 @@ from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 
 from anadil.core.errors import DataError, IntegrityError
-from anadil.text.byte_symbols import SYMBOLS, to_text
-from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
+from anadil.text.cut_patterns import (
+    LLAMA_3_REGEX,
+    QWEN_3_5_REGEX,
+    QWEN_REGEX,
+    SYMBOLS,
+    known_pattern,
+    to_text,
+)
 from anadil.tokenizer import pretokens
 from anadil.tokenizer.pretokens import count_by_library, count_texts, require_words
 from anadil.tokenizer.word_counts import (

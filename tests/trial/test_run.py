@@ -14,7 +14,7 @@ from anadil.core.stages import STAGES
 from anadil.pretrain.run import run as pretrain
 from anadil.recipe.pretrain import Phase, scaled_phases
 from anadil.recipe.sections import Recipe, Trial
-from anadil.report.tokenizer_view import pareto_front
+from anadil.report.corpus_view import pareto_front
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out

@@ -9,12 +9,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from anadil.core.errors import DataError
 from anadil.runtime.metric_table import spec_of
 from anadil.runtime.run_record import StepRecord, recipe_name, this_process
-from anadil.watch.plots import KINDS
+from anadil.watch.watched import KINDS, Watched
 from tests.kit.watching import HOSTILE, STAGES, Pages, put_live, put_record, put_training, watching
 
 
@@ -141,6 +143,25 @@ def test_a_run_that_is_removed_while_it_is_watched_is_said(root: Path, pages: Pa
     assert without_model.status == 200
     assert gone.status == 404
     assert f"{run}: no such run in {root}; it may have been removed" in gone.text
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (DataError("a.jsonl: no such file"), 404, "a.jsonl: no such file"),
+        (PermissionError(13, "Permission denied"), 503, "Permission denied"),
+        (ModuleNotFoundError("x", name="duckdb"), 503, "needs duckdb, which is not installed; pip install"),
+    ],
+)
+def test_an_error_of_a_page_is_said_on_it(
+    root: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, status: int, said: str
+) -> None:
+    monkeypatch.setattr(Watched, "places", Mock(side_effect=error))
+    with watching(root) as pages:
+        answer = pages.ask("/")
+
+    assert answer.status == status
+    assert said in answer.text
 
 
 def test_the_page_stops_a_run(root: Path, pages: Pages) -> None:

@@ -8,13 +8,20 @@ from collections import Counter
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from anadil.admit.checks import checks_of, growth_of_sources
-from anadil.admit.week import MAX_FILES, Week, earlier_corpora, personal_data_of, read_week
+from anadil.admit.checks import (
+    MAX_FILES,
+    Week,
+    checks_of,
+    earlier_corpora,
+    growth_of_sources,
+    personal_data_of,
+    read_week,
+)
 from anadil.artifacts.artifact import finished_manifest
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import json_lines, write_json
-from anadil.overlap.champion_lists import EXCLUDED
+from anadil.overlap.source_corpora import EXCLUDED
 from anadil.recipe.retrain import Retrain
 from anadil.runtime.job import Figures, Job, by_source, word_of
 from anadil.text.language import load_language

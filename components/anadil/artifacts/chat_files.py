@@ -20,16 +20,18 @@ from anadil.core.json_text import json_lines
 from anadil.text.chat_columns import (
     SIDES,
     Names,
+    choices_of,
     columns_read,
+    first_place,
     named_in,
+    names_place,
     unread_columns,
     unread_of_turns,
+    with_chosen,
     with_names,
 )
-from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Message, Refusal, messages_of
-from anadil.text.choices import choices_of, first_place, names_place, with_chosen
+from anadil.text.chats import DROP_REMEDIES, Chat, DroppedChats, Message, Pair, Refusal, messages_of, pair_of
 from anadil.text.letters import UNKNOWN, Letters
-from anadil.text.pairs import Pair, pair_of
 
 log = logging.getLogger(__name__)
 

@@ -36,8 +36,7 @@ class Command(NamedTuple):
     """A command; those of stages parse their own options and have no module here."""
 
     help: str
-    module: str = ""
-    """Module below `anadil.cli` with the command."""
+    module: str = ""  # Module below `anadil.cli` with the command.
     add: str = ""
     """Function of the module that adds the command with its options; called as `add(name, commands, help)`."""
 

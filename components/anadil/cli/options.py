@@ -6,8 +6,7 @@ from typing import Any
 from anadil.core.stage import Stage
 from anadil.core.stages import BUILT_IN, FLOW, STAGES
 
-WORK = "anadil-work"
-"""Default directory of `anadil run`."""
+WORK = "anadil-work"  # Default directory of `anadil run`.
 
 
 def add_recipe_argument(command: argparse.ArgumentParser, *, built_in: bool = False) -> None:

@@ -31,9 +31,15 @@ def print_data(data: Any, output: str) -> None:
     sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=10_000))
 
 
+def print_result(data: Any, lines: Iterable[str], output: str) -> None:
+    """Data as JSON, else its lines for people."""
+    if output == "json":
+        print_json(data)
+    else:
+        print_lines(lines)
+
+
 def print_table(rows: Mapping[str, str], output: str) -> None:
     """Names and values as two columns, or as JSON."""
-    if output == "json":
-        print_json(rows)
-        return
-    print_lines(Table("", ("", "value"), [*rows.items()]).lines())
+    table = Table("", ("", "value"), [*rows.items()])
+    print_result(rows, () if output == "json" else table.lines(), output)

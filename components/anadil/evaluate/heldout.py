@@ -20,16 +20,18 @@ from anadil.core.format import MIB, human_bytes
 from anadil.core.progress import track
 from anadil.text.corpus import Document, read_corpora
 from anadil.text.domains import name_of_file
-from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language_data import Language
 from anadil.text.overlap import (
     CHARACTERS_OF_NGRAM,
     CHARACTERS_OF_STRETCH,
     WORDS_OF_NGRAM,
     WORDS_OF_STRETCH,
+    Hashes,
     SeenDocument,
     SeenNgrams,
+    ngram_hashes,
     seen_document,
+    unit_hashes,
 )
 
 log = logging.getLogger(__name__)

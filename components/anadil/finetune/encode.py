@@ -16,8 +16,7 @@ from transformers import PreTrainedTokenizerFast
 from anadil.core.errors import DataError
 from anadil.finetune.chat_format import ChatFormat, Piece, UnprovenTemplateError, chat_format
 from anadil.model.load import encode_texts
-from anadil.text.chats import Chat, DroppedChats
-from anadil.text.pairs import Pair
+from anadil.text.chats import Chat, DroppedChats, Pair
 
 IGNORED_LABEL = -100
 """Label of a token without loss: `ignore_index` of torch's cross_entropy."""

@@ -42,9 +42,8 @@ from anadil.model.process_group import Group
 from anadil.recipe.finetune import Preference
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import Figures, Job
-from anadil.text.chats import DroppedChats, fingerprint, folded, split_of
+from anadil.text.chats import DroppedChats, Pair, fingerprint, folded, split_of
 from anadil.text.letters import letters_of
-from anadil.text.pairs import Pair
 
 log = logging.getLogger(__name__)
 

@@ -69,6 +69,18 @@ ONE_SOURCE = (
     "%s of the sample is of one source%s: text of other kinds may be dropped as none of the language; give some text of "
     "each kind that you will clean, in files of their own or with the address of its page"
 )
+MAX_TEXTS = 300
+"""Most texts of a kind."""
+PIECE_LETTERS = (2, 6)
+"""Least and most of what stands for a word where nothing parts words. Our choice: most words of such languages."""
+SIGNS = "01589|!~^*$"
+"""Signs that stand for letters in a bad scan."""
+NUM_KEYWORDS = 60
+NUM_FREQUENT = 8
+"""Letters, of which one is lost or stands alone."""
+Draw = random.Random
+NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
+"""Kinds that are no damage, or the same as another, where nothing parts words."""
 
 
 def identify_sample(
@@ -366,20 +378,6 @@ def _distinct_limit(parts: Sequence[_Part], widened: float) -> float:
     return round(math.exp(_outermost([*map(np.log, counts)], DROP_RATE, largest=False, widened=widened)), 3)
 
 
-MAX_TEXTS = 300
-"""Most texts of a kind."""
-PIECE_LETTERS = (2, 6)
-"""Least and most of what stands for a word where nothing parts words. Our choice: most words of such languages."""
-SIGNS = "01589|!~^*$"
-"""Signs that stand for letters in a bad scan."""
-NUM_KEYWORDS = 60
-NUM_FREQUENT = 8
-"""Letters, of which one is lost or stands alone."""
-
-
-Draw = random.Random
-
-
 def _of_words(change: Callable[[str, Draw], str], share: float = 1.0) -> Callable[[str, Draw], str]:
     """Make noise by changing this share of a text's words."""
 
@@ -449,8 +447,6 @@ KINDS: dict[str, Callable[[str, Draw], str]] = {
     # Half of the words are figures, as of tables.
     "figures": _of_words(lambda _, draw: str(draw.randrange(100_000)), 0.5),
 }
-NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
-"""Kinds that are no damage, or the same as another, where nothing parts words."""
 
 
 def _without_spaces(kind: str, text: str, draw: Draw) -> str:

@@ -41,6 +41,10 @@ MEASURED = (
     "max_words_per_sentence", "max_broken_sentences",
 )  # fmt: skip
 """Limits that are learnt; the others are only loosened where own text does not keep them."""
+WIDENED = 0.2
+"""Share of the distance from the median that is added to it: text of another kind than the sample is less likely."""
+MOST_SEEN = 0.25
+"""Share beyond the value that the tail is drawn from, of the smallest samples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +55,6 @@ class LearntLimits:
     own_dropped: float
     """Share of the good text, by identification and all limits."""
     noise_kept: dict[str, float]
-    """By file or kind."""
     report: list[str]
 
 
@@ -237,12 +240,6 @@ def _tightened(
 def _excess(noise_kept: Mapping[str, float]) -> float:
     """Sum the noise that is kept beyond what may be: a kind that no limit drops must not end the search."""
     return sum(max(0.0, share - MAX_NOISE_KEPT) for share in noise_kept.values())
-
-
-WIDENED = 0.2
-"""Share of the distance from the median that is added to it: text of another kind than the sample is less likely."""
-MOST_SEEN = 0.25
-"""Share beyond the value that the tail is drawn from, of the smallest samples."""
 
 
 def source_quantile(

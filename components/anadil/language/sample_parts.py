@@ -17,8 +17,7 @@ from anadil.clean.read.readers import read_records
 from anadil.core.errors import DataError
 from anadil.text import ngram_profile
 from anadil.text.ngram_profile import Codes, Figures, Table, buckets, codes_of, letters_of
-from anadil.text.word_order import WordOrder, Words, words_of
-from anadil.text.word_shapes import KNOWN, Endings, count_endings
+from anadil.text.word_shapes import KNOWN, Endings, WordOrder, Words, count_endings, words_of
 
 NUM_ORDERS = max(*ngram_profile.ORDERS, *ngram_profile.ASSOCIATED)
 MAX_SHARE, MIN_SHARE = 1 / 4, 1 / 16

@@ -190,10 +190,7 @@ def format_log_line(line: str) -> str:
 
 
 def error_from_exit_code(exit_code: int | None, text: str, reason: str = "") -> AnadilError:
-    """Return the error of the exit code of the process that failed first, where it is known.
-
-    The text says what failed and where; the reason is the cluster's own word, such as `OOMKilled`.
-    """
+    """Return the error of the exit code of the process that failed first; the reason is the cluster's own word."""
     if reason == "OOMKilled":
         return PreflightError(
             f"{text}; more memory is needed: raise cluster.resources, or let `anadil plan` say how much"
@@ -222,8 +219,7 @@ class JobKind:
     group: str
     version: str
     plural: str
-    container: str
-    """Name of the container that trains, which operator and runtime look for."""
+    container: str  # Name of the container that trains, which operator and runtime look for.
     job_label: str  # Label of a pod: the job that it belongs to.
     index_label: str  # Label of a pod: its number among the workers.
     selector: str  # More labels of the pods that train.

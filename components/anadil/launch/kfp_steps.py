@@ -15,8 +15,8 @@ from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, targe
 from anadil.launch.retrain_step import begin_retraining
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.champion import champion_name
 from anadil.retrain.exclusive import free
+from anadil.retrain.lineage import champion_name
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of
@@ -74,11 +74,7 @@ def _finish(call: kfp.ToolInput) -> int:
 
 
 def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
-    """Raise the deterministic failure of an earlier try of a step again.
-
-    Tries that may resume are left alone: stopped or killed ones, failures of storage or network, and a job that has
-    outlived its launcher.
-    """
+    """Raise the deterministic failure of an earlier try of a step again; tries that may resume are left alone."""
     # Kubeflow Pipelines tries a step again whatever its exit code was. Each try of a launcher would start its
     # machines again, with a deadline and restarts of their own.
     root = request.recipe.storage.root
@@ -113,13 +109,7 @@ def _goes_on(request: LaunchRequest) -> bool:
 
 
 def finish(recipe: Recipe, run: str, first: str = "") -> None:
-    """Stop the jobs that a pipeline run has left behind, and tell how it ended.
-
-    Args:
-        recipe: Of the pipeline.
-        run: Its id.
-        first: Step before those of the recipe's flow, if there is one.
-    """
+    """Stop the jobs that a pipeline run has left behind, and tell how it ended; `first` is a step before the flow's."""
     if recipe.cluster.backend in JOB_KINDS:
         try:
             for name in stop_run(run, kind=recipe.cluster.backend, namespace=recipe.cluster.namespace):

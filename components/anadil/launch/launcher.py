@@ -52,13 +52,8 @@ class LaunchRequest:
 
 
 def backend_of(name: str, namespace: str | None = None, region: str | None = None) -> JobBackend:
-    """Return one way to run a job: `local`, `pytorchjob`, `trainjob` or `sagemaker`.
-
-    Kubernetes jobs without a namespace run in the launcher's own, SageMaker jobs without a region in the environment's.
-    """
+    """Return the backend of a name; a namespace or region left out is the launcher's own."""
     if name == "local":
-        from anadil.launch.launcher import LocalBackend
-
         return LocalBackend()
     if name == "sagemaker":
         from anadil.launch.sagemaker import SageMakerBackend
@@ -108,8 +103,9 @@ def check_job(job: TrainingJob, backend: str) -> None:
         raise RecipeError(f"launch: {job.stage} does not train; launch one of {', '.join(LAUNCHABLE)}")
     if backend == "local":  # sees the directories of this machine
         return
+    given = {f"--{word}": uri for word, uri in job.inputs.items()}
     earlier = earlier_place(STAGES[job.stage], job.recipe)
-    for option, uri in {"--out": job.target, **_options(job.inputs), **earlier}.items():
+    for option, uri in {"--out": job.target, **given, **earlier}.items():
         if "://" not in uri and not any(volume.holds(uri) for volume in job.recipe.cluster.volumes):
             raise PreflightError(
                 f"{option} {uri}: a pod of the job would not see it; use s3://, or name the claim of that directory in "
@@ -119,14 +115,11 @@ def check_job(job: TrainingJob, backend: str) -> None:
         check_shared(job.recipe, job.target, backend, job.stage, job.nodes)
 
 
-def _options(inputs: dict[str, str]) -> dict[str, str]:
-    return {f"--{word}": uri for word, uri in inputs.items()}
-
-
 def _check_claims(request: LaunchRequest) -> None:
     """Refuse to launch where this machine does not see the claims that the job's artifacts lie on."""
     written = {"--out": request.out} if request.out else {"storage.root": request.recipe.storage.root}
-    for name, place in {**_options(request.inputs), **written}.items():
+    given = {f"--{word}": uri for word, uri in request.inputs.items()}
+    for name, place in {**given, **written}.items():
         for volume in request.recipe.cluster.volumes:
             # An output need not exist yet, so the claim that will hold it has to.
             if not place or not volume.holds(place):

@@ -8,8 +8,8 @@ import logging
 
 from anadil.core.errors import RecipeError
 from anadil.preflight.week_cost import refuse_dear
-from anadil.retrain.champion import champion_name
 from anadil.retrain.exclusive import claim
+from anadil.retrain.lineage import champion_name
 from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime.flow import RETRAIN
 from anadil.runtime.job import kind_of

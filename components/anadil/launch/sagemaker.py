@@ -286,12 +286,10 @@ def _sealed(request: dict[str, Any]) -> dict[str, Any]:
 
 
 class Tail:
-    """A log whose lines each come once, also over new starts of the machine."""
+    """A log whose lines each come once, also over new starts of the machine; the client is of CloudWatch Logs."""
 
     def __init__(self, client: Any, job: str) -> None:
-        """Read the log of `job` by `client`, one of CloudWatch Logs."""
-        self._client = client
-        self._job = job
+        self._client, self._job = client, job
         self._tokens: dict[str, str] = {}
         self._is_denied = False
         self.last: deque[str] = deque(maxlen=TAIL_LINES)
@@ -379,10 +377,11 @@ class SageMakerBackend:
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
         """Yield log lines of the first machine; see `JobBackend.logs`."""
         job = self._newest(name)["TrainingJobName"]
-        if not follow:
-            yield from log_lines(self._client("logs"), job)
-            return
         tail = Tail(self._client("logs"), job)
+        if not follow:
+            while lines := list(tail.read()):
+                yield from lines
+            return
         while True:
             is_final = status_of(self._describe(job), name).state in FINAL
             yield from tail.new()
@@ -583,13 +582,6 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
         )
     lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
     raise error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
-
-
-def log_lines(client: Any, job: str) -> Iterator[str]:
-    """Yield every line that there is now."""
-    tail = Tail(client, job)
-    while lines := list(tail.read()):
-        yield from lines
 
 
 def exit_code_in(reason: str) -> int | None:

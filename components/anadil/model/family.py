@@ -94,7 +94,7 @@ class Version4Keys:
 class Gguf:
     """A type in llama.cpp: its name there, and what that code takes for granted.
 
-    Source: ggml-org/llama.cpp, src/models and conversion; `tests/release/test_gguf_families.py` compares logits.
+    Source: ggml-org/llama.cpp, src/models and conversion; `tests/release/test_gguf_cuts.py` compares logits.
     """
 
     architecture: str

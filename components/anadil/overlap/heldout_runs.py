@@ -107,7 +107,6 @@ class SearchTask:
 
     file: Path
     runs: Path
-    """Folder of `write_runs`."""
     folder: Path
     key: str
 
@@ -140,9 +139,7 @@ class Boilerplate:
     """Counts of what is no sign of a held-out document."""
 
     runs: int = 0
-    """Runs that too many documents hold."""
     documents: int = 0
-    """Documents that hold such runs only."""
 
 
 def add_counts(tasks: Sequence[SearchTask], counts: Numbers) -> None:

@@ -22,16 +22,6 @@ from anadil.clean.dedup.sorted_documents import Numbers, id_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
 from anadil.core.json_text import write_json
-from anadil.overlap.alike import HELDOUT, NONE, REASONS, Matches, find_alike
-from anadil.overlap.champion_lists import (
-    EXCLUDED,
-    RUN_COUNTS,
-    STATS,
-    ChampionList,
-    Row,
-    champion_list,
-    merged,
-)
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
@@ -42,7 +32,25 @@ from anadil.overlap.heldout_runs import (
     runs_of,
     write_runs,
 )
-from anadil.overlap.source_corpora import SourceCorpus, SourceTable, corpora_of, ids_of, table_of
+from anadil.overlap.source_corpora import (
+    EXCLUDED,
+    HELDOUT,
+    NONE,
+    REASONS,
+    RUN_COUNTS,
+    STATS,
+    ChampionList,
+    Matches,
+    Row,
+    SourceCorpus,
+    SourceTable,
+    champion_list,
+    corpora_of,
+    find_alike,
+    ids_of,
+    merged,
+    table_of,
+)
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
@@ -64,11 +72,9 @@ class Counts:
     runs: str
     """Digest of the runs of held-out text that were looked for."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """By reason."""
     by_source: dict[str, Counter[str]] = field(default_factory=dict)
     """Source that holds them -> by reason."""
     heldout: int = 0
-    """Held-out documents."""
     heldout_alike: int = 0
     """Those that are alike to a held-out one of another source; they stay, since they are no training text."""
     boilerplate: Boilerplate = field(default_factory=Boilerplate)
@@ -169,7 +175,6 @@ class Search:
 
     tasks: list[SearchTask]
     counts: Numbers
-    """Documents that hold each run."""
     boilerplate_documents: int = 0
 
 

@@ -1,27 +1,47 @@
-"""The corpora of all sources: held-out documents, and the indexes of all as one table of signatures."""
+"""The corpora of all sources: held-out documents, and the indexes of all as one table of signatures.
 
+Documents are compared a kind of key at a time, in its order, two directly: no chain joins what is not alike. In a
+retraining an earlier document stays as it was, so that its tokens do: of documents alike the earlier one stays.
+"""
+
+import heapq
+import io
 import itertools
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
-from anadil.artifacts import sealed_dir
+from anadil.artifacts import artifact, sealed_dir, storage
 from anadil.artifacts.artifact import Manifest, finished_manifest, remedy_of
-from anadil.clean.dedup.sorted_documents import MASK, Numbers, Signatures, id_of
+from anadil.artifacts.uri import join
+from anadil.clean.dedup.find_duplicates import CHUNK
+from anadil.clean.dedup.sorted_documents import EXACT, MASK, Numbers, Signatures, id_of
 from anadil.clean.shards.since import INDEX, INDEX_META, key_settings, other_settings, write_columns
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import read_json
-from anadil.overlap.champion_lists import num_earlier_files
 from anadil.recipe.clean import Clean
+from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
 
 ID_KIND = [("high", np.uint64), ("low", np.uint64)]
 """Halves of an id."""
+EXCLUDED, STATS, RUN_COUNTS = "excluded.jsonl", "overlap.json", "run_counts.npy"
+"""Documents that are left out, sorted by id, with reason and counterpart; counts of them; and how many documents hold each
+run of held-out text, up to 255."""
+Row = dict[str, str]
+"""Document that is left out: `id`, `reason`, and `of` and `of_id` of the one that it gives way to."""
+NONE = -1
+REASONS = ("heldout", "duplicate", "near_duplicate")
+HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
+"""Places among them: of two reasons the first is the one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +50,6 @@ class SourceCorpus:
 
     source: str
     uri: str
-    """Its place, for messages."""
     folder: Path
     manifest: Manifest
     num_earlier_files: int = 0
@@ -211,3 +230,157 @@ def places_of(high: Numbers, low: Numbers, ids: Numbers) -> Numbers:
             same = (high[inside] == ids["high"]) & (low[inside] == ids["low"])
             places[same] = inside[same]
     return places
+
+
+def num_earlier_files(recipe: Recipe, source: str, ours: Manifest, names: list[str]) -> int:
+    """Count the files of a corpus's index that the champion's corpus of the source has, too: the first ones."""
+    if not (uri := _place(recipe, f"corpus.{source}")):
+        return 0
+    theirs = artifact.finished_manifest(uri, "corpus")
+    same = [theirs.files.get(name) == ours.files[name] for name in names]
+    return len(list(itertools.takewhile(bool, same)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChampionList:
+    """Artifact `overlap` of a source that the champion was made with."""
+
+    rows: list[Row]
+    files: frozenset[str]
+    """Files of the training part that it was made of."""
+    runs: str
+    """Digest of the runs of held-out text that were looked for; empty where an earlier release looked."""
+    run_counts: Numbers
+    """Documents that hold each of them."""
+    boilerplate_documents: int
+    """Documents that hold such runs only as too many hold."""
+
+
+def champion_list(recipe: Recipe, source: str, sources: Iterable[str]) -> ChampionList | None:
+    """Read the champion's list for a source; None: it has none, and earlier documents are judged anew."""
+    uri = _place(recipe, f"overlap.{source}")
+    manifest = artifact.read_manifest(uri) if uri else None
+    if manifest is None:
+        return None
+    store = storage.store(uri)
+    rows: list[Row] = [json.loads(line) for line in store.read(join(uri, EXCLUDED)).splitlines()]
+    stats = json.loads(store.read(join(uri, STATS)))
+    counts = io.BytesIO(store.read(join(uri, RUN_COUNTS))) if RUN_COUNTS in manifest.files else None
+    corpus = artifact.finished_manifest(_place(recipe, f"corpus.{source}"), "corpus")
+    return ChampionList(
+        # A document whose counterpart is gone with its source is training text again.
+        rows=[row for row in rows if row["of"] in sources],
+        files=frozenset(name for name in corpus.files if name.startswith("train/")),
+        runs=str(stats.get("runs", "")),
+        run_counts=np.load(counts) if counts else np.empty(0, dtype=np.uint8),
+        boilerplate_documents=int(stats["boilerplate"]["documents"]),
+    )
+
+
+def merged(computed: Iterable[Row], stored: Iterable[Row]) -> Iterator[Row]:
+    """Yield the rows of both by id; of two for a document that of the champion."""
+    rows = heapq.merge(stored, computed, key=itemgetter("id"))
+    return (next(same) for _, same in itertools.groupby(rows, key=itemgetter("id")))
+
+
+def _place(recipe: Recipe, word: str) -> str:
+    champion = recipe.retrain.champion if recipe.retrain else None
+    return champion.artifacts.get(word, "") if champion else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matches:
+    """For each document of a source and each reason, the document that it gives way to, or `NONE`; on the disk."""
+
+    first: int
+    """Number of the source's first document."""
+    others: Numbers
+    """Shape (reasons, documents)."""
+
+    @classmethod
+    def create(cls, path: Path, numbers: range) -> Self:
+        """Begin without a match."""
+        others = np.lib.format.open_memmap(path, "w+", np.int64, (len(REASONS), len(numbers)))
+        for start in range(0, len(numbers), CHUNK):
+            others[:, start : start + CHUNK] = NONE
+        return cls(first=numbers.start, others=others)
+
+    def note(self, reason: int, documents: Numbers, others: Numbers) -> None:
+        """Note a match of each of some documents; the smallest number counts."""
+        rows = documents - self.first
+        before = self.others[reason, rows]
+        self.others[reason, rows] = np.where(before == NONE, others, np.minimum(before, others))
+
+    def of(self, documents: Numbers) -> tuple[Numbers, Numbers]:
+        """Return the reason of each document, or `NONE`, and the document that it gives way to."""
+        rows = documents - self.first
+        reasons = np.full(len(rows), NONE)
+        others = np.full(len(rows), NONE)
+        for reason in reversed(range(len(REASONS))):
+            column = self.others[reason, rows]
+            reasons, others = (
+                np.where(column != NONE, reason, reasons),
+                np.where(column != NONE, column, others),
+            )
+        return reasons, others
+
+
+def find_alike(table: SourceTable, current: int, bands: int, matches: Matches) -> None:
+    """Note the documents of a source that are alike to one of a source before it, or to any other's earlier or held-out one."""
+    for documents, keys in _equal_texts(table):
+        _note(table, current, DUPLICATE, documents, keys, matches)
+    for band in range(bands):
+        for documents, keys in table.signatures.equal_keys(1 + band):
+            _note(table, current, NEAR_DUPLICATE, documents, keys[None], matches)
+
+
+def _equal_texts(table: SourceTable) -> Iterator[tuple[Numbers, Numbers]]:
+    """Yield documents with keys of their text, 128 bits each, equal ones together."""
+    for documents, high in table.signatures.equal_keys(EXACT):
+        low = table.signatures.column("exact_low", documents)
+        order = np.lexsort((documents, low, high))
+        yield documents[order], np.stack((high, low))[:, order]
+    # A language without spaces has other keys: of equal texts the ids are equal in all.
+    for documents in table.signatures.by_id():
+        halves = [table.signatures.column(name, documents) for name in ("id_high", "id_low")]
+        order = np.lexsort((documents, halves[1], halves[0]))
+        yield documents[order], np.stack(halves)[:, order]
+
+
+def _note(
+    table: SourceTable, current: int, reason: int, documents: Numbers, keys: Numbers, matches: Matches
+) -> None:
+    """Note matches among documents, ordered by key and number; shape of the keys (parts, documents)."""
+    is_first = np.ones(len(documents), dtype=bool)
+    is_first[1:] = (keys[:, 1:] != keys[:, :-1]).any(axis=0)
+    shared = ~(is_first & np.append(is_first[1:], True))
+    documents, is_first = documents[shared], is_first[shared]
+    group = np.cumsum(is_first) - 1
+    numbers = table.numbers(current)
+    is_own = (documents >= numbers.start) & (documents < numbers.stop)
+    is_earlier = table.is_earlier(documents)
+    # Numbers follow the order of sources: the lowest of a key is of the source that comes first. Earlier text stays before it.
+    is_before, is_other = documents < numbers.start, ~is_own
+    nobody = table.signatures.num_documents
+
+    def lowest(chosen: Numbers) -> Numbers:
+        others = np.full(int(is_first.sum()), nobody, dtype=np.int64)
+        np.minimum.at(others, group[chosen], documents[chosen])
+        return others
+
+    others = lowest(is_earlier & is_other)
+    of_new = np.where(others < nobody, others, lowest(~is_earlier & is_before))
+    for rows, others in (
+        (is_own & is_earlier, lowest(is_earlier & is_before)),
+        (is_own & ~is_earlier, of_new),
+    ):
+        _note_groups(reason, others, others < nobody, documents[rows], group[rows], matches)
+    held = lowest(is_other & np.isin(documents, table.heldout))
+    _note_groups(HELDOUT, held, held < nobody, documents[is_own], group[is_own], matches)
+
+
+def _note_groups(
+    reason: int, others: Numbers, valid: Numbers, documents: Numbers, group: Numbers, matches: Matches
+) -> None:
+    chosen = valid[group]
+    matches.note(reason, documents[chosen], others[group[chosen]])

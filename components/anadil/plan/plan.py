@@ -10,12 +10,10 @@ from anadil import __version__
 from anadil.core.errors import AnadilError
 from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
-from anadil.plan.calibration import Calibration
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
 from anadil.plan.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
 from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
-from anadil.plan.rationale import LayoutRationale
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -26,8 +24,8 @@ from anadil.plan.schema import (
     Plan,
     SearchSummary,
 )
-from anadil.plan.search import FittingLayout, SearchResult, search
-from anadil.plan.speed import speed
+from anadil.plan.search import FittingLayout, LayoutRationale, SearchResult, search
+from anadil.plan.speed import Calibration, speed
 from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need
 from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.recipe.pretrain import Phase

@@ -4,12 +4,11 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
 from anadil.plan.budget import CheckpointPlan, Reliability, RentalCost, StorageNeed, Time
-from anadil.plan.calibration import Calibration
 from anadil.plan.layout import Kernels, Layout, Precision
 from anadil.plan.memory import FIT_VERDICTS, FitVerdict
 from anadil.plan.model_shape import Trains
-from anadil.plan.rationale import Rationale
-from anadil.plan.speed import Bound
+from anadil.plan.search import Rationale
+from anadil.plan.speed import Bound, Calibration
 from anadil.plan.stage_memory import MergeNeed, ReplayNeed, StageMemory
 from anadil.plan.text_use import EncodeNeed, TextUse
 

@@ -348,7 +348,6 @@ def _refusal(shape: Shape, recipe: Recipe, machine: Machine, nodes: int, need: S
 
 
 def _remedies(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> Iterator[str]:
-    """Settings with which it fits."""
     settings = recipe.finetune
 
     def fits(key: str, value: object, used: int = nodes) -> bool:

@@ -136,7 +136,6 @@ def _between(text: str) -> str:
 
 
 def _text(plan: Plan) -> list[str]:
-    """Text of each source and passes over it, with advice."""
     rows = [
         (
             each.name, short_count(each.tokens), KNOWN_BY[each.basis], each.shares_text(), human_epochs(each.asked_epochs),
@@ -267,7 +266,6 @@ def cost_lines(plan: Plan) -> list[str]:
 
 
 def _consequences(plan: Plan) -> Iterator[list[str]]:
-    """Checkpoints, storage and failures."""
     checkpoints, storage, failures = plan.checkpoints, plan.storage, plan.reliability
     yield _pairs(
         "Checkpoints",
@@ -345,7 +343,6 @@ def _bars(plan: Plan, caption: str, rows: Rows, parts: Mapping[str, Sequence[flo
 
 
 def _pairs(caption: str, rows: Rows) -> list[str]:
-    """Names and values under a caption."""
     width = max(len(name) for name, _ in rows)
     named = (_wrapped(LEFT_MARGIN, value, mark=f"{name:{width}}{LEFT_MARGIN}") for name, value in rows)
     return [*([caption] if caption else []), *(line for lines in named for line in lines)]

@@ -51,14 +51,7 @@ MERGE_KEY = "merge.add"
 def inspect_base(
     recipe: Recipe, *, here: bool = True, chats: bool = True, vocabulary: bool = True
 ) -> CheckResult:
-    """Read the base model's config, tokenizer and the headers of its weights.
-
-    Args:
-        recipe: What is to run.
-        here: The stages will run on this machine.
-        chats: The model will be taught chats, if the recipe names any.
-        vocabulary: Candidates will be made of its tokenizer.
-    """
+    """Read the base's config, tokenizer and headers of weights; `vocabulary`: candidates will be made of its tokenizer."""
     key, model = "base.model", recipe.base.model
     folder, local = Path(model).expanduser(), is_local(model)
     if model == TINY:
@@ -96,11 +89,8 @@ def inspect_kind(recipe: Recipe) -> CheckResult:
     kind = base_kind(base_tokenizer(recipe.base, base_cache(recipe)), model)
     detail = f"{kind.kind}: {kind.clause}"
     if kind.kind == "unknown":
-        return passed(
-            KIND,
-            detail,
-            "if it was taught to answer, ask the model yourself after training: evaluate does not",
-        )
+        remedy = "if it was taught to answer, ask the model yourself after training: evaluate does not"
+        return passed(KIND, detail, remedy)
     return passed(KIND, detail, KEEP_CHATS if kind.is_post_trained else "")
 
 
@@ -164,9 +154,8 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
     from anadil.finetune.chat_format import recipe_format, system_turn
     from anadil.model.load import load_tokenizer
 
-    chat_format, default = recipe_format(
-        load_tokenizer(folder), recipe.finetune, f"base.model {recipe.base.model}"
-    )
+    what = f"base.model {recipe.base.model}"
+    chat_format, default = recipe_format(load_tokenizer(folder), recipe.finetune, what)
     system = ""
     if turn := system_turn(default, recipe.finetune):
         system = f", with the system turn {turn[:MAX_SHOWN]!r} where they have none"
@@ -201,16 +190,13 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
     def inspect() -> CheckResult:
         start = read_start(place)
         said = check_start(start, recipe, base_files(recipe.base.model))
+        said = [each.removeprefix(f"{KEY}: ") for each in said]
         if isinstance(start, StartWeights):
-            return passed(KEY, "; ".join(["a finished model, with new moments", *_short(said)]))
+            return passed(KEY, "; ".join(["a finished model, with new moments", *said]))
         run = f" of {start.run}" if start.run else ""
-        detail = f"step {start.step:,}{run}; "
-        detail += (
-            "the new text makes the steps"
-            if recipe.continues_champion
-            else f"{recipe.pretrain.steps - start.step:,} steps are left"
-        )
-        return passed(KEY, detail, "; ".join(_short(said)))
+        left = f"{recipe.pretrain.steps - start.step:,} steps are left"
+        steps = "the new text makes the steps" if recipe.continues_champion else left
+        return passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
 
     return inspect_where_visible(KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here))
 
@@ -223,13 +209,8 @@ def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
         refuse_other_form(place, finished_manifest(place, start_adapter.KIND), recipe)
         return passed(start_adapter.KEY, "an adapter of the recipe's form")
 
-    return inspect_where_visible(
-        start_adapter.KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here)
-    )
-
-
-def _short(lines: list[str]) -> list[str]:
-    return [each.removeprefix(f"{KEY}: ") for each in lines]
+    hidden = claims_of([place], recipe, here=here)
+    return inspect_where_visible(start_adapter.KEY, inspect, here=here, hidden=hidden)
 
 
 def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
@@ -250,11 +231,8 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
             check_base(base, key)
             base_tokenizer(base, base_cache(recipe), key)
         compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
-        words = (
-            f"{compared} of the base's shape"
-            if compared
-            else "to be compared with the base when they are merged"
-        )
+        later = "to be compared with the base when they are merged"
+        words = f"{compared} of the base's shape" if compared else later
         return passed(MERGE_KEY, f"{counted(len(models), 'model')} found, {words}")
 
     return inspect_where_visible(MERGE_KEY, inspect, here=here, hidden=hidden)

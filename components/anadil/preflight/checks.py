@@ -151,12 +151,8 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
         recipe, here=planned.here, chats="finetune" in {*planned.names, *planned.then},
         vocabulary=not planned.names.isdisjoint(("tokenizer", "trial")),
     )  # fmt: skip
-    if (
-        hub
-        and planned.by in (DOCTOR, CLUSTER_DOCTOR)
-        and result.status == "passed"
-        and not recipe.base.revision
-    ):
+    moves = hub and not recipe.base.revision and planned.by in (DOCTOR, CLUSTER_DOCTOR)
+    if moves and result.status == "passed":
         result = replace(result, remedy="set base.revision, so that the run can be repeated")
     yield result
     if planned.by == DOCTOR and result.status == "passed":

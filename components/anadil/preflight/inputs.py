@@ -61,12 +61,10 @@ class InputSample:
     """Copies of no more than the first bytes of files, for a limited time."""
 
     def __init__(self, num_bytes: int, seconds: float) -> None:
-        self.num_bytes = num_bytes
-        """Bytes of each file."""
+        self.num_bytes = num_bytes  # Bytes of each file.
         self.whole = True
         """True if all that was given out was all that there is; a reader that stops early unsets it."""
-        self.looked: set[str] = set()
-        """Files of which something was given out."""
+        self.looked: set[str] = set()  # Files of which something was given out.
         self._deadline = time.monotonic() + seconds
 
     def over(self) -> bool:
@@ -199,13 +197,8 @@ def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
                 text += piece
     except (OSError, zlib.error, zstandard.ZstdError):
         return data
-    cut = (
-        _cut_json
-        if name.endswith(PACKED_JSON)
-        else _cut_table
-        if name.endswith(PACKED_TABLES)
-        else _cut_lines
-    )
+    kinds = ((PACKED_JSON, _cut_json), (PACKED_TABLES, _cut_table))
+    cut = next((each for suffixes, each in kinds if name.endswith(suffixes)), _cut_lines)
     lines = cut(text)
     if not lines:
         return b""
@@ -280,14 +273,10 @@ def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
     """Return recipe key -> the files that it names, without those that only pods see."""
     kinds = {each.key: each for each in stage.side_files}
+    named = named_side_files(stage, recipe).items()
+    seen = {key: [name for name in names if here or not claim_of(name, recipe)] for key, names in named}
     return {
-        key: [
-            uri
-            for name in names
-            if here or not claim_of(name, recipe)
-            for uri in side_files(name, kinds[key])
-        ]
-        for key, names in named_side_files(stage, recipe).items()
+        key: [uri for name in names for uri in side_files(name, kinds[key])] for key, names in seen.items()
     }
 
 
@@ -341,15 +330,8 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     unreadable: list[str] = []
 
     def some(uri: str) -> Iterator[read.RawRecord]:
-        records = read.read_records(
-            uri,
-            uri,
-            settings.text_field,
-            read_stats,
-            sample.copy,
-            language=language.code,
-            sides=language.sides,
-        )
+        field, code, sides = settings.text_field, language.code, language.sides
+        records = read.read_records(uri, uri, field, read_stats, sample.copy, language=code, sides=sides)
         most = MAX_RECORDS if uri in first else HEAD_RECORDS
         bad, good = read_stats.bad, read_stats.records + read_stats.skipped
         with closing(records):  # type: ignore[type-var]  # they come from a generator
@@ -380,32 +362,27 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
 def _inspect_rows(
     kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, sample: InputSample
 ) -> tuple[str, str]:
-    from anadil.artifacts.chat_files import (
-        check_chat_files,
-        read_chats,
-        read_pairs,
-        refuse_no_chats,
-        refuse_unknown_mix,
-    )
+    from anadil.artifacts import chat_files
     from anadil.text.chats import Chat, DroppedChats
     from anadil.text.letters import letters_of
 
     dropped = DroppedChats()
-    read: Callable[..., Iterator[object]] = read_chats if kind == "chats" else read_pairs
-    columns, letters = recipe.finetune.columns, letters_of(recipe.language_code)
-    result = _taken(
-        check_chat_files(files), sample, lambda uri: read([uri], dropped, sample.copy, columns, letters)
+    read: Callable[..., Iterator[object]] = (
+        chat_files.read_chats if kind == "chats" else chat_files.read_pairs
     )
+    columns, letters = recipe.finetune.columns, letters_of(recipe.language_code)
+    files = chat_files.check_chat_files(files)
+    result = _taken(files, sample, lambda uri: read([uri], dropped, sample.copy, columns, letters))
     number, sources = 0, set[str]()
     for _, each in result:
         number += 1
         if isinstance(each, Chat):
             sources.add(each.source)
     if sample.whole or dropped.total:
-        refuse_no_chats(files, number, dropped, kind, columns)
+        chat_files.refuse_no_chats(files, number, dropped, kind, columns)
     # A source may begin behind what was looked at.
     if sample.whole and kind == "chats":
-        refuse_unknown_mix(recipe.finetune.mix, sources)
+        chat_files.refuse_unknown_mix(recipe.finetune.mix, sources)
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
     return counted(number, kind.removesuffix("s")), remedy
 
@@ -414,11 +391,8 @@ def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) 
     from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
 
     check_heldout_files(files)
-    result = _taken(
-        files,
-        sample,
-        lambda uri: documents_of([uri], recipe.clean.text_field, recipe.language_code, sample.copy),
-    )
+    field, code = recipe.clean.text_field, recipe.language_code
+    result = _taken(files, sample, lambda uri: documents_of([uri], field, code, sample.copy))
     num_documents = sum(1 for document in refuse_too_large(each for _, each in result) if document.text)
     if sample.whole:
         refuse_no_heldout(num_documents, files)

@@ -17,14 +17,9 @@ MAX_REMEDIES = 4
 
 
 def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
-    """Return one line about the memory that `pretrain` and the stages after it need.
+    """Return one line about the memory that `pretrain` and the stages `then` need, here or on the machines of `cluster`.
 
     A model type that is trained but not planned passes: the line says that its memory is not checked.
-
-    Args:
-        recipe: What is to be trained.
-        here: On this machine, not on the machines of `cluster`.
-        then: Stages with which the run continues.
     """
     kind, nodes = _machine(recipe, here=here)
     layout = layout_of(recipe, kind, nodes)
@@ -79,16 +74,9 @@ def refusal_text(
     others: Sequence[Machine] = (),
     changed: Mapping[str, int | str] | None = None,
 ) -> str:
-    """Return the text of a refusal: what does not fit, and the nearest settings that do.
+    """Return the text of a refusal: what does not fit, and the nearest settings that do, on `others` too.
 
-    Args:
-        shape: The model.
-        layout: Degrees by which devices share it.
-        work: The work of a step.
-        kind: Type of each machine.
-        nodes: Number of machines.
-        others: Machine types that could be taken instead.
-        changed: Recipe key -> value that the layout needs; each remedy says it too.
+    Each remedy also says the recipe keys that the layout has changed.
     """
     total, _ = layout_fit(shape, layout, work, kind)
     head = (

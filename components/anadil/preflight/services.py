@@ -328,12 +328,7 @@ def check_shared(
 ) -> None:
     """Refuse a stage whose machines would save into one directory that they do not share.
 
-    Args:
-        recipe: What is to be trained.
-        target: URI of the artifact, or the root under which it is written.
-        backend: `local` has one machine.
-        stage: The machines of `finetune` always save together.
-        nodes: Number of machines; left out, `cluster.nodes`.
+    The target is the artifact's URI or the root above it; machines of `finetune` always save together.
     """
     nodes, parallel = nodes or recipe.cluster.nodes, recipe.pretrain.parallelism
     degrees = {name: getattr(parallel, name) for name in ("shard", "tensor", "context", "pipeline")}

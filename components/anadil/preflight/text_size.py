@@ -42,10 +42,8 @@ from anadil.runtime.planned_artifact import MadeArtifact
 
 log = logging.getLogger(__name__)
 
-EPOCHS = "epochs"
-"""Name of the check."""
-FILE = "file "
-"""Begins the names of outside files in an origin."""
+EPOCHS = "epochs"  # Name of the check.
+FILE = "file "  # Begins the names of outside files in an origin.
 # Memory of one process at its work, whatever the input. Measured: 0.11 GiB at the start, 16 MiB of sorted documents,
 # 0.4 GiB while a line of 15 MiB is judged; some 0.3 GiB for compiled rules and the second extractor.
 PROCESS_BYTES = GIB
@@ -83,11 +81,9 @@ WHOLE = (*PACKED_LINES, *JSON_SUFFIXES, *PLAIN_TABLES, *PACKED_TABLES, WORKBOOK,
 
 
 def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
-    """Return the text of each source, '' for the only one; of each part in a retraining. Nothing where one cannot be seen.
+    """Return the text of each source, '' for the only one, of each part in a retraining; nothing where one is not seen.
 
-    Args:
-        recipe: Its files are measured where an artifact is missing.
-        root: Place of the artifacts where the recipe names none.
+    Files are measured where an artifact is missing; `root` holds the artifacts where the recipe names no place.
     """
     try:
         made = _finished(recipe, recipe.storage.root or root)
@@ -112,9 +108,8 @@ def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResul
     for each in plan.uses:
         yield passed(EPOCHS, each.line(), each.remedy())
     if plan.fault:
-        yield passed(
-            EPOCHS, plan.fault, "the run may be refused; anadil run --until encode counts the tokens"
-        )
+        remedy = "the run may be refused; anadil run --until encode counts the tokens"
+        yield passed(EPOCHS, plan.fault, remedy)
 
 
 def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, TextSize]:
@@ -298,12 +293,10 @@ def num_shards(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> int:
 
 def _whole_file(sizes: Mapping[str, int], shard_bytes: int, workers: int) -> WholeFile | None:
     """Return the file that takes most time of those that cannot be cut, if it takes more than a worker's share."""
-    uncut = {
-        name: _cpu_s(name, size)
-        for name, size in sizes.items()
-        if name.lower().endswith(WHOLE) and size > shard_bytes
-    }
-    share_s = sum(_cpu_s(*each) for each in sizes.items()) / workers
+    seconds = {name: _cpu_s(name, size) for name, size in sizes.items()}
+    cannot_cut = (name for name in sizes if name.lower().endswith(WHOLE) and sizes[name] > shard_bytes)
+    uncut = {name: seconds[name] for name in cannot_cut}
+    share_s = sum(seconds.values()) / workers
     if not uncut or max(uncut.values()) <= share_s:
         return None
     name = max(uncut, key=lambda each: uncut[each])

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from anadil.core.stages import STAGES
 from anadil.plan.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
-from anadil.plan.retraining import new_names
+from anadil.plan.text_use import new_names
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.mixture import sizes_of
 from anadil.pretrain.state import State

@@ -23,7 +23,7 @@ from anadil.model.process_group import Group, group, peers
 from anadil.model.tiny import base_model
 from anadil.plan.mixture import within_epochs
 from anadil.plan.plan import plan_as_file
-from anadil.plan.retraining import week_settings
+from anadil.plan.text_use import week_settings
 from anadil.pretrain.build_model import build
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start

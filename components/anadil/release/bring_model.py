@@ -32,7 +32,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _bring(arguments: Sequence[str]) -> int:
-    """Fill a directory with the files of a model and nothing else."""
     if len(arguments) != 2:
         raise RecipeError("give the URI of a model, merged or adapter artifact, and a directory")
     place, manifest = locate(arguments[0])

@@ -15,20 +15,74 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from pydantic import TypeAdapter, ValidationError
 
 from anadil import __version__
+from anadil.artifacts import artifact, storage
+from anadil.artifacts.uri import join
 from anadil.core.candidates import BY_NAME
-from anadil.core.errors import PreflightError
+from anadil.core.errors import IntegrityError, PreflightError
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
-from anadil.release.registry.gate_verdict import Promotable, check_promotable
-from anadil.release.release_record import FILE, ReleaseRecord
+from anadil.release.registry.promotion import Promotable, check_promotable
 from anadil.report.read import Json, table_of
 from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.tracking_spool import PIPELINE_RUN
+
+FILE = "release.json"
+Outcome = Literal["champion", "challenger", "refused"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseRecord:
+    """Result of the release step."""
+
+    outcome: Outcome
+    """`refused`: the gate let no candidate through, and the champion stays."""
+    alias: str = ""
+    """Alias that the version got; empty where none was moved."""
+    name: str
+    """Registered model."""
+    version: str = ""
+    """Its version that the candidate is; empty for a refused one."""
+    previous: str
+    """Version that was the champion when the retraining began."""
+    candidate: str = ""
+    """Name of the candidate in the scores."""
+    uri: str = ""
+    digest: str = ""
+    reasons: tuple[str, ...]
+    """Sentences, the first of which says the outcome."""
+    checks: tuple[dict[str, Any], ...]
+    """The gate's checks of the candidate, of all candidates where none was released."""
+    by: dict[str, str]
+    """Who: `user`, `run`, `recipe` (SHA-256 of the resolved recipe) and `program`."""
+    at: str
+    """Time in UTC, ISO 8601."""
+
+    def text(self) -> str:
+        """The content of the file."""
+        return json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+
+
+def read_release(uri: str) -> ReleaseRecord:
+    """The record in an artifact `release`."""
+    artifact.finished_manifest(uri, "release")
+    place = join(uri, FILE)
+    try:
+        return TypeAdapter(ReleaseRecord).validate_json(storage.store(place).read(place))
+    except ValidationError as error:
+        why = error.errors()[0]["msg"]
+        raise IntegrityError(
+            f"{place}: no record of a release ({why}); remove {uri}, and run the stage again"
+        ) from None
+
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +116,6 @@ def run(job: Job) -> Figures:
 
 
 def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord:
-    """The record where no alias is moved."""
     if champion is None:
         name, reasons = f"anadil-{job.recipe.language_code}", [
             "No alias was moved, because retrain.champion is not set. Run anadil retrain, or promote by hand."

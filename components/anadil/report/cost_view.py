@@ -134,7 +134,6 @@ def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Tabl
 
 
 def _licences(facts: Facts) -> Table:
-    """Licences that the recipe states, and those that it does not state."""
     recipe = facts.recipe
     texts = {name: source.inputs for name, source in recipe.sources.items()} or {"text": recipe.clean.inputs}
     inputs = texts | {"chats": recipe.finetune.inputs}

@@ -57,7 +57,6 @@ def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) 
 
 
 def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
-    """The template's names."""
     language = recipe_language(recipe)
     hosts = _ranked(stats.get("hosts"), stats, ("in",))
     note = "The hosts with most documents; the others are not listed." if len(hosts) >= MAX_ROWS else ""
@@ -204,7 +203,6 @@ def data_sets_table(stats: Json) -> Table:
 
 
 def _dropped_table(stats: Json) -> Table:
-    """Rules, by the documents that each dropped as the first reason."""
     counts = {
         rule: n for rule, count in table_of(stats.get("dropped")).items() if (n := number(count)) is not None
     }
@@ -272,7 +270,6 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
 
 
 def _inputs_table(manifest: Manifest) -> Table:
-    """The input files with their digests."""
     files = [(name.removeprefix("file "), digest) for name, digest in manifest.origin.items() if name.startswith("file ")]  # fmt: skip
     rows = [(last_part(uri), digest) for uri, digest in files]
     note = (

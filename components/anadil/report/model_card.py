@@ -30,7 +30,6 @@ from anadil.report.data_card import (
 from anadil.report.format import figure, words_of
 from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
-from anadil.report.merge_view import frontier_of, merge_table, merge_words
 from anadil.report.read import (
     CorpusFacts,
     Json,
@@ -42,6 +41,7 @@ from anadil.report.read import (
     table_of,
 )
 from anadil.report.render import front_matter, render_template
+from anadil.report.training_view import frontier_of, merge_table, merge_words
 from anadil.report.verdict import (
     MAX_TEXTS,
     before,
@@ -235,7 +235,6 @@ def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> 
 
 
 def _measures_table(facts: ModelFacts) -> Table:
-    """The measures of the model beside those of its base."""
     candidates = candidates_of(facts.scores)
     made = [each.name for each in CANDIDATES]
     # The model stands beside those that it was made of.
@@ -270,7 +269,6 @@ def _measures_table(facts: ModelFacts) -> Table:
 
 
 def _known_limits(facts: ModelFacts) -> list[str]:
-    """Sentences about limits and weaknesses of the model."""
     candidates = candidates_of(facts.scores)
     sentences = [
         "It was not tested for safety, bias or truth. Do not use its output as a source of facts.",
@@ -320,7 +318,6 @@ def _system_turn(facts: ModelFacts) -> list[str]:
 
 
 def _training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
-    """Names and values about the training."""
     summary, rows = facts.training, []
     for key, label in (
         ("steps", "steps"), ("tokens", "tokens"), ("epochs", "passes over the text"), ("sequence_length", "tokens in a sequence"),
@@ -354,7 +351,6 @@ def _training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
 
 
 def _inputs_table(facts: ModelFacts) -> Table:
-    """The artifact and its inputs, by digest."""
     origin = facts.manifest.origin
     rows = [(f"this {facts.word}", facts.manifest.digest)]
     rows += [

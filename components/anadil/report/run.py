@@ -14,19 +14,23 @@ from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
-from anadil.report.corpus_view import admission_table, corpus_view, parts_of
+from anadil.report.corpus_view import (
+    admission_table,
+    corpus_view,
+    parts_of,
+    tokenizer_view,
+    tokenizers_of,
+    trial_view,
+)
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view, talk_view
-from anadil.report.measures_view import measures_view
-from anadil.report.merge_view import merge_view
+from anadil.report.measures_view import loop_rate, measures_view, scores_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
 from anadil.report.render import render_template
-from anadil.report.scores_view import loop_rate, scores_view
-from anadil.report.tokenizer_view import tokenizer_view, tokenizers_of, trial_view
-from anadil.report.training_view import finetune_view, training_view
+from anadil.report.training_view import finetune_view, merge_view, training_view
 from anadil.report.verdict import FINETUNING, candidates_of, learnings, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
@@ -112,7 +116,6 @@ def _cards(facts: Facts) -> dict[str, str]:
 
 
 def _provenance(facts: Facts) -> dict[str, object]:
-    """Build the section on how to reproduce the run."""
     rows = [
         (
             f"{word}/{manifest.key}",
@@ -182,7 +185,6 @@ def metrics(facts: Facts) -> dict[str, float | int]:
 
 
 def _of_candidate(name: str, table: Json) -> dict[str, object]:
-    """The figures of one candidate by flat names."""
     figures: dict[str, object] = {f"{key}_{name}": table.get(key) for key in SCORED}
     figures[f"loop_rate_{name}"] = loop_rate(table)
     figures[f"own_language_{name}"] = field(table, "output_language.own")

@@ -173,7 +173,6 @@ def _deciding(scores: Json, name: str) -> list[Json]:
 
 
 def _outcome(scores: Json, name: str) -> str:
-    """Sentence about a candidate's verdict and the checks that failed."""
     if all(check.get("passed") for check in _deciding(scores, name)):
         return f"The {name} model passed{_use(scores, name)}."
     lost = [check for check in _deciding(scores, name) if check.get("passed") is False]
@@ -190,7 +189,6 @@ def _use(scores: Json, name: str) -> str:
 
 
 def _gain(scores: Json, released: str) -> str:
-    """Sentence about the gain of the released model; empty if unknown."""
     differences = dict(named_tables(scores.get("differences")))
     name, other, text = gain_in_answers(scores), before(scores), "answers to unseen questions"
     if released != "finetuned" or name not in differences:

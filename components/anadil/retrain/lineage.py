@@ -8,17 +8,104 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from anadil.artifacts import artifact
-from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.artifact import Manifest, verify
 from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
-from anadil.core.errors import AnadilError, IntegrityError
+from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
+from anadil.core.log import masked
 from anadil.core.stages import FLOW, STAGES
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
+from anadil.recipe.sections import Recipe
+from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
 from anadil.report.read import list_of, table_of
-from anadil.retrain.champion import ReleasedModel
 from anadil.runtime.cache_key import EARLIER, INPUT
+from anadil.runtime.champion import ALIAS
 from anadil.runtime.job import kind_of, source_of, word_of
+from anadil.runtime.tracking_spool import tracking_uri
+
+log = logging.getLogger(__name__)
+
+RESTORE = "restore it, or go back to the version before by `anadil rollback`"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleasedModel:
+    """The champion, found and verified."""
+
+    name: str
+    """Registered model."""
+    version: str
+    uri: str
+    manifest: Manifest
+
+
+def champion_name(recipe: Recipe) -> tuple[str, str]:
+    """Return registered model and alias of the champion, as `evaluate.champion` or the language says."""
+    named = recipe.evaluate.champion
+    if named is None:
+        return f"anadil-{recipe.language_code}", ALIAS
+    name, sign, alias = named.removeprefix(SCHEME).rpartition("@")
+    if not sign or "/" in name:
+        raise RecipeError(
+            f"evaluate.champion: {named}: a retraining begins with a model of the registry; write NAME@ALIAS, or leave it "
+            f"out for anadil-{recipe.language_code}@{ALIAS}"
+        )
+    check_name(name, "evaluate.champion")
+    return name, alias
+
+
+def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
+    """Ask the registry for the champion, and verify its artifact: every byte of a local one, sizes on S3.
+
+    Args:
+        recipe: Its `evaluate.champion` and `tracking.uri` are used.
+        recipe_argument: The recipe and options as the user gave them, for the remedy.
+    """
+    name, alias = champion_name(recipe)
+    tracking = tracking_uri(recipe)
+    first = f"make the first one: anadil run {recipe_argument}, then anadil promote MODEL"
+    try:
+        registry = open_registry(tracking, makes=False)
+    except DataError as error:
+        raise DataError(f"{error}; {first}") from None
+    with registry_errors(registry.uri):
+        version = registry.by_alias(name, alias)
+    if version is None:
+        raise DataError(f"{name}@{alias}: {_lack(registry, name)}; {first}")
+    where = f"{version.uri} ({name} version {version.version}, @{alias})"
+    if not version.digest:
+        raise IntegrityError(
+            f"{where}: another program registered it, so what it was trained on is not known; promote a model of `anadil run`"
+        )
+    manifest = artifact.read_manifest(version.uri)
+    if manifest is None:
+        raise IntegrityError(f"{where}: the artifact was deleted, or is not visible on this host; {RESTORE}")
+    if manifest.digest != version.digest:
+        raise IntegrityError(f"{where}: its bytes differ from those that were promoted; {RESTORE}")
+    # Evaluation skips a champion that it cannot read. A retraining must not come so far.
+    try:
+        verify(version.uri, manifest)
+    except IntegrityError as error:
+        # It was promoted, so that what follows for an artifact of a run would be the wrong advice.
+        fault = str(error).partition(";")[0]
+        raise IntegrityError(f"{where}: {fault}; {RESTORE}") from None
+    return ReleasedModel(name=name, version=version.version, uri=version.uri, manifest=manifest)
+
+
+def champion_version(recipe: Recipe) -> str:
+    """Return the version that is champion now; empty where none is."""
+    name, alias = champion_name(recipe)
+    registry = open_registry(tracking_uri(recipe), makes=False)
+    with registry_errors(registry.uri):
+        version = registry.by_alias(name, alias)
+    return version.version if version else ""
+
+
+def _lack(registry: Registry, name: str) -> str:
+    known = registry.known(name)
+    return f"no champion in the registry at {masked(registry.uri)} ({known.partition(';')[0]})"
+
 
 FILE = "file "
 OF_KEY = " of "
@@ -29,7 +116,6 @@ PREFERENCE = "finetune.preference.inputs"
 DIGITS = 16
 ANEW = ", or train anew: --from-base"
 """End of an error where something of the champion is gone. A run from the base needs another remedy."""
-log = logging.getLogger(__name__)
 Made = tuple[str, Manifest]
 """URI and manifest of an artifact."""
 

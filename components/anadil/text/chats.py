@@ -5,10 +5,15 @@ A row is read by the first of these layouts that it has. Its other columns are c
   stands below the first question.
 - A question (`prompt`, `instruction`, `question`), with its passage (`input`, `context`) below it, and its answer
   (`response`, `completion`, `output`, `answer`).
+
+A row of a preference has `chosen` and `rejected`: each a text, a message, or a list of messages. A list that begins
+with the user or a system turn is the whole chat (UltraFeedback, Capybara). Else the question is in a column of
+questions, or in `conversations` (LLaMA-Factory). Texts with turns of `Human:` and `Assistant:` (hh-rlhf) are whole chats.
 """
 
 import hashlib
 import logging
+import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,20 +26,23 @@ from anadil.text.chat_columns import (
     QUESTIONS,
     REASONINGS,
     ROLES,
+    SIDES,
     SYSTEMS,
     below,
+    chosen_text,
     first_answer,
     first_of,
     given_turns,
     is_learnt,
     mark_of_row,
+    names_no_choice,
     passage_text,
     reasoning_beside,
     reasoning_of,
     role_of,
+    turns_of,
     with_known_names,
 )
-from anadil.text.choices import chosen_text, names_no_choice
 
 Reason = Literal[
     "no_chat", "malformed", "not_text", "tool_turn", "unknown_role", "role_order", "no_answer", "empty_message", "no_choice",
@@ -89,6 +97,11 @@ LETTERS_I = str.maketrans({"ı": "i", "\u0307": None})
 """So that I and İ fold to i in Turkic text too; the second is the dot that `casefold` leaves of İ."""
 
 Part = Literal["train", "validation", "heldout"]
+SPEAKERS = {"Human": "user", "Assistant": "assistant"}
+TURN = re.compile(r"\n\n(Human|Assistant):")
+"""Beginning of a turn in a text. Source: Anthropic's hh-rlhf, README."""
+OPENED = "\n\nAssistant:"
+"""End of a question there: the answer follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +125,6 @@ class Chat:
     place: str
     """`file:line` that it came from."""
     source: str = ""
-    """Name of the data set that it came from."""
     choices: tuple[str, ...] = ()
     """Texts of which the last answer is one; empty where it is free."""
 
@@ -167,7 +179,6 @@ class DroppedChats:
     counts: dict[Reason, int] = field(default_factory=dict)
     places: dict[Reason, list[str]] = field(default_factory=dict)
     columns: set[str] = field(default_factory=set)
-    """All that rows have."""
     unread: dict[str, dict[str, int]] = field(default_factory=dict)
     """File -> column, or key of a turn, that holds something and is not read -> rows."""
 
@@ -414,3 +425,81 @@ def _check_turns(messages: list[Message]) -> None:
         "".join(message.content + message.reasoning for message in messages).encode()
     except UnicodeEncodeError:
         raise RefusedRowError("not_unicode") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pair:
+    """Two chats that differ in their last answer alone."""
+
+    chosen: Chat
+    rejected: Chat
+
+    @property
+    def place(self) -> str:
+        """`file:line` that it came from."""
+        return self.chosen.place
+
+
+def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]] | Refusal:
+    """The messages of the chosen and of the rejected chat of a row, or why there are none."""
+    try:
+        return _read_pair(row)
+    except RefusedRowError as error:
+        return error.refusal
+
+
+def _read_pair(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
+    listed = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
+    asked = listed or _asked(row)
+    sides: list[tuple[Message, ...]] = []
+    for name in SIDES:
+        turns = _turns(turns_of(row.get(name)), asked)
+        if turns is None:
+            raise RefusedRowError("no_pair", "" if row.get(name) is not None else f"no {name}")
+        system = {key: row[key] for key in SYSTEMS if key in row}
+        sides.append(read_messages({**system, "messages": turns}))
+    chosen, rejected = sides
+    if chosen[:-1] != rejected[:-1]:
+        raise RefusedRowError("other_question")
+    if chosen[-1].content == rejected[-1].content:
+        raise RefusedRowError("same_answer")
+    # The question would be learnt as a part of the answer.
+    if all(side[-1].content.startswith(chosen[-2].content) for side in sides):
+        raise RefusedRowError("question_in_answer")
+    return chosen, rejected
+
+
+def _asked(row: Mapping[str, object]) -> list[object] | None:
+    """Question of a row. A text with turns of `Human:` ends in an opened turn of the assistant (Dahoas/rm-static)."""
+    asked = question_turns(row)
+    text = asked[-1].get("content") if asked and isinstance(asked[-1], Mapping) else None
+    turns = _transcript(text.rstrip().removesuffix(OPENED)) if isinstance(text, str) else []
+    return turns or asked
+
+
+def _transcript(text: str) -> list[object]:
+    """Turns of a text that is a chat as hh-rlhf writes it; else none."""
+    parts = TURN.split(text)
+    if len(parts) == 1 or parts[0].strip() or parts[1] != "Human":
+        return []
+    return [
+        {"role": SPEAKERS[speaker], "content": said}
+        for speaker, said in zip(parts[1::2], parts[2::2], strict=True)
+    ]
+
+
+def _turns(side: object, asked: list[object] | None) -> list[object] | None:
+    """All turns of one side, not checked yet; None if nothing says what it answers."""
+    if isinstance(side, str):
+        if turns := _transcript(side):
+            return turns
+        answer: list[object] = [{"role": "assistant", "content": side}]
+    elif isinstance(side, Mapping):
+        answer = [side]
+    elif isinstance(side, list) and side:
+        if role_of(side[0]) != "assistant":
+            return side
+        answer = side
+    else:
+        return None
+    return None if asked is None else [*asked, *answer]

@@ -32,6 +32,16 @@ NEW_LETTERS = re.compile(
 """Letters, digits and marks of Unicode 17, which gigatoken knows and tokenizers does not; the same test found them."""
 NEW_LEADS = (0xE0, 0xE1, 0xEA, 0xF0)
 """First bytes of them in UTF-8: a text without these is not searched."""
+_PRINTABLE = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+_OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
+SYMBOLS = tuple(chr(byte) if byte in _PRINTABLE else chr(256 + _OTHERS.index(byte)) for byte in range(256))
+"""Byte -> its symbol. Source: openai/gpt-2, src/encoder.py, `bytes_to_unicode`."""
+ALPHABET = tuple(sorted(SYMBOLS))
+"""All of them, as tokenizers and GPT-2 number them."""
+_TO_SYMBOLS = dict(enumerate(SYMBOLS))
+_TO_BYTES = {ord(symbol): byte for byte, symbol in enumerate(SYMBOLS)}
+Merge = tuple[str, str]
+"""Two tokens in byte symbols that become one."""
 
 
 def known_pattern(pre_tokenizer: JsonObject | None) -> str | None:
@@ -80,3 +90,18 @@ def pre_tokenizer_parts(pre_tokenizer: JsonObject) -> list[JsonObject]:
     """The parts of a sequence, or the one that it is."""
     parts: list[JsonObject] = pre_tokenizer.get("pretokenizers", [pre_tokenizer])
     return parts
+
+
+def to_symbols(data: bytes) -> str:
+    """Bytes in byte symbols."""
+    return data.decode("latin-1").translate(_TO_SYMBOLS)
+
+
+def to_bytes(symbols: str) -> bytes:
+    """The bytes of a token or pretoken in byte symbols."""
+    return symbols.translate(_TO_BYTES).encode("latin-1")
+
+
+def to_text(symbols: str) -> str:
+    """The text of a token or pretoken in byte symbols; U+FFFD where it is no UTF-8."""
+    return to_bytes(symbols).decode(errors="replace")

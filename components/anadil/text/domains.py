@@ -10,7 +10,6 @@ from anadil.text.corpus import Document
 
 MAX_DOMAINS = 12  # Most that are told apart; a crawl has thousands of hosts, and nobody reads a table of them
 OTHER = "other"
-"""The domain of all the rest."""
 PACKED = (".gz", ".zst", ".jsonl", ".ndjson", ".txt", ".html", ".warc", ".wet", ".parquet")
 """Ends of file names that say nothing about the text."""
 SECOND_LEVELS = (

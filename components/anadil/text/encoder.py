@@ -17,8 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.core.errors import DataError
-from anadil.text.byte_symbols import ALPHABET
-from anadil.text.cut_patterns import NEW_LEADS, NEW_LETTERS, known_pattern, pre_tokenizer_parts
+from anadil.text.cut_patterns import ALPHABET, NEW_LEADS, NEW_LETTERS, known_pattern, pre_tokenizer_parts
 
 if TYPE_CHECKING:
     import gigatoken

@@ -22,6 +22,17 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Mode = Literal["enforce", "report"]
 Limits = Mapping[str, float | None]
 """Key -> limit; None: not judged."""
+GOPHER = "Gopher, arXiv:2112.11446, table A1"
+GOPHER_SYMBOLS = "Gopher, arXiv:2112.11446, section A1.1"
+FINEWEB = "FineWeb, arXiv:2406.17557, section 3.6"
+FINEWEB2 = "FineWeb2"
+# The laxest of FineWeb2's Turkic languages: a language with long words repeats fewer.
+TURKIC = "FineWeb2, the laxest Turkic language"
+SWALLOW = "Swallow, arXiv:2404.17733, section 3.2"
+C4, MC4 = "C4, arXiv:1910.10683, section 2.2", "mC4, arXiv:2010.11934, section 3.1"
+# Fitted on news, law and documentation in Azerbaijani, English, Russian and Turkish. They drop 98 % of the same documents
+# with their words shuffled and all lists of keywords, and 0.6 % of them as they are, mostly contents of books.
+FITTED = "ours, fitted on four languages"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +40,6 @@ class Rule:
     """A limit of a statistic. Records of one name are one rule, and stand together."""
 
     name: str
-    """The reason of what breaks it."""
     measure: str
     """Statistic; one that no other record names becomes the last column."""
     limit: str
@@ -37,7 +47,6 @@ class Rule:
     default: float | None = None
     """For a language that sets no other; None: not judged."""
     source: str
-    """Source of the default."""
     mode: Mode = "enforce"
     """`enforce` drops, `report` only counts; `clean.modes` may say otherwise."""
     doc: str = ""
@@ -50,19 +59,6 @@ class Rule:
     def is_least(self) -> bool:
         """A smaller value breaks it, not a larger one."""
         return self.limit.startswith("min")
-
-
-GOPHER = "Gopher, arXiv:2112.11446, table A1"
-GOPHER_SYMBOLS = "Gopher, arXiv:2112.11446, section A1.1"
-FINEWEB = "FineWeb, arXiv:2406.17557, section 3.6"
-FINEWEB2 = "FineWeb2"
-# The laxest of FineWeb2's Turkic languages: a language with long words repeats fewer.
-TURKIC = "FineWeb2, the laxest Turkic language"
-SWALLOW = "Swallow, arXiv:2404.17733, section 3.2"
-C4, MC4 = "C4, arXiv:1910.10683, section 2.2", "mC4, arXiv:2010.11934, section 3.1"
-# Fitted on news, law and documentation in Azerbaijani, English, Russian and Turkish. They drop 98 % of the same documents
-# with their words shuffled and all lists of keywords, and 0.6 % of them as they are, mostly contents of books.
-FITTED = "ours, fitted on four languages"
 
 
 def _ngrams(

@@ -21,7 +21,6 @@ class Profile:
 
     __pydantic_config__ = CLOSED
     orders: tuple[int, ...]
-    """Letters of an n-gram."""
     own: str
     """Log-probabilities of hashed n-grams, packed."""
     others: tuple[str, ...] = ()
@@ -73,9 +72,7 @@ class Language:
     code: str
     """BCP 47: ISO 639-1 where there is such a code, else ISO 639-3; also one that the user made up."""
     name: str
-    """English name, for reports."""
     script: str
-    """ISO 15924."""
     words: Callable[[str], list[str]]
     """The words of a text: the unit of fertility and of the word filters."""
     word_unit: str = ""
@@ -87,7 +84,6 @@ class Language:
     normalize: Callable[[str], str]
     """One form for equal text; idempotent."""
     is_script: Callable[[str], bool]
-    """True for a letter of the language's script."""
     guard: Callable[[str], bool]
     """True for text that surely is of this language, whatever an identifier says of short text."""
     is_certain: Callable[[str], bool]
@@ -119,7 +115,6 @@ class Language:
     stray_letters: frozenset[str]
     """Letters that stand alone in damaged PDF text."""
     sentence_ends: str
-    """Characters that end a sentence."""
     min_long_block: int
     """Characters from which a block of a web page counts as running text."""
     limits: Limits = field(hash=False)
@@ -156,7 +151,6 @@ class KnownLanguage:
     code: str
     iso639_3: str
     script: str
-    """In which it is usually written."""
     name: str
     cld2: str
     """Label of CLD2; empty where it does not know the language."""

@@ -44,7 +44,6 @@ class IdentifiedLanguage:
 
 
 NOT_ASKED = IdentifiedLanguage(code="un", is_language=True, is_reliable=False, retried=False)
-"""Answer for text in no language."""
 
 
 def identify_language(text: str, language: Language) -> IdentifiedLanguage:

@@ -26,8 +26,7 @@ from anadil.text.language_data import (
     Profile,
     UnknownLanguageError,
 )
-from anadil.text.letters import WITHOUT_SPACES, letters_of, script_test
-from anadil.text.lookalikes import lookalike_repair
+from anadil.text.letters import WITHOUT_SPACES, letters_of, lookalike_repair, script_test
 from anadil.text.unicode_repair import (
     MAX_PASSES,
     apply_until_stable,
@@ -41,7 +40,6 @@ GENERAL_ENDS = ".!?…:;。！？؟۔।॥။።՞།"
 """Ends of sentences in the scripts that have signs of their own."""
 MAX_PACK_BYTES = 16 * MIB  # Our choice: a learnt pack takes some 100 kB
 CODE = r"^[A-Za-z][A-Za-z0-9-]{0,63}$"
-"""Pattern of an id."""
 CHARACTERS = re.compile(r"[^\W\d_]|\d+")
 """The units of a script without spaces: each letter, and each number."""
 
@@ -77,9 +75,7 @@ class Identification(_Table):
     """Signs that tell the language from others."""
 
     cld2: tuple[str, ...] = ()
-    """Labels of CLD2."""
     second: str = ""
-    """Label of py3langid."""
     lookalikes: tuple[str, ...] = ()
     """Labels of CLD2 that its text gets by mistake."""
     long_lookalikes: tuple[str, ...] = ()
@@ -116,7 +112,6 @@ class LanguagePack(_Table):
     alphabet: str = ""
     identification: Identification = Identification()
     stop_words: str = ""
-    """Separated by spaces."""
     stray_letters: str = ""
     sentence_ends: str = GENERAL_ENDS
     min_long_block: int = 140

@@ -35,7 +35,6 @@ STEPS = 12  # Steps of a nat in a pack: a byte holds 0 to -21
 VOWEL_POINTS = range(10, 37)
 """Canonical combining classes of Hebrew and Arabic points, which texts may leave out. Source: Unicode, UAX 44."""
 MARKS = range(0x300, 0x20000)
-"""Code points among which the marks of scripts are."""
 LETTER, MARK, POINT = 1, 2, 3
 MULTIPLIER, PRIME, MIXER = (
     np.uint64(0x9E3779B97F4A7C15),
@@ -44,7 +43,6 @@ MULTIPLIER, PRIME, MIXER = (
 )
 
 Table = npt.NDArray[np.float32]
-"""Log-probability of each bucket."""
 Codes = npt.NDArray[np.uint32]
 """Code points of a text, or a row of them for each of several pieces of one length."""
 Buckets = Sequence[npt.NDArray[np.int64]]

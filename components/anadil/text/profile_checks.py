@@ -16,9 +16,9 @@ from anadil.text.ngram_profile import (
     score_letters,
     unpack_table,
 )
-from anadil.text.word_order import WordOrder
 from anadil.text.word_shapes import (
     Endings,
+    WordOrder,
     distinct_words,
     inner_capitals,
     inner_signs,

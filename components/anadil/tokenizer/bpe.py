@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
-from anadil.text.byte_symbols import ALPHABET, SYMBOLS, Merge
+from anadil.text.cut_patterns import ALPHABET, SYMBOLS, Merge
 from anadil.tokenizer.kernels import merge_kernel as kernel
 from anadil.tokenizer.kernels import merge_kernel as layout
 from anadil.tokenizer.kernels.merge_kernel import Array

@@ -15,7 +15,7 @@ from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_T
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Strategy
-from anadil.text.byte_symbols import SYMBOLS, Merge, to_bytes
+from anadil.text.cut_patterns import SYMBOLS, Merge, to_bytes
 from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from tokenizers import Tokenizer
 from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
-from anadil.text.byte_symbols import ALPHABET, Merge
-from anadil.text.cut_patterns import QWEN_3_5_REGEX, cut_by, cut_of_new_vocabulary
+from anadil.text.cut_patterns import ALPHABET, QWEN_3_5_REGEX, Merge, cut_by, cut_of_new_vocabulary
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,

@@ -21,8 +21,8 @@ from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.planned_artifact import reusable_artifact
 from anadil.text import metrics
-from anadil.text.byte_symbols import to_text
 from anadil.text.corpus import read_corpora
+from anadil.text.cut_patterns import to_text
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
 from anadil.tokenizer.candidate import (

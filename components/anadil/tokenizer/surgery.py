@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
-from anadil.text.byte_symbols import to_bytes, to_text
+from anadil.text.cut_patterns import to_bytes, to_text
 from anadil.text.letters import NAMES, name_of
 from anadil.tokenizer.candidate import (
     JsonObject,

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from anadil.text.byte_symbols import Merge
+from anadil.text.cut_patterns import Merge
 from anadil.tokenizer.word_counts import WordCounts
 
 MIN_SHARE = 0.9

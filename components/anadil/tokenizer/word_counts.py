@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from anadil.core.errors import IntegrityError
-from anadil.text.byte_symbols import to_bytes, to_symbols
+from anadil.text.cut_patterns import to_bytes, to_symbols
 from anadil.tokenizer.kernels.compiled import compiled
 
 Array = npt.NDArray[Any]

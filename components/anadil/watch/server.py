@@ -23,9 +23,8 @@ from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.install import install
 from anadil.core.processes import do_without
 from anadil.runtime.environment import WATCH_HOST_VARIABLE
-from anadil.watch.access import TOKEN, Access
-from anadil.watch.page import page, style_sheet
-from anadil.watch.pages import answers, document, documents, report, run
+from anadil.watch.page import TOKEN, Access, page, style_sheet
+from anadil.watch.pages import answers, documents, run
 from anadil.watch.watched import Watched
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ PORTS = 20
 """Ports that are tried from `PORT` on, where the user names none."""
 STATIC = Path(__file__).parent / "static"
 PAGES: tuple[Callable[[Watched], list[Route]], ...] = (
-    run.routes, documents.routes, document.routes, answers.routes, report.routes,
+    run.routes, documents.routes, answers.routes,
 )  # fmt: skip
 """Each module of pages gives its routes."""
 
@@ -107,7 +106,6 @@ def _script(request: Request) -> Response:  # noqa: ARG001  an endpoint
 
 
 def _say_error(request: Request, error: Exception) -> Response:
-    """Say on a page what went wrong."""
     status, text = 404 if isinstance(error, DataError) else 503, str(error)
     if isinstance(error, HTTPException):
         status, text = error.status_code, error.detail

@@ -120,31 +120,6 @@ def test_an_old_token_is_told_as_such(cluster: Cluster, wanted: Recipe) -> None:
     assert "log in again" in checks[0].remedy
 
 
-def test_a_server_that_is_no_kubernetes_is_told(
-    cluster: Cluster, wanted: Recipe, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(cluster, "version", ("one", "x", "y"))
-
-    checks = run_cluster_checks(wanted)
-
-    assert names(checks, "failed") == {"kubernetes"}
-    assert "cannot be read" in checks[0].detail
-
-
-@pytest.mark.parametrize(
-    ("version", "status"), [(("1", "28+", "v1.28.9-eks"), "passed"), (("1", "27", "v1.27.1"), "failed")]
-)
-def test_hyperpod_has_a_span_of_versions(
-    cluster: Cluster, wanted: Recipe, version: tuple[str, str, str], status: str
-) -> None:
-    cluster.version = version
-
-    check = line(wanted, "kubernetes")
-
-    assert check.status == status
-    assert version[2] in check.detail
-
-
 def test_a_namespace_that_is_not_there_is_one_failure(cluster: Cluster, wanted: Recipe) -> None:
     del cluster.objects[SPACE]
 
@@ -154,23 +129,6 @@ def test_a_namespace_that_is_not_there_is_one_failure(cluster: Cluster, wanted: 
     assert {"permissions", "queue", "volumes", "secrets", "service account"} <= names(checks, "skipped")
     [check] = [check for check in checks if check.name == "namespace"]
     assert check.remedy.startswith("kubectl create namespace hyperpod-ns-team")
-
-
-def test_hyperpod_resumes_only_in_its_namespaces(cluster: Cluster, wanted: Recipe) -> None:
-    check = line(again(wanted, "cluster.namespace=team"), "namespace")
-
-    assert check.status == "failed"
-    assert "begin with hyperpod" in check.detail
-
-
-def test_without_a_namespace_in_the_recipe_that_of_the_context_counts(
-    cluster: Cluster, wanted: Recipe
-) -> None:
-    recipe = again(wanted, "cluster.namespace=null", "cluster.hyperpod=false")
-
-    check = line(recipe, "namespace")
-
-    assert check.detail == "team: there is none"
 
 
 def test_a_missing_job_api_names_how_to_install_it(cluster: Cluster, wanted: Recipe) -> None:
@@ -184,17 +142,6 @@ def test_a_missing_job_api_names_how_to_install_it(cluster: Cluster, wanted: Rec
     assert check.detail == "pytorchjobs.kubeflow.org v1 is not served (the group is served in v1)"
     assert "kubectl apply" in check.remedy
     assert "trainjob" not in check.remedy
-
-
-def test_the_other_job_api_is_offered_where_it_is_here(cluster: Cluster, wanted: Recipe) -> None:
-    del cluster.objects["/apis/kubeflow.org/v1"]
-    del cluster.objects["/apis/kubeflow.org"]
-    cluster.serve_group("trainer.kubeflow.org", "v1alpha1", "trainjobs")
-
-    check = line(wanted, "job API")
-
-    assert "not served at all" in check.detail
-    assert "set cluster.backend: trainjob" in check.remedy
 
 
 def test_sagemaker_needs_no_nodes_here(cluster: Cluster, wanted: Recipe) -> None:
@@ -216,25 +163,6 @@ def test_a_trainjob_needs_its_runtime(cluster: Cluster, wanted: Recipe) -> None:
 
     assert (without.status, with_it.status) == ("failed", "passed")
     assert "overlays/runtimes" in without.remedy
-
-
-def test_an_operator_that_is_not_ready_fails(cluster: Cluster, wanted: Recipe) -> None:
-    cluster.objects["/apis/apps/v1/deployments/training-operator"]["status"] = {}
-
-    check = line(wanted, "training operator")
-
-    assert check.status == "failed"
-    assert check.detail.startswith("kubeflow/training-operator (")
-
-
-def test_an_operator_that_hyperpod_does_not_know_is_told(cluster: Cluster, wanted: Recipe) -> None:
-    deployment = cluster.objects["/apis/apps/v1/deployments/training-operator"]
-    deployment["spec"]["template"]["spec"]["containers"][0]["image"] = "x/training-operator:v1.9.4"
-
-    check = line(wanted, "training operator")
-
-    assert check.status == "passed"
-    assert "v1.8.1" in check.remedy
 
 
 def test_what_may_not_be_read_is_skipped(cluster: Cluster, wanted: Recipe) -> None:

@@ -92,12 +92,6 @@ def test_a_wrong_recipe_fails_with_every_mistake(capsys: pytest.CaptureFixture[s
     assert [each["name"] for each in machine] == ["python", "packages", "device"]
 
 
-def test_a_place_where_nobody_can_write_fails_for_root_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["doctor", "--work", "/proc/x"]) == 4
-
-    assert "storage: --work: /proc cannot be written" in capsys.readouterr().out
-
-
 def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     (tmp_path / "config.json").touch()
 

@@ -28,11 +28,11 @@ SLOW = Reply(delay_s=0.4)
 @pytest.mark.parametrize(
     ("method", "fault"),
     [
-        *(("GET", fault) for fault in (TOO_MANY, BROKEN, PROXY, SLOW, None)),
+        *(("GET", fault) for fault in (TOO_MANY, PROXY, SLOW, None)),
         ("POST", BROKEN),
         ("PATCH", BROKEN),
     ],
-    ids=["429", "500", "503", "slow", "cut", "POST", "PATCH"],
+    ids=["429", "503", "slow", "cut", "POST", "PATCH"],
 )
 def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -> None:
     # D2
@@ -51,26 +51,14 @@ def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -
     assert scene.cluster.asked(method, "pytorchjobs") > 2
 
 
-@pytest.mark.parametrize("fault", [BROKEN, None], ids=["500", "cut"])
-def test_a_creation_whose_answer_is_lost_makes_one_job(scene: Scene, fault: Reply | None) -> None:
+def test_a_creation_whose_answer_is_lost_makes_one_job(scene: Scene) -> None:
     # D2
-    scene.cluster.fail_next("POST", "pytorchjobs", 1, fault, after=True)
+    scene.cluster.fail_next("POST", "pytorchjobs", 1, None, after=True)
 
     scene.backend.run(scene.job(), detach=True)
 
     assert scene.cluster.made == 1
     assert scene.cluster.asked("POST", "pytorchjobs") == 2
-
-
-def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
-    scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
-    retry_policy = RetryPolicy(pause_s=0.0, longest_pause_s=0.3)
-    api = JobApi(PYTORCHJOB, retry_policy=retry_policy)
-
-    began = time.monotonic()
-    api.get("x")
-
-    assert time.monotonic() - began >= 0.3
 
 
 def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None:
@@ -144,12 +132,11 @@ def test_a_token_that_has_run_out_is_an_error_without_the_token(scene: Scene) ->
         JobApi(PYTORCHJOB, retry_policy=QUICK).get("x")
 
     assert "canary" not in str(failed.value)
-
-
-def test_a_token_that_was_replaced_is_read_again(scene: Scene) -> None:
+    scene.cluster.faults.clear()
     scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(401, "Unauthorized"))
-
-    assert JobApi(PYTORCHJOB, retry_policy=QUICK).get("x") is None
+    assert (
+        JobApi(PYTORCHJOB, retry_policy=QUICK).get("x") is None
+    )  # the token was replaced, and is read again
 
 
 def test_without_a_kubeconfig_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -20,11 +20,10 @@ def waiting(reason: str, message: str) -> Callable[[Cluster], None]:
     return story
 
 
-@pytest.mark.parametrize("reason", ["InvalidImageName", "ErrImageNeverPull"])
-def test_what_never_heals_ends_the_job_at_once(scene: Scene, reason: str) -> None:
+def test_what_never_heals_ends_the_job_at_once(scene: Scene) -> None:
     # D6
-    with pytest.raises(PreflightError, match=f"never starts: {reason}: no such image; .*image"):
-        scene.launch(waiting(reason, "no such image"))
+    with pytest.raises(PreflightError, match=r"never starts: InvalidImageName: no such image; .*image"):
+        scene.launch(waiting("InvalidImageName", "no such image"))
 
     scene.cluster.wait(lambda: not scene.cluster.jobs)
 
@@ -68,9 +67,6 @@ def test_where_only_an_event_says_that_the_image_is_not_there_it_ends_too(scene:
     "message",
     [
         "dial tcp: lookup registry.example: no such host",
-        "unexpected status from HEAD request: 503 Service Unavailable",
-        "dial tcp 10.0.0.1:443: i/o timeout",
-        "net/http: TLS handshake timeout",
         "failed to authorize: 401 Unauthorized",
         "registry.example/anadil/pretrain: not found (mirror answers 502 Bad Gateway)",
     ],
@@ -171,7 +167,6 @@ def test_the_last_word_of_a_process_that_did_not_begin_it_does_not_hide_the_fail
     [
         (138, words(138, "rank 0 has lost another process of the job")),
         (143, words(143, "stopped by SIGTERM")),
-        (137, ""),
         (1, "Traceback (most recent call last):"),
         (2, "no such file"),  # of the interpreter: the stage itself has said nothing
         (70, words(70, "bug: AcceleratorError: CUDA error: uncorrectable ECC error encountered")),

@@ -88,16 +88,6 @@ def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scen
     assert len(stop_run("7", kind="pytorchjob", retry_policy=QUICK)) == 1
 
 
-def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
-    scene.backend.run(scene.job("cluster.restarts=0", run="7"), detach=True)
-    scene.cluster.run(0, 1)
-    with scene.cluster.changed:
-        for number in (0, 1):
-            scene.cluster.crash(number, 1)
-
-    assert stop_run("7", kind="pytorchjob", retry_policy=QUICK) == []
-
-
 def test_the_end_of_a_run_stops_its_jobs_that_still_run(scene: Scene) -> None:
     for run in ("7", "8"):
         scene.backend.run(scene.job(run=run), detach=True)
@@ -274,15 +264,6 @@ def test_another_try_of_a_launcher_may_end_its_job(
     monkeypatch.setenv(variable, value)
     scene.backend.run(scene.job(), detach=True)
     scene.cluster.job()["metadata"]["annotations"][LAUNCHER_ANNOTATION] = launcher
-
-    with pytest.raises(Stopped, match="was told to end"):
-        scene.launch(signalled_later(signal.SIGTERM))
-
-    scene.cluster.wait(lambda: not scene.cluster.jobs)
-
-
-def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene) -> None:
-    scene.cluster.fail_next("POST", "pytorchjobs", 1, None, after=True)
 
     with pytest.raises(Stopped, match="was told to end"):
         scene.launch(signalled_later(signal.SIGTERM))

@@ -10,7 +10,6 @@ from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.job import DRAINS_ALLOWED, PYTORCHJOB, SPEC_ANNOTATION, TRAINJOB, JobKind
 from anadil.launch.kubernetes.backend import KubernetesBackend, workflow_owner
 from anadil.launch.kubernetes.client import Api
-from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
@@ -101,18 +100,6 @@ def test_a_failed_job_is_deleted_and_made_anew_when_its_pods_are_gone(scene: Sce
     assert scene.cluster.asked("DELETE", "pytorchjobs/") == 1
 
 
-def test_a_finished_job_whose_artifact_was_removed_is_made_anew(scene: Scene) -> None:
-    scene.backend.run(scene.job(), detach=True)
-    scene.cluster.run(0, 1)
-    scene.cluster.succeed(0)
-
-    def story(cluster: Cluster) -> None:
-        cluster.wait(lambda: cluster.made == 2)
-        scene.finish()
-
-    scene.launch(story)
-
-
 def test_queueing_is_waited_for_and_not_counted(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "anadil")
 
@@ -141,19 +128,6 @@ def test_a_preempted_job_has_not_failed(scene: Scene) -> None:
         scene.finish()
 
     scene.launch(story, "cluster.restarts=1")
-
-
-def test_a_follower_leaves_its_counts_and_their_time(scene: Scene) -> None:
-    def story(cluster: Cluster) -> None:
-        cluster.start()
-        cluster.await_requests("PATCH", "pytorchjobs/", 3)
-        scene.finish()
-
-    scene.launch(story)
-
-    annotations = scene.cluster.job()["metadata"]["annotations"]
-    assert annotations[COUNTED_ANNOTATION].endswith("Z")
-    assert json.loads(annotations[COUNTS_ANNOTATION])["ended"] == 0
 
 
 def test_a_job_that_somebody_deleted_is_not_waited_for(scene: Scene) -> None:

@@ -88,16 +88,13 @@ def test_efa_is_set_up_where_it_is_asked_for_and_nowhere_else() -> None:
     assert not [name for name in cpus if name.startswith(("NCCL", "FI_", "TORCH_"))]
 
 
-def test_labels_and_taints_of_nodes_are_those_of_the_recipe() -> None:
+def test_labels_and_taints_of_nodes_are_those_of_the_recipe_but_for_unhealthy_ones() -> None:
     overrides = ("cluster.node_selector={pool: gpu}", "cluster.tolerations=[{key: nvidia.com/gpu}]")
 
     spec = template(job("smoke", *overrides))["spec"]
 
     assert spec["nodeSelector"] == {"pool": "gpu"}
     assert spec["tolerations"] == [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-
-
-def test_the_taint_of_unhealthy_nodes_is_never_borne() -> None:
     with pytest.raises(RecipeError, match="node-health-status keeps pods off nodes that are checked"):
         template(job("smoke", f"cluster.tolerations=[{{key: {HEALTH}}}]"))
 
@@ -126,12 +123,6 @@ def test_kubernetes_replaces_nothing_in_arguments() -> None:
 
     # Kubernetes makes $ of $$, and would put the home directory for $(HOME).
     assert container(made)["args"] == ["$$(HOME)", "5 $$$$"]
-
-
-def test_resources_of_the_stage_go_before_the_defaults() -> None:
-    made = template(job("azerbaijani-1b", "cluster.resources={pretrain: {gpus: 4, memory: 300Gi}}"))
-
-    assert container(made)["resources"]["limits"] == {"memory": "300Gi", "nvidia.com/gpu": "4"}
 
 
 def test_the_hash_is_of_everything_but_annotations() -> None:
@@ -163,8 +154,6 @@ EFA, GPU = "vpc.amazonaws.com/efa", "nvidia.com/gpu"
         # The most that AWS's own command line asks, by its rules of reservation.
         ("p4d.24xlarge", 89, 1056),
         ("p5.48xlarge", 179, 1890),
-        ("p6-b300.48xlarge", 179, 3794),
-        ("g5.48xlarge", 179, 699),
         ("g5.xlarge", 3, 11),
     ],
 )
@@ -172,17 +161,25 @@ def test_a_node_keeps_some_of_itself(name: str, cpus: int, gib: int) -> None:
     assert most_for_pods(machine(name)) == (cpus, gib)
 
 
-def test_pods_that_train_together_take_all_gpus_with_all_efa_interfaces() -> None:
-    needs = requirements(P5, 8, 32)
+@pytest.mark.parametrize(
+    ("machine", "gpus", "nodes", "own", "requests"),
+    [
+        (P5, 8, 32, Resources(), {"cpu": "179", "memory": "1890Gi", GPU: "8", EFA: "32"}),
+        (P5, 8, 1, Resources(), {"cpu": "179", "memory": "1890Gi", GPU: "8"}),
+        (P4D, 8, 1, Resources(cpu="16", memory="200Gi"), {"cpu": "16", "memory": "200Gi", GPU: "8"}),
+        (None, 2, 1, Resources(), {"cpu": "8", "memory": "32Gi", GPU: "2"}),
+        (None, 0, 2, Resources(), {"cpu": "500m", "memory": "2Gi"}),
+    ],
+    ids=["all with EFA", "one node without", "the recipe's own", "no machine named", "no GPU"],
+)
+def test_what_a_pod_asks_for(
+    machine: Any, gpus: int, nodes: int, own: Resources, requests: dict[str, str]
+) -> None:
+    needs = requirements(machine, gpus, nodes, own, key="cluster.resources.pretrain")
 
-    assert needs["requests"] == {"cpu": "179", "memory": "1890Gi", GPU: "8", EFA: "32"}
-    assert needs["limits"] == {"memory": "1890Gi", GPU: "8", EFA: "32"}
-
-
-def test_a_single_node_takes_no_efa_interface() -> None:
-    needs = requirements(P5, 8, 1)
-
-    assert EFA not in needs["requests"] | needs["limits"]
+    assert needs["requests"] == requests
+    limits = {key: value for key, value in requests.items() if key != "cpu"}
+    assert needs["limits"] == (limits if gpus else {"memory": "4Gi"})
 
 
 def test_a_part_of_the_gpus_takes_that_part_of_the_node_and_no_efa(caplog: pytest.LogCaptureFixture) -> None:
@@ -199,25 +196,6 @@ def test_a_number_of_interfaces_that_is_not_known_is_warned_of(caplog: pytest.Lo
 
     assert EFA not in needs["limits"]
     assert "p4d.24xlarge: how many EFA interfaces it has is not known" in caplog.text
-
-
-def test_a_job_without_gpus_fits_a_small_node() -> None:
-    needs = requirements(None, 0, 2)
-
-    assert needs == {"requests": {"cpu": "500m", "memory": "2Gi"}, "limits": {"memory": "4Gi"}}
-
-
-def test_gpus_of_a_machine_that_is_not_named_get_enough_of_it() -> None:
-    needs = requirements(None, 2, 1)
-
-    assert needs["requests"] == {"cpu": "8", "memory": "32Gi", GPU: "2"}
-
-
-def test_the_recipe_s_own_amounts_go_first_and_memory_is_request_and_limit() -> None:
-    needs = requirements(P4D, 8, 1, Resources(cpu="16", memory="200Gi"), key="cluster.resources.pretrain")
-
-    assert (needs["requests"]["cpu"], needs["requests"]["memory"]) == ("16", "200Gi")
-    assert needs["limits"] == {"memory": "200Gi", GPU: "8"}
 
 
 @pytest.mark.parametrize(

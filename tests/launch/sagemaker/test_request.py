@@ -86,31 +86,26 @@ def test_metrics_are_read_from_the_lines_that_the_trainer_writes(
 
 
 @pytest.mark.parametrize(
-    ("override", "message"),
+    ("overrides", "message"),
     [
-        ("cluster.sagemaker.role=null", "cluster.sagemaker.role: not set; give the ARN"),
-        ("cluster.instance=null", "cluster.instance: not set; SageMaker needs a machine type"),
-        ("storage.root=/data", "storage.root: /data is not on S3"),
-        ("base.model=/models/llama", "base.model: /models/llama is a directory of this machine"),
-        ("cluster.deadline_hours=700", "700 is more than SageMaker's 672"),
-        ("cluster.sagemaker.volume_gb=9000", "more than the 8000 GB of local NVMe that p4d.24xlarge"),
-        (f"cluster.secrets={{hub: [{', '.join(f'TOKEN_{n:03}' for n in range(60))}]}}", "name fewer keys"),
+        (("cluster.sagemaker.role=null",), "cluster.sagemaker.role: not set"),
+        (("cluster.instance=null",), "cluster.instance: not set"),
+        (("storage.root=/data",), "storage.root: /data is not on S3"),
+        (("base.model=/models/llama",), "base.model: /models/llama is a directory of this machine"),
+        (("cluster.deadline_hours=700",), "700 is more than SageMaker's 672"),
+        (("cluster.sagemaker.volume_gb=9000",), "more than the 8000 GB of local NVMe that p4d.24xlarge"),
+        ((f"cluster.secrets={{hub: [{', '.join(f'TOKEN_{n:03}' for n in range(60))}]}}",), "name fewer keys"),
+        (("finetune.inputs=[chats.jsonl]",), "finetune.inputs: chats.jsonl is not on S3"),
+        (
+            ("finetune.inputs=[s3://bucket/chats.jsonl]", "finetune.preference.inputs=[pairs.jsonl]"),
+            "finetune.preference.inputs: pairs.jsonl is not on S3",
+        ),
     ],
 )
-def test_what_sagemaker_cannot_run_is_refused(override: str, message: str) -> None:
+def test_what_sagemaker_cannot_run_is_refused(overrides: tuple[str, ...], message: str) -> None:
+    stage = "finetune" if overrides[0].startswith("finetune") else "pretrain"
     with pytest.raises(RecipeError, match=re.escape(message)):
-        SageMakerBackend().render(sample("azerbaijani-1b", override))
-
-
-def test_chats_of_this_machine_are_refused() -> None:
-    with pytest.raises(RecipeError, match=r"finetune\.inputs: chats\.jsonl is not on S3"):
-        SageMakerBackend().render(sample("azerbaijani-1b", "finetune.inputs=[chats.jsonl]", stage="finetune"))
-
-
-def test_pairs_of_this_machine_are_refused() -> None:
-    words = ("finetune.inputs=[s3://bucket/chats.jsonl]", "finetune.preference.inputs=[pairs.jsonl]")
-    with pytest.raises(RecipeError, match=r"finetune\.preference\.inputs: pairs\.jsonl is not on S3"):
-        SageMakerBackend().render(sample("azerbaijani-1b", *words, stage="finetune"))
+        SageMakerBackend().render(sample("azerbaijani-1b", *overrides, stage=stage))
 
 
 def test_more_files_than_a_command_line_takes_are_refused() -> None:

@@ -7,15 +7,13 @@ from unittest import mock
 
 import pytest
 import torch
-import transformers.models.llama.modeling_llama as llama
-from torch import distributed as dist
 
 from anadil.model.loss import summed_loss
 from anadil.plan.layout import Layout, Work
 from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
-from tests.kit.fake_run import LIGER_PATCHES, exact_peak
+from tests.kit.fake_run import exact_peak
 from tests.kit.marks import matrix, slow
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
@@ -134,32 +132,3 @@ FULL = {
 @pytest.mark.parametrize("name", [slow("1B, Liger"), matrix("1B, HSDP"), matrix("8B, PP")])
 def test_the_closed_form_is_what_a_whole_model_holds(name: str) -> None:
     assert_close(*FULL[name])
-
-
-@pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
-def test_a_run_leaves_nothing_behind_in_its_process() -> None:
-    before = {name: getattr(llama, name) for name in LIGER_PATCHES}
-
-    exact_peak(one(1), Layout(data=2, shard=2), work(LIGER, state="bf16"))
-
-    assert {name: getattr(llama, name) for name in LIGER_PATCHES} == before
-    assert not dist.is_initialized()
-    assert torch.get_default_dtype() == torch.float32
-    assert type(torch.zeros(1)) is torch.Tensor
-
-
-def test_a_run_that_fails_leaves_nothing_behind_either() -> None:
-    before = {name: getattr(llama, name) for name in LIGER_PATCHES}
-
-    def broken(*_: Any, **__: Any) -> None:
-        raise RuntimeError("broken in the middle")
-
-    with (
-        mock.patch.object(parallelize, "train_on", broken),
-        pytest.raises(RuntimeError, match="in the middle"),
-    ):
-        exact_peak(one(1), Layout(data=2), work(LIGER if HAS_LIGER else TORCH, state="bf16"))
-
-    assert {name: getattr(llama, name) for name in LIGER_PATCHES} == before
-    assert not dist.is_initialized()
-    assert torch.get_default_dtype() == torch.float32

@@ -20,6 +20,12 @@ KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2
 REASONS = {DUPLICATE: "duplicate", NEAR_DUPLICATE: "near_duplicate"}
 CHUNK = 1_000_000
 """Entries of an array on the disk that are read at a time."""
+MAX_UNVERIFIED = 50
+"""Members up to which a cluster is taken as found."""
+MAX_KEPT_IN_BUCKET = 8
+"""Kept documents of a bucket that a further one is compared with: keeps the time linear."""
+ALONE = -1
+"""Bucket of a member whose key no other has."""
 
 
 class Verdicts:
@@ -191,14 +197,6 @@ def _cluster_members(parents: Numbers) -> Iterator[Numbers]:
             members += [documents[joined], parent[joined]]
         if members:
             yield np.unique(np.concatenate(members))
-
-
-MAX_UNVERIFIED = 50
-"""Members up to which a cluster is taken as found."""
-MAX_KEPT_IN_BUCKET = 8
-"""Kept documents of a bucket that a further one is compared with: keeps the time linear."""
-ALONE = -1
-"""Bucket of a member whose key no other has."""
 
 
 class LargeCluster:

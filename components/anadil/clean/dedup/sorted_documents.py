@@ -40,6 +40,10 @@ EXACT = 0
 MASK = (1 << 64) - 1
 FRAMES = [("first_row", np.uint64), ("offset", np.uint64)]
 """Columns of `frames.npy`: first row of each frame, and its byte in `documents.zst`."""
+PART_DOCUMENTS = 2_000_000
+"""Compared at a time; some 100 bytes of memory for each."""
+Chosen = Callable[[Numbers], Numbers]
+"""Numbers of documents -> True for each that is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +60,6 @@ class KeptDocument:
     num_bytes: int
     num_words: int
     record: int
-    """Number of its record within the shard."""
 
 
 class DocumentWriter:
@@ -240,13 +243,6 @@ def write_keys(folder: Path, exact: Numbers, bands: Numbers) -> None:
     for kind, column in enumerate((exact, *bands)):
         order = np.argsort(column, kind="stable")
         keys[kind], rows[kind] = column[order], order
-
-
-PART_DOCUMENTS = 2_000_000
-"""Compared at a time; some 100 bytes of memory for each."""
-
-Chosen = Callable[[Numbers], Numbers]
-"""Numbers of documents -> True for each that is meant."""
 
 
 class Signatures:

@@ -20,8 +20,18 @@ from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
 from anadil.clean.extract.page_markup import rewrite_page, without_marks
-from anadil.clean.extract.page_prose import MAX_COMPARED, Block, Restored, blocks_of, misses_prose, restore
-from anadil.clean.extract.page_structure import SKIPPED, drop_structure, elements_of, letters_of
+from anadil.clean.extract.page_prose import (
+    MAX_COMPARED,
+    SKIPPED,
+    Block,
+    Restored,
+    blocks_of,
+    drop_structure,
+    elements_of,
+    letters_of,
+    misses_prose,
+    restore,
+)
 from anadil.clean.read.charset import decode_text
 from anadil.recipe.clean import ExtractMode
 from anadil.text.language_data import Language
@@ -73,6 +83,7 @@ BULLET = re.compile(r"^\s*- ")
 
 # It warns of each page that it finds empty, which here is an answer like another.
 logging.getLogger("trafilatura").setLevel(logging.CRITICAL)
+Extractor = Literal["resiliparse", "trafilatura"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,11 +94,9 @@ class Extraction:
     tables: bool = True
     """Keep rows of tables, cells apart by tabs."""
     code: bool = True
-    """Keep preformatted blocks."""
 
 
 DEFAULT = Extraction()
-Extractor = Literal["resiliparse", "trafilatura"]
 
 
 def decode_page(data: bytes, charset: str, letters: Letters = UNKNOWN) -> tuple[str, bool]:

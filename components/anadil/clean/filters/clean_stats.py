@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from typing import Any
 
 SAMPLES = 20
-"""Dropped documents kept for each reason, to look at."""
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
 COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "seconds")
@@ -45,7 +44,6 @@ class CleanStats:
         self.extraction: Counter[str] = Counter()
         """Characters of prose of all pages, by what became of it."""
         self.sides: Counter[str] = Counter()
-        """Languages of the sides of parallel text."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0

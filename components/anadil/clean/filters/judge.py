@@ -27,7 +27,6 @@ EMPTY = "empty"
 """Rule that judges where a recipe wants none: a text without a word cannot be trained on."""
 RULE_NAMES = tuple(MODES)
 FIRST_RULES = [next(place for place, rule in enumerate(RULES) if rule.name == name) for name in RULE_NAMES]
-"""Place of the first record of each name."""
 COLUMNS = np.array([COLUMN[rule.measure] for rule in RULES])
 SIGNS = np.array([-1.0 if rule.is_least else 1.0 for rule in RULES])
 
@@ -43,7 +42,6 @@ class Judgement:
     reason: RuleName | None
     """The first enforced one of them; None if the document is kept."""
     value: float | None
-    """Value of the statistic that broke the rule."""
     limit: float | None
 
 

@@ -128,24 +128,20 @@ class ExtractedDocument:
     identified: IdentifiedLanguage | None = None
     """None: it is dropped before text extraction."""
     reason: str | None = None
-    """Reason, if dropped before text extraction."""
     sample: Row = field(default_factory=dict)
     """For such a record: the host that is blocked, or the limit that the page exceeds."""
     quality: float | None = None
-    """Score by `clean.quality_model`; None without one."""
     items: list[str] = field(default_factory=list)
     """Items of the compared files that it holds."""
     foreign_lines: int = 0
     """Lines and sentences in another language that were taken out of its text."""
     foreign_share: float = 0.0
     personal_data: Counter[str] = field(default_factory=Counter)
-    """Placeholders in its text, by kind."""
     prose: Counter[str] = field(default_factory=Counter)
     """Characters of prose of a page, by cause: see `extract.Extracted`."""
     is_recoded: bool = False
     """It was not UTF-8."""
     is_normalized: bool = False
-    """Normalization has changed it."""
     is_unescaped: bool = False
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False

@@ -52,7 +52,6 @@ class LinesOfLanguage:
 
     text: str
     removed: int
-    """Lines and sentences."""
     foreign_share: float
     """Share of the document's letters and signs; an ideograph or a kana counts as two."""
 

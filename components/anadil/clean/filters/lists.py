@@ -33,9 +33,9 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
-from anadil.text.folded_units import Hashes, ngram_hashes, unit_hashes
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
+from anadil.text.overlap import Hashes, ngram_hashes, unit_hashes
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +47,28 @@ PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
 """Characters of an item whose runs are computed at a time, which takes some 120 bytes each."""
 MAX_NAMED = 10
 """Items that are named of one document."""
+SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+MAX_HOST_CHARS = 253
+"""Source: RFC 1035, section 2.3.4."""
+MAX_PATH_PARTS = 8
+"""Parts of a path that are compared; the longest of UT1's addresses has seven."""
+KEY = "clean.url_lists"
+NAMES = ("domains", "urls")
+NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
+OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
+"""Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
+OF_DNSMASQ = re.compile(r"(?:address|server|local)=/(.+)/[^/]*")
+"""Source: dnsmasq's manual: hosts between slashes, and the address that it answers for them."""
+COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
+ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
+"""A host, and perhaps a path."""
+URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
+URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
+TEXT_KEY = "evaluate.heldout"
+TASK_KEY = "evaluate.tasks"
+CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
+READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TEXT_TABLES)
+SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
 
 
 class Decontamination:
@@ -136,26 +158,6 @@ def texts_of(row: Any) -> Iterator[str]:
     elif isinstance(row, dict | list):
         for value in row.values() if isinstance(row, dict) else row:
             yield from texts_of(value)
-
-
-SCHEME = re.compile(r"^[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-MAX_HOST_CHARS = 253
-"""Source: RFC 1035, section 2.3.4."""
-MAX_PATH_PARTS = 8
-"""Parts of a path that are compared; the longest of UT1's addresses has seven."""
-
-
-KEY = "clean.url_lists"
-NAMES = ("domains", "urls")
-"""Files of a category of UT1."""
-NOWHERE = ("0.0.0.0", "127.0.0.1", "::", "::1")  # noqa: S104  no address to listen at
-OF_FILTERS = re.compile(r"^(?:\|\||\*?\.)|\^$")
-"""Signs with which filters of browsers say that subdomains count too, as they do here: `||a.example^`, `*.a.example`."""
-OF_DNSMASQ = re.compile(r"(?:address|server|local)=/(.+)/[^/]*")
-"""Source: dnsmasq's manual: hosts between slashes, and the address that it answers for them."""
-COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
-ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
-"""A host, and perhaps a path."""
 
 
 class UrlLists:
@@ -294,16 +296,6 @@ def _hashes(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
     return np.unique(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
 
 
-URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
-"""Folders and files of the compiled lists."""
-URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
-TEXT_KEY = "evaluate.heldout"
-TASK_KEY = "evaluate.tasks"
-CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
-READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TEXT_TABLES)
-SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lists:
     """Lists that documents are compared with; None where the recipe names nothing."""
@@ -312,7 +304,6 @@ class Lists:
     items: Decontamination | None = None
     ng_words: tuple[str, ...] = ()
     quality_model: Path | None = None
-    """A fastText model."""
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:

@@ -32,7 +32,6 @@ MOST = 0.5
 EXAMPLE_CHARS = 200
 ENTITY = re.compile(r"&(?:#x?[0-9a-fA-F]+|[a-zA-Z]\w*);")
 Fault = tuple[str | None, float | str | None]
-"""Reason why a pair is dropped, and the value that is it."""
 
 
 OWN, UNJUDGED = "own", "unjudged"

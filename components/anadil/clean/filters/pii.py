@@ -2,6 +2,10 @@
 
 A corpus of laws is full of numbers that look like addresses of computers or telephones, so a run of digits alone
 counts for nothing: it needs a check sum, a prefix that only telephones have, or the word that says what it is.
+
+A telephone number in national form is known by its first digits and its length, which follow from the country's plan;
+those of countries that no language here belongs to are not looked for.
+Source: ITU-T E.164 and its list of country codes; the national numbering plans as ITU-T publishes them.
 """
 
 import re
@@ -11,9 +15,131 @@ from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 
-from anadil.clean.filters import telephones
+DASHES = r"\u2010-\u2014\u2212-"
+"""Hyphens and dashes of Unicode, and the minus; to stand last in a class of characters."""
+BLANKS = r" \u00a0\u2009\u202f"
+SIGNS = rf"{BLANKS}.()/\uff08\uff09\u30fc{DASHES}"
+"""All that stands between the digits of a number, in Japan the wide brackets and the long vowel too."""
+SEPARATORS = rf"[{BLANKS}.(){DASHES}]{{0,2}}"
+WORD = r"[^\W\u3040-\u30ff\u3400-\u9fff]"
+"""A character of a word; in Japanese a number stands right beside one."""
+BEFORE, AFTER = rf"(?<!{WORD})(?<![.,/+$\u20ac\u00a3\u00a5\u20bc\u20ba\u20bd-])", rf"(?!{WORD}|[.,-]\d|/\d)"
+LENGTHS = {
+    "1": "10", "7": "10", "20": "8,10", "27": "9", "30": "10", "31": "9", "32": "8,9", "33": "9", "34": "9",
+    "36": "8,9", "39": "6,11", "40": "9", "41": "9", "44": "9,10", "45": "8", "46": "7,9", "47": "8", "48": "9",
+    "49": "6,12", "51": "8,9", "52": "10", "53": "8", "54": "10,11", "55": "10,11", "56": "9", "57": "10", "58": "10",
+    "60": "8,10", "61": "9", "62": "8,12", "63": "10", "64": "8,10", "65": "8", "66": "8,9", "81": "9,10", "82": "8,10",
+    "84": "9,10", "86": "10,11", "90": "10", "91": "10", "92": "9,10", "93": "9", "94": "9", "95": "7,10", "98": "10",
+    "351": "9", "352": "6,9", "353": "7,9", "354": "7", "355": "8,9", "356": "8", "357": "8", "358": "6,10", "359": "8,9",
+    "370": "8", "371": "8", "372": "7,8", "373": "8", "374": "8", "375": "9", "380": "9", "381": "8,9", "382": "8",
+    "385": "8,9", "386": "8", "387": "8", "389": "8", "420": "9", "421": "9", "855": "8,9", "856": "8,10", "880": "8,10",
+    "961": "7,8", "962": "8,9", "963": "8,9", "964": "8,10", "966": "9", "971": "8,9", "972": "8,9", "976": "8",
+    "977": "8,10", "992": "9", "993": "8", "994": "9", "995": "9", "996": "9", "998": "9",
+}  # fmt: skip
+"""Country code -> digits of a number behind it, at least and at most."""
+OTHER_CODES = r"(?:2[1-9]\d|3[578]\d|42\d|50\d|59\d|6[7-9]\d|8[058]\d|9[67]\d)"
+"""Country codes of three digits whose lengths are not listed."""
+LOCAL = re.compile(
+    rf"{BEFORE}\(?\d{{1,5}}\)?(?:(?:[{BLANKS}./{DASHES}]|\s[{DASHES}]\s)?\(?\d{{1,4}}\)?){{1,5}}{AFTER}"
+)
+_OF_NUMBER = (
+    r"n[ro]|nº|n°|№|nömrə\w{0,6}|number|nummer|numara\w{0,4}|numer\w{0,3}|número|номер\w{0,3}|kom|dom|mob"
+)
+TELEPHONE_WORD = re.compile(
+    r"(?:\b(?:t[eéè]l[eéè]?|t[eéè]l[eéè]f\w{0,10}|tél[ée]phon\w{0,2}|tfno|tlfn?|tfn|phone|mob|m[oó][bv]il\w{0,6}|cell\w{0,5}|celular"
+    r"|cep|gsm|handy|fax|faks\w{0,4}|whats?app\w{0,4}|puh|puhelin|simu|đt|sđt|điện thoại|əlaqə|iletişim|irtibat|zəng (?:edin|et)"
+    r"|call(?: us)?(?: at| on)?|dial|(?:hp|wa)(?=\s?[:.])|т(?=\.)|тел|телефон\w{0,4}|моб|сот|факс|тлф|утас|τηλ\w{0,6}|հեռ"
+    r"|טל|טלפון|נייד|جوال|هاتف|تلفن|فون|موبائل|ტელ|ስልክ)"
+    r"|टेलीफोन|फ़ोन|फोन|मोबाइल|दूरभाष|ফোন|মোবাইল|โทร|(?:電話|携帯|电话|手机|手機)(?:番号|号码|號碼)?は?|전화|휴대폰|핸드폰|\u260e|\U0001f4de)"
+    rf"(?:['’-]\w{{1,4}})?(?:[.\s]{{1,2}}(?:{_OF_NUMBER})\b|[^\w\n]{{1,3}}\w{{1,12}}[.:)]{{1,2}})?"
+    # Others before it in the same list.
+    r"[^\w\n]{0,4}(?:\(?\d[\d ().\u00a0-]{5,20}(?:[,;/]| və| ve| и| or)\s{0,2}){0,3}[^\w\n]{0,2}$",
+    re.IGNORECASE,
+)
+"""Text right before a number that is a telephone's, whatever its form."""
+YEARS_OR_DATE = re.compile(
+    r"(?:1[5-9]|20)\d\d\W{1,3}(?:1[5-9]|20)\d\d|\d{1,2}[./-]\d{1,2}[./-]\d{4}|\d{4}[./-]\d{1,2}[./-]\d{1,2}"
+)
+THOUSANDS = re.compile(r"\+?\d{1,3}(?:[ .\u00a0]\d{3})+")
+MIN_LOCAL_DIGITS, MAX_DIGITS = 7, 15
+_RECORDS = (
+    "qərar|sərəncam|qanun|fərman|əmr|protokol|müqavilə|sifariş|faktura|qaimə|hesab|kart|lisenziya|arayış|qeydiyyat|reyestr"
+    "|karar|kanun|fatura|dosya|esas|sipariş|sözleşme|ruhsat|abone|sicil|invoice|order|decision|decree|case|account|contract"
+    "|patent|ticket|licen[cs]e|закон|указ|приказ|договор|сч[её]т|постановлени|распоряжени|дел|заказ|решени"
+)
+NUMBER_OF_RECORD = re.compile(
+    r"(?:(?:№|\bn[ro]\b\.?|\bn\.?)(?:['’-]\w{1,4})?\s{0,2}[:.]?\s{0,2}(?:[\d/.-]{3,20}(?:[,;]| və| ve| и)\s){0,3}"
+    rf"|\b(?:{_RECORDS})\w{{0,6}}\s(?:{_OF_NUMBER})[^\w\n]{{0,4}}"
+    r"|[$€£¥₼₺₽]\s?|(?:明治|大正|昭和|平成|令和|第)\s?|番号[はが]?[:：\s]{0,2})$",
+    re.IGNORECASE,
+)
+"""Before the number of a law, a decision or an invoice, and before an amount."""
+RECORD = re.compile(
+    r"['’-]?\s{0,2}(?:(?:say[ıi]?l[ıi]|sayda|nömrəli|nolu|numaral[ıi]|сайлы)\b|№"
+    r"|-?(?:nci|ci|cı|cu|cü)\s+(?:qərar|maddə)|[$€£¥₼₺₽%]|[号円人個件台]"
+    r"|(?:manat|lira|tl|azn|usd|eur|dol+ar|avro|euro|pound|yen|rub|rubl|руб|доллар|евро|тенге|тонн|человек|штук|экз|сом)\w{0,5}\b"
+    r"|(?:ədəd|adet|tane|nəfər|kişi|people|person|copies|unit|ton|time|tonn|kq|kg|km|hektar|million|milyon|milyard|billion)\w{0,4}\b)",
+    re.IGNORECASE,
+)
+"""Behind one."""
+_B = rf"[{BLANKS}{DASHES}]"
+_S = rf"[{BLANKS}./{DASHES}]"
+_AZ_AREAS = "(?:10|12|18|2[0-6]|36|40|44|50|51|55|60|70|77|99)"
+_AZ_REST = rf"{_S}?\d{{3}}{_S}?\d{{2}}{_S}?\d{{2}}"
+_OF_RUSSIA = rf"8{_B}?\(?[3-9]\d\d\)?{_B}?\d{{3}}{_B}?\d\d{_B}?\d\d"
+_JA = r"[ \u3000\u30fc\u2010-\u2015\u2212\uff0d-]"
+NATIONAL = {
+    "az": rf"(?:994{_B}?\(?{_AZ_AREAS}\)?|\(0{_AZ_AREAS}\)|0{_AZ_AREAS}){_AZ_REST}|8 ?\([3-9]\d\d\) ?\d{{3}}{_B}\d\d{_B}\d\d",
+    "tr": rf"(?:(?:90{_B}?(?=\(?5)|0{_B}?)\(?(?:[2-5]\d\d|8[05]\d)\)?|\(0?(?:[2-5]\d\d|8[05]\d)\))(?:{_S}{{0,2}}\d){{7}}"
+    rf"|444{_B}\d{_B}\d{{3}}|444{_B}\d\d{_B}\d\d|5[0-5]\d{_B}\d{{3}}{_B}\d\d{_B}\d\d",
+    "ja": rf"(?:0\d{{1,4}}|[(（]0\d{{1,4}}[)）]){_JA}?[(（]?\d{{1,4}}(?:[)）]|{_JA})\d{{4}}|0[5789]0\d{{8}}"
+    rf"|0(?:120|570|800){_JA}?\d{{3}}{_JA}?\d{{3,4}}",
+    "en": rf"(?:1[{BLANKS}.{DASHES}])?(?:\([2-9]\d\d\) ?|[2-9]\d\d[.{DASHES}])[2-9]\d\d[.{DASHES}]\d{{4}}",
+    **dict.fromkeys(("ru", "kk", "tt", "ba", "cv", "sah"), _OF_RUSSIA),
+}
+"""Language -> its country's own form; of a language that is not here none is looked for."""
+SEVEN_DIGITS = re.compile(rf"\d(?:[{SIGNS}]{{0,3}}\d){{6}}")
+CONTEXT_CHARS = 40
+AT_SIGN = re.compile("@")
+FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
+FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
+OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
+RUN_OF_DIGITS = re.compile(rf"\d[\d{SIGNS}]{{6}}")
+"""With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
+NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
+OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
+SUFFIX = r"(?:['’-]?\w{1,6})?"
+"""Endings of a word of Azerbaijani, behind a hyphen or none."""
+LABEL = r"a-zA-Z0-9-\u00b7-\u1fff\u2c00-\u2fef\u3005-\u3007\u3041-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
+"""Letters of all scripts, with the signs above and below them, which names of hosts may hold too."""
+FOREIGN = LABEL.removeprefix("a-zA-Z0-9-")
 
-SEVEN_DIGITS = re.compile(rf"\d(?:[{telephones.SIGNS}]{{0,3}}\d){{6}}")
+
+def international() -> re.Pattern[str]:
+    """Return the pattern of numbers with `+` or `00` and a country code, with a zero in brackets behind it or none."""
+    digit = rf"(?:{SEPARATORS}\d)"
+    plans = [f"{code}(?:{SEPARATORS}\\(0\\))?\\)?{digit}{{{length}}}" for code, length in LENGTHS.items()]
+    plans.append(rf"{OTHER_CODES}\)?{digit}{{6,12}}")
+    return re.compile(rf"(?:{BEFORE}|(?<=\())(?:\+|\(\+|00)[{BLANKS}]?\(?(?:{'|'.join(plans)}){AFTER}")
+
+
+def is_no_amount(value: str) -> bool:
+    """Return whether a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
+    return not (THOUSANDS.fullmatch(value) and value.endswith("000"))
+
+
+def is_local(value: str) -> bool:
+    """Return whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
+    num_digits = sum(map(str.isdecimal, value))
+    is_amount = THOUSANDS.fullmatch(value) and (value.endswith("000") or not value[:3].isdecimal())
+    is_other = is_amount or YEARS_OR_DATE.fullmatch(value)
+    return MIN_LOCAL_DIGITS <= num_digits <= MAX_DIGITS and not is_other
+
+
+def has_telephone_length(value: str) -> bool:
+    """Return whether a Japanese number has 10 digits, or 11 of mobile and IP telephones."""
+    digits = re.sub(r"\D", "", value)
+    return len(digits) == (11 if digits[:3] in ("020", "050", "070", "080", "090") else 10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +147,6 @@ class Pattern:
     """One way that personal data is written."""
 
     kind: str
-    """Name of the placeholder."""
     hint: re.Pattern[str] = SEVEN_DIGITS
     """Cheap search; a text without it holds none."""
     expression: re.Pattern[str]
@@ -32,7 +157,6 @@ class Pattern:
     not_behind: re.Pattern[str] | None = None
     """Text that must not stand right before it."""
     is_valid: Callable[[str], bool] = bool
-    """Test of a match."""
 
 
 def passes_luhn(value: str) -> bool:
@@ -69,21 +193,6 @@ def passes_kimlik(value: str) -> bool:
     return digits[9] == tenth and digits[10] == sum(digits[:10]) % 10
 
 
-CONTEXT_CHARS = 40
-AT_SIGN = re.compile("@")
-FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
-FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
-OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
-RUN_OF_DIGITS = re.compile(rf"\d[\d{telephones.SIGNS}]{{6}}")
-"""With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
-NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
-OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
-SUFFIX = r"(?:['’-]?\w{1,6})?"
-"""Endings of a word of Azerbaijani, behind a hyphen or none."""
-
-LABEL = r"a-zA-Z0-9-\u00b7-\u1fff\u2c00-\u2fef\u3005-\u3007\u3041-\ud7ff\uf900-\ufdff\ufe70-\ufefc"
-"""Letters of all scripts, with the signs above and below them, which names of hosts may hold too."""
-FOREIGN = LABEL.removeprefix("a-zA-Z0-9-")
 EMAIL = Pattern(
     kind="EMAIL",
     hint=AT_SIGN,
@@ -120,16 +229,16 @@ CARD = Pattern(
 """Prefixes of Visa, Mastercard, UnionPay, Maestro of 16 digits, and American Express."""
 INTERNATIONAL_PHONE = Pattern(
     kind="PHONE",
-    expression=telephones.international(),
-    not_before=telephones.RECORD,
-    is_valid=telephones.is_no_amount,
+    expression=international(),
+    not_before=RECORD,
+    is_valid=is_no_amount,
 )
 LOCAL_PHONE = Pattern(
     kind="PHONE",
-    expression=telephones.LOCAL,
-    context=telephones.TELEPHONE_WORD,
-    not_before=telephones.RECORD,
-    is_valid=telephones.is_local,
+    expression=LOCAL,
+    context=TELEPHONE_WORD,
+    not_before=RECORD,
+    is_valid=is_local,
 )
 FIN = Pattern(
     kind="FIN",
@@ -150,11 +259,10 @@ VOEN = Pattern(
 KIMLIK = Pattern(
     kind="KIMLIK",
     expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9]\d{{10}}(?!\w|[.,/-]\d)"),
-    not_behind=telephones.NUMBER_OF_RECORD,
-    not_before=telephones.RECORD,
+    not_behind=NUMBER_OF_RECORD,
+    not_before=RECORD,
     is_valid=passes_kimlik,
 )
-"""Number of a citizen of Turkey."""
 NAMED_KIMLIK = Pattern(
     kind="KIMLIK",
     expression=re.compile(rf"{NO_DIGIT_BEFORE}[1-9](?:[ .-]?\d){{10}}(?!\w|[.,/-]\d)"),
@@ -179,7 +287,7 @@ OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (NAMED_KIMLIK, KIMLI
 
 def knows_telephones(code: str) -> bool:
     """Return whether the national form of telephones is known of a language's country."""
-    return code in telephones.NATIONAL
+    return code in NATIONAL
 
 
 def patterns_of(code: str) -> tuple[Pattern, ...]:
@@ -193,13 +301,13 @@ def _national(code: str) -> Pattern:
         kind="PHONE",
         # Letters of Japanese stand right beside a number.
         expression=re.compile(
-            rf"(?<![\da-zA-Z./+-])(?:{telephones.NATIONAL[code]})(?![\da-zA-Z/-])"
+            rf"(?<![\da-zA-Z./+-])(?:{NATIONAL[code]})(?![\da-zA-Z/-])"
             if code == "ja"
-            else rf"{NO_DIGIT_BEFORE}(?:{telephones.NATIONAL[code]}){NO_DIGIT_AFTER}"
+            else rf"{NO_DIGIT_BEFORE}(?:{NATIONAL[code]}){NO_DIGIT_AFTER}"
         ),
-        not_behind=telephones.NUMBER_OF_RECORD,
-        not_before=telephones.RECORD,
-        is_valid=telephones.has_telephone_length if code == "ja" else bool,
+        not_behind=NUMBER_OF_RECORD,
+        not_before=RECORD,
+        is_valid=has_telephone_length if code == "ja" else bool,
     )
 
 

@@ -24,9 +24,7 @@ from anadil.text.language_id import identify_language
 from anadil.text.profile_checks import profile_checks
 
 WHOLE = (".txt", ".html", ".htm")
-"""Files that are one document."""
 HEAD_CHARS = 300
-"""Characters of a text that are shown."""
 BAD = "{source}: is bad and skipped: {why}"
 Json = dict[str, Any]
 

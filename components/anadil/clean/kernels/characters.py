@@ -8,9 +8,9 @@ from functools import cache, cached_property, lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from anadil.text.folded_units import DROPPED, plain_letters
 from anadil.text.language_data import Language
-from anadil.text.lookalikes import LETTERS_OF
+from anadil.text.letters import LETTERS_OF
+from anadil.text.overlap import DROPPED, plain_letters
 
 Flags = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint32]
@@ -57,7 +57,6 @@ class Characters:
 
     def __init__(self, language: Language) -> None:
         self.flags = _general_flags().copy()
-        """Bits of the constants above."""
         self.has_spaces = language.words("a,b c") == ["a,b", "c"]
         """True if words are what white space separates."""
         self.has_runs = not self.has_spaces and language.words("abc") == ["abc"]

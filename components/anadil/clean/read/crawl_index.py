@@ -16,8 +16,7 @@ import pyarrow as pa
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.clean.read.warc import Item, html_responses
-from anadil.clean.read.warc_records import Damage
+from anadil.clean.read.warc import Damage, Item, html_responses
 from anadil.core.errors import DataError, RetryableError
 from anadil.text.language import known_languages
 from anadil.text.language_data import NO_LANGUAGE

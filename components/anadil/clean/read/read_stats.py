@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from anadil.clean.read.warc_records import RESPONSE
 from anadil.core.errors import AnadilError, DataError
 
 log = logging.getLogger(__name__)
 
+RESPONSE = "response"
+"""Type of a WARC record that holds the answer of a server."""
 MAX_PLACES = 10
 """Bad records that an error message lists."""
 SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")

@@ -31,11 +31,20 @@ OTHER_ADDRESS = re.compile(
 """In keys of addresses that are not the page's own."""
 HOST_KEYS = frozenset(("domain", "host", "hostname", "netloc", "site", "website"))
 MAYBE_KEYS = frozenset(("source", "origin", "page", "id", "docid"))
-"""Their values are addresses where they begin with a scheme."""
 WITH_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://\S+", re.IGNORECASE)
 HOST = re.compile(r"[\w-]+(?:\.[\w-]+)+(?::\d+)?(?:[/?#]\S*)?")
 ADDRESS_KEYS = "url, u, uri, link, source_url, WARC-Target-URI, metadata.url"
 """Examples, for messages."""
+NESTED = "translation"
+"""Key of a table that holds both sides: the data sets of OPUS on the Hugging Face hub have it."""
+OTHER_NAMES = re.compile(
+    r"(?:src|trg|tgt|source|target|sentence|text|original|translation|side|lang(?:uage)?)[ _-]?(?:[0-9]|text|sentence|lang(?:uage)?)?",
+    re.IGNORECASE,
+)
+"""Names of columns that say no language. Taken for a pair, they would guess which side is which."""
+MAX_NAME_CHARS = 40
+Sides = Sequence[Language]
+"""Languages of both sides, the first one first."""
 
 
 def text_of(row: Mapping[str, Any], text_field: str) -> str | None:
@@ -145,18 +154,6 @@ def writable(value: object) -> str:
         with suppress(UnicodeDecodeError):
             return value.decode()
     return value.encode(errors="replace").decode() if isinstance(value, str) else ""
-
-
-NESTED = "translation"
-"""Key of a table that holds both sides: the data sets of OPUS on the Hugging Face hub have it."""
-OTHER_NAMES = re.compile(
-    r"(?:src|trg|tgt|source|target|sentence|text|original|translation|side|lang(?:uage)?)[ _-]?(?:[0-9]|text|sentence|lang(?:uage)?)?",
-    re.IGNORECASE,
-)
-"""Names of columns that say no language. Taken for a pair, they would guess which side is which."""
-MAX_NAME_CHARS = 40
-Sides = Sequence[Language]
-"""Languages of both sides, the first one first."""
 
 
 def key_of(names: Sequence[str], language: Language) -> str | None:

@@ -54,7 +54,6 @@ class RunsTask:
     shard: Path
     verdicts: Path
     first_document: int
-    """Number of the shard's first document."""
     candidates: Path
     """Folder of the filter, and of the documents that its runs are from."""
     language: str

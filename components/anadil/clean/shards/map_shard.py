@@ -38,6 +38,9 @@ MAX_DEATHS = 3
 """Deaths of processes at a record that harms nobody alone: then it is skipped all the same."""
 NOTE = struct.Struct("<IQB")
 ONE_BY_ONE = "one by one"
+BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
+"""Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
+FACTS = "facts.json"
 
 
 class Phase(IntEnum):
@@ -55,7 +58,6 @@ class Place(NamedTuple):
 
     range_index: int
     record: int
-    """Its number within the range."""
 
 
 class CrashGuard:
@@ -162,10 +164,6 @@ def _call(parent: int, function: Callable[..., None], *arguments: object) -> Non
         os._exit(0)
 
 
-BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
-"""Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
-FACTS = "facts.json"
-"""Counts and samples of a shard."""
 Batch = list[tuple[Place, int, ExtractedDocument]]
 """Records that are judged together: place, number within the shard, text."""
 
@@ -177,11 +175,8 @@ class MapTask:
     shard: Shard
     recipe: Recipe
     lists: Path | None
-    """Folder of the compiled lists."""
     folder: Path
-    """Where its output belongs."""
     key: str
-    """Hash of what decides its output."""
 
     @property
     def name(self) -> str:

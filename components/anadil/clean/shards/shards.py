@@ -30,7 +30,6 @@ class InputRange:
 
     uri: str
     name: str
-    """Name of the file in provenance and messages."""
     start: int = 0
     """First byte whose records belong to it; of Parquet the first row group."""
     end: int | None = None
@@ -38,7 +37,6 @@ class InputRange:
     is_exact: bool = False
     """For a WARC file: a record begins at `start`, or the file ends there."""
     size: int
-    """Bytes of the range."""
     version: str
     """Version that changes with the file; see `storage`."""
 

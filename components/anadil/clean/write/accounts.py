@@ -35,12 +35,10 @@ OTHER_LICENCES = "other licences"
 CLUSTER_BOUNDS = (2, 3, 5, 10, 100, 1_000, 10_000)
 """Least sizes of the groups in which clusters are counted."""
 FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0)
-"""Multiples of the limit in force that are tried."""
 MIN_WHOLE = 20
 """Smaller limits are of means, too."""
 COUNTERS = ("reasons", "bytes_in", "failed", "only", "lengths", "clusters", "tried")
 PLACES = ("host", "file", "licence")
-"""Columns whose values are counted."""
 Array = npt.NDArray[Any]
 Json = dict[str, Any]
 

@@ -21,7 +21,6 @@ from anadil.text.corpus import CorpusPart
 from anadil.text.parallel import other_direction
 
 WRITTEN = "written.json"
-"""Digest and count of a file's texts."""
 FirstLines = dict[str, int]
 """File -> lines of it before the range that a shard has."""
 ID_START = len(b'{"id": "')
@@ -41,7 +40,6 @@ class CorpusFile:
     last_id: str
     num_documents: int
     num_bytes: int
-    """Bytes of text."""
     num_words: int
 
     @property
@@ -57,12 +55,9 @@ class WriteTask:
     file: CorpusFile
     shards: tuple[Path, ...]
     first_lines: tuple[FirstLines, ...]
-    """First lines of each shard."""
     verdicts: Path
     heldout: Path
-    """File of the numbers of the held-out documents."""
     first_document: int
-    """Number of the first shard's first document."""
     folder: Path
     key: str
     directions: int = 1

@@ -55,7 +55,6 @@ class RowSlice:
     first_row: int
     end_row: int
     first_document: int
-    """Number of the shard's first kept document."""
     first_lines: FirstLines
 
 
@@ -67,12 +66,9 @@ class RowsTask:
     slices: tuple[RowSlice, ...]
     shards: tuple[Path, ...]
     held: tuple[Path, ...]
-    """Columns of an earlier corpus."""
     verdicts: Path
     reported: frozenset[str]
-    """Rules that drop nothing."""
     limits: dict[str, float]
-    """Limits in force, by key of `clean.rules`."""
     folder: Path
     key: str
 

@@ -22,7 +22,6 @@ ROWS = "rows.parquet"
 BATCH_ROWS = 1_024
 """Rows in memory before they are written: a group of rows of the file."""
 PLACE_BITS = 64
-"""Bits of a set of rules, as one number."""
 BIT_OF = {name: 1 << place for place, name in enumerate(RULE_NAMES)}
 assert len(BIT_OF) <= PLACE_BITS
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, add_work_option
-from anadil.cli.output import print_json, print_lines
+from anadil.cli.output import print_result
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.preflight.check import CheckResult, failed_by, passed
 from anadil.preflight.checks import DOCTOR, PlannedRun, report, report_machine
@@ -29,18 +29,16 @@ def add_doctor(name: str, commands: Any, text: str) -> None:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    results = _cluster_results(options) if options.cluster else _results_here(options)
-    if options.output == "json":
-        print_json([asdict(result) for result in results])
+    if options.cluster:
+        from anadil.launch.kubernetes.checks import run_cluster_checks
+
+        recipe = load_recipe(options.recipe, options.set)
+        results = run_cluster_checks(recipe, kubeflow_host=options.kubeflow_host)
     else:
-        print_lines(line for result in results for line in result.as_lines())
+        results = _results_here(options)
+    lines = (line for result in results for line in result.as_lines())
+    print_result([asdict(result) for result in results], lines, options.output)
     return PreflightError.exit_code if any(result.status == "failed" for result in results) else 0
-
-
-def _cluster_results(options: argparse.Namespace) -> list[CheckResult]:
-    from anadil.launch.kubernetes.checks import run_cluster_checks
-
-    return run_cluster_checks(load_recipe(options.recipe, options.set), kubeflow_host=options.kubeflow_host)
 
 
 def _results_here(options: argparse.Namespace) -> list[CheckResult]:

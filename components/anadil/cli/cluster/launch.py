@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any, Literal
 
 from anadil.cli.options import add_output_option
-from anadil.cli.output import print_data, print_json, print_lines
+from anadil.cli.output import print_data, print_result
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.job import JobBackend, JobStatus
+from anadil.launch.job import JobBackend
 from anadil.launch.launcher import (
     BACKENDS,
     LaunchRequest,
@@ -125,14 +125,6 @@ def _backend(options: argparse.Namespace) -> JobBackend:
 
 def _status(options: argparse.Namespace) -> int:
     status = _backend(options).status(options.name)
-    if options.output == "json":
-        print_json(asdict(status))
-    else:
-        print_lines(_lines(status))
-    return 0
-
-
-def _lines(status: JobStatus) -> list[str]:
     rows = {
         "job": status.name,
         "state": f"{status.state} ({status.reason})" if status.reason else status.state,
@@ -143,7 +135,9 @@ def _lines(status: JobStatus) -> list[str]:
         "exit code": str(status.exit_code) if status.exit_code is not None else "",
         "artifact": status.artifact,
     }
-    return [f"{name:<9}  {value}" for name, value in rows.items() if value]
+    lines = [f"{name:<9}  {value}" for name, value in rows.items() if value]
+    print_result(asdict(status), lines, options.output)
+    return 0
 
 
 def _logs(options: argparse.Namespace) -> int:

@@ -55,12 +55,12 @@ def _compile(options: argparse.Namespace) -> int:
 def add_pipeline_command(name: str, commands: Any, text: str) -> None:
     """Add `submit` or `schedule`, with its help line, to the subparsers of `anadil`."""
     parser = commands.add_parser(name, help=text, description=text)
-    add_options, command = {
-        "submit": (add_submit_options, submit_command),
-        "schedule": (add_schedule_options, schedule_command),
-    }[name]
-    add_options(parser)
-    parser.set_defaults(command=command)
+    if name == "submit":
+        add_submit_options(parser)
+        parser.set_defaults(command=submit_command)
+    else:
+        add_schedule_options(parser)
+        parser.set_defaults(command=schedule_command)
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:

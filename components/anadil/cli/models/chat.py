@@ -22,8 +22,7 @@ log = logging.getLogger(__name__)
 
 # Longest line that is read; no model's length has room for it.
 MAX_LINE_BYTES = MIB
-BATCH_LINES = 32
-"""Most lines of a pipe that are answered side by side."""
+BATCH_LINES = 32  # Most lines of a pipe that are answered side by side.
 HELP = """/reset  forget this chat and begin another
 /help   these words
 /exit   leave, as Ctrl-D does
@@ -42,16 +41,12 @@ def add_chat(name: str, commands: Any, text: str) -> None:
     """Put the command among those of `anadil`."""
     raw = argparse.RawDescriptionHelpFormatter
     command = commands.add_parser(name, help=text, description=DESCRIPTION, epilog=HELP, formatter_class=raw)
-    command.add_argument(
-        "model",
-        metavar="URI",
-        help="model, merged model or adapter, its directory, or models:/NAME@ALIAS of the registry",
-    )
+    help_text = "model, merged model or adapter, its directory, or models:/NAME@ALIAS of the registry"
+    command.add_argument("model", metavar="URI", help=help_text)
     command.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     command.add_argument("--complete", action="store_true", help="continue each text instead of answering it")
-    command.add_argument(
-        "--seed", type=_seed, default=0, metavar="N", help="seed of the sampling (default: 0)"
-    )
+    help_text = "seed of the sampling (default: 0)"
+    command.add_argument("--seed", type=_seed, default=0, metavar="N", help=help_text)
     help_text = "sampling temperature; 0 takes the likeliest token (default: 0.6)"
     command.add_argument("--temperature", type=_temperature, metavar="T", help=help_text)
     help_text = "maximum number of tokens of an answer (default: 512)"
@@ -89,8 +84,7 @@ class Terminal:
 
     def __init__(self, chat: "Chat", read: Callable[[str], str] = input) -> None:
         self._chat, self._read = chat, read
-        self._interrupts = 0
-        """Since the last line."""
+        self._interrupts = 0  # Since the last line.
         self._answering = False
 
     def run(self) -> int:
@@ -181,8 +175,7 @@ class Lines:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         self._buffer = bytearray()
-        self._too_long = False
-        """True if the buffer continues a line that is skipped."""
+        self._too_long = False  # True if the buffer continues a line that is skipped.
         self._done = False
 
     def batches(self) -> Iterator[list[str | DataError]]:

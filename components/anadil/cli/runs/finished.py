@@ -10,7 +10,7 @@ from typing import Any
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import MANIFEST
 from anadil.cli.options import add_output_option, place
-from anadil.cli.output import print_json, print_lines
+from anadil.cli.output import print_result
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.files import atomic_file, write_atomic
 from anadil.core.format import counted, human_bytes, with_article
@@ -20,8 +20,7 @@ from anadil.release.runs import WORK, list_runs
 
 log = logging.getLogger(__name__)
 
-SHOWN = 20
-"""Runs that are read unless more are asked for."""
+SHOWN = 20  # Runs that are read unless more are asked for.
 RUN = "a work directory (its latest run), the URI of a report, scores, adapter or model, or an id of `anadil list`"
 KINDS = {*(stage.writes for stage in FLOW), "counts"}
 """Artifacts of stages, and the word counts of the tokenizer stage."""
@@ -50,10 +49,8 @@ def show_runs(options: argparse.Namespace) -> int:
     if options.limit < 0:
         raise RecipeError(f"--limit {options.limit}: give a number of runs, or 0 for all")
     runs = list_runs(options.work, options.root, limit=options.limit or None)
-    if options.output == "json":
-        print_json([run.to_dict() for run in runs])
-    elif runs:
-        print_lines(runs.table().lines())
+    lines = runs.table().lines() if runs else ()
+    print_result([run.to_dict() for run in runs], lines, options.output)
     if runs.hidden:
         log.info("%d of %d runs; --limit 0 shows all", len(runs), len(runs) + runs.hidden)
     if not runs:
@@ -81,10 +78,7 @@ def add_compare(name: str, commands: Any, text: str) -> None:
 def show_comparison(options: argparse.Namespace) -> int:
     """Print a comparison."""
     result = compare(options.a, options.b, work=options.work, root=options.root)
-    if options.output == "json":
-        print_json(result.to_dict())
-    else:
-        print_lines(result.lines())
+    print_result(result.to_dict(), result.lines(), options.output)
     return 0
 
 
@@ -119,13 +113,9 @@ def trace(options: argparse.Namespace) -> int:
     from anadil.release.trace.training_summary import training_summary
 
     result = follow(options.model, roots=options.root, documents=options.document)
-    if options.output == "json":
-        print_json(result.as_json())
-    else:
-        print_lines(result.lines())
+    print_result(result.as_json(), result.lines(), options.output)
     if options.summary:
-        text = training_summary(result, is_sme=options.sme)
-        write_atomic(Path(options.summary), text)
+        write_atomic(Path(options.summary), training_summary(result, is_sme=options.sme))
     if options.list:
         with (
             atomic_file(Path(options.list)) as draft,

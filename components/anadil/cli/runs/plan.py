@@ -17,15 +17,15 @@ from anadil.cli.options import (
     add_until_option,
     stages_until,
 )
-from anadil.cli.output import print_json, print_lines
+from anadil.cli.output import print_result
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.plan.budget import CheckpointPlan
-from anadil.plan.calibration import calibrate
 from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, possible_layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
+from anadil.plan.speed import calibrate
 from anadil.plan.text_use import TextSize
 from anadil.plan.view import plan_lines
 from anadil.preflight.memory import check_after, refusal_text
@@ -51,12 +51,8 @@ def add_plan(name: str, commands: Any, text: str) -> None:
         "pretrain.max_epochs ends training"
     )
     add("--tokens", type=_tokens, action="append", default=[], metavar="[SOURCE=]N", help=text)
-    add(
-        "--prices",
-        type=Path,
-        metavar="FILE",
-        help="YAML file that overrides the built-in machines and prices",
-    )
+    text = "YAML file that overrides the built-in machines and prices"
+    add("--prices", type=Path, metavar="FILE", help=text)
     text = "plan the fastest layout that fits, and print its lines of the recipe"
     add("--best", action="store_true", help=text)
     text = "finished run, or its model artifact, whose tokens per second correct the predicted ones"
@@ -97,12 +93,9 @@ def run_plan(options: argparse.Namespace) -> int:
     if options.best:
         every = least_waste(plan.checkpoints, request.recipe.pretrain.steps)
         settings = recipe_settings(result.layout, request.machine, request.nodes, every)
-    if options.output == "json":
-        print_json(plan.as_json() | ({"settings": settings} if settings else {}))
-    else:
-        print_lines(plan_lines(plan))
-        if settings:
-            print_lines(["", "Lines for the recipe", "", *recipe_lines(settings)])
+    more = ["", "Lines for the recipe", "", *recipe_lines(settings)] if settings else []
+    data = plan.as_json() | ({"settings": settings} if settings else {})
+    print_result(data, [*plan_lines(plan), *more], options.output)
     return 0
 
 
@@ -115,14 +108,9 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         )
     recipe = load_recipe(options.recipe, options.set)
     instance = options.instance or recipe.cluster.instance
-    return request_for(
-        Path(options.recipe).stem,
-        recipe,
-        this_machine() if instance is None else machine(instance, options.prices),
-        options.nodes or recipe.cluster.nodes,
-        _text(recipe, options.tokens),
-        tuple(stages),
-    )
+    kind = this_machine() if instance is None else machine(instance, options.prices)
+    nodes, text = options.nodes or recipe.cluster.nodes, _text(recipe, options.tokens)
+    return request_for(Path(options.recipe).stem, recipe, kind, nodes, text, tuple(stages))
 
 
 def _text(recipe: Recipe, tokens: Sequence[tuple[str, int]]) -> dict[str, TextSize]:

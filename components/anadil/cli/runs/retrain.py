@@ -4,8 +4,6 @@ import argparse
 import logging
 import os
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import (
@@ -16,7 +14,7 @@ from anadil.cli.options import (
     add_set_option,
     add_work_option,
 )
-from anadil.cli.output import print_data, print_json, print_lines
+from anadil.cli.output import print_data, print_result
 from anadil.cli.runs.run import ADMIT, after_failure, failure_of, run_recipe, with_root, work_of
 from anadil.core.errors import AnadilError, DataError, GateError, Stopped
 from anadil.core.stages import FLOW
@@ -55,8 +53,8 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
 
 
 def _retrain(options: argparse.Namespace) -> int:
-    from anadil.retrain.champion import champion_name
     from anadil.retrain.exclusive import exclusive
+    from anadil.retrain.lineage import champion_name
 
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
     # The last step moves the alias there. It would look for a database beside the artifacts, which may lie in a bucket.
@@ -71,19 +69,14 @@ def _retrain(options: argparse.Namespace) -> int:
         return _print_plan(recipe, options)
     name, _ = champion_name(recipe)
     # Before the registry is asked: another retraining may be about to move the champion.
-    with exclusive(str(recipe.storage.root), name), _errors_notified(name):
-        return _run_alone(recipe, options)
-
-
-@contextmanager
-def _errors_notified(name: str) -> Iterator[None]:
-    """Tell people of a retraining that an error ends: nobody reads what a schedule prints."""
-    try:
-        yield
-    except AnadilError as error:
-        if not isinstance(error, Stopped):
-            notify(Event(kind="failed", run=name, stage="retrain", message=str(error)))
-        raise
+    with exclusive(str(recipe.storage.root), name):
+        try:
+            return _run_alone(recipe, options)
+        except AnadilError as error:
+            # Nobody reads what a schedule prints.
+            if not isinstance(error, Stopped):
+                notify(Event(kind="failed", run=name, stage="retrain", message=str(error)))
+            raise
 
 
 def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
@@ -96,14 +89,10 @@ def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
             log.info(
                 "no new text, so nothing is trained but the adapter, which a plan has no time and price of"
             )
-        if options.output == "json":
-            print_json({})
+        print_result({}, (), options.output)
         return 0
     plan = week_plan(resolution.recipe, options.recipe)
-    if options.output == "json":
-        print_json(plan.as_json())
-    else:
-        print_lines(plan_lines(plan))
+    print_result(plan.as_json(), plan_lines(plan), options.output)
     return 0
 
 
@@ -113,11 +102,8 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
     # Without the same values and place the first model would be another one, or lie elsewhere.
     given = [word for each in options.set for word in ("--set", each)]
     given += ["--work", options.work] if options.work != WORK else []
-    resolution = resolve(
-        recipe,
-        argument=shlex.join([options.recipe, *given]),
-        from_base=options.from_base,
-    )
+    argument = shlex.join([options.recipe, *given])
+    resolution = resolve(recipe, argument=argument, from_base=options.from_base)
     for line in resolution.lines:
         log.info("%s", line)
     return resolution
@@ -140,8 +126,8 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
 
 def _end(recipe: Recipe, steps: "StepResults") -> int:
     """Say how a retraining ended; return the exit code."""
-    from anadil.release.release_record import read_release
-    from anadil.retrain.champion import champion_version
+    from anadil.release.run import read_release
+    from anadil.retrain.lineage import champion_version
 
     if steps.exit_code in (0, None):
         record = read_release(steps.uris["release"])

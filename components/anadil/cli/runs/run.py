@@ -9,7 +9,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,8 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-ADMIT = "admit"
-"""Step that refuses text; any other that fails has another cause."""
+ADMIT = "admit"  # Step that refuses text; any other that fails has another cause.
 
 
 def add_run(name: str, commands: Any, text: str) -> None:
@@ -74,9 +73,7 @@ def _run(options: argparse.Namespace) -> int:
 
         allow_remake()
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
-    if not options.watch:
-        return run_recipe(recipe, options).exit_code
-    with watching(work_of(options)):
+    with watching(work_of(options)) if options.watch else nullcontext():
         return run_recipe(recipe, options).exit_code
 
 
@@ -86,19 +83,14 @@ def work_of(options: argparse.Namespace) -> Path:
 
 
 def with_root(recipe: Recipe, work: Path) -> Recipe:
-    """Return the recipe with the work directory as `storage.root`, where it names none."""
+    """The recipe with the work directory as `storage.root`, where it names none."""
     if recipe.storage.root is not None:
         return recipe
     return recipe.model_copy(update={"storage": recipe.storage.model_copy(update={"root": str(work)})})
 
 
 def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
-    """Check a recipe, run it on this machine, print its artifacts and what they come to; return the results.
-
-    Args:
-        recipe: Its `storage.root` is set.
-        options: `recipe`, the name that the user gave, `work`, `runner`, `until` and `output`.
-    """
+    """Check a recipe whose `storage.root` is set, run it on this machine, print its artifacts and what they come to."""
     work, stages = work_of(options), stages_until(options.until)
     _check(recipe, stages, work, options)
     work.mkdir(parents=True, exist_ok=True)
@@ -123,8 +115,6 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
         result["report"] = f"{result['report']}/report.html"
     print_table(result, options.output)
     sys.stdout.flush()  # so that the summary comes last on a terminal
-    from anadil.cli.runs.run import summary_lines
-
     for line in summary_lines(recipe, steps.uris, f"sqlite:///{work}/mlflow.db", steps.spool):
         log.info("%s", line)
     return steps
@@ -172,8 +162,7 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
 
 
 WIDTH = 100
-PORT = 5000
-"""MLflow's own."""
+PORT = 5000  # MLflow's own.
 FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
     ("bits_per_byte", "bits per byte", human_figure),
     ("fertility", "tokens per word", human_figure),
@@ -187,14 +176,7 @@ FIGURES: tuple[tuple[str, str, Callable[[float | int | None], str]], ...] = (
 def summary_lines(
     recipe: Recipe, uris: Mapping[str, str], default_tracking: str, spool: Path | None = None
 ) -> Iterator[str]:
-    """The last lines of a run with some artifacts, by kind.
-
-    Args:
-        recipe: Recipe of the run.
-        uris: Kind of artifact -> URI.
-        default_tracking: URI of MLflow where neither the recipe nor the environment names one.
-        spool: Folder in which the sender notes the runs that it has made.
-    """
+    """The last lines of a run with some artifacts, by kind; its sender notes the runs that it has made in the spool."""
     if "scores" in uris:
         place = join(uris["scores"], "scores.json")
         scores = table_of(json.loads(storage.store(place).read(place)))
@@ -247,13 +229,16 @@ def _wandb_lines(spool: Path | None) -> Iterator[str]:
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:
-    """Where this run's page is; for a database of this machine, the command that shows it."""
     if uri.startswith("arn:"):
         yield f"tracking: {uri}, which opens from the console of SageMaker{f', at {page}' if page else ''}"
     elif uri.startswith(("http://", "https://")):
         yield f"tracking: {masked(uri).rstrip('/')}{page}"
     else:
-        yield f"tracking: {_mlflow()} ui --port {PORT} --backend-store-uri {shlex.quote(masked(uri))}"
+        # That of an environment which is not active by its path.
+        beside = Path(sys.executable).with_name("mlflow")
+        is_found = shutil.which("mlflow") == str(beside) or not beside.exists()
+        command = "mlflow" if is_found else shlex.quote(str(beside))
+        yield f"tracking: {command} ui --port {PORT} --backend-store-uri {shlex.quote(masked(uri))}"
         if page:
             yield f"  and then: http://127.0.0.1:{PORT}{page}"
 
@@ -268,14 +253,6 @@ def _page(spool: Path | None) -> str:
         return ""
     # Without the last part the pages of MLflow 3 open as those of chat applications.
     return f"/#/experiments/{sent['experiment']}/runs/{sent['parent']}?workflowType=machine_learning"
-
-
-def _mlflow() -> str:
-    """The command as a shell finds it: that of an environment which is not active by its path."""
-    beside = Path(sys.executable).with_name("mlflow")
-    return (
-        "mlflow" if shutil.which("mlflow") == str(beside) or not beside.exists() else shlex.quote(str(beside))
-    )
 
 
 def figure_lines(scores: Json) -> Iterator[str]:

@@ -25,19 +25,12 @@ log = logging.getLogger(__name__)
 
 def add_watch(name: str, commands: Any, text: str) -> None:
     """Add `anadil watch`."""
-    watch = commands.add_parser(
-        name, help=text, description=f"{text}. The address is of this machine alone, and holds a token."
-    )
+    help_text = f"{text}. The address is of this machine alone, and holds a token."
+    watch = commands.add_parser(name, help=text, description=help_text)
     help_text = f"work directory or storage.root of runs (default: {WORK})"
     watch.add_argument("roots", nargs="*", metavar="PLACE", help=help_text)
-    watch.add_argument(
-        "--work",
-        action="append",
-        default=[],
-        type=place,
-        metavar="DIR",
-        help="the same, as `anadil run` names it",
-    )
+    help_text = "the same, as `anadil run` names it"
+    watch.add_argument("--work", action="append", default=[], type=place, metavar="DIR", help=help_text)
     help_text = "port of 127.0.0.1, 0: a free one (default: the first free one from 8765 on)"
     watch.add_argument("--port", type=int, metavar="N", help=help_text)
     watch.add_argument("--no-open", action="store_true", help="print the address and open no browser")

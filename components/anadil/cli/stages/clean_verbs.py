@@ -108,7 +108,6 @@ def _print_steps(steps: dict[str, Any]) -> None:
 
 
 def _line(value: Any) -> str:
-    """A value on one line."""
     if isinstance(value, Mapping):
         return ", ".join(f"{key} {_line(item)}" for key, item in value.items() if item is not None)
     if isinstance(value, list | tuple):
@@ -121,7 +120,7 @@ def _line(value: Any) -> str:
 def diff(options: argparse.Namespace) -> int:
     """Print what differs between two corpora."""
     from anadil.artifacts.prefetch import fetch
-    from anadil.clean.inspect.diff import compare_corpora
+    from anadil.clean.inspect.verify import compare_corpora
 
     result = compare_corpora(*(fetch(uri, "corpus")[0] for uri in (options.first, options.second)))
     if options.output == "json":
@@ -175,7 +174,7 @@ def _plan(options: argparse.Namespace) -> int:
     sizes = storage.sizes(options.raw, "--raw") if options.raw else sizes_of_inputs(recipe)
     check_suffixes(list(sizes), files_key(STAGES["clean"], recipe))
     if options.dry_run:
-        print_data(_manifest(recipe, sizes), "yaml" if options.output == "table" else "json")
+        print_data(_manifest(recipe, sizes), options.output)
         return 0
     cost = clean_cost(sizes, recipe.clean, num_cores())
     rows = {
@@ -200,7 +199,6 @@ def _plan(options: argparse.Namespace) -> int:
 
 
 def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
-    """The manifest that would be sent to the cluster."""
     from anadil.core.errors import RecipeError
     from anadil.launch.kubernetes.clean_pods import DEFAULT_WORKERS, CleanPods, indexed_job, ray_cluster
     from anadil.preflight.text_size import num_shards
@@ -232,9 +230,8 @@ def add_corpus(name: str, commands: Any, text: str) -> None:
         "files, globs, s3:// or hf:// URIs of text: .jsonl, .json, .parquet, .csv, .tsv, .txt, .warc.wet.gz"
     )
     command.add_argument("files", metavar="FILE", nargs="+", help=text)
-    command.add_argument(
-        "--language", metavar="ID", help="language of the text (default: that of the recipe)"
-    )
+    help_text = "language of the text (default: that of the recipe)"
+    command.add_argument("--language", metavar="ID", help=help_text)
     add_recipe_options(command)
     add_source_option(command)
     add_work_option(command)

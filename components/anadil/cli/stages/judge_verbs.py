@@ -16,7 +16,7 @@ from typing import Any
 
 from anadil.artifacts.prefetch import fetch
 from anadil.cli.options import add_output_option
-from anadil.cli.output import print_json, print_table
+from anadil.cli.output import print_table
 from anadil.core.candidates import before_finetuning
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import parse_json
@@ -24,8 +24,7 @@ from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 
 log = logging.getLogger(__name__)
 
-POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}
-"""Verdict -> points of the answer that is shown first."""
+POINTS = {"a": 1.0, "tie": 0.5, "b": 0.0}  # Verdict -> points of the answer that is shown first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,12 +32,10 @@ class AnswerPair:
     """Two answers to one question."""
 
     prompt: str
-    names: tuple[str, str]
-    """Candidates, in the given order."""
+    names: tuple[str, str]  # Candidates, in the given order.
     answers: tuple[str, str]
     reference: str | None
-    ids: tuple[str, str]
-    """Its two rows: the first candidate's answer stands first, then second."""
+    ids: tuple[str, str]  # Its two rows: the first candidate's answer stands first, then second.
 
     @property
     def equal(self) -> bool:
@@ -54,12 +51,8 @@ def add_judge_verb(name: str, commands: Any, text: str) -> None:
         "--candidates", nargs=2, metavar="NAME",
         help="candidates whose answers are compared (default: finetuned, and what it was finetuned from)",
     )  # fmt: skip
-    command.add_argument(
-        "--mode",
-        choices=["greedy", "sampled"],
-        default="greedy",
-        help="decoding of the answers (default: %(default)s)",
-    )
+    help_text = "decoding of the answers (default: %(default)s)"
+    command.add_argument("--mode", choices=["greedy", "sampled"], default="greedy", help=help_text)
     command.add_argument("--seen", action="store_true", help="include questions that training has seen")
     if name == "judge-export":
         command.set_defaults(command=export_pairs)
@@ -87,10 +80,8 @@ def import_verdicts(options: argparse.Namespace) -> int:
     """Print how often the first candidate won, and how much the judge prefers a place."""
     pairs = _pairs(options)
     result = verdict_summary(pairs, read_verdicts(Path(options.verdicts), pairs), pairs[0].names)
-    if options.output == "json":
-        print_json(result)
-    else:
-        print_table({name: _shown(value) for name, value in result.items()}, "table")
+    shown = {name: _shown(value) for name, value in result.items()}
+    print_table(result if options.output == "json" else shown, options.output)
     return 0
 
 

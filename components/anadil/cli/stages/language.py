@@ -18,8 +18,7 @@ from anadil.text.language import known_languages, language_codes
 if TYPE_CHECKING:
     from anadil.text.language_data import LanguageModel
 
-MIN_LABELLED = 0.9
-"""Share of the sample that a fastText model must call by one name."""
+MIN_LABELLED = 0.9  # Share of the sample that a fastText model must call by one name.
 SAMPLED = 500
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anadil.cli.options import add_output_option
-from anadil.cli.output import print_json, print_lines
+from anadil.cli.output import print_result
 from anadil.core.table import Table
 
 if TYPE_CHECKING:
@@ -43,9 +43,6 @@ def inspect(options: argparse.Namespace) -> int:
         raise DataError("the text is empty; give one to cut")
     options.tokenizer += folders
     rows = [_inspected(name, tokenizer, text) for name, tokenizer in _tokenizers(options)]
-    if options.output == "json":
-        print_json({"text": text, "tokenizers": rows})
-        return 0
     cells = [
         (
             row["name"], f"{row['rows']:,}", f"{row['tokens']:,}", f"{row['tokens_per_word']:.3f}",
@@ -53,9 +50,10 @@ def inspect(options: argparse.Namespace) -> int:
         )
         for row in rows
     ]  # fmt: skip
-    print_lines(Table("Tokenizers", ("", "rows", "tokens", "per word", "bytes"), cells).lines())
+    lines = [*Table("Tokenizers", ("", "rows", "tokens", "per word", "bytes"), cells).lines()]
     for row in rows:
-        print_lines(["", row["name"], f"  {'|'.join(row['pieces'])}"])
+        lines += ["", row["name"], f"  {'|'.join(row['pieces'])}"]
+    print_result({"text": text, "tokenizers": rows}, lines, options.output)
     return 0
 
 

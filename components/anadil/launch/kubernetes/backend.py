@@ -121,9 +121,8 @@ class KubernetesBackend:
 
         def pod() -> str:
             first = (each for each in api.workers(name) if each.index == 0)
-            return next(
-                (each.pod for each in first if each.running or each.failures or each.phase in BEGUN), ""
-            )
+            begun = (each for each in first if each.running or each.failures or each.phase in BEGUN)
+            return next((each.pod for each in begun), "")
 
         if not follow and not pod():
             raise DataError(f"{name}: no log, worker 0 has not started; `anadil status {name}` says why")
@@ -141,9 +140,8 @@ class KubernetesBackend:
         api = JobApi(self._kind, self._namespace, self._retry_policy)
         job = api.get(name)
         if job is None:
-            raise DataError(
-                f"{name}: no such {self._kind.title} in namespace {api.namespace}; look with --namespace"
-            )
+            where = f"namespace {api.namespace}; look with --namespace"
+            raise DataError(f"{name}: no such {self._kind.title} in {where}")
         return api, job
 
 
@@ -186,10 +184,7 @@ def _seconds(job: ApiObject) -> float | None:
 def find_or_create(
     api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
 ) -> ApiObject:
-    """Return the job of a rendered manifest: a new one, or the one of the same name that does the same.
-
-    The ledger learns who made the job; nobody will follow it if `detach`.
-    """
+    """Return a new job of a manifest, or the one that does the same; the ledger learns who made it."""
     body = _job_body(api, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
     for _ in range(CREATE_ATTEMPTS):

@@ -11,9 +11,7 @@ from anadil.core.format import counted
 from anadil.launch.job import JOB_KINDS, JobKind, annotations, labels
 from anadil.launch.kubernetes.clean_pods import INDEXED_JOB, RAYCLUSTER
 from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
-from anadil.launch.kubernetes.manifests import (
-    RUNTIME,
-)
+from anadil.launch.kubernetes.manifests import RUNTIME
 from anadil.launch.kubernetes.nodes import check_nodes, share_one_node
 from anadil.preflight import services
 from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
@@ -324,11 +322,8 @@ def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     answer = api.find(f"{queues}/{cluster.queue}")
     if answer is None:
         names = _names(api.read(queues))
-        remedy = (
-            f"set cluster.queue to one of {', '.join(names)}"
-            if names
-            else "create it, or leave cluster.queue out"
-        )
+        one_of = f"set cluster.queue to one of {', '.join(names)}"
+        remedy = one_of if names else "create it, or leave cluster.queue out"
         yield failed("queue", f"{api.namespace} has no LocalQueue {cluster.queue}", remedy)
         return
     status = answer.get("status") or {}
@@ -343,9 +338,8 @@ def check_queue(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     yield passed("queue", f"{cluster.queue} is active, {num_pending} waiting in it")
     if cluster.priority and api.find(f"{path}/workloadpriorityclasses/{cluster.priority}") is None:
         names = _names(api.read(f"{path}/workloadpriorityclasses"))
-        remedy = (
-            f"set cluster.priority to one of {', '.join(names)}" if names else "leave cluster.priority out"
-        )
+        one_of = f"set cluster.priority to one of {', '.join(names)}"
+        remedy = one_of if names else "leave cluster.priority out"
         yield failed("priority", f"there is no WorkloadPriorityClass {cluster.priority}", remedy)
 
 
@@ -467,10 +461,8 @@ def _secret(api: Api, secret: str, keys: set[str], *, every: bool) -> CheckResul
         return failed(name, f"{api.namespace} has none of this name", remedy)
     missing = keys - set(answer.get("data") or ())
     if missing and (every or missing == keys):
-        which = ", ".join(sorted(missing))
-        return failed(
-            name, f"lacks {which if every else f'one of {which}'}", "add what it lacks to the Secret"
-        )
+        which = f"{'' if every else 'one of '}{', '.join(sorted(missing))}"
+        return failed(name, f"lacks {which}", "add what it lacks to the Secret")
     return passed(name, f"holds {', '.join(sorted(keys - missing))}")
 
 

@@ -104,11 +104,8 @@ class CleanPods:
 
 
 def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, workers: int) -> dict[str, Any]:
-    """Return a job of one pod for each task of a folder, whose list has this digest; `workers` run at a time.
-
-    Source: Kubernetes, "Indexed Job", "Backoff limit per index" (in every cluster from 1.29 on) and
-    "Pod failure policy".
-    """
+    """Return a job of one pod for each task of a folder, whose list has this digest; `workers` run at a time."""
+    # Source: Kubernetes, "Indexed Job", "Backoff limit per index" (from 1.29 on), "Pod failure policy".
     container = pods.container(("python", "-m", "anadil.runtime.executors.task_files"), (folder, digest))
     pod = pods.template(container, WORKER)
     pod["spec"]["restartPolicy"] = "Never"  # which a limit for each index asks for
@@ -137,10 +134,8 @@ def indexed_job(pods: CleanPods, folder: str, digest: str, num_tasks: int, worke
 
 
 def ray_cluster(pods: CleanPods, workers: int) -> dict[str, Any]:
-    """Return a cluster of the KubeRay operator: a head that runs no tasks, and a pod for each of the workers.
-
-    Source: KubeRay 1.1 and newer, apis/ray/v1; the operator writes `ray start` into the containers.
-    """
+    """Return a cluster of the KubeRay operator: a head that runs no tasks, and a pod for each of the workers."""
+    # Source: KubeRay 1.1 and newer, apis/ray/v1; the operator writes `ray start` into the containers.
     plain = pods.container()
     if pods.token:
         plain.environment.update(ray_authentication(pods.token))
@@ -193,9 +188,7 @@ class IndexedJob:
     def __init__(self, recipe: Recipe, work: Path, pause_s: float = 2.0) -> None:
         """Prepare for a directory of work that pods and this process see; `pause_s` is between two looks at a job."""
         self.num_workers = recipe.clean.workers or DEFAULT_WORKERS
-        self._recipe = recipe
-        self._work = work
-        self._pause_s = pause_s
+        self._recipe, self._work, self._pause_s = recipe, work, pause_s
 
     def __enter__(self) -> Self:
         """Connect."""
@@ -333,8 +326,7 @@ class RayCluster:
 
     def __init__(self, job: Job, pause_s: float = 2.0) -> None:
         """Prepare a cluster for a run of the stage, with `pause_s` between two looks at it."""
-        self._job = job
-        self._pause_s = pause_s
+        self._job, self._pause_s = job, pause_s
         self._made: tuple[JobApi, ApiObject] | None = None
 
     def __enter__(self) -> str:

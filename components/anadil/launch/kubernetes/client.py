@@ -360,9 +360,8 @@ class Api:
         return result
 
     def _away(self, error: Exception) -> RetryableError:
-        return RetryableError(
-            f"{self.connection.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}"
-        )
+        text = f"{self.connection.host}: the Kubernetes API does not answer ({short(error)}){AGAIN}"
+        return RetryableError(text)
 
 
 class JobApi(Api):
@@ -398,10 +397,7 @@ class JobApi(Api):
         return self._unless((404, 409), "PATCH", path, self._about("patch", name), change)
 
     def delete(self, name: str, uid: str = "") -> bool:
-        """Tell a job to end, its pods first; return False where it is gone, or another has its name.
-
-        Without a uid, whichever job has the name ends.
-        """
+        """Tell a job to end, its pods first; False where it is gone, or the name is of a job with another uid."""
         body: ApiObject = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": "Foreground"}
         if uid:
             body["preconditions"] = {"uid": uid}
@@ -420,13 +416,7 @@ class JobApi(Api):
 
     @contextlib.contextmanager
     def log(self, pod: str, silence_s: float, **query: Any) -> Iterator[LogStream]:
-        """Yield the log of the container that trains.
-
-        Args:
-            pod: Its name.
-            silence_s: Time without a byte after which the connection counts as lost.
-            query: `follow`, `previous`, `timestamps`, `sinceSeconds`, `tailLines`.
-        """
+        """Yield the log of a pod's container that trains; after `silence_s` without a byte the connection is lost."""
         from urllib3 import Timeout
         from urllib3.exceptions import HTTPError
 

@@ -76,9 +76,8 @@ class RestartCounter:
     def __init__(self) -> None:
         self.run_s = 0.0  # Time with a running worker; queueing is not in it.
         self.ended = 0  # Rounds of failures; all of them but a last one led to a restart.
-        self.disruptions = (
-            0  # Those of `ended` in which the cluster took a pod away, and no worker failed by itself.
-        )
+        # Rounds of `ended` in which the cluster took a pod away, and no worker failed by itself.
+        self.disruptions = 0
         self.round: FailureRound | None = None  # The latest that this launcher saw.
         # Last step before each round; None where it is not known, or a node was to blame.
         self._steps: list[int | None] = []
@@ -135,10 +134,7 @@ class RestartCounter:
     def observe(
         self, workers: Sequence[Worker], start_time: str, steps: StepCounter, *, recovered: bool
     ) -> bool:
-        """Count what has failed since the last look; return whether anything has.
-
-        They have recovered if all workers ran and logged a step since the last failure.
-        """
+        """Count what has failed since the last look; recovered: all workers ran and logged a step since then."""
         if self._start_time and start_time != self._start_time:  # which is another after a suspension
             self.suspended()  # and resumed, between two looks
         self._start_time = start_time

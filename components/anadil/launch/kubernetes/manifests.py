@@ -454,15 +454,7 @@ def checked_name(name: str) -> str:
 def requirements(
     machine: Machine | None, devices: int, nodes: int, asked: Resources | None = None, *, key: str = ""
 ) -> dict[str, Any]:
-    """Return `resources` of the training container.
-
-    Args:
-        machine: Type of the node; None where the recipe names none.
-        devices: GPUs of the pod.
-        nodes: Pods that train together.
-        asked: The recipe's own amounts, by its `key`; they go before the defaults.
-        key: For messages.
-    """
+    """Return `resources` of the training container; the recipe's own amounts go before the defaults."""
     if machine and asked:
         _refuse_too_much(machine, asked, key)
     whole: dict[str, str] = {}
@@ -525,10 +517,7 @@ def _refuse_too_much(machine: Machine, asked: Resources, key: str) -> None:
     gpus = 0 if machine.device == CPU else machine.devices
     if asked.gpus and asked.gpus > gpus:
         raise RecipeError(f"{key}.gpus: {asked.gpus}, but a {machine.name} has {gpus}; ask for fewer")
-    for name, text, most in (
-        ("cpu", asked.cpu, float(machine.vcpus)),
-        ("memory", asked.memory, float(machine.ram_bytes)),
-    ):
+    for name, text, most in (("cpu", asked.cpu, machine.vcpus), ("memory", asked.memory, machine.ram_bytes)):
         if text and amount(text) >= most:
             cpus, gib = most_for_pods(machine)
             raise RecipeError(

@@ -240,10 +240,7 @@ def pending_reason(workers: Sequence[Worker]) -> tuple[str, str]:
 
 
 def pending_message(kind: JobKind, workers: Sequence[Worker], events: Sequence[ApiObject], nodes: int) -> str:
-    """Return why an admitted job of so many nodes waits, with a remedy where there is one.
-
-    The events are those of the job and of a worker that waits, oldest first.
-    """
+    """Return why an admitted job waits, with a remedy where there is one; events are oldest first."""
     running = f"{sum(worker.running for worker in workers)} of {nodes} workers run"
     reason, message = pending_reason(workers)
     warnings = [event for event in events if event.get("type") == "Warning"]

@@ -89,11 +89,7 @@ def find_root_cause(
 ) -> RootCause | None:
     """Return the failure that the others followed; None where no pod has failed.
 
-    Args:
-        api: Place of the logs.
-        workers: Those that still exist.
-        seen: Failures of this round that were seen before; their pods may be gone.
-        streamed: Last lines of worker 0, for the case that its log is gone.
+    Pods of failures that were seen before may be gone, and worker 0's log with them, but not its streamed lines.
     """
     latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
     if not latest:
@@ -142,9 +138,8 @@ def _cause(
     uid, _, number = failure.life.rpartition(":")
     worker = next((each for each in workers if each.uid == uid), None)
     lines: list[str] = []
-    if (
-        worker and worker.restarts - int(number) <= 1
-    ):  # Kubernetes has the log of this container and of the one before
+    # Kubernetes has the log of this container and of the one before.
+    if worker and worker.restarts - int(number) <= 1:
         lines = tail(api, failure.pod, previous=worker.restarts > int(number))
     if not lines and failure.index == 0:
         lines = list(streamed)[-TAIL_LINES:]
@@ -233,8 +228,7 @@ class Watcher:
     @property
     def name(self) -> str:
         """Name of the job."""
-        name: str = self._job["metadata"]["name"]
-        return name
+        return str(self._job["metadata"]["name"])
 
     def follow(self) -> None:
         """Follow the job until it has ended well."""
@@ -347,9 +341,8 @@ class Watcher:
         if final:
             self._exhausted = f"exit code {final[0]}: another start would end the same"
         elif step is not None:
-            self._exhausted = (
-                f"deterministic failure at step {step:,}, the last {SAME_STEP} starts ended there"
-            )
+            starts = f"the last {SAME_STEP} starts ended there"
+            self._exhausted = f"deterministic failure at step {step:,}, {starts}"
         elif self._counter.used > allowed:
             self._exhausted = f"failed {self._counter.used} times, cluster.restarts allows {allowed} restarts"
         elif self._counter.used > used:
@@ -360,12 +353,9 @@ class Watcher:
     def _check_deadline(self) -> None:
         hours = self._cluster.deadline_hours
         if hours and self._counter.run_s > hours * 3_600:
-            self._give_up(
-                BudgetReached(
-                    f"{self.name}: ran for {human_seconds(self._counter.run_s)}, cluster.deadline_hours allows "
-                    f"{hours:g} h; raise it and {RESUME_HINT}"
-                )
-            )
+            ran = human_seconds(self._counter.run_s)
+            text = f"ran for {ran}, cluster.deadline_hours allows {hours:g} h; raise it and {RESUME_HINT}"
+            self._give_up(BudgetReached(f"{self.name}: {text}"))
 
     def _check_start(self, elapsed_s: float) -> None:
         """Log why workers wait, and end what waits in vain."""

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from anadil.pretrain.data.mixture import TrainingData
 from anadil.artifacts.find import read_table
-from anadil.plan.retraining import trajectory
+from anadil.plan.text_use import trajectory
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from anadil.encode.stored_tokens import StoredTokens, open_tokens
 from anadil.encode.tokens_file import TokensFacts
 from anadil.model.load import document_ids, encode_text, load_tokenizer, window_bos
 from anadil.plan.mixture import Schedule, SourceSize
-from anadil.plan.retraining import TextPart, part_of, part_sizes
+from anadil.plan.text_use import TextPart, part_of, part_sizes
 from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors.processes import Processes

@@ -186,7 +186,6 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
 
 
 def _check_answers(uri: str, template: object, *, adapted: bool) -> None:
-    """Refuse a model that only continues texts."""
     # Tokenizers made for a base without a template get ours, which only finetune teaches a model.
     why = "has no chat template" if template is None else "is a model of a base that knows no chats"
     if template is None or (adapted and template == CHAT_TEMPLATE.read_text(encoding="utf-8")):

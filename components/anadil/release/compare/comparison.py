@@ -147,7 +147,6 @@ def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: boo
 
 
 def _common(a: RunFacts, b: RunFacts) -> list[tuple[Json, Json]]:
-    """Documents that both runs scored."""
     first, second = (records(each.scores.get("documents")) for each in (a, b))
     if field(a.scores, "heldout.sha256") == field(b.scores, "heldout.sha256"):
         return _same_documents(first, second)
@@ -445,7 +444,6 @@ def _notes(a: RunFacts, b: RunFacts, text: Text) -> tuple[str, ...]:
 
 
 def _missing(name: str, run: RunFacts) -> str:
-    """Name the artifacts that a run lacks."""
     lacks = [word for word in ("model", "scores") if word not in run.manifests]
     why = f"; it is {run.run.state}" if run.run and run.run.state != "finished" else ""
     return f"{name} has no {' and no '.join(lacks)} here{why}." if lacks else ""
@@ -458,7 +456,6 @@ def _about(run: RunFacts) -> Json:
 
 
 def _value(value: object) -> str:
-    """A value of a recipe on one line."""
     return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), MAX_VALUE)
 
 

@@ -21,8 +21,8 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
 from anadil.model.family_table import families
-from anadil.text.byte_symbols import ALPHABET
 from anadil.text.cut_patterns import (
+    ALPHABET,
     GPT_2_REGEX,
     LLAMA_3_REGEX,
     QWEN_3_5_REGEX,

@@ -116,7 +116,6 @@ def check_name(name: str, given_by: str) -> None:
 
 @contextmanager
 def _missing_ok() -> Iterator[None]:
-    """Leave the block where MLflow says that a thing does not exist."""
     from mlflow.exceptions import MlflowException
 
     try:

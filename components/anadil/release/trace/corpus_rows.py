@@ -199,7 +199,6 @@ def _documents(uri: str, manifest: Manifest, part: str) -> Iterator[Document]:
 
 
 def _rows(uri: str, manifest: Manifest) -> Iterator[pa.Table]:
-    """Yield the rows of all documents, in pieces."""
     for name in sorted(manifest.files):
         if name.startswith("stats/part-"):
             with storage.readable(join(uri, name)).open("rb") as stream, pq.ParquetFile(stream) as file:

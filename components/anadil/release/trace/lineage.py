@@ -212,7 +212,6 @@ def _corpora(manifest: Manifest) -> set[str]:
 
 
 def _readable_manifest(uri: str) -> Manifest | None:
-    """Manifest of a place; None where there is none, or where the place cannot be read."""
     try:
         return artifact.read_manifest(uri) if uri else None
     except (AnadilError, OSError):
@@ -255,7 +254,6 @@ def _source_files(manifest: Manifest, source: str) -> list[SourceFile]:
 
 
 def _state_of(uri: str, digest: str) -> tuple[State, str]:
-    """Compare a file with the one that was read."""
     try:
         store = storage.store(uri)
         if not store.exists(uri):

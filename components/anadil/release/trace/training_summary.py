@@ -85,7 +85,6 @@ def _joined(statements: Mapping[str, list[str]]) -> list[str]:
 
 
 def _processing(texts: Sequence[TrainedText]) -> list[tuple[str, str]]:
-    """Settings that decide what is in the text, of each source where they differ."""
     tables = {text.source: dict(processing(text.recipe)) for text in texts}
     labels = dict.fromkeys(label for table in tables.values() for label in table)
     return [
@@ -142,7 +141,6 @@ def _extent(traced: Trace) -> str:
 
 
 def _files_table(traced: Trace, keys: tuple[str, ...]) -> Table:
-    """A row for each source file whose recipe key begins with one of `keys`."""
     listed = [pair for pair in traced.files_with_sums() if pair[0].key.startswith(keys)]
     listed.sort(key=lambda pair: -pair[1].words if pair[1] else 0)
     rows = []
@@ -161,7 +159,6 @@ def _files_table(traced: Trace, keys: tuple[str, ...]) -> Table:
 
 
 def _licences_table(traced: Trace) -> Table:
-    """Words of the text by licence."""
     words: Counter[str] = Counter()
     for corpus in traced.corpora:
         words.update(corpus.words_by_licence)
@@ -176,7 +173,6 @@ def _licences_table(traced: Trace) -> Table:
 
 
 def _rules_table(traced: Trace) -> Table:
-    """Documents by the rule that dropped them, all files together."""
     dropped: Counter[str] = Counter()
     files = [file for corpus in traced.corpora for file in corpus.files]
     for file in files:
@@ -189,7 +185,6 @@ def _rules_table(traced: Trace) -> Table:
 
 
 def _domains_table(hosts: Sequence[HostSums]) -> Table:
-    """A row for each domain."""
     rows = [
         (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
     ]

@@ -346,7 +346,6 @@ class WatchedCorpus:
         return Distribution(edges, (counts[True], counts[False]), list(named), num_unmeasured)
 
     def _listed(self, number: int, where: Where, condition: str, **values: Any) -> list[dict[str, Any]]:
-        """Columns of a list of one file's rows."""
         names = [name for name in dict.fromkeys((*SHOWN, where.statistic)) if name in self.columns]
         columns = ", ".join(map(_quoted, names))
         rows = self._ask(

@@ -102,7 +102,6 @@ def _show(watched: Watched, request: Request) -> Response:
 
 
 def _view(question: AnsweredQuestion) -> dict[str, object]:
-    """The question as the report shows one."""
     made = []
     for name, line in question.answers:
         badges = [("exact", "word for word")] if line.get("exact") is True else []

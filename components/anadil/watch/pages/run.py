@@ -1,6 +1,7 @@
 """The list of runs, and the page of a run: flow, time and cost, curves, texts, warnings; stop and how to go on."""
 
 import os
+import re
 import shlex
 import signal
 import time
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
+from markupsafe import escape
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from anadil.artifacts.artifact import finished_manifest
+from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.format import human_dollars, human_figure, human_seconds, number
@@ -23,10 +27,21 @@ from anadil.report.charts import Line
 from anadil.report.format import words_of
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RECIPE_FILE, RunRecord, StepRecord, is_gone, recipe_of
-from anadil.watch.page import link, page
-from anadil.watch.plots import KINDS, Plot, Window, curves_of, plot, plots_of, texts_of
-from anadil.watch.run_state import RunState, run_state, step_names
-from anadil.watch.watched import Watched
+from anadil.watch.data.corpora import uri_of
+from anadil.watch.page import FILE_POLICY, link, page
+from anadil.watch.watched import (
+    KINDS,
+    Plot,
+    RunState,
+    Watched,
+    Window,
+    curves_of,
+    plot,
+    plots_of,
+    run_state,
+    step_names,
+    texts_of,
+)
 
 SHOWN = 100
 """Runs that are read for the list."""
@@ -56,11 +71,12 @@ class StepView:
 
 
 def routes(watched: Watched) -> list[Route]:
-    """`/`, `/run/ID`, and to stop it."""
+    """`/`, `/run/ID`, to stop it, and the page that `report` has written."""
     return [
         Route("/", partial(_list, watched)),
         Route("/run/{id}", partial(_show, watched)),
         Route("/run/{id}/stop", partial(_stop, watched), methods=["POST"]),
+        Route("/run/{id}/report", partial(_show_report, watched)),
     ]
 
 
@@ -240,3 +256,14 @@ def _stop(watched: Watched, request: Request) -> Response:
             f"{run.id}: process {pid} cannot be stopped ({error.strerror}); stop it as its user"
         ) from None
     return RedirectResponse(f"/run/{run.id}", 303)
+
+
+def _show_report(watched: Watched, request: Request) -> Response:
+    run = watched.run(request.path_params["id"])
+    uri = uri_of(run, "report")
+    text = read_verified(uri, finished_manifest(uri, "report"), "report.html").decode(errors="replace")
+    back = f'<header style="padding-top:14px"><a href="/run/{escape(run.id)}">\N{LEFTWARDS ARROW} {escape(run.id)}</a></header>'
+    # A function, since the text of a replacement has escapes of its own.
+    text = re.sub(r"<body[^>]*>", lambda match: match[0] + back, text, count=1)
+    # Its style is in it, and no script of it runs.
+    return HTMLResponse(text.encode(errors="replace"), headers={"Content-Security-Policy": FILE_POLICY})
