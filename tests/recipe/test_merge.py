@@ -53,10 +53,7 @@ def test_models_are_named_once_each() -> None:
         ("{add: [{model: a/b}]}", "merge.add.0.minus: is missing"),
         ("{add: [{model: a/b, minus: a/b}]}", "model and minus are both a/b"),
         ("{add: [{model: a/b, minus: a/c, weight: 0}]}", "merge.add.0.weight: must be above 0 (got 0)"),
-        (
-            f"{{add: [{{model: {Recipe().base.model}, minus: a/b}}]}}",
-            "takes away what a/b learnt; swap model and minus",
-        ),
+        (f"{{add: [{{model: {Recipe().base.model}, minus: a/b}}]}}", "takes away what a/b learnt; swap"),
         (f"{{add: [{VECTOR}, {VECTOR}]}}", "the difference of a/instruct and a/base is named twice"),
     ],
 )

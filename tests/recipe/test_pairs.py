@@ -94,9 +94,7 @@ def test_a_mistake_of_pairs_is_refused_with_its_remedy(source: str, said: str) -
 def test_a_recipe_needs_other_text_than_pairs() -> None:
     text = RECIPE.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
 
-    with pytest.raises(
-        RecipeError, match=r"none of the sources is in the language .* az \(pairs: en \+ az\)"
-    ):
+    with pytest.raises(RecipeError, match=r"none of the sources is in the language .* az \(pairs: en \+"):
         parse_recipe(text, "r.yaml")
 
 

@@ -38,10 +38,7 @@ def test_link_local_addresses_are_refused_however_they_are_written(host: str, ur
 
 
 def test_a_recipe_says_which_key_and_what_to_write() -> None:
-    with pytest.raises(
-        RecipeError,
-        match=r"tracking\.uri: file:// is not an address of MLflow; write http://.*\(got \"file:///runs\"\)",
-    ):
+    with pytest.raises(RecipeError, match=r"tracking\.uri: file:// is not an address of MLflow; write"):
         parse_recipe("", "r", ["tracking.uri=file:///runs"])
 
 

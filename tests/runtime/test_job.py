@@ -23,7 +23,6 @@ from anadil.runtime.cache_key import (
     recipe_origin,
     stage_origin,
 )
-from anadil.runtime.environment import image_name
 from anadil.runtime.job import external_files, external_side_files, named_side_files
 from anadil.runtime.signals import Stop
 
@@ -272,14 +271,6 @@ def test_a_second_signal_does_not_wait() -> None:
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_the_image_is_named_by_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert image_name() == ""
-
-    monkeypatch.setenv("ANADIL_IMAGE", "anadil/clean:1@sha256:00")
-
-    assert image_name() == "anadil/clean:1@sha256:00"
-
-
 def test_a_signal_does_not_wait_where_there_is_nothing_to_save() -> None:
     stop = Stop()
     stop.listen()
@@ -305,9 +296,7 @@ def test_a_signal_that_a_library_swallowed_is_raised_at_the_next_look() -> None:
 def test_a_language_without_built_in_text_is_not_taken_for_a_file() -> None:
     recipe = Recipe.model_validate({"tokenizer": {"keep": ["en", "de"]}})
 
-    with pytest.raises(
-        DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with built-in text"
-    ):
+    with pytest.raises(DataError, match=r"tokenizer\.keep: 'de' is neither a file nor a language with"):
         external_side_files(STAGES["tokenizer"], recipe)
 
 
@@ -323,9 +312,7 @@ def test_a_base_that_an_input_was_made_of_and_that_has_gone_is_no_hub_id(
     )
     inputs = {"corpus": INPUT, "tokenizer": of_directory}
 
-    with pytest.raises(
-        DataError, match=r"the directory 'models/mine' has gone, and the tokenizer was made of it; put"
-    ):
+    with pytest.raises(DataError, match=r"the directory 'models/mine' has gone, and the tokenizer was made"):
         stage_origin(STAGES["pretrain"], recipe, inputs, ())
 
     assert "base files" not in stage_origin(STAGES["pretrain"], recipe, {**inputs, "tokenizer": of_hub}, ())
@@ -341,12 +328,8 @@ def test_of_the_tasks_files_are_read_and_names_are_not() -> None:
 
     places = ("builtin:az/tasks.yaml", "own.yaml", "s3://bucket/tasks/", "questions.jsonl")
     assert named_side_files(STAGES["tasks"], recipe) == {"evaluate.tasks": places}
-
-
-def test_names_alone_are_no_files() -> None:
-    recipe = Recipe.model_validate({"evaluate": {"tasks": ["belebele_azj_Latn"]}})
-
-    assert named_side_files(STAGES["tasks"], recipe) == {}
+    names = Recipe.model_validate({"evaluate": {"tasks": tasks[:1]}})
+    assert named_side_files(STAGES["tasks"], names) == {}
 
 
 def test_a_run_from_the_base_has_one_key_with_the_section_retrain_and_without_it() -> None:

@@ -1,10 +1,9 @@
 import io
-import os
 import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing, redirect_stderr
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,7 @@ from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 PASSWORD = "hunter2-and-more"
-PARENT = "(select run_uuid from runs where name in ('first', 'flow'))"
-
-
 WORDS = ("--experiment", "az", "--name", "flow")
-
-
-def send(spool: Path, uri: str) -> "subprocess.CompletedProcess[str]":
-    """Run the real sender to its end."""
-    command = [sys.executable, "-m", "anadil.runtime.mlflow_sender", str(spool), *WORDS]
-    environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "OMP_NUM_THREADS": "1"}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
 
 
 def send_here(spool: Path, uri: str) -> tuple[int, str]:
@@ -126,24 +115,6 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
 
 
 @pytest.mark.slow
-def test_params_tags_and_metrics_arrive_at_the_stage_and_what_compares_runs_at_their_parent(
-    history: dict[str, Any],
-) -> None:
-    params = rows(history, f"select key, value from params where run_uuid not in {PARENT} order by key")
-    tags = rows(history, "select value from tags where key = 'anadil.artifact'")
-    metrics = rows(history, "select key, value from metrics where key in ('kept', 'docs_per_s') order by key")
-
-    of_runs = rows(history, f"select key, value from params where run_uuid in {PARENT} order by key")
-    compared = rows(history, f"select key, value, step from metrics where run_uuid in {PARENT}")
-
-    assert params == [("clean.inputs", '["a.jsonl"]'), ("clean.minhash_bands", "14"), ("lr", "1")]
-    assert tags == [("s3://bucket/corpus/1",)]
-    assert metrics == [("docs_per_s", 165.7), ("kept", 74.0)]
-    assert of_runs == [("base.model", "tiny"), ("language", "az")]
-    assert compared == [("bits_per_byte/adapted", 1.25, 0)]
-
-
-@pytest.mark.slow
 def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
     """A curve must not begin with its end, nor a final figure be a curve."""
     found = rows(
@@ -155,29 +126,6 @@ def test_no_key_has_two_meanings(history: dict[str, Any]) -> None:
     assert found == [
         ("pretrain_loss", 0, 1), ("system/time_share/step", 1, 5), ("train/loss", 1, 5), ("validation/bits_per_byte", 1, 5),
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_final_figures_outlive_a_server_that_goes_away_while_they_are_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    spool = tmp_path / "spool"
-    spool.mkdir()
-    Tracker(spool / "clean.jsonl").metrics({"kept": 74})  # without a start: the run is made when it is sent
-    (spool / CLOSED).touch()
-    first = Sender(spool, "az", "flow")
-
-    def away(*_: object) -> None:
-        raise OSError("the server is gone")
-
-    first.client.log_batch = away
-    with pytest.raises(OSError, match="the server is gone"):
-        first.follow(lambda: True)
-    Sender(spool, "az", "flow").follow(lambda: True)
-
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
-        assert database.execute("select key, value from metrics").fetchall() == [("kept", 74.0)]
 
 
 @pytest.mark.slow
@@ -241,17 +189,3 @@ def test_the_sender_ends_with_the_run_that_was_killed_and_leaves_its_spool_to_th
     while not (spool / CLOSED).exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-@pytest.mark.slow
-def test_a_stage_that_was_killed_is_killed_in_mlflow_and_so_is_its_run(tmp_path: Path) -> None:
-    spool, uri = tmp_path / "spool", f"sqlite:///{tmp_path}/mlflow.db"
-    spool.mkdir()
-    Tracker(spool / "pretrain.jsonl").start()
-    (spool / CLOSED).touch()
-
-    assert send(spool, uri).returncode == 0
-
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
-        found = database.execute("select name, status from runs order by name").fetchall()
-    assert found == [("flow", "KILLED"), ("pretrain", "KILLED")]

@@ -2,9 +2,6 @@
 
 import json
 import os
-import shutil
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -304,53 +301,3 @@ def test_a_server_that_wants_a_login_says_what_to_set_and_shows_no_password(
     assert "MLFLOW_TRACKING_TOKEN" in told
     assert PASSWORD not in told
     assert has_unsent(spool)
-
-
-def page_text(url: str, wait_ms: int = 20_000) -> str:
-    """A page as HTML after its scripts have run; the time that it may take stands still while it loads something."""
-    names = ("chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("no Chromium: apt-get install chromium")
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [
-            program, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-            f"--user-data-dir={profile}", f"--virtual-time-budget={wait_ms}", "--dump-dom", url,
-        ]  # fmt: skip
-        done = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
-@pytest.fixture(scope="module")
-def pages(mlflow_server: MlflowServer, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function that opens a page of a run in a browser."""
-    send(write_run(tmp_path_factory.mktemp("pages"), "pages"), mlflow_server.uri, "pages")
-    client = mlflow_server.client()
-    experiment = client.get_experiment_by_name("pages").experiment_id
-    names = {
-        "experiment": experiment,
-        "run": runs_of(client, "pages")["smoke 2026-11-23 02:35"].info.run_id,
-        "model": models_of(client, "pages")["adapted"].model_id,
-    }
-    return lambda path: page_text(
-        f"{mlflow_server.uri}/#/experiments/{path.format(**names)}?workflowType=machine_learning"
-    )
-
-
-@pytest.mark.parametrize(
-    ("path", "shown"),
-    [
-        ("{experiment}", ["smoke 2026-11-23 02:35", "Models", "corpus"]),
-        ("{experiment}/runs/{run}", ["Release the", "bits_per_byte/adapted", "corpus", "adapted"]),
-        ("{experiment}/runs/{run}/artifacts", ["report.html", "recipe.yaml", "scores.json"]),
-        (
-            "{experiment}/models/{model}",
-            ["s3://bucket/model/1", "bits_per_byte/adapted", "pretrain", "Ready"],
-        ),
-    ],
-)
-def test_mlflows_pages_show_it(pages: Any, path: str, shown: list[str]) -> None:
-    page = pages(path)
-
-    assert [text for text in shown if text not in page] == []

@@ -95,10 +95,8 @@ def test_figures_without_a_step_set_no_step(port: int) -> None:
 @pytest.mark.parametrize(
     ("name", "metric"),
     [
-        ("loss", ("anadil_loss", "")),
         ("lr", ("anadil_learning_rate", "")),
         ("docs_per_s", ("anadil_docs_per_second", "")),
-        ("step_s", ("anadil_step_seconds", "")),
         ("peak_memory_bytes", ("anadil_peak_memory_bytes", "")),
         ("dropped/short text", ("anadil_dropped", "short text")),
         ("loop-rate.base", ("anadil_loop_rate_base", "")),

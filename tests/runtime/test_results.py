@@ -50,10 +50,7 @@ def test_a_changed_default_names_every_stage_that_it_decides() -> None:
 
     names = [text.partition(":")[0] for text in changed]
     assert names == ["clean", "evaluate"]
-    assert (
-        f"defaults changed under result_version {STAGES['clean'].result_version} (clean.text_field), and an"
-        in changed[0]
-    )
+    assert f"defaults changed under result_version {STAGES['clean'].result_version}" in changed[0]
     assert [text.partition(":")[0] for text in raised] == ["evaluate"]
 
 

@@ -194,16 +194,6 @@ def step_of(root: Path, stage: str = "pretrain") -> StepRecord:
     return step
 
 
-def test_a_step_that_finished_leaves_its_artifact(tmp_path: Path) -> None:
-    with record_step(recipe_in(tmp_path), "r", "clean") as record:
-        record.uri = "s3://bucket/corpus/1"
-
-    step = step_of(tmp_path, "clean")
-
-    assert (step.stage, step.status, step.exit_code) == ("clean", "finished", 0)
-    assert step.uri == "s3://bucket/corpus/1"
-
-
 @pytest.mark.parametrize(
     ("error", "status", "code", "message"),
     [

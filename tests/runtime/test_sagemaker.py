@@ -89,9 +89,7 @@ def test_secrets_come_from_secrets_manager(bucket: str) -> None:
     assert sagemaker.secrets('{"hub": ["HF_TOKEN"]}') == {"HF_TOKEN": "hf_x"}
     with pytest.raises(PreflightError, match="write it as a JSON object with TOKEN"):
         sagemaker.secrets('{"hub": ["TOKEN"]}')
-    with pytest.raises(
-        PreflightError, match=r"secret none: does not exist; check Secrets Manager .*; create it there"
-    ):
+    with pytest.raises(PreflightError, match=r"secret none: does not exist; check Secrets Manager"):
         sagemaker.secrets('{"none": ["HF_TOKEN"]}')
 
 

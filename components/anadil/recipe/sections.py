@@ -28,8 +28,7 @@ from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.merge import Merge
-from anadil.recipe.mixture import refuse_mix_mistakes
-from anadil.recipe.pretrain import Pretrain
+from anadil.recipe.pretrain import Pretrain, refuse_mix_mistakes
 from anadil.recipe.retrain import Retrain, part_name
 from anadil.recipe.sources import (
     MAX_EPOCHS,
