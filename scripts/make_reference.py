@@ -42,7 +42,7 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 Every type also trains in one process and in copies of it. Any other type, such as a mixture of experts, is refused by name
 before anything is loaded. A \\* marks a layout that no published checkpoint of the type can have. Their input and output
 embeddings are one table, which `tensor` and `pipeline` cannot split. Generated from
-`components/anadil/model/families/` by `scripts/make_reference.py`.
+`components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|

@@ -11,12 +11,12 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.model.process_group import Group
-from anadil.pretrain.build_model import build
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.prepare import build
 from anadil.recipe.pretrain import Parallelism, Pretrain
 from tests.kit.pretraining import make_tokenizer_artifact
 

@@ -25,7 +25,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.reasons import reason_of
 from anadil.pretrain import run as stage
 from anadil.pretrain.callback import Callback, Section
-from anadil.pretrain.resilience.replica_check import INTEGERS
+from anadil.pretrain.resilience.burn_in import INTEGERS
 from anadil.recipe.fields import StrictModel
 from anadil.runtime.entry_point import main
 from anadil.runtime.job import Figures, Job

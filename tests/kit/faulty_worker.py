@@ -15,9 +15,8 @@ from anadil.core import log as logs
 from anadil.core.errors import AnadilError
 from anadil.model.process_group import Group, group, peers
 from anadil.pretrain.resilience import watchdog
-from anadil.pretrain.resilience.burn_in import burn_in, summary
+from anadil.pretrain.resilience.burn_in import burn_in, check_replicas, summary
 from anadil.pretrain.resilience.out_of_memory import micro_batch_size, note
-from anadil.pretrain.resilience.replica_check import check_replicas
 from anadil.recipe.sections import Recipe
 
 HANG_AFTER_S = 1.5

@@ -156,9 +156,7 @@ def test_a_template_that_takes_too_much_is_refused_by_name(
     monkeypatch.setattr(template_limits, "CPU_S", 1)
     started = time.monotonic()
 
-    with pytest.raises(
-        DataError, match=r"base\.model x: its chat template \(chat_template\.jinja, .*; correct it"
-    ):
+    with pytest.raises(DataError, match=r"base\.model x: its chat template"):
         check_limits(template, "base.model x")
 
     assert time.monotonic() - started < template_limits.WALL_S
@@ -199,9 +197,7 @@ def test_whoever_renders_a_chat_is_told_of_a_template_that_takes_too_much(
 def test_a_template_of_megabytes_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess, "run", None)
 
-    with pytest.raises(
-        DataError, match=r"base\.model y: its chat template .* has 1,500,000 characters, over 1,048,576"
-    ):
+    with pytest.raises(DataError, match=r"base\.model y: its chat template .* has 1,500,000 characters"):
         check_limits("a" * 1_500_000, "base.model y")
 
 

@@ -128,9 +128,7 @@ def test_without_a_compiler_or_the_named_one_nothing_begins(
     for variable in ("CC", "CXX"):
         monkeypatch.delenv(variable, raising=False)
 
-    with pytest.raises(
-        PreflightError, match=r"CXX is not set, no g\+\+ or clang\+\+.*pretrain.compile to false"
-    ):
+    with pytest.raises(PreflightError, match=r"CXX is not set, no g\+\+ or clang\+\+.*pretrain.compile"):
         check_compiler(CPU)
     with pytest.raises(PreflightError, match=r"pretrain.kernels needs .*no gcc or clang.*kernels to torch"):
         check_compiler(torch.device("cuda"), "pretrain.kernels", "torch")

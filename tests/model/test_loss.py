@@ -17,9 +17,9 @@ from anadil.model.loss import (
     chunked_loss,
     has_fast_bf16,
     summed_loss,
+    summed_loss_of_rows,
     uses_liger,
 )
-from anadil.model.vocabulary_parallel import summed_loss_of_rows
 from tests.kit.marks import gpu
 from tests.kit.ranks import in_ranks
 

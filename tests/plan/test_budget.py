@@ -47,6 +47,14 @@ ALL = PhaseWork(
     flops=7e9 * 15_000 * STEP_TOKENS,
     tokens_per_s=STEP_TOKENS / 2.867,
 )
+RECIPE = load_recipe("azerbaijani-1b")
+SHAPE = trained_shape(RECIPE)
+P4D = machine("p4d.24xlarge")
+GPU = "NVIDIA A100-SXM4-40GB"
+RATES = [
+    speed(SHAPE, layout_of(RECIPE, P4D, 2), work_of(RECIPE, P4D, phase.trains), P4D, 2).tokens_per_s
+    for phase in RECIPE.pretrain.phases
+]
 
 
 def azerbaijani(
@@ -224,16 +232,6 @@ def test_what_follows_from_a_speed_that_is_not_known_is_not_known() -> None:
     assert [each.steps for each in found.checkpoints.intervals] == [None, None]
     assert found.storage.preload_s is None
     assert math.isfinite(found.checkpoints.bandwidth_bytes_per_s)
-
-
-RECIPE = load_recipe("azerbaijani-1b")
-SHAPE = trained_shape(RECIPE)
-P4D = machine("p4d.24xlarge")
-GPU = "NVIDIA A100-SXM4-40GB"
-RATES = [
-    speed(SHAPE, layout_of(RECIPE, P4D, 2), work_of(RECIPE, P4D, phase.trains), P4D, 2).tokens_per_s
-    for phase in RECIPE.pretrain.phases
-]
 
 
 @pytest.fixture

@@ -33,6 +33,33 @@ SIZES = {
     "num_key_value_heads": 8, "vocab_size": 32_000,
 }  # fmt: skip
 BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+VARIANTS: dict[str, dict[str, Any]] = {
+    "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
+    "Qwen3 with biases": {"model_type": "qwen3", "attention_bias": True},
+    "OLMo 2 with biases": {"model_type": "olmo2", "attention_bias": True},
+    "GLM-4 without biases": {"model_type": "glm4", "attention_bias": False},
+    "tied Mistral": {"model_type": "mistral", "tie_word_embeddings": True},
+    "Mistral with wide heads": {"model_type": "mistral", "head_dim": 128},
+}
+LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
+    "one device": (Layout(micro_batch_size=4), {}),
+    "one device, bf16": (Layout(micro_batch_size=4), {"state": "bf16"}),
+    "one device, embeddings": (Layout(micro_batch_size=4), {"trains": "embeddings"}),
+    "one device, selective": (Layout(micro_batch_size=4, recompute="selective"), {}),
+    "one device, full": (Layout(micro_batch_size=8, recompute="full"), {}),
+    "FSDP": (Layout(data=8, shard=8, micro_batch_size=4), {}),
+    "FSDP, full": (Layout(data=8, shard=8, micro_batch_size=8, recompute="full"), {}),
+    "FSDP, selective": (Layout(data=8, shard=8, micro_batch_size=8, recompute="selective"), {}),
+    "FSDP, embeddings, full": (
+        Layout(data=8, shard=8, micro_batch_size=4, recompute="full"),
+        {"trains": "embeddings"},
+    ),
+}
+MIXTURES: dict[str, dict[str, Any]] = {
+    "mixtral": {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768},
+}
 
 
 def config_json(kind: str, *sizes: int, **others: Any) -> dict[str, Any]:
@@ -50,15 +77,6 @@ REAL = {
     "Gemma 3 270M": config_json("gemma3_text", 640, 2_048, 18, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
     "Gemma 3 1B": config_json("gemma3_text", 1_152, 6_912, 26, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
 }  # fmt: skip
-VARIANTS: dict[str, dict[str, Any]] = {
-    "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
-    "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
-    "Qwen3 with biases": {"model_type": "qwen3", "attention_bias": True},
-    "OLMo 2 with biases": {"model_type": "olmo2", "attention_bias": True},
-    "GLM-4 without biases": {"model_type": "glm4", "attention_bias": False},
-    "tied Mistral": {"model_type": "mistral", "tie_word_embeddings": True},
-    "Mistral with wide heads": {"model_type": "mistral", "head_dim": 128},
-}
 
 
 @pytest.fixture(autouse=True)
@@ -131,22 +149,6 @@ def test_transformers_4_and_5_say_the_rotated_share_in_different_places() -> Non
     assert shape_from(SIZES | {"model_type": "qwen3", "partial_rotary_factor": 0.5}, "x").rotary_share == 1
 
 
-LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
-    "one device": (Layout(micro_batch_size=4), {}),
-    "one device, bf16": (Layout(micro_batch_size=4), {"state": "bf16"}),
-    "one device, embeddings": (Layout(micro_batch_size=4), {"trains": "embeddings"}),
-    "one device, selective": (Layout(micro_batch_size=4, recompute="selective"), {}),
-    "one device, full": (Layout(micro_batch_size=8, recompute="full"), {}),
-    "FSDP": (Layout(data=8, shard=8, micro_batch_size=4), {}),
-    "FSDP, full": (Layout(data=8, shard=8, micro_batch_size=8, recompute="full"), {}),
-    "FSDP, selective": (Layout(data=8, shard=8, micro_batch_size=8, recompute="selective"), {}),
-    "FSDP, embeddings, full": (
-        Layout(data=8, shard=8, micro_batch_size=4, recompute="full"),
-        {"trains": "embeddings"},
-    ),
-}
-
-
 def of_kind(kind: str) -> Shape:
     # Gemma 3's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
     width = {"head_dim": 128} if kind == "gemma3_text" else {}
@@ -176,12 +178,6 @@ def based_on(tmp_path: Path, settings: dict[str, Any], *overrides: str) -> Recip
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
     return load_recipe("azerbaijani-1b", [f"base.model={folder}", *overrides])
-
-
-MIXTURES: dict[str, dict[str, Any]] = {
-    "mixtral": {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
-    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768},
-}
 
 
 @pytest.mark.parametrize("kind", MIXTURES)

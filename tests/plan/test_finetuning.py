@@ -36,6 +36,12 @@ from tests.kit import plans
 from tests.kit.jobs import job
 
 SEVENTY = load_recipe("japanese-70b")
+ALL = "finetune.trains=all"
+REFUSAL = r"finetune does not fit: all weights of meta-llama/Llama-3\.3-70B"
+P5 = machine("p5.48xlarge")
+PAIRS = "finetune.preference.inputs=[pairs.jsonl]"
+GPUS = machine("p5.48xlarge")
+VECTOR = "{model: meta-llama/Llama-3.2-1B-Instruct, minus: meta-llama/Llama-3.2-1B, weight: %s}"
 
 
 @pytest.mark.parametrize(
@@ -80,11 +86,6 @@ def test_a_job_of_finetune_has_a_process_for_each_of_its_gpus() -> None:
     )
     assert (whole.nodes, whole.devices, whole.processes) == (3, 8, 8)
     assert job("japanese-70b", "cluster.instance=null", stage="finetune").processes == 1
-
-
-ALL = "finetune.trains=all"
-REFUSAL = r"finetune does not fit: all weights of meta-llama/Llama-3\.3-70B"
-P5 = machine("p5.48xlarge")
 
 
 def finetune_of(name: str, *overrides: str, kind: Machine = P5, nodes: int = 1) -> StageMemory:
@@ -271,9 +272,6 @@ def test_a_cpu_makes_activations_again_where_it_cannot_keep_them() -> None:
     assert again.parts["activations"] + again.parts["recomputation"] < kept.parts["activations"] / 5
 
 
-PAIRS = "finetune.preference.inputs=[pairs.jsonl]"
-
-
 def test_pairs_take_twice_their_number_of_chats_and_no_second_model() -> None:
     plain = finetune_of("azerbaijani-1b", "finetune.dropout=0", "finetune.batch_size=16")
     same = finetune_of("azerbaijani-1b", "finetune.dropout=0", PAIRS, "finetune.preference.batch_size=8")
@@ -299,10 +297,6 @@ def test_pairs_that_do_not_fit_are_refused_with_a_batch_that_does() -> None:
     assert "fits" in check_finetune(
         load_recipe("azerbaijani-8b", [*words, f"finetune.preference.batch_size={size}"]), here=False
     )
-
-
-GPUS = machine("p5.48xlarge")
-VECTOR = "{model: meta-llama/Llama-3.2-1B-Instruct, minus: meta-llama/Llama-3.2-1B, weight: %s}"
 
 
 def recipe_of(merge: str) -> Recipe:

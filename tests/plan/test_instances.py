@@ -23,6 +23,7 @@ lab:
   vcpus: 64
   ram_gib: 512
 """
+V1 = {"memory/job/memory.limit_in_bytes": 64 * MIB, "memory/memory.limit_in_bytes": 2**63 - 4096}
 
 
 def prices(folder: Path, text: str) -> Path:
@@ -178,9 +179,6 @@ def groups(folder: Path, membership: str, limits: dict[str, object]) -> int:
     own = folder / "own"
     own.write_text(membership, encoding="ascii")
     return ram_bytes(folder / "cgroup", own)
-
-
-V1 = {"memory/job/memory.limit_in_bytes": 64 * MIB, "memory/memory.limit_in_bytes": 2**63 - 4096}
 
 
 @pytest.mark.parametrize(

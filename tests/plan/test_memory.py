@@ -46,6 +46,10 @@ works = st.builds(
     loss=st.sampled_from(["fused", "logits"]),
     packed=st.booleans(),
 )
+NAME = "azerbaijani-1b"
+P4D = machine("p4d.24xlarge")
+LAPTOP = replace(P4D, name="local", device=CPU, devices=1)
+EMBEDDINGS = "pretrain.phases=[{trains: embeddings, steps: 10, lr: 1.0e-4}]"
 
 
 @given(layout=layouts, work=works)
@@ -206,12 +210,6 @@ def test_a_device_smaller_than_what_lies_outside_takes_nothing() -> None:
 
     assert limit_bytes(small) == OUTSIDE_BYTES
     assert fit_verdict(OUTSIDE_BYTES + 1, small) == "no"
-
-
-NAME = "azerbaijani-1b"
-P4D = machine("p4d.24xlarge")
-LAPTOP = replace(P4D, name="local", device=CPU, devices=1)
-EMBEDDINGS = "pretrain.phases=[{trains: embeddings, steps: 10, lr: 1.0e-4}]"
 
 
 def test_auto_is_bf16_with_liger_on_a_gpu_and_fp32_with_torch_on_a_cpu() -> None:

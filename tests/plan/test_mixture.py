@@ -22,6 +22,14 @@ from anadil.plan.mixture import (
 from anadil.recipe.pretrain import Pretrain
 
 PHASE = {"trains": "all", "steps": 100, "lr": 0.001}
+MIXES = st.sampled_from([100, 1000]).flatmap(
+    lambda whole: (
+        st.lists(st.integers(1, whole - 1), min_size=1, max_size=7, unique=True)
+        .map(lambda cuts: [0, *sorted(cuts), whole])
+        .map(lambda cuts: [(end - begin) / whole for begin, end in pairwise(cuts)])
+    )
+)
+"""Shares of 2 to 8 sources in whole per cent or per mille."""
 
 
 def pretrain(*phases: dict[str, Any], **keys: Any) -> Pretrain:
@@ -50,16 +58,6 @@ def drawn(schedule: Schedule, begin: int, end: int) -> list[int]:
     """Sequences of each source from `begin` up to `end`."""
     before, after = schedule.positions(begin), schedule.positions(end)
     return [late - early for early, late in zip(before, after, strict=True)]
-
-
-MIXES = st.sampled_from([100, 1000]).flatmap(
-    lambda whole: (
-        st.lists(st.integers(1, whole - 1), min_size=1, max_size=7, unique=True)
-        .map(lambda cuts: [0, *sorted(cuts), whole])
-        .map(lambda cuts: [(end - begin) / whole for begin, end in pairwise(cuts)])
-    )
-)
-"""Shares of 2 to 8 sources in whole per cent or per mille."""
 
 
 @settings(max_examples=30, deadline=None)

@@ -80,6 +80,11 @@ JAPANESE = PlanRequest(
     nodes=32,
 )
 Plan = dict[str, Any]
+RECIPE = """\
+base: {model: tiny}
+tokenizer: {strategies: [base, extend], vocab_sizes: [100000]}
+clean: {inputs: [a.jsonl]}
+"""
 
 
 def planned(request: PlanRequest, chosen: PlanResult) -> Plan:
@@ -354,13 +359,6 @@ def test_the_plan_that_is_kept_counts_the_steps_that_the_text_leaves() -> None:
     # 4 passes over 819,200 tokens in batches of 16 x 512.
     assert (whole["steps"], short["steps"]) == (20_000, 400)
     assert short["epochs"] == 4
-
-
-RECIPE = """\
-base: {model: tiny}
-tokenizer: {strategies: [base, extend], vocab_sizes: [100000]}
-clean: {inputs: [a.jsonl]}
-"""
 
 
 @pytest.mark.parametrize(

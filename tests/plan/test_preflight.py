@@ -22,6 +22,16 @@ from tests.plan.conftest import answers
 A100 = "NVIDIA A100-SXM4-40GB, 40960"
 WHOLE = ["pretrain.micro_batch_size=28", "pretrain.activation_checkpointing=none"]
 LINE = re.compile(r"  ((?:--set \S+ ?)+) \((.+)\)")
+COPIES = "pretrain.parallelism.shard=1"
+"""A copy of the 1B model leaves no room on 40 GB for the recipe's micro-batch of 14."""
+S3 = "s3://my-bucket/anadil"
+MANY = "pretrain.parallelism={shard: 1, tensor: 8}"
+COPIES_OF_ALL = "pretrain.parallelism={shard: 1}"
+ARCHIVE = f"pretrain.copies.archive={S3}/archive"
+NOWHERE = "cluster.work=null"
+DOCS = Path(__file__).parents[2] / "docs"
+GUIDE = (DOCS / "guides/plan.md").read_text(encoding="utf-8")
+MEMORY = (DOCS / "concepts/memory.md").read_text(encoding="utf-8")
 
 
 def refused(name: str, overrides: list[str], *, here: bool) -> str:
@@ -29,10 +39,6 @@ def refused(name: str, overrides: list[str], *, here: bool) -> str:
         check_fits(load_recipe(name, overrides), here=here)
     assert error.value.exit_code == 4
     return str(error.value)
-
-
-COPIES = "pretrain.parallelism.shard=1"
-"""A copy of the 1B model leaves no room on 40 GB for the recipe's micro-batch of 14."""
 
 
 def remedies(text: str) -> list[tuple[list[str], str]]:
@@ -151,13 +157,6 @@ def test_a_type_that_is_trained_but_not_planned_is_not_refused(tmp_path: Path) -
         check_fits(cut, here=False)
 
 
-S3 = "s3://my-bucket/anadil"
-MANY = "pretrain.parallelism={shard: 1, tensor: 8}"
-COPIES_OF_ALL = "pretrain.parallelism={shard: 1}"
-ARCHIVE = f"pretrain.copies.archive={S3}/archive"
-NOWHERE = "cluster.work=null"
-
-
 def unshared(*overrides: str, backend: str = "pytorchjob") -> str:
     with pytest.raises(PreflightError) as error:
         check_shared(load_recipe("azerbaijani-1b", overrides), S3, backend)
@@ -224,11 +223,6 @@ def test_machines_that_finetune_together_share_a_place_too() -> None:
     with pytest.raises(PreflightError, match=r"but finetune needs a directory .*\(finetune\.batch_size=16\)"):
         check_shared(recipe, S3, "pytorchjob", "finetune", 2)
     check_shared(recipe, S3, "pytorchjob", "finetune", 1)
-
-
-DOCS = Path(__file__).parents[2] / "docs"
-GUIDE = (DOCS / "guides/plan.md").read_text(encoding="utf-8")
-MEMORY = (DOCS / "concepts/memory.md").read_text(encoding="utf-8")
 
 
 def test_the_example_of_a_price_file_is_one(tmp_path: Path) -> None:

@@ -16,6 +16,26 @@ P4D = machine("p4d.24xlarge")
 P5 = machine("p5.48xlarge")
 WORK = Work(sequence_length=2_048, state="bf16")
 LONG = Work(sequence_length=8_192)
+LAPTOP = replace(
+    P5, name="local", device="CPU", devices=1, flops_bf16=80e9, hbm=10e9, nvlink=10e9, network=0.0
+)
+LONG_TORCH = replace(LONG, kernels="torch", loss="logits")
+FSDP8 = Layout(data=8, shard=8, micro_batch_size=14)
+TORCH = replace(WORK, kernels="torch", loss="logits")
+FSDP16 = Layout(data=16, shard=16, micro_batch_size=14)
+NOT_EXPLAINED = {
+    "1B largest batch on p4d, DDP",
+    "1B largest batch on p5, DDP",
+    "1B largest batch on p5, FSDP and Liger",
+    "1B on 2 p4d, all trained",
+    "1B on 2 p4d, embeddings trained",
+    "1B peak on p5 by the rule of 1.5 to 2 times the state",
+    "70B, 314B tokens on 32 p5",
+    "1B at 8,192 on 8 B200, batch 1",
+    "1B at 8,192 on 8 B200, batch 1, recomputed",
+    "1B at 8,192 on 8 B200, batch 1 (speed)",
+    "1B at 8,192 on 8 B200, batch 16, recomputed (speed)",
+}
 
 
 @pytest.fixture(scope="module")
@@ -221,15 +241,6 @@ def test_machines_that_leave_a_pipeline_too_few_micro_batches_are_no_remedy() ->
     assert all(each.layout.micro_batches >= each.layout.pipeline for each in found)
 
 
-LAPTOP = replace(
-    P5, name="local", device="CPU", devices=1, flops_bf16=80e9, hbm=10e9, nvlink=10e9, network=0.0
-)
-LONG_TORCH = replace(LONG, kernels="torch", loss="logits")
-FSDP8 = Layout(data=8, shard=8, micro_batch_size=14)
-TORCH = replace(WORK, kernels="torch", loss="logits")
-FSDP16 = Layout(data=16, shard=16, micro_batch_size=14)
-
-
 def tokens(shape: Shape, layout: Layout, work: Work, where: Machine = P5, nodes: int = 1) -> float:
     return speed(shape, layout, work, where, nodes).tokens_per_s_per_device
 
@@ -376,21 +387,6 @@ def test_a_device_whose_speed_is_not_known_is_refused() -> None:
 
     with pytest.raises(RecipeError, match=r"local: the peak and memory bandwidth of RTX 6000 are not known"):
         speed(ONE, FSDP8, WORK, unknown, 1)
-
-
-NOT_EXPLAINED = {
-    "1B largest batch on p4d, DDP",
-    "1B largest batch on p5, DDP",
-    "1B largest batch on p5, FSDP and Liger",
-    "1B on 2 p4d, all trained",
-    "1B on 2 p4d, embeddings trained",
-    "1B peak on p5 by the rule of 1.5 to 2 times the state",
-    "70B, 314B tokens on 32 p5",
-    "1B at 8,192 on 8 B200, batch 1",
-    "1B at 8,192 on 8 B200, batch 1, recomputed",
-    "1B at 8,192 on 8 B200, batch 1 (speed)",
-    "1B at 8,192 on 8 B200, batch 16, recomputed (speed)",
-}
 
 
 def row(name: str) -> Row:

@@ -36,6 +36,18 @@ MIXTURE = {
     },
 }
 LARGE = TextSize(basis="files", tokens=1_000_000_000, text_bytes=3_000_000_000)
+PHASES: list[dict[str, Any]] = [
+    {"trains": "embeddings", "steps": 100, "lr": 0.01},
+    {"trains": "all", "steps": 1_000, "lr": 0.005},
+]
+CHAMPION = {
+    "name": "anadil-az",
+    "version": "1",
+    "uri": "model",
+    "digest": "0",
+    "artifacts": {"model": "model"},
+}
+WSD: dict[str, Any] = {"schedule": "wsd", "decay_fraction": 0.1}
 
 
 def mixture(steps: int = 20_000, **pretrain: object) -> Recipe:
@@ -138,20 +150,6 @@ def test_text_that_is_not_known_shortens_nothing() -> None:
 
     assert plan_text(recipe, {})[0] == recipe
     assert plan_text(recipe, {})[1].epoch_tokens is None
-
-
-PHASES: list[dict[str, Any]] = [
-    {"trains": "embeddings", "steps": 100, "lr": 0.01},
-    {"trains": "all", "steps": 1_000, "lr": 0.005},
-]
-CHAMPION = {
-    "name": "anadil-az",
-    "version": "1",
-    "uri": "model",
-    "digest": "0",
-    "artifacts": {"model": "model"},
-}
-WSD: dict[str, Any] = {"schedule": "wsd", "decay_fraction": 0.1}
 
 
 def recipe_of(

@@ -7,7 +7,9 @@ import pytest
 import torch
 
 from anadil.pretrain.run import run
+from tests.kit.checkpoint_samples import Make, maker
 from tests.kit.pretraining import make_corpus, make_job, make_model, make_recipe, make_tokenizer_artifact
+from tests.kit.sources import make_source_corpora
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +43,28 @@ def base(inputs: Path, tmp_path: Path) -> Path:
 def untied(base: Path) -> Path:
     """The same with two tables."""
     return base.with_name("untied")
+
+
+@pytest.fixture(scope="session")
+def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The corpora of three sources; not to be changed."""
+    folder = tmp_path_factory.mktemp("corpora")
+    make_source_corpora(folder)
+    return folder
+
+
+@pytest.fixture
+def mixed(untied: Path, corpora: Path) -> Path:
+    """A base model with two tables, and the corpora of three sources beside it."""
+    for each in corpora.iterdir():
+        untied.with_name(each.name).symlink_to(each)
+    return untied
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Makes `CheckpointFolder` of one process in `tmp_path/checkpoints`, and closes them."""
+    yield from maker(tmp_path / "checkpoints")
 
 
 def trained(folder: Path, base: Path, **pretrain: Any) -> Path:

@@ -32,24 +32,9 @@ from tests.kit.pretraining import (
     make_tokenizer_artifact,
     run_in_several,
 )
-from tests.kit.sources import TEXTS, make_source_corpora, make_sources_job, make_sources_recipe
+from tests.kit.sources import TEXTS, make_sources_job, make_sources_recipe
 
 Make = Callable[..., Recipe]
-
-
-@pytest.fixture(scope="module")
-def corpora(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("corpora")
-    make_source_corpora(folder)
-    return folder
-
-
-@pytest.fixture
-def mixed(base: Path, corpora: Path) -> Path:
-    """A base model with two tables, and the corpora of three sources beside it."""
-    for each in corpora.iterdir():
-        base.with_name(each.name).symlink_to(each)
-    return base.with_name("untied")
 
 
 def phases(steps: int, **keys: Any) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from anadil.pretrain.embedding_init import (
     vocabulary_rows,
     whole_table,
 )
-from anadil.pretrain.first_position import (
+from anadil.pretrain.validation import (
     LEANS_FROM,
     FirstPosition,
     probe_first_position,
@@ -61,30 +61,26 @@ def test_a_map_of_null_leaves_the_rows_as_they_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "text"),
+    ("rows", "vocab_size", "text"),
     [
-        ([[0]] * 299, r"299 rows for 300 tokens; run the tokenizer stage again"),
-        ([[0]] * 299 + [[300]], r"token 299 is made of base ids \[300\].*300 embedding rows; make"),
+        (None, 320, "320 tokens, but the base model has 300 embedding rows"),
+        ([[0]] * 299, 300, r"299 rows for 300 tokens; run the tokenizer stage again"),
+        ([[0]] * 299 + [[300]], 300, r"token 299 is made of base ids \[300\].*300 embedding rows; make"),
         (
             [[0]] * 299 + [[]],
-            r"no row for '<\|eot_id\|>', which transformers reads as token 299; .* run the tokenizer",
+            300,
+            r"no row for '<\|eot_id\|>', which transformers reads as token 299; .* run",
         ),
-        ([[0]] * 298 + [[0], [0, -1]], r"token 299 is made of base ids \[0, -1\]"),
+        ([[0]] * 298 + [[0], [0, -1]], 300, r"token 299 is made of base ids \[0, -1\]"),
     ],
 )
-def test_a_map_that_does_not_fit_is_refused(tmp_path: Path, rows: list[list[int]], text: str) -> None:
+def test_a_map_that_does_not_fit_is_refused(
+    tmp_path: Path, rows: list[list[int]] | None, vocab_size: int, text: str
+) -> None:
     model = load_model(make_model(tmp_path / "model"))
-    make_tokenizer_artifact(tmp_path / "tokenizer", rows)
+    make_tokenizer_artifact(tmp_path / "tokenizer", rows, vocab_size)
 
     with pytest.raises(DataError, match=text):
-        fit_vocabulary(model, tmp_path / "tokenizer")
-
-
-def test_more_tokens_than_base_rows_need_a_map(tmp_path: Path) -> None:
-    model = load_model(make_model(tmp_path / "model"))
-    make_tokenizer_artifact(tmp_path / "tokenizer", None, vocab_size=320)
-
-    with pytest.raises(DataError, match="320 tokens, but the base model has 300 embedding rows"):
         fit_vocabulary(model, tmp_path / "tokenizer")
 
 

@@ -128,26 +128,6 @@ def test_after_sigkill_the_run_goes_on_from_the_last_checkpoint(
     assert losses(tmp_path / "a/out") == losses(whole)
 
 
-def test_a_damaged_checkpoint_is_set_aside_and_the_one_before_used(
-    tmp_path: Path, base: Path, whole: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    recipe = make_recipe(base)
-    saved = tmp_path / "a/work/checkpoints/step-00000009"
-    run_in_child(make_job(tmp_path, recipe, tracker=SignalAt(11, signal.SIGKILL, saved)))
-    newest = generations(make_job(tmp_path, recipe))[0]
-    tensors = next(newest.glob("*.distcp"))
-    weights = bytearray(tensors.read_bytes())
-    weights[-1] ^= 1
-    tensors.write_bytes(weights)
-
-    run(make_job(tmp_path, recipe))
-
-    assert newest.name == "step-00000009"
-    assert newest.with_name("step-00000009.damaged").is_dir()
-    assert "damaged checkpoint set aside" in caplog.text
-    assert losses(tmp_path / "a/out") == losses(whole)
-
-
 def test_a_checkpoint_of_other_settings_or_another_base_is_refused_with_the_difference(
     tmp_path: Path, base: Path
 ) -> None:
@@ -227,21 +207,6 @@ def test_a_cpu_without_bf16_products_computes_in_fp32_and_says_so(
     assert json.loads((job.out / "training.json").read_text())["precision"] == "fp32"
 
 
-@pytest.mark.parametrize("processes", [1, matrix(2)])
-def test_the_row_of_the_base_models_padding_token_is_trained_as_any_other(
-    tmp_path: Path, base: Path, processes: int
-) -> None:
-    settings = {"parallelism": {"shard": processes}, "phases": SHORT}
-    run_in_several(make_job(tmp_path, make_recipe(base, **settings), "without"), processes)
-    config = json.loads((base / "config.json").read_text())
-    (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 42}))
-
-    codes = run_in_several(make_job(tmp_path, make_recipe(base, **settings), "with"), processes)
-
-    assert codes == [0] * processes
-    assert losses(tmp_path / "with/out") == losses(tmp_path / "without/out")
-
-
 def test_a_vocabulary_may_end_before_the_base_models_padding_token(base: Path) -> None:
     config = json.loads((base / "config.json").read_text())
     (base / "config.json").write_text(json.dumps({**config, "pad_token_id": 299}))
@@ -255,10 +220,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_step_and_rate(tmp_path
     phases = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 9, "lr": 1e36}]
     job = make_job(tmp_path, make_recipe(base, phases=phases))
 
-    with pytest.raises(
-        RecipeError,
-        match=r"is nan at step 4 .*learning rate 1e\+36.*lower the learning rate.*on_anomaly=skip",
-    ):
+    with pytest.raises(RecipeError, match=r"is nan at step 4 .*learning rate 1e\+36.*lower"):
         run(job)
 
     assert generations(job)[-1].name == "step-00000002"

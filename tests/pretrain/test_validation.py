@@ -128,16 +128,6 @@ def test_every_token_of_a_long_document_is_scored_exactly_once(
         assert {stream.bos, *first} == {loaded.bos_token_id}
 
 
-def test_a_model_that_knows_nothing_takes_the_log_of_the_vocabulary_for_each_token(
-    tmp_path: Path, tokenizer: Path
-) -> None:
-    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 16)
-
-    found = scored(validation, lambda batch: (batch.labels != IGNORED).sum() * math.log(300))
-
-    assert found == pytest.approx(validation.packed.num_targets * math.log2(300) / validation.num_bytes)
-
-
 @pytest.mark.parametrize("data", [2, 3, 5, 64])
 def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
     tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM, data: int

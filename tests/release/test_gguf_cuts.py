@@ -28,13 +28,35 @@ from tests.kit.pre_tokenizers import BYTES, split
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.sentence_pieces import BLANK, LIKE_GEMMA, LIKE_LLAMA_2, make_pieces
 
+LEADS = (0xC2, 0xC3, 0xC4, 0xC9, 0xCC, 0xD0, 0xD1, 0xD8, 0xD9, 0xE0, 0xE1, 0xE2, 0xE3, 0xEA, 0xEC, 0xF0, 0xF1)
+METASPACE = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never", "split": False}
+TEXTS = [
+    *SCRIPTS,
+    *mixed_documents(40),
+    "",
+    " ",
+    " a  b   c ",
+    "if x:\n\n\n        return\t{\n    'a': 1}\n" * 3,
+    "<td>1</td> <start>x<td>",
+    f"{BLANK}{BLANK} literal",
+    "aaaaaaa hahahahaha -------- ========",
+    *(" " * number + "x" + "\n" * number for number in range(1, 20)),
+]
+TYPES = sorted(name for name, each in families().items() if each.gguf)
+WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
+"""One type of each architecture of llama.cpp; the others of an architecture are written alike."""
+GELU = ("gemma", "gemma3_text", "starcoder2")
+"""Of which llama.cpp looks the activation up in a table of FP16."""
+WINDOW = ["sliding_attention", "full_attention"]
+FULL_ONLY = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
+NEEDED: dict[str, dict[str, Any]] = {"exaone4": FULL_ONLY}
+"""What a type is asked for that llama.cpp computes in part only."""
+LOCAL = {"rope_type": "default", "rope_theta": 2e3}
+
 
 def write(directory: Path, out: Path) -> Path:
     write_gguf(directory, out, name="test")
     return out
-
-
-LEADS = (0xC2, 0xC3, 0xC4, 0xC9, 0xCC, 0xD0, 0xD1, 0xD8, 0xD9, 0xE0, 0xE1, 0xE2, 0xE3, 0xEA, 0xEC, 0xF0, 0xF1)
 
 
 @pytest.mark.parametrize("cuts", NAMES, ids=NAMES.values())
@@ -105,21 +127,6 @@ def test_nfc_is_taken_and_said(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         write(directory, tmp_path / "m.gguf")
 
     assert "llama.cpp does not normalize: a text that is not in NFC becomes other tokens" in caplog.text
-
-
-METASPACE = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never", "split": False}
-TEXTS = [
-    *SCRIPTS,
-    *mixed_documents(40),
-    "",
-    " ",
-    " a  b   c ",
-    "if x:\n\n\n        return\t{\n    'a': 1}\n" * 3,
-    "<td>1</td> <start>x<td>",
-    f"{BLANK}{BLANK} literal",
-    "aaaaaaa hahahahaha -------- ========",
-    *(" " * number + "x" + "\n" * number for number in range(1, 20)),
-]
 
 
 def model(folder: Path, how: dict[str, Any], change: Callable[[Any], object] = lambda _: None) -> Path:
@@ -228,24 +235,12 @@ def test_a_token_that_llama_cpp_takes_for_an_end_is_said(tmp_path: Path) -> None
     assert "takes the token '</s>' for a control token, which a text cannot hold" in gguf_note(tokenizer)
 
 
-TYPES = sorted(name for name, each in families().items() if each.gguf)
-WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
-"""One type of each architecture of llama.cpp; the others of an architecture are written alike."""
-GELU = ("gemma", "gemma3_text", "starcoder2")
-"""Of which llama.cpp looks the activation up in a table of FP16."""
-WINDOW = ["sliding_attention", "full_attention"]
-FULL_ONLY = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
-NEEDED: dict[str, dict[str, Any]] = {"exaone4": FULL_ONLY}
-"""What a type is asked for that llama.cpp computes in part only."""
-
-
 def scaled(kind: str, **more: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_type": kind, "rope_theta": 1e4, "factor": 4.0, **more}}
 
 
 YARN = scaled("yarn", original_max_position_embeddings=64)
 LLAMA_3 = scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
-LOCAL = {"rope_type": "default", "rope_theta": 2e3}
 
 
 def both(full: dict[str, Any], local: dict[str, Any] = LOCAL) -> dict[str, Any]:

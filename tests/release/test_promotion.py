@@ -23,6 +23,8 @@ from tests.kit.pretraining import make_model
 from tests.kit.promotable import model
 from tests.kit.releasing import week
 
+TOKENS = ["<|im_start|>", "<|im_end|>"]
+
 
 def test_a_way_back_that_another_promotion_has_changed_is_not_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = iter("2131")  # champion and previous, before and after the bytes were read
@@ -106,9 +108,6 @@ def test_without_a_registry_the_remedy_is_told(monkeypatch: pytest.MonkeyPatch) 
         resolve("models:/az@champion")
     with pytest.raises(RecipeError, match="ftp:// is not an address of MLflow"):
         resolve("models:/az@champion", "ftp://host")
-
-
-TOKENS = ["<|im_start|>", "<|im_end|>"]
 
 
 @pytest.fixture

@@ -34,6 +34,18 @@ from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores
 from tests.kit.releasing import UNSURE, retraining, week
 
+pytestmark = [
+    pytest.mark.slow,  # MLflow takes seconds to import
+    pytest.mark.filterwarnings("ignore"),  # its own
+]
+LOAD = """
+import sys, mlflow
+mlflow.set_tracking_uri(sys.argv[1])
+said = mlflow.transformers.load_model(sys.argv[2])([{"role": "user", "content": "Salam"}], max_new_tokens=2)
+served = mlflow.pyfunc.load_model(sys.argv[2]).predict({"messages": [{"role": "user", "content": "Salam"}], "max_tokens": 2})
+print(said[0]["generated_text"][-1]["role"], served[0]["choices"][0]["message"]["role"])
+"""
+
 
 @pytest.fixture
 def champion(registry: Registry, name: str, tmp_path: Path) -> RegisteredModel:
@@ -279,12 +291,6 @@ def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
     assert (wholes["champion"]["versions"], wholes["champion"]["runs"]) == (["1", "2"], 2)
 
 
-pytestmark = [
-    pytest.mark.slow,  # MLflow takes seconds to import
-    pytest.mark.filterwarnings("ignore"),  # its own
-]
-
-
 @pytest.fixture
 def name(request: pytest.FixtureRequest) -> str:
     """A registered model of the test's own, on a server that tests share."""
@@ -477,15 +483,6 @@ def test_on_postgresql_and_s3_a_version_is_the_model_where_it_lies(
     store(bucket).write(f"{bucket}/adapter/1/model.safetensors", b"weights")
     assert roll_back(registry, name).version == "1"
     assert aliases(registry, name) == {"champion": "1", "previous": "2"}
-
-
-LOAD = """
-import sys, mlflow
-mlflow.set_tracking_uri(sys.argv[1])
-said = mlflow.transformers.load_model(sys.argv[2])([{"role": "user", "content": "Salam"}], max_new_tokens=2)
-served = mlflow.pyfunc.load_model(sys.argv[2]).predict({"messages": [{"role": "user", "content": "Salam"}], "max_tokens": 2})
-print(said[0]["generated_text"][-1]["role"], served[0]["choices"][0]["message"]["role"])
-"""
 
 
 @pytest.mark.parametrize("through", ["server", pytest.param("database", marks=pytest.mark.matrix)])

@@ -18,6 +18,8 @@ from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge
 from tests.kit.report_run import Json
 
+FACTS = {"kind": "post-trained", "reasons": ["its name says instruct"], "language": "en"}
+
 
 def measures(root: Path, **changed: Any) -> dict[str, Measure]:
     found = measures_view(read_facts(report_run.job(root, **changed)))
@@ -224,9 +226,6 @@ def test_an_interval_without_width_is_none() -> None:
     assert (
         difference_words(one, "the base") == "0.5000 bits per byte fewer than the base, without an interval"
     )
-
-
-FACTS = {"kind": "post-trained", "reasons": ["its name says instruct"], "language": "en"}
 
 
 def own_chat(num_sound: int, outcome: str = "") -> dict[str, Any]:

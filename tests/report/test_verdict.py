@@ -20,6 +20,8 @@ from anadil.report.verdict import (
 )
 from tests.kit import report_run
 
+PLAIN: dict[str, Any] = {"language": "az", "base": {"model": "tiny"}}
+
 
 @pytest.fixture
 def facts(tmp_path: Path) -> Facts:
@@ -232,9 +234,6 @@ def test_a_base_that_held_out_text_was_best_with_is_named(
 
     assert (words or "") in found.words
     assert ("validation" in found.words) == (words is not None) == found.warns
-
-
-PLAIN: dict[str, Any] = {"language": "az", "base": {"model": "tiny"}}
 
 
 def scored(released: str | None, *, text: str = "en", half: float = 0.02, **bits: float) -> dict[str, Any]:

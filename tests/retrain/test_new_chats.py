@@ -3,6 +3,7 @@
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from anadil.runtime.flow import flow_of
 from anadil.runtime.job import is_kept
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.retraining import Registry, add_text, make_week, recipe_of
+
+NEW = {"retrain": {"chats": "new"}}
 
 
 def with_chats(root: Path, retrain: object = None, **keys: object) -> Recipe:
@@ -31,6 +34,15 @@ def first_week(registry: Registry, recipe: Recipe, champion: str = "adapter") ->
     return uris
 
 
+def taught(
+    root: Path, registry: Registry, champion: str = "adapter", **keys: Any
+) -> tuple[Recipe, dict[str, str], str]:
+    """A recipe whose champion has learnt one file of chats, the champion's run, and a second file."""
+    recipe = with_chats(root, **keys)
+    uris = first_week(registry, recipe, champion)
+    return recipe, uris, add_text(root / "chats", "2.jsonl", "another")
+
+
 def made(resolution: Resolution) -> list[str]:
     """Stages that the derived recipe runs, and does not take from the champion."""
     derived = resolution.recipe
@@ -41,9 +53,7 @@ def made(resolution: Resolution) -> list[str]:
 def test_new_chats_without_new_text_begin_with_finetuning(
     tmp_path: Path, registry: Registry, champion: str
 ) -> None:
-    recipe = with_chats(tmp_path)
-    uris = first_week(registry, recipe, champion)
-    new = add_text(tmp_path / "chats", "2.jsonl", "another")
+    recipe, uris, new = taught(tmp_path, registry, champion)
 
     result = resolve(recipe)
 
@@ -65,9 +75,7 @@ def test_new_chats_without_new_text_begin_with_finetuning(
 
 
 def test_chats_that_were_learnt_are_not_new_again(tmp_path: Path, registry: Registry) -> None:
-    recipe = with_chats(tmp_path)
-    first_week(registry, recipe)
-    add_text(tmp_path / "chats", "2.jsonl", "another")
+    recipe, _, _ = taught(tmp_path, registry)
     registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], "2")
 
     result = resolve(recipe)
@@ -119,10 +127,8 @@ def test_pairs_of_answers_are_chats_too(tmp_path: Path, registry: Registry) -> N
 
 
 def test_new_text_and_new_chats_are_one_retraining(tmp_path: Path, registry: Registry) -> None:
-    recipe = with_chats(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris, _ = taught(tmp_path, registry)
     add_text(tmp_path / "text", "2.jsonl")
-    add_text(tmp_path / "chats", "2.jsonl", "another")
 
     result = resolve(recipe)
 
@@ -145,9 +151,7 @@ def test_chats_that_are_gone_are_refused_before_they_are_forgotten(
 
 
 def test_the_champions_model_is_compared_with_what_is_made_of_it(tmp_path: Path, registry: Registry) -> None:
-    recipe = with_chats(tmp_path)
-    uris = first_week(registry, recipe, "model")
-    add_text(tmp_path / "chats", "2.jsonl", "another")
+    recipe, uris, _ = taught(tmp_path, registry, "model")
     derived = resolve(recipe).recipe
     adapter = make_week(derived, until="finetune")["adapter"]
     from anadil.core.stages import STAGES
@@ -158,9 +162,6 @@ def test_the_champions_model_is_compared_with_what_is_made_of_it(tmp_path: Path,
     manifest = artifact.finished_manifest(uris["model"], "model")
     assert planned.champion is not None
     assert planned.champion.digest == manifest.digest
-
-
-NEW = {"retrain": {"chats": "new"}}
 
 
 def test_new_chats_alone_go_on_with_the_champions_adapter_where_the_recipe_asks_for_it(
@@ -203,9 +204,7 @@ def test_chats_of_all_weeks_are_known_of_an_adapter_that_went_on_with_others(
 def test_chats_of_an_adapter_that_is_gone_count_as_new_and_that_is_said(
     tmp_path: Path, registry: Registry, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recipe = with_chats(tmp_path, **NEW)
-    uris = first_week(registry, recipe)
-    add_text(tmp_path / "chats", "2.jsonl", "another")
+    recipe, uris, _ = taught(tmp_path, registry, "adapter", **NEW)
     registry.set_champion(make_week(resolve(recipe).recipe, until="finetune")["adapter"], "2")
     shutil.rmtree(uris["adapter"])
 
@@ -217,9 +216,7 @@ def test_chats_of_an_adapter_that_is_gone_count_as_new_and_that_is_said(
 def test_all_chats_are_learnt_where_no_adapter_fits_and_that_is_said(
     tmp_path: Path, registry: Registry, champion: str, text: str
 ) -> None:
-    recipe = with_chats(tmp_path, **NEW)
-    first_week(registry, recipe, champion)
-    add_text(tmp_path / "chats", "2.jsonl", "another")
+    recipe, _, _ = taught(tmp_path, registry, champion, **NEW)
     if text:
         add_text(tmp_path / "text", text)
 

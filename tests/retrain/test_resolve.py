@@ -31,6 +31,21 @@ def first_week(registry: Registry, recipe: Recipe) -> dict[str, str]:
     return uris
 
 
+def one_week(root: Path, registry: Registry) -> tuple[Recipe, dict[str, str]]:
+    """A recipe whose champion has read one file."""
+    add_text(root / "text", "1.jsonl")
+    recipe = recipe_of(root)
+    return recipe, first_week(registry, recipe)
+
+
+def week_of_two(root: Path, registry: Registry) -> tuple[Recipe, dict[str, str]]:
+    """The same with a file of each of two sources."""
+    for folder in ("az", "en"):
+        add_text(root / folder, "1.jsonl", folder)
+    recipe = two_sources(root)
+    return recipe, first_week(registry, recipe)
+
+
 def said_lines(resolution: Resolution) -> str:
     return "\n".join(resolution.lines)
 
@@ -38,10 +53,7 @@ def said_lines(resolution: Resolution) -> str:
 def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
     tmp_path: Path, registry: Registry
 ) -> None:
-    for folder in ("az", "en"):
-        add_text(tmp_path / folder, "1.jsonl", folder)
-    recipe = two_sources(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = week_of_two(tmp_path, registry)
     new = add_text(tmp_path / "az", "2.jsonl")
 
     result = resolve(recipe)
@@ -63,10 +75,7 @@ def test_a_source_with_new_files_reads_them_alone_and_another_keeps_its_corpus(
 
 
 def test_tokens_are_those_that_the_model_was_trained_on(tmp_path: Path, registry: Registry) -> None:
-    for folder in ("az", "en"):
-        add_text(tmp_path / folder, "1.jsonl", folder)
-    recipe = two_sources(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = week_of_two(tmp_path, registry)
     add_text(tmp_path / "az", "2.jsonl")
     made = Path(uris["tokens.web"])
     manifest = artifact.finished_manifest(str(made), "tokens")
@@ -84,9 +93,7 @@ def test_tokens_are_those_that_the_model_was_trained_on(tmp_path: Path, registry
 
 
 def test_files_of_all_earlier_weeks_are_known(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    first_week(registry, recipe)
+    recipe, _ = one_week(tmp_path, registry)
     for week in (2, 3):
         add_text(tmp_path / "text", f"{week}.jsonl")
         uris = make_week(resolve(recipe).recipe)
@@ -148,9 +155,7 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
 
 
 def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = one_week(tmp_path, registry)
 
     derived = resolve(recipe, from_base=True).recipe
 
@@ -162,9 +167,7 @@ def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path
 
 
 def test_a_corpus_that_is_gone_is_told_with_the_remedy(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = one_week(tmp_path, registry)
     shutil.rmtree(uris["corpus"])
 
     with pytest.raises(
@@ -185,9 +188,7 @@ def test_the_first_champion_is_asked_for(tmp_path: Path, registry: Registry) -> 
 
 
 def test_a_champion_that_is_gone_or_changed_is_refused(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = one_week(tmp_path, registry)
 
     content = Path(uris["model"], "content")
     content.write_text(content.read_text().replace("pretrain", "pretrait"))
@@ -229,10 +230,7 @@ def test_a_recipe_that_leaves_nothing_to_keep_asks_for_a_run_from_the_base(
 
 
 def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "az", "1.jsonl")
-    add_text(tmp_path / "en", "1.jsonl", "english")
-    recipe = two_sources(tmp_path)
-    first_week(registry, recipe)
+    recipe, _ = week_of_two(tmp_path, registry)
     changed = parse_recipe(
         recipe.model_dump_json(),
         "recipe",
@@ -253,10 +251,7 @@ def test_what_follows_of_other_changes_is_said(tmp_path: Path, registry: Registr
 
 
 def test_a_source_that_is_new_or_left_out_is_said(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "az", "1.jsonl")
-    add_text(tmp_path / "en", "1.jsonl", "english")
-    recipe = two_sources(tmp_path)
-    first_week(registry, recipe)
+    recipe, _ = week_of_two(tmp_path, registry)
     books = {
         "web": recipe.sources["web"].model_dump(mode="json"),
         "books": {"inputs": [add_text(tmp_path, "b.jsonl")]},
@@ -320,9 +315,7 @@ def test_a_champion_that_was_finetuned_leads_to_its_model(tmp_path: Path, regist
 
 
 def test_the_champions_scores_are_those_of_its_own_run(tmp_path: Path, registry: Registry) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = recipe_of(tmp_path)
-    uris = first_week(registry, recipe)
+    recipe, uris = one_week(tmp_path, registry)
     model = artifact.finished_manifest(uris["model"], "model")
     for name, digest in (("own", model.digest), ("other", "0" * 64)):
         folder = tmp_path / "store/scores" / name

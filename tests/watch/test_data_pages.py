@@ -25,6 +25,7 @@ from tests.kit.watching import HOSTILE, Pages, put_record, watching
 
 HOSTILE_TEXT = "<script>window.hit = 1</script><img src=x onerror=alert(1)> \u202e {{ 7 * 7 }} ]]>"
 WIDTHS = (390, 1280, 1920)
+RUN, TRAINED = "20260101-120000-1", "20260101-120000-3"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +204,6 @@ def put_remote(root: str, run: str) -> None:
     for name, text in files.items():
         uri = f"{root}/runs/{name}"
         storage.store(uri).write(uri, text.encode())
-
-
-RUN, TRAINED = "20260101-120000-1", "20260101-120000-3"
 
 
 def put_on_store(root: Path, place: str) -> None:

@@ -45,6 +45,26 @@ NO_STYLE = [BLOCKED, PAGE_LIMITS, *(reason for each in KINDS.values() for reason
 """Reasons that say nothing of how a text is written."""
 COLUMNS = ("id", "file", "source", "host", "bytes_out", "reason", "personal_data", *JUDGED)
 Floats = npt.NDArray[np.float64]
+MIN_DOCUMENTS, MIN_GROWN = 50, 20
+"""Fewer documents of a week say nothing of its size, places and style; fewer of a place are no growth. A choice."""
+MIN_SHARE = 0.1
+"""Part of the text below which a place that grew, or that is absent, is no matter. A choice."""
+NUM_BINS, MAX_PLACES = 10, 20
+"""Bins of a statistic, and places that have one. Source: Siddiqi, Credit Risk Scorecards (2006)."""
+Z, Z_OF_MANY, Z_OF_GROWTH = 3.09, 4.0, 2.33
+"""Standard deviations of one in a thousand (ten shares), in 30,000 (fifty statistics), in a hundred (few places). A choice."""
+HALF = 0.5
+"""Added to counts, so that none is zero. Source: Haldane (1956); Anscombe (1956)."""
+WORDS = {
+    "language": "are in another language",
+    "duplicates": "are alike to held documents or to each other",
+    "contaminated": "hold text of held-out parts, tasks, questions or chats",
+    "unusable": "are empty, too short or cannot be read",
+    "personal_data": "hold personal data",
+}
+OF_TEXT = ("language", "duplicates", "contaminated")
+"""Checks of which a few long documents may be much; a short one is never much text."""
+UNITS = {"documents": "documents", "text": "bytes of text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,28 +178,6 @@ def personal_data_of(corpora: Sequence[tuple[str, Manifest]], language: str) -> 
         holds = sum(bool(replace_personal_data(text, patterns)[1]) for text in texts)
         counts.append((float(holds), float(len(texts))))
     return counts
-
-
-MIN_DOCUMENTS, MIN_GROWN = 50, 20
-"""Fewer documents of a week say nothing of its size, places and style; fewer of a place are no growth. A choice."""
-MIN_SHARE = 0.1
-"""Part of the text below which a place that grew, or that is absent, is no matter. A choice."""
-NUM_BINS, MAX_PLACES = 10, 20
-"""Bins of a statistic, and places that have one. Source: Siddiqi, Credit Risk Scorecards (2006)."""
-Z, Z_OF_MANY, Z_OF_GROWTH = 3.09, 4.0, 2.33
-"""Standard deviations of one in a thousand (ten shares), in 30,000 (fifty statistics), in a hundred (few places). A choice."""
-HALF = 0.5
-"""Added to counts, so that none is zero. Source: Haldane (1956); Anscombe (1956)."""
-WORDS = {
-    "language": "are in another language",
-    "duplicates": "are alike to held documents or to each other",
-    "contaminated": "hold text of held-out parts, tasks, questions or chats",
-    "unusable": "are empty, too short or cannot be read",
-    "personal_data": "hold personal data",
-}
-OF_TEXT = ("language", "duplicates", "contaminated")
-"""Checks of which a few long documents may be much; a short one is never much text."""
-UNITS = {"documents": "documents", "text": "bytes of text"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,6 @@
-"""Record of a model family: one for each `model_type` of config.json, in `families/`.
+"""Record of a model family: one for each `model_type` of config.json, in `FAMILIES`.
 
-Engine, planner, kernels, doctor and export ask these records, so that a family is one module. Nothing here imports
+Engine, planner, kernels, doctor and export ask these records, so that a family is one record. Nothing here imports
 torch: the planner is instant.
 """
 

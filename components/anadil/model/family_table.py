@@ -1,7 +1,7 @@
 """Model families that are trained, and the refusal of all others by name, before anything is loaded.
 
 A transformers architecture may scale embeddings, hold constants in buffers, or compute outside of its layers. A
-layout that bypasses one of these trains a wrong model without a sign of it. So a type stands in `families/` with a
+layout that bypasses one of these trains a wrong model without a sign of it. So a type stands in `FAMILIES` with a
 layout only after its losses and gradients there were compared with plain transformers.
 """
 
@@ -10,11 +10,9 @@ from functools import cache
 from typing import Any, get_args
 
 from anadil.core.errors import PreflightError
-from anadil.model.families import gemma, glm, gpt_neox, llama, llama_like, mistral, olmo, phi, qwen
+from anadil.model.families import FAMILIES
 from anadil.model.family import Family, LayoutName
 
-MODULES = (gemma, glm, gpt_neox, llama, llama_like, mistral, olmo, phi, qwen)
-"""Modules that hold `FAMILIES`. Importing all takes milliseconds: none imports torch."""
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 EXPERT_COUNTS = (
     "num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts",
@@ -27,7 +25,7 @@ EXPERT_SWITCHES = ("is_moe", "enable_moe_block")
 @cache
 def families() -> dict[str, Family]:
     """Return every family by its `model_type`."""
-    return {each.model_type: each for module in MODULES for each in module.FAMILIES}
+    return {each.model_type: each for each in FAMILIES}
 
 
 def model_types(layout: LayoutName | None = None) -> list[str]:

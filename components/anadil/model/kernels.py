@@ -57,11 +57,7 @@ def use_liger_kernels(
     Norms are safe under tensor parallelism only with plain tensors: of a DTensor, `ops/rms_norm.py`
     returns all tokens.
 
-    Args:
-        activation_checkpointing: `pretrain.activation_checkpointing`.
-        compiled: `pretrain.compile`.
-        config: Config of the base model; None stands for a Llama without biases.
-        kernels: `pretrain.kernels`.
+    Without `config` of the base model a Llama without biases is meant.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989.
     """

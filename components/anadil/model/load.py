@@ -37,7 +37,8 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import check_fit, read_config
-from anadil.model.spellings import write_both_spellings
+from anadil.model.family import Version4Keys
+from anadil.model.family_table import families
 from anadil.text.encoder import Encoder
 
 log = logging.getLogger(__name__)
@@ -285,3 +286,47 @@ def max_memory(parts: Parts, usable: float, free: Sequence[int], name: str) -> d
         f"{name}: {human_bytes(weights)} of weights and {human_bytes(batch)} of a batch on each of "
         f"{len(free)} GPUs, which have {human_bytes(min(free))} free; evaluate on a machine with more or larger ones"
     )
+
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+"""Types of layers that may have a rotation each."""
+BEFORE = "original_max_position_embeddings"
+"""Key of the tokens that a model was made for before its rotation was scaled."""
+
+
+def write_both_spellings(file: Path) -> None:
+    """Add version 4's keys to a config.json that transformers 5 has written.
+
+    transformers 4 does not know `rope_parameters` and `dtype` and says nothing: it takes its defaults, so that the model
+    turns its positions by other angles. llama.cpp and older vLLM read version 4's keys too.
+    """
+    config = json.loads(file.read_text(encoding="utf-8"))
+    config.update(version_4_keys(config))
+    file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return version 4's keys for the precision and the rotation of a config.json of version 5."""
+    # Some models turn layers that see a window otherwise than those that see all; version 4 scales the latter alone.
+    keys = {"torch_dtype": config["dtype"]} if config.get("dtype") else {}
+    rotation = config.get("rope_parameters") or {}
+    family = families().get(str(config.get("model_type")))
+    version_4 = family.version_4 if family else Version4Keys()
+    if version_4.sliding_theta and isinstance(rotation.get(SLIDING), Mapping):
+        keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
+    if isinstance(rotation.get(FULL), Mapping):
+        rotation = rotation[FULL]
+    # Models with learnt or no positions have no base of a rotation.
+    if "rope_theta" not in rotation:
+        return keys
+    scaling = dict(rotation)
+    for key in ("rope_theta", "partial_rotary_factor"):
+        if key in scaling:
+            keys[version_4.names.get(key, key)] = scaling.pop(key)
+    if version_4.scaling is not None:
+        others = {key: value for key, value in scaling.items() if key in version_4.scaling}
+        scaling = {"type": scaling["rope_type"], **others}
+    elif scaling.get("rope_type") == "longrope" and BEFORE in scaling:  # version 4 looks for it outside alone
+        keys[BEFORE] = scaling[BEFORE]
+    keys["rope_scaling"] = scaling if rotation.get("rope_type", "default") != "default" else None
+    return keys

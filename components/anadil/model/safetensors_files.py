@@ -126,11 +126,8 @@ def write_weights(
 ) -> dict[str, int]:
     """Write tensors in the order of their names' table, and the index of several files; return counts.
 
-    Args:
-        out: Directory of the files; it is made where it is missing.
-        tensors: Layout of each tensor by its name in files.
-        blocks: Gives a tensor's values by its name, whole or in blocks of rows; they are rounded here.
-        shard_bytes: Most bytes of a file; a larger tensor has one of its own.
+    `blocks` gives a tensor's values by its name, whole or in blocks of rows, which are rounded here. A tensor larger than
+    `shard_bytes` has a file of its own.
     """
     files = files_of({name: each.num_bytes for name, each in tensors.items()}, shard_bytes)
     out.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,17 @@ WRITE_OVERHEAD = 0.1
 """Share of an interval that checkpoints may cost. Source: AWS's guide to large-scale training."""
 ASYNC_STALL_S = 1.0
 """Assumption: planning and barriers of an asynchronous save, during which training waits."""
+MFU_RANGE = (0.25, 0.50)
+"""Share of the peak that published runs reached: 24 % (1B on 2 p4d), 37 % (70B on 32 p5), 48 % (1B on
+one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow published with AWS."""
+OBJECT_STORE = 12.5e9
+"""Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
+Source: AWS knowledge centre, "What's the maximum transfer speed between EC2 and S3?"."""
+ID_BYTES = 4
+"""A token id in the packed data."""
+TEXT_BYTES_PER_TOKEN = 6.0
+"""Assumption: 9.4 UTF-8 bytes a word of Azerbaijani (6.4 MB of FLORES, laws and manuals), at the
+published 1.59 tokens a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,19 +200,6 @@ def reliability_of(
         effective_training_time_ratio=ratio,
         wall_hours=wall,
     )
-
-
-MFU_RANGE = (0.25, 0.50)
-"""Share of the peak that published runs reached: 24 % (1B on 2 p4d), 37 % (70B on 32 p5), 48 % (1B on
-one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow published with AWS."""
-OBJECT_STORE = 12.5e9
-"""Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
-Source: AWS knowledge centre, "What's the maximum transfer speed between EC2 and S3?"."""
-ID_BYTES = 4
-"""A token id in the packed data."""
-TEXT_BYTES_PER_TOKEN = 6.0
-"""Assumption: 9.4 UTF-8 bytes a word of Azerbaijani (6.4 MB of FLORES, laws and manuals), at the
-published 1.59 tokens a word."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

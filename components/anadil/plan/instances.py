@@ -47,6 +47,16 @@ PCIE = 31.5e9
 """PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
 OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
 """Forms of a device whose peaks are not those of the table."""
+ASSUMED_FLOPS = 40e9
+"""FLOP/s of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
+ASSUMED_BANDWIDTH = 5e9
+"""The same in bytes a second: two channels of DDR4-3200 over some ten threads."""
+SIDE = 1_024
+"""Rows and columns of the FP32 matrices that are multiplied: 2.1 GFLOP, 12 MiB."""
+COPIED_BYTES = 64 * 1024**2
+"""More than the caches hold."""
+TRIES = 5
+"""The best of them counts: what runs beside takes its share of the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -336,18 +346,6 @@ def ram_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/
                 text = limit.read_text(encoding="ascii").strip()
                 limits += [int(text)] if text.isdigit() else []
     return min(limits)
-
-
-ASSUMED_FLOPS = 40e9
-"""FLOP/s of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
-ASSUMED_BANDWIDTH = 5e9
-"""The same in bytes a second: two channels of DDR4-3200 over some ten threads."""
-SIDE = 1_024
-"""Rows and columns of the FP32 matrices that are multiplied: 2.1 GFLOP, 12 MiB."""
-COPIED_BYTES = 64 * 1024**2
-"""More than the caches hold."""
-TRIES = 5
-"""The best of them counts: what runs beside takes its share of the others."""
 
 
 def num_cpus() -> int:

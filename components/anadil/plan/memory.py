@@ -17,6 +17,20 @@ from anadil.plan.instances import CPU, Machine
 from anadil.plan.layout import Layout, Work
 from anadil.plan.model_shape import Shape
 
+OUTSIDE_BYTES = round(1.5 * GIB)
+"""CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
+PROCESS_BYTES = round(0.6 * GIB)
+"""Python, torch and transformers in a process on a CPU: 0.5 GiB measured, rounded up."""
+FITS = 0.95
+"""Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
+TIGHT = 0.98
+FitVerdict = Literal["fits", "tight", "no"]
+FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
+"""From the best to the worst."""
+LOSS_CHUNK_TOKENS = 512
+"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
+has fewer, which is 0.1 GB less at 100,000."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -345,19 +359,6 @@ class _Stage:
         }
 
 
-OUTSIDE_BYTES = round(1.5 * GIB)
-"""CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""
-PROCESS_BYTES = round(0.6 * GIB)
-"""Python, torch and transformers in a process on a CPU: 0.5 GiB measured, rounded up."""
-FITS = 0.95
-"""Share of the rest that may be filled; what is left is fragmentation (1-3 % with expandable segments)."""
-TIGHT = 0.98
-
-FitVerdict = Literal["fits", "tight", "no"]
-FIT_VERDICTS: tuple[FitVerdict, ...] = get_args(FitVerdict)
-"""From the best to the worst."""
-
-
 def outside_bytes(machine: Machine) -> dict[str, int]:
     """Bytes of a device that no allocator sees, by part."""
     if machine.device == CPU:
@@ -389,11 +390,6 @@ def layout_fit(shape: Shape, layout: Layout, work: Work, machine: Machine) -> tu
     memory = peak_memory(shape, layout, work)
     total = memory.allocated + sum(reserved(memory, machine).values())
     return total, fit_verdict(total, machine)
-
-
-LOSS_CHUNK_TOKENS = 512
-"""Most tokens whose logits torch's fused loss holds at a time (`anadil.model.loss`); on a CPU a large vocabulary
-has fewer, which is 0.1 GB less at 100,000."""
 
 
 def loss_bytes(shape: Shape, layout: Layout, work: Work, tokens: float, *, forward: bool) -> float:

@@ -54,6 +54,7 @@ ASSUMPTIONS = (
 ZIPF_SHARE = 0.1
 """Share of the most frequent word; that of rank r has an r-th of it, so that .1 N / n words come n times among N. Source: Shannon
 1951, "Prediction and entropy of printed English". Measured on .6 M words of Azerbaijani: 433 tokens, here 600."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -383,9 +384,6 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
     return (*assumptions, *(GPU_ASSUMPTIONS if request.machine.device != CPU else ()), *ASSUMPTIONS)
-
-
-log = logging.getLogger(__name__)
 
 
 def plan_as_file(

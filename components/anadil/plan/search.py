@@ -25,6 +25,12 @@ SHORTEST_SEQUENCE = 256
 """Tokens below which a shorter sequence is no remedy any more. Assumption."""
 MOST_NODES = 64
 """Times as many machines as asked for that are tried as a remedy. Assumption."""
+LARGE_MODEL = 14e9
+"""Parameters from which activation checkpointing is a prerequisite on 8 GPUs and FP8 the balanced
+precision. Source: AWS Machine Learning Blog on training with Blackwell on SageMaker AI."""
+FP8_DEVICES = ("H100", "H200", "B200", "B300")
+BLOCK_SCALED_DEVICES = ("B200", "B300")
+"""Devices with MXFP8 and NVFP4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,14 +334,6 @@ def _larger(trial: _Trial, machines: Iterable[Machine]) -> Iterator[_Trial]:
         if each.devices == now.devices and each.memory_bytes > now.memory_bytes:
             settings = {**trial.settings, "cluster.instance": each.name}
             yield replace(trial, machine=each, settings=settings)
-
-
-LARGE_MODEL = 14e9
-"""Parameters from which activation checkpointing is a prerequisite on 8 GPUs and FP8 the balanced
-precision. Source: AWS Machine Learning Blog on training with Blackwell on SageMaker AI."""
-FP8_DEVICES = ("H100", "H200", "B200", "B300")
-BLOCK_SCALED_DEVICES = ("B200", "B300")
-"""Devices with MXFP8 and NVFP4."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

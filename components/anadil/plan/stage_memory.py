@@ -21,6 +21,43 @@ from anadil.recipe.sections import Recipe
 
 AFTER = ("finetune", "evaluate")
 """Stages that load the model which pre-training makes."""
+BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
+"""Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `model.decoding`)."""
+FILE_BYTES = 5 * 1000**3
+"""Bytes of a file of weights, as pre-training and finetune write them."""
+LOGITS = 2**25
+"""Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
+LEARNING_BYTES = 4 * FP32
+"""Bytes of each number that learns: weight, gradient and two moments, all in FP32."""
+NF4_BYTES = 0.5 + 0.127 / 8
+"""Bytes of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
+CONTROL_TOKENS = 5
+"""Tokens of the chat format."""
+LOSS_TOKENS, LOSS_ENTRIES = 4_096, 32_768
+"""Size of a tile of logits in TRL's loss. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
+TILES = {"cpu": 11, "cuda": 2}
+"""Tables of so many logits that are there at once: measured on a CPU, 9 to 11; on a GPU a kernel writes over them."""
+MOST_NODES = 64
+"""That a remedy names."""
+MERGE_BYTES = 6 * 1000**3
+"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.merge`."""
+REPLAY = "replay"
+MAX_TOKENS = 512
+"""Most tokens of a document that is no chat. Source: `reg.seq_len` in the code of arXiv:2605.26097. A small base loses its
+thread with every token: that of 135M wrote well for some 100, and nonsense by 1,000."""
+SHARD_DOCUMENTS = 2_048
+"""Most documents of a shard: enough rows to keep a GPU busy, and minutes of work for a kill to undo."""
+CACHE_SHARE = 0.5
+"""Share of a GPU's free memory for the cache of decoding. A step copies that of one layer, and draws in FP64 from its logits."""
+LAYER_S = 0.0005
+"""Time in which the kernels of a layer are started one by one, which bounds the step of a small model. Assumption."""
+MERGE = "merge"
+BLOCK_BYTES = 64 * MIB
+BLOCKS = 8
+"""Blocks of FP32 numbers that are in memory at a time, whatever the model's size (`anadil.merge.weights`)."""
+SHARES, WEIGHTS = 7, 4
+"""Most merges that are scored to choose the share, and for each weight beside (`anadil.merge.auto`)."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,14 +125,6 @@ def fewest(options: Iterable[StageMemory]) -> StageMemory:
     return listed[-1] if best.verdict == "no" else best
 
 
-BATCH_TOKENS = {"cpu": 8_192, "cuda": 32_768}
-"""Tokens of a batch, by device, in scoring and in decoding, whichever is more (`evaluate.run`, `model.decoding`)."""
-FILE_BYTES = 5 * 1000**3
-"""Bytes of a file of weights, as pre-training and finetune write them."""
-LOGITS = 2**25
-"""Numbers of a chunk of logits in FP32 (`evaluate.bits_per_byte`); its log-probabilities are as many."""
-
-
 def evaluate_memory(shape: Shape, machine: Machine, devices: int, stage: str = "evaluate") -> StageMemory:
     """Memory if a model's layers are spread over some devices of a machine; `replay` takes as much, and more where there is."""
     on_gpu = machine.device != CPU
@@ -146,22 +175,6 @@ def check_evaluate_fits(shape: Shape, recipe: Recipe, machine: Machine, stage: s
             f"{before if stage == 'evaluate' else 'or give real text in place of written_by'}"
         )
     return need.line()
-
-
-LEARNING_BYTES = 4 * FP32
-"""Bytes of each number that learns: weight, gradient and two moments, all in FP32."""
-NF4_BYTES = 0.5 + 0.127 / 8
-"""Bytes of a weight in NF4, with its part of the constants. Source: QLoRA, arXiv:2305.14314, section 3."""
-CONTROL_TOKENS = 5
-"""Tokens of the chat format."""
-LOSS_TOKENS, LOSS_ENTRIES = 4_096, 32_768
-"""Size of a tile of logits in TRL's loss. Source: trl 1.16, kernels/chunked_logprob.py and trainer/utils.py."""
-TILES = {"cpu": 11, "cuda": 2}
-"""Tables of so many logits that are there at once: measured on a CPU, 9 to 11; on a GPU a kernel writes over them."""
-MOST_NODES = 64
-"""That a remedy names."""
-MERGE_BYTES = 6 * 1000**3
-"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.merge`."""
 
 
 def finetune_memory(
@@ -372,18 +385,6 @@ def _remedies(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> Ite
             return
 
 
-REPLAY = "replay"
-MAX_TOKENS = 512
-"""Most tokens of a document that is no chat. Source: `reg.seq_len` in the code of arXiv:2605.26097. A small base loses its
-thread with every token: that of 135M wrote well for some 100, and nonsense by 1,000."""
-SHARD_DOCUMENTS = 2_048
-"""Most documents of a shard: enough rows to keep a GPU busy, and minutes of work for a kill to undo."""
-CACHE_SHARE = 0.5
-"""Share of a GPU's free memory for the cache of decoding. A step copies that of one layer, and draws in FP64 from its logits."""
-LAYER_S = 0.0005
-"""Time in which the kernels of a layer are started one by one, which bounds the step of a small model. Assumption."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayNeed:
     """Needs of the stage."""
@@ -434,14 +435,6 @@ def replay_need(recipe: Recipe, machine: Machine) -> ReplayNeed | None:
     return ReplayNeed(tokens=tokens, rows=rows, hours=hours, memory=memory)
 
 
-MERGE = "merge"
-BLOCK_BYTES = 64 * MIB
-BLOCKS = 8
-"""Blocks of FP32 numbers that are in memory at a time, whatever the model's size (`anadil.merge.weights`)."""
-SHARES, WEIGHTS = 7, 4
-"""Most merges that are scored to choose the share, and for each weight beside (`anadil.merge.auto`)."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeNeed:
     """Needs of the stage."""
@@ -484,9 +477,6 @@ def _points(merge: Merge) -> int:
     open_weights = sum(each.weight == AUTO for each in merge.add)
     shares = SHARES if merge.base_share == AUTO else min(1, open_weights)
     return shares + WEIGHTS * open_weights
-
-
-log = logging.getLogger(__name__)
 
 
 def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> tuple[int, int]:

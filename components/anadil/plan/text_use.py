@@ -36,6 +36,9 @@ BYTES_PER_DOCUMENT = 12
 """Where it starts and how long it is, in an artifact of tokens."""
 BYTES_PER_PIECE, BYTES_PER_SEQUENCE = 24, 8
 """A piece of a document in a packed sequence, and where the sequence begins."""
+LEAST_STEPS = 2
+"""Fewest steps of a week, however little text it has: one at the peak of the rate, which a next week can begin behind, and one
+of its fall. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -328,11 +331,6 @@ def _heirs(recipe: Recipe, schedule: Schedule, exhausted_at: int | None) -> tupl
     segment = [each for each in schedule.segments if each.begin <= last][-1]
     parts = dict(zip(schedule.names, segment.parts, strict=True))
     return tuple(name for name in (recipe.sources or schedule.names) if parts.get(name))
-
-
-LEAST_STEPS = 2
-"""Fewest steps of a week, however little text it has: one at the peak of the rate, which a next week can begin behind, and one
-of its fall. Chosen by us."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

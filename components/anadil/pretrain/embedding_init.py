@@ -54,13 +54,9 @@ class BaseTable:
         columns: slice = slice(None),
         number: int = 0,
     ) -> None:
-        """Name a table.
+        """Name a table of `shape`, of which `read` gives `columns` of rows by the first one and their number.
 
-        Args:
-            read: Reads rows by the first one and their number: (number, columns).
-            shape: Rows and width of the whole table.
-            columns: Columns that `read` gives.
-            number: 0 for the input, 1 for the output: each has noise of its own.
+        `number` is 0 for the input, 1 for the output: each has noise of its own.
         """
         self.read, self.columns, self.number = read, columns, number
         self.num_rows, self.width = shape

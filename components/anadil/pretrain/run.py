@@ -4,21 +4,27 @@ python -m anadil.pretrain --recipe smoke --corpus DIR --tokenizer DIR --out DIR
 torchrun --nproc-per-node 8 -m anadil.pretrain ...the same
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
 import torch
 
+from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.callbacks import callbacks_of
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.data.mixture import MixtureKeeper
 from anadil.pretrain.loop import Training
+from anadil.pretrain.metrics.logger import BudgetGuard, MetricsLogger, Profiler, ProgressBar
 from anadil.pretrain.metrics.metrics import metrics_of
 from anadil.pretrain.prepare import in_training_group, inputs_of, prepare, training_origin
+from anadil.pretrain.resilience.burn_in import ReplicaCheck
+from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.resilience.watchdog import watchdog_of
 from anadil.pretrain.state import State
+from anadil.pretrain.trainer import Trainer
+from anadil.pretrain.validation import FirstPositionProbe, text_samples_of, validator_of
 from anadil.pretrain.write_artifact import write_artifact
 from anadil.runtime.job import Figures, Job
 
@@ -70,3 +76,27 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             training.train()
         storage.finish()
     return training
+
+
+def callbacks_of(
+    job: Job, trainer: Trainer, tokens: Mapping[str, StoredTokens], storage: CheckpointStorage
+) -> list[Callback]:
+    """List them in the order in which their hooks are called."""
+    validator = validator_of(tokens, job.recipe, rows=trainer.micro_batch_size)
+    texts = text_samples_of(trainer.net, job.recipe)
+    return [
+        FirstPositionProbe(),
+        SpikeDetector(job.recipe.pretrain.faults, storage.restore_snapshot),
+        # After the callback that skips batches, whose numbers the order of the sources follows.
+        *([MixtureKeeper()] if trainer.data.names else []),
+        *([] if validator is None else [validator]),
+        *([] if validator is None or texts is None else [texts]),
+        # After the callbacks that record metrics of a step.
+        MetricsLogger(),
+        BudgetGuard(),
+        ReplicaCheck(storage.invalidate_after),
+        # After the callbacks that end a run, and the one that forbids to resume from a step.
+        storage,
+        Profiler(),
+        ProgressBar(),
+    ]

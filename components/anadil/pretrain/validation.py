@@ -11,7 +11,7 @@ import logging
 import math
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +20,15 @@ import torch
 from torch import nn
 
 from anadil.core.errors import RecipeError
-from anadil.encode.packing import Packed, pack, stream_of
+from anadil.core.files import write_atomic
+from anadil.encode.packing import Packed, TokenStream, pack, packed_of, stream_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
@@ -34,6 +36,93 @@ from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
 
 log = logging.getLogger(__name__)
+
+MOST_PAIRS = 64
+"""Targets of a piece: a missing BOS costs the first tokens of a text most, and the rest would hide it."""
+MOST_DOCUMENTS = 1_000_000
+"""Documents that pieces are chosen from: the order of a corpus is that of hashes, so the first are a sample."""
+LEANS_FROM = 0.1
+"""Nats a token from which on a base leans on BOS. Chosen by us: without it Gemma 3 270M loses 5.85 - 3.54."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstPosition:
+    """Mean nats of the targets of some pieces that begin inside documents."""
+
+    with_bos: float
+    without: float
+    targets: int
+
+
+class FirstPositionProbe(Callback):
+    """Reports once, before the first step, how much the base leans on BOS at position 0."""
+
+    def pre_train(self) -> None:
+        """Probe and report, unless the run resumes."""
+        run = self.training
+        if run.state.step:
+            return
+        with no_room(run.job.recipe, "scoring the base's first positions", rank=run.group.rank):
+            position = probe_first_position(run.trainer.net, run.trainer.data.first)
+        if position is not None and run.group.is_first:
+            tell_first_position(position, run.trainer.data.first, run.job.inputs["tokenizer"])
+
+
+def probe_first_position(net: ParallelModel, packed: Packed) -> FirstPosition | None:
+    """Score one sequence twice, a collective; None where no document is long enough."""
+    pieces = _pieces(packed.stream, packed.length)
+    if not len(pieces):
+        return None
+    bos = int(packed.stream.ids[:1][0])
+    stream = replace(packed.stream, bos=bos)
+    targets = int(pieces[:, 1].sum())
+    nats_per_target = []
+    for lead in (1, 0):
+        row = packed_of(
+            stream,
+            np.concatenate([pieces, np.full((len(pieces), 1), lead)], axis=1),
+            np.array([0, len(pieces)]),
+            packed.length,
+        )
+        with torch.no_grad():
+            nats = net.nats(batch_of(row, np.zeros(1, dtype=np.int64))).detach().double()
+        # Each group of processes scored the same sequence.
+        nats_per_target.append(float(net.add_up(nats).item()) / net.mesh.data / targets)
+    return FirstPosition(with_bos=nats_per_target[0], without=nats_per_target[1], targets=targets)
+
+
+def _pieces(stream: TokenStream, length: int) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+    """Choose pieces from the middle of documents, as many as fit into a sequence: start and pairs of each."""
+    pairs = min(MOST_PAIRS, length - 1)
+    begins = stream.first_starts(MOST_DOCUMENTS)
+    sizes = np.diff(begins)
+    # The end token is no target, and a piece begins one behind the document's prefix at the earliest.
+    long_enough = np.flatnonzero(sizes >= pairs + 4)
+    room = length // (pairs + 1)
+    places = np.linspace(0, len(long_enough) - 1, min(room, len(long_enough))).astype(np.int64)
+    chosen = long_enough[places]
+    starts = begins[chosen] + (sizes[chosen] - pairs) // 2
+    return np.stack([starts, np.full(len(chosen), pairs)], axis=1)
+
+
+def tell_first_position(position: FirstPosition, packed: Packed, tokenizer: Path) -> None:
+    """Log the base's need of BOS, and warn where the tokenizer does not set it."""
+    name = load_tokenizer(tokenizer).decode(packed.stream.ids[:1].tolist())
+    sets_bos = packed.stream.bos is not None
+    log.info(
+        "text from the middle of documents costs the base %.2f nats a token behind %s and %.2f without it (%s targets); "
+        "%s",
+        position.with_bos, name, position.without, f"{position.targets:,}",
+        "the tokenizer sets it before every text, so every piece and window begins with it"
+        if sets_bos else "the tokenizer sets none, so only documents begin with it",
+    )  # fmt: skip
+    if position.without - position.with_bos > LEANS_FROM and not sets_bos:
+        log.warning(
+            "the base leans on %s at the beginning of every text, and its tokenizer sets none: give base.model a "
+            "tokenizer whose post-processor sets it (add_bos_token in tokenizer_config.json), and run again",
+            name,
+        )  # fmt: skip
+
 
 SCORE = "validation_bits_per_byte"
 """Metric of the held-out part."""
@@ -63,12 +152,8 @@ class Validation:
     ) -> float | None:
         """Sum the loss over the documents; every process gets the same number.
 
-        Args:
-            summed_loss: Forward pass of a batch on the host: this process's part of the summed nats.
-            data: Groups of processes that work on sequences of their own.
-            data_rank: This process's group.
-            add_up: Sums over all processes; None where this process holds everything.
-            ends: Asked between passes whether to give up, with None; all processes have to agree.
+        `summed_loss` is this process's part of a batch, which `add_up` sums over all. `data` groups of processes work on
+        sequences of their own. All have to agree on `ends`: whether to give up between two passes, with None.
         """
         nats = torch.zeros((), dtype=torch.float64)
         mine = np.arange(data_rank, self.packed.num_sequences, data)
@@ -95,12 +180,7 @@ class Validator(Callback):
     """Scores held-out documents: the base before the first step, then the model where it is due."""
 
     def __init__(self, validations: Mapping[str, Validation], targets: Collection[str]) -> None:
-        """Score the held-out part of each source.
-
-        Args:
-            validations: By source; one under an empty name where the recipe has none.
-            targets: Sources in the language that is taught, which have the metric without a source's name together.
-        """
+        """Score the held-out part of each source; `targets`, in the taught language, have the plain metric together."""
         self._validations, self._targets = validations, set(targets)
 
     def pre_train(self) -> None:
@@ -222,9 +302,7 @@ class TextSamples(Callback):
         """Drop the texts of later steps."""
         if self._path.is_file() and self.training.group.is_first:
             lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-            draft = self._path.with_suffix(".draft")
-            draft.write_text("".join(line for line in lines if self._is_done(line)), encoding="utf-8")
-            draft.replace(self._path)
+            write_atomic(self._path, "".join(line for line in lines if self._is_done(line)))
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Let the model write where it was validated."""

@@ -4,11 +4,9 @@ import logging
 import math
 import shutil
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import accumulate
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,13 +15,14 @@ from anadil.core.json_text import write_indented
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
 from anadil.plan.text_use import new_names
+from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.data.mixture import MixtureKeeper
 from anadil.pretrain.loop import Training
 from anadil.pretrain.metrics.logger import FILE, PROFILE
-from anadil.pretrain.mixture_keeper import MixtureKeeper
 from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
@@ -32,6 +31,7 @@ from anadil.runtime.job import Figures
 log = logging.getLogger(__name__)
 
 SUMMARY = "training.json"
+C = TypeVar("C", bound=Callback)
 
 
 def write_artifact(training: Training) -> Figures:
@@ -41,8 +41,13 @@ def write_artifact(training: Training) -> Figures:
     steps = job.recipe.averaged_steps
     if steps or trainer.net.mesh.shares_model:
         # No process holds the mean, or the whole model, but checkpoints do.
-        paths = _checkpoints(training, steps or (training.state.step,))
-        export_checkpoints(paths, _begin_folder(training), tokenizer, job.out, dtype=trainer.dtype)
+        storage = _callback(training, CheckpointStorage)
+        paths = [directory.path_of(storage.durable.folder, step) for step in steps or (training.state.step,)]
+        # Base, or model that training began with: their configs differ in the vocabulary alone.
+        start = storage.start
+        weights = start.folder(verify=False) if isinstance(start, StartWeights) else None
+        base = weights or base_model(job.recipe.base, job.base_cache)
+        export_checkpoints(paths, base, tokenizer, job.out, dtype=trainer.dtype)
     else:
         save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
         clean_generation_settings(job.out, tokenizer)
@@ -64,28 +69,17 @@ def write_artifact(training: Training) -> Figures:
     return {name: summary[name] for name in shown}
 
 
-def _checkpoints(training: Training, steps: Sequence[int]) -> list[Path]:
-    folder = _storage(training).durable.folder
-    return [directory.path_of(folder, step) for step in steps]
-
-
-def _begin_folder(training: Training) -> Path:
-    """Directory of the base, or of the model that training began with: their configs differ in the vocabulary alone."""
-    start = _storage(training).start
-    if isinstance(start, StartWeights):
-        return start.folder(verify=False)
-    return base_model(training.job.recipe.base, training.job.base_cache)
-
-
-def _storage(training: Training) -> CheckpointStorage:
-    return next(each for each in training.callbacks if isinstance(each, CheckpointStorage))
+def _callback(training: Training, kind: type[C]) -> C:
+    return next(each for each in training.callbacks if isinstance(each, kind))
 
 
 def _summary(training: Training) -> dict[str, Any]:
     settings, trainer, state = training.job.recipe.pretrain, training.trainer, training.state
     data, net, lines = trainer.data, trainer.net, training.lines
     # Phases that are done before a week have the mixes of other parts, which their own run tells.
-    done = settings.steps - sum(each.steps for each in settings.phases_left) if _is_week(training) else 0
+    is_week, branch = training.job.recipe.continues_champion, state.branch
+    points = _callback(training, CheckpointStorage).branch_points()
+    done = settings.steps - sum(each.steps for each in settings.phases_left) if is_week else 0
     ends = accumulate(phase.steps for phase in settings.phases)
     phases = [
         {
@@ -112,9 +106,14 @@ def _summary(training: Training) -> dict[str, Any]:
         "tokens_per_epoch": data.num_targets,
         "epochs": round(state.step * settings.batch_size / data.num_sequences, 4),
         "packing_waste": round(data.waste, 6),
-        **({"sources": _sources(training), "share_changes": _keeper(training).changes} if data.names else {}),
-        **({"retrain": _week(training)} if _is_week(training) else {}),
-        **_begin_and_branches(training),
+        **(
+            {"sources": _sources(training), "share_changes": _callback(training, MixtureKeeper).changes}
+            if data.names
+            else {}
+        ),
+        **({"retrain": _week(training)} if is_week else {}),
+        **({"start_from": asdict(branch)} if branch else {}),
+        **({POINTS: points} if points else {}),
         **({SCORE: scores[-1], f"first_{SCORE}": scores[0]} if scores else {}),
         "device": torch.cuda.get_device_name(net.device) if net.device.type == "cuda" else "cpu",
         **({"peak_memory_bytes": max(peaks)} if peaks else {}),
@@ -122,15 +121,6 @@ def _summary(training: Training) -> dict[str, Any]:
         "world_size": trainer.group.size,
         "parallelism": settings.parallelism.model_dump(mode="json"),
         **training.metrics.summary(settings.steps),
-    }
-
-
-def _begin_and_branches(training: Training) -> dict[str, Any]:
-    """Checkpoint that the run began with, and those that others may begin with."""
-    branch, points = training.state.branch, _storage(training).branch_points()
-    return {
-        **({"start_from": asdict(branch)} if branch else {}),
-        **({POINTS: points} if points else {}),
     }
 
 
@@ -142,7 +132,7 @@ def _sources(training: Training) -> dict[str, Any]:
         training.trainer.batch_of(state.step) * training.trainer.settings.batch_size
     )
     # Passes of a retraining are its own, though the order goes on from the champion's.
-    begins = _keeper(training).begins
+    begins = _callback(training, MixtureKeeper).begins
     return {
         name: {
             "documents": packed.stream.num_documents,
@@ -153,14 +143,6 @@ def _sources(training: Training) -> dict[str, Any]:
         }
         for (name, packed), position in zip(data.sources.items(), used, strict=True)
     }
-
-
-def _keeper(training: Training) -> MixtureKeeper:
-    return next(each for each in training.callbacks if isinstance(each, MixtureKeeper))
-
-
-def _is_week(training: Training) -> bool:
-    return training.job.recipe.continues_champion
 
 
 def _week(training: Training) -> dict[str, Any]:

@@ -37,6 +37,11 @@ from anadil.runtime.tracking_spool import PIPELINE_RUN
 
 FILE = "release.json"
 Outcome = Literal["champion", "challenger", "refused"]
+log = logging.getLogger(__name__)
+TOLD = "told"
+"""File in the work directory: people were told of this outcome by a run that was killed."""
+TO_CHAMPION = "_to_champion"
+"""Part of the names of checks that compare with the champion."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +87,6 @@ def read_release(uri: str) -> ReleaseRecord:
         raise IntegrityError(
             f"{place}: no record of a release ({why}); remove {uri}, and run the stage again"
         ) from None
-
-
-log = logging.getLogger(__name__)
-
-TOLD = "told"
-"""File in the work directory: people were told of this outcome by a run that was killed."""
-TO_CHAMPION = "_to_champion"
-"""Part of the names of checks that compare with the champion."""
 
 
 def run(job: Job) -> Figures:

@@ -22,6 +22,16 @@ LEFT, RIGHT, TOP, BOTTOM = 58, 12, 40, 40
 MAX_POINTS = 600
 
 Points = Sequence[tuple[float, float]]
+BAR_ROW = 30
+MAX_LABEL = 22
+# Width of a letter; system fonts differ, so it is a generous one.
+LETTER = 7.4
+BAR_VALUE = 78
+STACKED = (1, 4)
+"""Colours of the sides of a histogram, from the bottom."""
+# Most rows of the table under a line chart; the artifact holds every one.
+TABLE_ROWS = 20
+FACTS_ROWS = 40
 
 
 class Scale:
@@ -74,15 +84,6 @@ def thinned(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float],
         part = points[start : start + size]
         extremes += sorted({min(part, key=lambda p: p[1]), max(part, key=lambda p: p[1])})
     return tuple(extremes)
-
-
-BAR_ROW = 30
-MAX_LABEL = 22
-# Width of a letter; system fonts differ, so it is a generous one.
-LETTER = 7.4
-BAR_VALUE = 78
-STACKED = (1, 4)
-"""Colours of the sides of a histogram, from the bottom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +170,11 @@ class _Rows:
         return self.left + (value - self._low) * self._per_unit
 
     def grid(self, ticks: Sequence[float]) -> list[Markup]:
-        return [_tick_line(self.x(tick), self.height - 42, tick) for tick in ticks]
+        bottom = self.height - 42
+        return [
+            _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, short_figure(tick), "middle")
+            for tick, x in ((tick, self.x(tick)) for tick in ticks)
+        ]
 
     def label(self, text: str, y: float) -> Markup:
         return _text(self.left - 8, y, _shortened(text), "end", "name")
@@ -379,10 +384,6 @@ def _shortened(label: str) -> str:
     return label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _tick_line(x: float, bottom: float, value: float, top: float = 0) -> Markup:
-    return _rule(x, top, x, bottom, "grid") + _text(x, bottom + 16, short_figure(value), "middle")
-
-
 def _rule(x1: float, y1: float, x2: float, y2: float, kind: str) -> Markup:
     return Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(
         kind, x1, y1, x2, y2
@@ -399,11 +400,6 @@ def _svg(title: str, said: str, height: float, parts: Sequence[Markup]) -> Marku
     return Markup(
         '<svg class="chart" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}</svg>'
     ).format(WIDTH, height, f"{title}. {said}", title, Markup().join(parts))
-
-
-# Most rows of the table under a line chart; the artifact holds every one.
-TABLE_ROWS = 20
-FACTS_ROWS = 40
 
 
 @dataclass(frozen=True, slots=True)

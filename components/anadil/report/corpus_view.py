@@ -30,6 +30,30 @@ EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
+MAX_WORDS = 16
+MAX_PIECES = 60
+Cuts = list[tuple[str, list[tuple[str, tuple[str, ...]]]]]
+"""(word, [(candidate, its pieces)]), the candidates in the order of the table."""
+Print = Callable[[object], str]
+FIGURES: tuple[tuple[str, str, Print], ...] = (
+    ("cost.relative", "compute per word, over the base's", figure),
+    ("cost.tokens_per_word", "tokens per word, mean of the domains", figure),
+    ("fertility", "tokens per word, all held-out text", figure),
+    ("bytes_per_token", "bytes per token", figure),
+    ("words_in_context", "words in the context", figure),
+    ("continued_words", "words cut into several tokens", percent),
+    ("single_token_words", "different words that are one token", percent),
+    ("morphology.score", "token borders agree with suffixes", percent),
+    ("vocab_size", "vocabulary", figure),
+    ("cost.embedding_parameters_added", "embedding parameters added", figure),
+    ("own_tokens", "own tokens", figure),
+    ("own_share", "of them used often enough to be learnt", percent),
+    ("uses.never", "tokens the corpus never uses", figure),
+    ("uses.under_10", "tokens used under 10 times", figure),
+    ("uses.under_100", "tokens used under 100 times", figure),
+    ("tokens_per_cpu_s", "tokens encoded per CPU-second", figure),
+)
+"""Path in a candidate's entry, label of the row, and the format of its cells."""
 
 
 def corpus_view(facts: Facts) -> dict[str, object]:
@@ -207,33 +231,6 @@ def admission_table(admission: Mapping[str, Any]) -> Table:
         words=(1, 5),
         note=" ".join([*notes, *admission.get("notes", ())]),
     )
-
-
-MAX_WORDS = 16
-MAX_PIECES = 60
-
-Cuts = list[tuple[str, list[tuple[str, tuple[str, ...]]]]]
-"""(word, [(candidate, its pieces)]), the candidates in the order of the table."""
-Print = Callable[[object], str]
-FIGURES: tuple[tuple[str, str, Print], ...] = (
-    ("cost.relative", "compute per word, over the base's", figure),
-    ("cost.tokens_per_word", "tokens per word, mean of the domains", figure),
-    ("fertility", "tokens per word, all held-out text", figure),
-    ("bytes_per_token", "bytes per token", figure),
-    ("words_in_context", "words in the context", figure),
-    ("continued_words", "words cut into several tokens", percent),
-    ("single_token_words", "different words that are one token", percent),
-    ("morphology.score", "token borders agree with suffixes", percent),
-    ("vocab_size", "vocabulary", figure),
-    ("cost.embedding_parameters_added", "embedding parameters added", figure),
-    ("own_tokens", "own tokens", figure),
-    ("own_share", "of them used often enough to be learnt", percent),
-    ("uses.never", "tokens the corpus never uses", figure),
-    ("uses.under_10", "tokens used under 10 times", figure),
-    ("uses.under_100", "tokens used under 100 times", figure),
-    ("tokens_per_cpu_s", "tokens encoded per CPU-second", figure),
-)
-"""Path in a candidate's entry, label of the row, and the format of its cells."""
 
 
 def tokenizer_view(facts: Facts) -> dict[str, object]:

@@ -31,6 +31,16 @@ SIZES = (
     (10**7, "1M<n<10M"), (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"),
 )  # fmt: skip
 """Documents -> the hub's word. Source: huggingface/hub-docs, datasetcard.md."""
+NOT_STATED = "not stated"
+REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicate": "near duplicates"}
+"""Figure of the stage `overlap` -> its name on the page."""
+HELD_IN = "in_"
+AS_IS = "The corpus was clean already (clean.as_is): texts are as they came. Empty documents and copies were dropped."
+NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
+PAIRS_JUDGED = (
+    "Pairs were judged by their two sides: missing, equal, of very different length, swapped, in another language. {} sides were "
+    "too short to tell their language, and stayed."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,19 +343,6 @@ def _count(entry: Json, key: str) -> float:
 
 def _figure(entry: Json, key: str) -> str:
     return human_count(number(entry.get(key)))
-
-
-NOT_STATED = "not stated"
-REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicate": "near duplicates"}
-"""Figure of the stage `overlap` -> its name on the page."""
-HELD_IN = "in_"
-AS_IS = "The corpus was clean already (clean.as_is): texts are as they came. Empty documents and copies were dropped."
-NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
-
-PAIRS_JUDGED = (
-    "Pairs were judged by their two sides: missing, equal, of very different length, swapped, in another language. {} sides were "
-    "too short to tell their language, and stayed."
-)
 
 
 def directions_of(stats: Json) -> int:

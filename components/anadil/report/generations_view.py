@@ -23,6 +23,8 @@ MAX_REPETITION_ROWS = 40
 SEEN = {False: "not seen in training", True: "seen in training", None: ""}
 # Whose answers decide; the base's are in the fold.
 COMPARED = (*BY_NAME, "champion")
+MAX_TALK = 280
+"""Characters of a text of the picture. Chosen by us: what is read at a glance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,10 +172,6 @@ def _summary(candidates: dict[str, Json]) -> Table:
                 rows.append((f"{name}, {SEEN[seen]}", figure(len(known)), words, by_itself))
     columns = ("candidate", "questions", "word for word", "ended")
     return Table("Greedy answers that are the reference, word for word", columns, rows)
-
-
-MAX_TALK = 280
-"""Characters of a text of the picture. Chosen by us: what is read at a glance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

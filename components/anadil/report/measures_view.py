@@ -39,6 +39,26 @@ ALONE_NOTE = (
 PARTS = (("questions", "not seen in training"), ("seen_questions", "seen in training"))
 
 Candidates = Mapping[str, Json]
+MAX_DIFFERENCES = 40
+OF_ANSWERS = ", answers"
+FIGURES = (
+    ("bits_per_byte", "bits per byte"),
+    ("loops", "greedy texts that loop"),
+    ("fertility", "tokens per word"),
+    ("bytes_per_token", "bytes per token"),
+    ("words_in_context", "words in context"),
+)
+# Language of the published figures; they say nothing about words and bytes of others.
+PUBLISHED_LANGUAGE = "az"
+COUNTERS = (
+    ("num_documents", "documents"),
+    ("num_words", "words"),
+    ("num_bytes", "bytes"),
+    ("num_tokens", "tokens"),
+    ("parameters", "parameters"),
+    ("context", "context"),
+    ("stride", "stride"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,28 +301,6 @@ def _language(candidates: Candidates) -> Measure:
 def _names(candidates: Candidates, key: str) -> list[str]:
     names = dict.fromkeys(name for item in candidates.values() for name in table_of(item.get(key)))
     return list(names)[:MAX_NAMES]
-
-
-MAX_DIFFERENCES = 40
-OF_ANSWERS = ", answers"
-FIGURES = (
-    ("bits_per_byte", "bits per byte"),
-    ("loops", "greedy texts that loop"),
-    ("fertility", "tokens per word"),
-    ("bytes_per_token", "bytes per token"),
-    ("words_in_context", "words in context"),
-)
-# Language of the published figures; they say nothing about words and bytes of others.
-PUBLISHED_LANGUAGE = "az"
-COUNTERS = (
-    ("num_documents", "documents"),
-    ("num_words", "words"),
-    ("num_bytes", "bytes"),
-    ("num_tokens", "tokens"),
-    ("parameters", "parameters"),
-    ("context", "context"),
-    ("stride", "stride"),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

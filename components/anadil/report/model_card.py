@@ -56,6 +56,20 @@ from anadil.report.verdict import (
 )
 from anadil.runtime.job import by_source
 
+MEASURES = (
+    ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
+    ("fertility", "fertility", "tokens per word"),
+    ("words_in_context", "words_in_context", "words in the context"),
+    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of answers to unseen questions"),
+    ("questions.chrf", "chrf", "chrF of answers to unseen questions"),
+    ("questions.exact", "exact_match", "unseen questions answered word for word"),
+)
+"""Path in a candidate's scores, name of the metric in front matter, label of the row."""
+SHARES = ("questions.exact",)
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+MAX_NAME = 96
+MAX_TASKS = 30
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
@@ -156,21 +170,6 @@ def newest_scores(roots: Sequence[str], model: Manifest) -> tuple[str, Manifest]
     """Find the newest scores of a model, merged model or adapter below some storage roots."""
     scores = artifacts_below(roots, "scores")
     return next((pair for pair in scores if pair[1].origin.get(f"input {model.kind}") == model.digest), None)
-
-
-MEASURES = (
-    ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
-    ("fertility", "fertility", "tokens per word"),
-    ("words_in_context", "words_in_context", "words in the context"),
-    ("questions.bits_per_byte", "answers_bits_per_byte", "bits per byte of answers to unseen questions"),
-    ("questions.chrf", "chrf", "chrF of answers to unseen questions"),
-    ("questions.exact", "exact_match", "unseen questions answered word for word"),
-)
-"""Path in a candidate's scores, name of the metric in front matter, label of the row."""
-SHARES = ("questions.exact",)
-HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
-MAX_NAME = 96
-MAX_TASKS = 30
 
 
 def model_card(model: str, scores: str | None = None) -> str:

@@ -57,6 +57,10 @@ COLOURS = (1, 4, 0, 3, 2)
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
+MAX_TOKENS = 12
+"""Most control tokens that are named."""
+MAX_TEXTS = 4
+"""Most retained texts that are drawn; the table has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,12 +305,6 @@ def _sample(audit: Json) -> list[tuple[str, bool]]:
     return [(part, bool(place % 2)) for place, part in enumerate(parts) if part]
 
 
-MAX_TOKENS = 12
-"""Most control tokens that are named."""
-MAX_TEXTS = 4
-"""Most retained texts that are drawn; the table has them all."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frontier:
     """All that was measured; empty where the recipe says all values."""
@@ -318,23 +316,14 @@ class Frontier:
     points: Table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeView:
-    """The part of the page on the merge."""
-
-    words: str
-    table: Table
-    frontier: Frontier
-
-
-def merge_view(facts: Facts) -> MergeView:
+def merge_view(facts: Facts) -> dict[str, object]:
     """Build the part; its table has no rows where nothing was merged."""
     licences: Json = {**facts.recipe.report.licences}
-    return MergeView(
-        words=merge_words(facts.merge),
-        table=merge_table(facts.merge, licences),
-        frontier=frontier_of(facts.merge),
-    )
+    return {
+        "words": merge_words(facts.merge),
+        "table": merge_table(facts.merge, licences),
+        "frontier": frontier_of(facts.merge),
+    }
 
 
 def merge_words(merge: Json) -> str:

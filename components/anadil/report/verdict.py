@@ -30,6 +30,31 @@ CHECKS = {
 """Check of the gate -> name of its value; `check_words` has those that depend on the candidate."""
 # Share of greedy answers that are cut at the limit, from which on a warning says so.
 NOT_ENDED = 0.5
+# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
+NOTHING = 0.02
+# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
+LITTLE = 0.10
+# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
+TURNED = 0.02
+MAX_END_STEPS = 10
+VALIDATION = ("validation_loss", "validation_bits_per_byte")
+"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
+PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
+SHARES = {
+    "sound": "sound",
+    "ended": "ended",
+    "empty": "empty",
+    "loop": "loop",
+    "own_language": "in its language",
+}
+OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
+MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
+FORGETS = 0.05
+"""Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
+OF_SOURCE = "_source"
+"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
+MAX_TEXTS = 8
+"""Most retained texts that page and card tell of in sentences."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,7 +252,10 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
     texts += own_chat_warnings(scores, subjects)
     for name in subjects:
         texts += _unfinished(candidates, name) if name in answering(scores) else []
-    if (fewest := fewest_documents(candidates)) < SURE_DOCUMENTS:
+    counts = [
+        count for each in candidates.values() if (count := number(each.get("num_documents"))) is not None
+    ]
+    if (fewest := min(counts, default=SURE_DOCUMENTS)) < SURE_DOCUMENTS:
         texts.append(
             f"Unsure: only {figure(fewest)} documents were scored. Below {SURE_DOCUMENTS} an interval says little."
         )
@@ -239,12 +267,6 @@ def lost_checks(scores: Json, name: str) -> list[Json]:
     return [check for check in checks_of(scores, name) if check.get("passed") is False]
 
 
-def fewest_documents(candidates: dict[str, Json]) -> float:
-    """The fewest documents that a candidate was scored on; `SURE_DOCUMENTS` if unknown."""
-    counts = [number(item.get("num_documents")) for item in candidates.values()]
-    return min((count for count in counts if count is not None), default=SURE_DOCUMENTS)
-
-
 def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
     texts = [table_of(one) for one in list_of(candidates.get(name, {}).get("generations"))]
     ends = [one.get("ended") for one in texts if one.get("kind") == "answer" and one.get("mode") == "greedy"]
@@ -253,18 +275,6 @@ def _unfinished(candidates: dict[str, Json], name: str) -> list[str]:
     if cut < NOT_ENDED:
         return []
     return [f"Answers: {percent(cut)} of the {name} model's greedy answers do not end by themselves."]
-
-
-# Fall of the loss under which a stage taught nothing: batches differ by as much. Chosen by us.
-NOTHING = 0.02
-# The same for finetuning and "little": an adapter whose loss fell by 8 % answered no question of the demo.
-LITTLE = 0.10
-# Rise of the validation figure over its lowest from which on a stage overfits. Chosen by us.
-TURNED = 0.02
-MAX_END_STEPS = 10
-VALIDATION = ("validation_loss", "validation_bits_per_byte")
-"""Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
-PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +306,7 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
     size = max(1, min(MAX_END_STEPS, len(losses) // 10))
     first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
     last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
-    fall, turn = _fall(first, last), _turn(lines)
+    fall, turn = 1 - last / first if first > 0 else 0.0, _turn(lines)
     # Two digits, but a loss that is not 0 never fell by 100 %.
     percent = figure(min(fall * 100, 99.9), 3) if 0.99 < fall < 1 else figure(abs(fall) * 100, 2)
     moved = f"loss {'fell' if fall >= 0 else 'rose'} by {percent} %"
@@ -324,23 +334,8 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
     return (step, rise) if rise > (TURNED if step else 0) else None
 
 
-def _fall(before: float, after: float) -> float:
-    return 1 - after / before if before > 0 else 0.0
-
-
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-SHARES = {
-    "sound": "sound",
-    "ended": "ended",
-    "empty": "empty",
-    "loop": "loop",
-    "own_language": "in its language",
-}
-OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
-MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
 
 
 def own_chat_sentence(scores: Json, name: str) -> str:
@@ -397,14 +392,6 @@ def _share(share: Json) -> str:
     return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
 
 
-FORGETS = 0.05
-"""Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
-OF_SOURCE = "_source"
-"""Ends the name of a source's text where a text of `evaluate.retained` has the name of the source."""
-MAX_TEXTS = 8
-"""Most retained texts that page and card tell of in sentences."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
     """Change of a candidate on one retained text."""
@@ -422,14 +409,11 @@ class Change:
         return self.share > FORGETS
 
     @property
-    def size(self) -> str:
-        """The change without its sign."""
-        return _percent(abs(self.share))
-
-    @property
     def words(self) -> str:
         """The change as a clause, such as `45 % more bits per byte than the base`."""
-        words = f"{self.size} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
+        words = (
+            f"{_percent(abs(self.share))} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
+        )
         if not self.interval:
             return words
         low, high = self.interval

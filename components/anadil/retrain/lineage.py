@@ -27,6 +27,17 @@ from anadil.runtime.tracking_spool import tracking_uri
 log = logging.getLogger(__name__)
 
 RESTORE = "restore it, or go back to the version before by `anadil rollback`"
+FILE = "file "
+OF_KEY = " of "
+EXTENDED = {stage.extends: stage.writes for stage in FLOW if stage.extends}
+"""Recipe key of what a stage goes on from -> what it writes."""
+PREFERENCE = "finetune.preference.inputs"
+"""Recipe key of the pairs, which finetuning learns beside the chats."""
+DIGITS = 16
+ANEW = ", or train anew: --from-base"
+"""End of an error where something of the champion is gone. A run from the base needs another remedy."""
+Made = tuple[str, Manifest]
+"""URI and manifest of an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,19 +116,6 @@ def champion_version(recipe: Recipe) -> str:
 def _lack(registry: Registry, name: str) -> str:
     known = registry.known(name)
     return f"no champion in the registry at {masked(registry.uri)} ({known.partition(';')[0]})"
-
-
-FILE = "file "
-OF_KEY = " of "
-EXTENDED = {stage.extends: stage.writes for stage in FLOW if stage.extends}
-"""Recipe key of what a stage goes on from -> what it writes."""
-PREFERENCE = "finetune.preference.inputs"
-"""Recipe key of the pairs, which finetuning learns beside the chats."""
-DIGITS = 16
-ANEW = ", or train anew: --from-base"
-"""End of an error where something of the champion is gone. A run from the base needs another remedy."""
-Made = tuple[str, Manifest]
-"""URI and manifest of an artifact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

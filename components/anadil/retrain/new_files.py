@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 READERS = 8
 """Files whose digests are taken at a time; boto3's client keeps ten connections."""
 SHOWN = 3
+MOST_BYTES = 32 * 1024
+"""Room for the names of a source's new files. An argument of a command has 128 KiB. Source: execve(2), MAX_ARG_STRLEN."""
+SIGNS = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,11 +172,6 @@ def _digests(uris: Iterable[str]) -> list[str]:
 def _listed(uris: Sequence[str]) -> str:
     names = ", ".join(uri.rsplit("/", 1)[-1] for uri in uris[:SHOWN])
     return f"{counted(len(uris), 'file')} ({names}{', ...' if len(uris) > SHOWN else ''})"
-
-
-MOST_BYTES = 32 * 1024
-"""Room for the names of a source's new files. An argument of a command has 128 KiB. Source: execve(2), MAX_ARG_STRLEN."""
-SIGNS = frozenset("*?[")
 
 
 def short_inputs(new: Sequence[str], others: Collection[str], key: str) -> tuple[str, ...]:

@@ -34,6 +34,29 @@ from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
 State = Literal["new", "nothing"]
+KEPT = ("tokenizer", "trial", "written")
+"""Artifacts that every retraining takes as they are."""
+OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
+"""Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
+MEAN_OF = 8
+"""Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
+BINDING = ("language", "base.", "tokenizer.", "pretrain.sequence_length", "clean.minhash_")
+"""Begins of keys that the champion's tokenizer, tokens and corpora follow from: with others none of them can be kept."""
+CONSEQUENCES = {
+    "clean.": "new text is cleaned by it, and earlier text stays as it is",
+    "pretrain.": "training on the new text follows it",
+    "sources.": "training on the new text follows it",
+    "seed": "training follows it",
+    "finetune.": "finetuning follows it",
+    "evaluate.": "the scores follow it",
+}
+"""Begin of a key -> what follows of its change."""
+TEXT_KEYS = ("clean.", "pretrain.", "sources.")
+"""Begins of keys that only new text follows."""
+IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
+"""Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
+OF_WEEK = ("finetune.inputs", "finetune.mix")
+FROM_BASE = "train anew with --from-base, or set it back"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,14 +170,6 @@ def _chats_words(derived: Recipe, lineage: Lineage) -> str:
     return "the champion is no adapter that finetuning could go on with, so all chats are learnt"
 
 
-KEPT = ("tokenizer", "trial", "written")
-"""Artifacts that every retraining takes as they are."""
-OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
-"""Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
-MEAN_OF = 8
-"""Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
-
-
 def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
     """Return the recipe whose run teaches the champion the new files.
 
@@ -184,13 +199,18 @@ def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs
     # Checked anew as a whole: a copy with other values would skip what the sections check of each other.
     data = json.loads(recipe.model_dump_json())
     for source, (files, since) in clean.items():
-        _set_inputs(data, source, files, since)
+        if source:
+            data["sources"][source]["inputs"] = files
+            data["sources"][source]["clean"]["since"] = since
+        else:
+            data["clean"] |= {"inputs": files, "since": since}
     data["pretrain"]["start_from"] = start_of(recipe, lineage) if has_text else None
     _set_champion(data, recipe, lineage.champion, places, keeps)
     learnt_again = chats.sizes.keys() - set(chats.unlearnt)
     new_chats = short_inputs(chats.unlearnt, learnt_again, "finetune.inputs")
     data["retrain"]["new_chats"] = new_chats
-    if goes_on_with_adapter(recipe, lineage, has_text=has_text):
+    # An adapter fits the model that it was trained on, and new text makes another one.
+    if wants_new_chats(recipe) and not has_text and "adapter" in lineage.made:
         refuse_other_form(places["adapter"], lineage.made["adapter"][1], recipe)
         names = {data_set_of(uri) for uri in chats.unlearnt}
         # Weights of data sets of which no file is new would be refused as mistakes.
@@ -213,12 +233,6 @@ def with_week_end(recipe: Recipe) -> Recipe:
         return recipe
     mean = settings.model_copy(update={"schedule": "wsd", "average_last": MEAN_OF})
     return recipe.model_copy(update={"pretrain": mean})
-
-
-def goes_on_with_adapter(recipe: Recipe, lineage: Lineage, *, has_text: bool) -> bool:
-    """Return True if finetuning goes on with the champion's adapter, on new chats alone."""
-    # An adapter fits the model that it was trained on, and new text makes another one.
-    return wants_new_chats(recipe) and not has_text and "adapter" in lineage.made
 
 
 def wants_new_chats(recipe: Recipe) -> bool:
@@ -260,14 +274,6 @@ def checked(data: Mapping[str, Any]) -> Recipe:
         ) from None
 
 
-def _set_inputs(data: dict[str, Any], source: str, files: tuple[str, ...], since: str) -> None:
-    if source:
-        data["sources"][source]["inputs"] = files
-        data["sources"][source]["clean"]["since"] = since
-    else:
-        data["clean"] |= {"inputs": files, "since": since}
-
-
 def _set_champion(
     data: dict[str, Any], recipe: Recipe, champion: ReleasedModel, places: Mapping[str, str], keeps: list[str]
 ) -> None:
@@ -286,25 +292,6 @@ def _is_unmade(word: str, recipe: Recipe) -> bool:
     stage = next(stage for stage in STAGES.values() if stage.writes == kind_of(word))
     source = word.partition(".")[2]
     return is_left_out(stage, recipe) or (bool(source) and source not in recipe.sources)
-
-
-BINDING = ("language", "base.", "tokenizer.", "pretrain.sequence_length", "clean.minhash_")
-"""Begins of keys that the champion's tokenizer, tokens and corpora follow from: with others none of them can be kept."""
-CONSEQUENCES = {
-    "clean.": "new text is cleaned by it, and earlier text stays as it is",
-    "pretrain.": "training on the new text follows it",
-    "sources.": "training on the new text follows it",
-    "seed": "training follows it",
-    "finetune.": "finetuning follows it",
-    "evaluate.": "the scores follow it",
-}
-"""Begin of a key -> what follows of its change."""
-TEXT_KEYS = ("clean.", "pretrain.", "sources.")
-"""Begins of keys that only new text follows."""
-IGNORED = ("clean.inputs", "pretrain.phases", "sources ")
-"""Files are told by themselves; phases differ with the steps of a week; names of sources are told by themselves."""
-OF_WEEK = ("finetune.inputs", "finetune.mix")
-FROM_BASE = "train anew with --from-base, or set it back"
 
 
 def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:

@@ -1,6 +1,5 @@
 """A page: a template of this room in the look of the report, and what comes with a form."""
 
-import functools
 import hashlib
 import hmac
 import os
@@ -24,6 +23,36 @@ FOLDER = Path(__file__).parent
 TABS = (("", "Run"), ("data", "Data"), ("answers", "Answers"), ("report", "Report"))
 """Path below `/run/ID` -> name of a page of a run, as its header links them."""
 MAX_FORM_BYTES = 65_536
+HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
+"""Names of this machine. A page of another site that turns its own name to 127.0.0.1 (DNS rebinding) has none of them."""
+TOKEN = "token"  # noqa: S105  name of the parameter
+READING = frozenset({"GET", "HEAD"})
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+FILE_POLICY = (
+    "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+"""Policy of a page that is a file of a store: its style is in it, and no script of it may run."""
+HEADERS: Mapping[str, str] = {
+    "X-Content-Type-Options": "nosniff",
+    # With `no-referrer` a browser sends a form of ours with the origin `null`, which is refused.
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+SHARE = 0.004
+"""Most of the machine's CPU time that a page may take by asking again, so that a training step is not held up."""
+LONGEST_WAIT_S = 20.0
+"""The first page of a long run reads its whole log; the next ones read what is new."""
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def page(request: Request, template: str, view: Mapping[str, object], *, status: int = 200) -> Response:
@@ -64,45 +93,8 @@ def link(text: str, address: str) -> Markup:
 
 def style_sheet(request: Request) -> Response:  # noqa: ARG001  an endpoint
     """The report's style sheet, and what only these pages have."""
-    return Response(_style(), media_type="text/css")
-
-
-@functools.cache
-def _style() -> str:
-    return style() + (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
-
-
-HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine. A page of another site that turns its own name to 127.0.0.1 (DNS rebinding) has none of them."""
-TOKEN = "token"  # noqa: S105  name of the parameter
-READING = frozenset({"GET", "HEAD"})
-POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-FILE_POLICY = (
-    "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'none'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-"""Policy of a page that is a file of a store: its style is in it, and no script of it may run."""
-HEADERS: Mapping[str, str] = {
-    "X-Content-Type-Options": "nosniff",
-    # With `no-referrer` a browser sends a form of ours with the origin `null`, which is refused.
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-SHARE = 0.004
-"""Most of the machine's CPU time that a page may take by asking again, so that a training step is not held up."""
-LONGEST_WAIT_S = 20.0
-"""The first page of a long run reads its whole log; the next ones read what is new."""
-
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+    sheet = (FOLDER / "static" / "watch.css").read_text(encoding="utf-8")
+    return Response(style() + sheet, media_type="text/css")
 
 
 class Access:

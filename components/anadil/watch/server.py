@@ -7,7 +7,7 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def spare_memory() -> None:
 
 def listener(port: int | None) -> socket.socket:
     """A socket that listens on a port of this machine alone, or where `WATCH_HOST_VARIABLE` says."""
-    for number in _ports(port):
+    for number in range(PORT, PORT + PORTS) if port is None else (port,):
         place = socket.socket()
         place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,10 +95,6 @@ def listener(port: int | None) -> socket.socket:
     raise PreflightError(
         f"{asked}: cannot be used ({reason}); choose another with --port, or --port 0 for a free one"
     )
-
-
-def _ports(port: int | None) -> Iterator[int]:
-    yield from range(PORT, PORT + PORTS) if port is None else (port,)
 
 
 def _script(request: Request) -> Response:  # noqa: ARG001  an endpoint

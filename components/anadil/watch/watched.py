@@ -24,6 +24,27 @@ MAX_FILE_BYTES = 100_000_000
 MAX_FILES = 64
 """Files whose curves are kept; the one that was asked for longest ago goes first."""
 Points = tuple[tuple[float, float], ...]
+TAIL_BYTES = 400_000
+"""Read of the end of a run's log: some thousand lines."""
+WARNINGS = 30
+"""Most messages that are shown, the latest."""
+FILE = "training.jsonl"
+MOST_LINES = 10
+TEXTS_FILE = "texts.jsonl"
+SHOWN = 5
+"""Texts of a prompt that stand side by side; the others are folded."""
+MAX_BYTES = 4_000_000
+"""Read of the file's end."""
+MAX_CHARS = 400
+SCALES = dict.fromkeys(("peak_memory_bytes", "resident_memory_bytes"), 1 / 1024**3)
+WHOLE = {
+    "loss": "all",
+    "validation_bits_per_byte": "taught language",
+    "validation_loss": "validation",
+    "peak_memory_bytes": "GPU, peak of the phase",
+    "resident_memory_bytes": "process",
+}
+"""Label of a curve beside others of its chart."""
 
 
 @dataclass(slots=True)
@@ -127,15 +148,12 @@ class CurveFiles:
             if (version := there.version(uri)) == known[0]:
                 return known
             curves = Curves()
-            for line in _lines(there.read(uri)):
-                curves.add(line)
+            for line in there.read(uri).splitlines(keepends=True):
+                if line.endswith(b"\n"):
+                    curves.add(line)
         except AnadilError:
             return None
         return version, 0, curves
-
-
-def _lines(content: bytes) -> Iterator[bytes]:
-    yield from (line for line in content.splitlines(keepends=True) if line.endswith(b"\n"))
 
 
 def _name(key: str) -> str:
@@ -154,10 +172,6 @@ class Watched:
     port: int
     files: CurveFiles = field(default_factory=CurveFiles)
     """Curves that were read."""
-
-    def runs(self, limit: int | None = None) -> RunList:
-        """The runs of all places, the latest first. Raises as `places`."""
-        return self.places(limit)[0]
 
     def places(self, limit: int | None = None) -> tuple[RunList, list[str]]:
         """The runs of all places, the latest first, and what is wrong with places that cannot be read."""
@@ -183,12 +197,6 @@ class Watched:
         if not matches:
             raise DataError(f"{name}: no such run in {' and '.join(self.roots)}; it may have been removed")
         return max(matches, key=lambda each: each.updated)
-
-
-TAIL_BYTES = 400_000
-"""Read of the end of a run's log: some thousand lines."""
-WARNINGS = 30
-"""Most messages that are shown, the latest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -321,16 +329,6 @@ def work_of(uri: str) -> Path | None:
     return None if not uri or "://" in uri else Path(f"{uri}.work")
 
 
-FILE = "training.jsonl"
-MOST_LINES = 10
-TEXTS_FILE = "texts.jsonl"
-SHOWN = 5
-"""Texts of a prompt that stand side by side; the others are folded."""
-MAX_BYTES = 4_000_000
-"""Read of the file's end."""
-MAX_CHARS = 400
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One chart of a step: title, unit, and the curves that it shows."""
@@ -359,15 +357,6 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
     ),
 }
 """Stage -> its charts; one without numbers is left out."""
-SCALES = dict.fromkeys(("peak_memory_bytes", "resident_memory_bytes"), 1 / 1024**3)
-WHOLE = {
-    "loss": "all",
-    "validation_bits_per_byte": "taught language",
-    "validation_loss": "validation",
-    "peak_memory_bytes": "GPU, peak of the phase",
-    "resident_memory_bytes": "process",
-}
-"""Label of a curve beside others of its chart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

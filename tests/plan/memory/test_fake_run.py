@@ -25,6 +25,14 @@ LIGER = {"kernels": "liger", "loss": "fused"}
 TORCH = {"kernels": "torch", "loss": "fused"}
 LOGITS = {"kernels": "torch", "loss": "logits"}
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
+QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
+"""One of a device, of several, and of stages; the others are slow."""
+REPEATED = (
+    "one device, torch, bf16", "one device, Liger", "one device, torch's fused loss", "full",
+    "accumulation", "FSDP, few tokens", "FSDP, few layers ahead", "TP", "full, untied", "embeddings, full",
+    "FSDP, selective", "FSDP, embeddings", "FSDP, accumulation", "FSDP, kept, logits",
+)  # fmt: skip
+"""Two of the others together."""
 
 
 @pytest.fixture(autouse=True)
@@ -95,16 +103,6 @@ REDUCED = {
     "PP, the first stage is the worst": (eight(6), Layout(pipeline=3, micro_batch_size=4, micro_batches=4), work(LIGER, state="bf16")),
     "context": (one(2), Layout(context=2, shard=2, micro_batch_size=2), work(LIGER)),
 }  # fmt: skip
-
-
-QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
-"""One of a device, of several, and of stages; the others are slow."""
-REPEATED = (
-    "one device, torch, bf16", "one device, Liger", "one device, torch's fused loss", "full",
-    "accumulation", "FSDP, few tokens", "FSDP, few layers ahead", "TP", "full, untied", "embeddings, full",
-    "FSDP, selective", "FSDP, embeddings", "FSDP, accumulation", "FSDP, kept, logits",
-)  # fmt: skip
-"""Two of the others together."""
 
 
 @pytest.mark.parametrize(

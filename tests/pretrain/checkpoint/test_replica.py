@@ -1,7 +1,6 @@
 """Copies of checkpoints in another directory or in S3: written by one run, brought back, kept few."""
 
 import json
-import logging
 import shutil
 import threading
 import time
@@ -9,7 +8,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -127,34 +125,6 @@ def test_a_run_whose_lock_was_taken_over_is_told_at_its_next_save(
         save(first, 2)
     assert directory.steps(tmp_path / "checkpoints") == [2]  # what it wrote itself is safe
     assert names_in(uri) == []
-
-
-def test_the_lock_is_renewed_by_itself(bucket: str, make: Make) -> None:
-    uri = f"{bucket}/archive"
-    lock = join(uri, LOCK)
-    make(uri)
-    before = storage.store(uri).fingerprint(lock)
-
-    time.sleep(1)
-
-    assert storage.store(uri).fingerprint(lock) != before
-
-
-def test_an_upload_that_fails_does_not_stop_training(
-    bucket: str, make: Make, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    caplog.set_level(logging.INFO)
-    checkpoints = make(f"{bucket}/archive")
-    client = s3.s3_client()
-
-    def refused(*_: Any, **__: Any) -> None:
-        raise OSError("connection reset")
-
-    monkeypatch.setattr(client, "upload_file", refused)
-    saved_and_copied(checkpoints, 2)
-
-    assert "step-00000002 is not copied there: connection reset" in caplog.text
-    assert directory.steps(tmp_path / "checkpoints") == [2]
 
 
 def test_a_conditional_write_changes_only_what_was_seen(bucket: str) -> None:

@@ -1,10 +1,8 @@
 """An archive whose storage fails, whose run is killed, stopped, or goes back."""
 
-import json
 import logging
 import shutil
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +11,11 @@ import torch
 from botocore.exceptions import ClientError, EndpointConnectionError
 
 from anadil.artifacts import s3, storage
-from anadil.artifacts.lease import Taken
 from anadil.artifacts.uri import join
 from anadil.core.errors import RetryableError
-from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint import replica as module
 from anadil.pretrain.checkpoint.replica import LOCK, CheckpointReplica
-from tests.kit.checkpoint_samples import Make, assert_newest, maker, save, state_of
+from tests.kit.checkpoint_samples import Make, assert_newest, save, state_of
 
 # s3transfer opens the file for each part in advance, and leaves it open where the part is not sent;
 # a later test of this file may be the one in which it is collected.
@@ -37,12 +33,6 @@ class Slow(CheckpointReplica):
     def _count(self, num: int) -> None:
         time.sleep(0.1)
         super()._count(num)
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Iterator[Make]:
-    """Makes `Checkpoints` of one process in `tmp_path/checkpoints`, and closes them."""
-    yield from maker(tmp_path / "checkpoints")
 
 
 def archive_at(uri: str, kind: type[CheckpointReplica] = CheckpointReplica) -> CheckpointReplica:
@@ -166,22 +156,6 @@ def test_what_a_killed_run_left_half_copied_is_removed_and_copied_again(make: Ma
         assert "Uploads" not in s3.s3_client().list_multipart_uploads(Bucket=bucket)
 
 
-def test_a_run_that_goes_back_leaves_no_later_copy_behind(
-    make: Make, place: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    save_all(make, place, 2, 4, 6)
-    for step in (4, 6):
-        shutil.rmtree(directory.path_of(tmp_path / "checkpoints", step))
-
-    checkpoints = make(replica=archive_at(place))
-    assert_newest(checkpoints, 2)
-    checkpoints.discard_later_checkpoints(2)
-    checkpoints.finish()
-
-    assert steps_in(place) == [2]
-    assert "resumed from an earlier step; removing the replicas of steps 6, 4" in caplog.text
-
-
 def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
     make: Make, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,11 +186,3 @@ def test_a_download_gives_signs_of_life_and_goes_on_where_it_was_broken_off(
     assert fetched[5:] == ["manifest.json", "state.json"]
     assert len(beats) >= 3
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000002"]
-
-
-def test_a_lost_lock_is_no_outage(make: Make, bucket: str) -> None:
-    checkpoints = make(replica=archive_at(f"{bucket}/archive"))
-    storage.store(bucket).write(f"{bucket}/archive/{LOCK}", json.dumps({"owner": "other"}).encode())
-
-    with pytest.raises(Taken, match="another run writes there now"):
-        save(checkpoints, 2)

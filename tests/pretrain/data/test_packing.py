@@ -13,9 +13,9 @@ from anadil.core.errors import DataError
 from anadil.encode.packing import Packed, TokenStream, _best_fit, pack
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
-from anadil.pretrain.build_model import check_architecture
 from anadil.pretrain.data.packing import DEPTH, Prefetcher, batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.parallel.loss_forward import last_hidden
+from anadil.pretrain.prepare import check_architecture
 from tests.kit.llama import small_llama
 
 BOS, END = 1, 2
@@ -343,16 +343,6 @@ def test_steps_can_be_left_out_and_done_again() -> None:
             got.append(ahead.get(step))
 
     assert got == [0, 1, 1, 50]
-
-
-def test_nothing_is_made_beyond_the_end() -> None:
-    made: list[int] = []
-
-    with Prefetcher(made.append, 0, 3) as ahead:
-        for step in range(3):
-            ahead.get(step)
-
-    assert made == [0, 1, 2]
 
 
 def test_closing_leaves_what_was_not_begun_and_ends_the_thread() -> None:

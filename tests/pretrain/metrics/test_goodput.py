@@ -100,21 +100,6 @@ def test_steps_after_the_checkpoint_of_a_resume_are_wasted(clock: Clock, tmp_pat
     assert second.total_s == pytest.approx(clock.seconds - 1000)
 
 
-def test_a_run_killed_before_its_first_checkpoint_has_wasted_all_its_steps(
-    clock: Clock, tmp_path: Path
-) -> None:
-    first = clock.goodput(tmp_path)
-    first.resume_after(0)
-    train(clock, first, range(1, 4))
-    first.heartbeat(force=True)
-
-    second = clock.goodput(tmp_path)
-    second.resume_after(0)
-
-    assert second.seconds["step"] == 0
-    assert second.seconds["wasted"] == 6
-
-
 def test_a_roll_back_within_a_start_wastes_the_steps_it_takes_back(clock: Clock, accounts: Goodput) -> None:
     train(clock, accounts, range(1, 11))
 

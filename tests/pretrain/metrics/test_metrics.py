@@ -13,13 +13,11 @@ from transformers import LlamaConfig
 
 from anadil.model.process_group import Group
 from anadil.plan.budget import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
-from anadil.pretrain.metrics.logger import MetricsWriter
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
-from anadil.runtime.tracking_spool import Tracker
 from tests.kit.gauges import fresh_gauges
 
 CPU = torch.device("cpu")
@@ -189,27 +187,3 @@ def test_only_the_first_process_writes(tmp_path: Path) -> None:
     metrics.close()
 
     assert not (tmp_path / "work").exists()
-
-
-def test_all_sinks_together_cost_a_logged_line_little(tmp_path: Path, gauges: Any) -> None:
-    metrics = made(tmp_path)
-    metrics.resume_after(0)
-    journal = MetricsWriter(tmp_path / "work", 0)
-    tracker = Tracker(tmp_path / "pretrain.jsonl", "pretrain")
-    costs, meters_every = [], job_of(tmp_path).recipe.pretrain.log_every
-
-    for number in range(1, 101):
-        began = time.thread_time()
-        with metrics.section("data"), metrics.section("step"):
-            pass
-        metrics.step_done(number)
-        line = {"step": number, **metrics.figures(1_000, 1.0, "all")}
-        journal.add(line)
-        values = {**line, **metrics.time_shares()}
-        tracker.metrics(values, number)
-        metrics.show_own(1)
-        costs.append(time.thread_time() - began)
-
-    # 2 % of a step of 50 ms; each tenth step is logged.
-    assert sorted(costs)[50] / meters_every < 0.001
-    assert list(gauges.collect())

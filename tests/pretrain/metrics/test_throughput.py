@@ -17,26 +17,78 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.process_group import Group
 from anadil.plan.instances import machine
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.pretrain.metrics.stragglers import (
+from anadil.pretrain.metrics.logger import PROFILE, TRACE, profiled
+from anadil.pretrain.metrics.throughput import (
     AGAIN_S,
     FEWEST,
     IN_A_ROW,
     SECTIONS,
     WINDOW,
-    Stragglers,
-    slow_ranks,
-)
-from anadil.pretrain.metrics.throughput import (
     RunBudget,
+    Stragglers,
     Throughput,
     peak_of,
     rates_of,
     recipe_budget,
+    slow_ranks,
     usd_per_hour,
 )
+from anadil.pretrain.run import run
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.pretrain import Faults
+from tests.kit.pretraining import SHORT, make_job, make_recipe
 from tests.kit.ranks import in_ranks
+
+
+def step() -> None:
+    weight = torch.ones(30, 8, requires_grad=True)
+    (torch.ones(5, 8) @ weight.T).sum().backward()  # type: ignore[no-untyped-call]
+
+
+def steps_of(folder: Path) -> set[str]:
+    events = json.loads((folder / TRACE).read_text())["traceEvents"]
+    return {event["name"] for event in events if event["name"].startswith("ProfilerStep")}
+
+
+def test_only_the_steps_that_are_asked_for_are_traced(tmp_path: Path) -> None:
+    with profiled(tmp_path, 2, 3, CPU) as tracing:
+        for _ in range(8):
+            step()
+            tracing.step()
+
+    assert steps_of(tmp_path) == {"ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"}
+
+
+def test_training_that_ends_early_leaves_what_was_traced(tmp_path: Path) -> None:
+    with profiled(tmp_path, 1, 50, CPU) as tracing:
+        for _ in range(3):
+            step()
+            tracing.step()
+
+    assert {"ProfilerStep#1", "ProfilerStep#2"} <= steps_of(tmp_path)
+
+
+@pytest.mark.parametrize(("first", "num", "warnings"), [(10, 2, 1), (3, 1, 1)])
+def test_where_no_step_is_traced_nothing_is_written_but_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: int, num: int, warnings: int
+) -> None:
+    with profiled(tmp_path, first, num, CPU) as tracing:
+        for _ in range(3):
+            step()
+            tracing.step()
+
+    assert list(tmp_path.iterdir()) == []
+    assert caplog.text.count("pretrain.profile_steps: nothing is traced") == warnings
+
+
+@pytest.mark.slow
+def test_of_a_run_with_few_steps_the_last_ones_are_traced(tmp_path: Path, base: Path) -> None:
+    job = make_job(tmp_path, make_recipe(base, profile_steps=3, phases=SHORT))
+
+    run(job)
+
+    assert steps_of(job.out / PROFILE) == {"ProfilerStep#1", "ProfilerStep#2", "ProfilerStep#3"}
+
 
 ONE_B = shape_from(KNOWN["meta-llama/Llama-3.2-1B"], "1B")
 
@@ -93,17 +145,11 @@ def test_a_model_without_the_sizes_of_a_llama_has_no_rates() -> None:
         ("NVIDIA B200", 2_250),
         ("NVIDIA A10G", 70),
         ("NVIDIA L40S", 362),
+        *((f"NVIDIA {name}", None) for name in ("H100 PCIe", "H100 NVL", "GH200 480GB", "A100-PCIE-40GB")),
     ],
 )
-def test_the_peak_of_a_gpu_goes_by_its_drivers_name(name: str, tflops: float) -> None:
-    assert peak_of(name) == pytest.approx(tflops * 1e12)
-
-
-@pytest.mark.parametrize(
-    "name", ["NVIDIA H100 PCIe", "NVIDIA H100 NVL", "NVIDIA GH200 480GB", "Tesla T4", "NVIDIA A100-PCIE-40GB"]
-)
-def test_a_gpu_that_is_not_in_the_table_has_no_peak(name: str) -> None:
-    assert peak_of(name) is None
+def test_the_peak_of_a_gpu_goes_by_its_drivers_name(name: str, tflops: float | None) -> None:
+    assert peak_of(name) == (None if tflops is None else pytest.approx(tflops * 1e12))
 
 
 def test_the_price_is_that_of_all_machines() -> None:
@@ -132,16 +178,14 @@ def test_a_budget_ends_when_its_hours_or_its_money_are_used_up(
     budget: RunBudget, seconds: float, words: str
 ) -> None:
     assert budget.reached(seconds - 1) is None
-    assert re.fullmatch(f"the budget is used up: {words}", budget.reached(seconds) or "")
+    assert re.match(f"the budget is used up: {words}", budget.reached(seconds) or "")
     assert RunBudget(hours=None, usd=None, usd_per_hour=200).reached(1e12) is None
 
 
 def test_a_budget_of_money_needs_a_price() -> None:
     with pytest.raises(PreflightError, match=r"the price of cluster.instance \(not set\) is not known"):
         recipe_budget(Faults(budget_usd=10), Cluster())
-    with pytest.raises(
-        PreflightError, match=r"\(p5e.48xlarge\) is not known; set cluster.instance to a type"
-    ):
+    with pytest.raises(PreflightError, match=r"\(p5e.48xlarge\) is not known; set cluster.instance"):
         recipe_budget(Faults(budget_usd=10), Cluster(instance="p5e.48xlarge"))
 
 
@@ -243,14 +287,6 @@ def test_a_host_that_is_late_with_its_gpus_work_is_named() -> None:
 
     assert list(found) == [(1, "compute")]
     assert "compute 350 ms a step, median 200 ms;" in found[1, "compute"]
-
-
-def test_noise_of_probes_and_hosts_names_nobody() -> None:
-    random = np.random.default_rng(5)
-    for _ in range(200):
-        means = np.array([0.010, 0.020, 0.0]) * random.uniform(0.95, 1.05, size=(8, 3))
-
-        assert slow_ranks(rows_of(means, random.uniform(0.0019, 0.0021, 8).tolist()), RATIO) == {}
 
 
 def test_waiting_for_others_does_not_count_and_a_block_takes_its_time_out_of_the_one_around() -> None:

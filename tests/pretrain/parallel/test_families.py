@@ -24,7 +24,7 @@ from anadil.model.family_table import (
     refuse_mixture,
     supports,
 )
-from anadil.pretrain import build_model as build_module
+from anadil.pretrain import prepare as build_module
 from anadil.pretrain.parallel import parallelize as load_module
 from tests.kit.families import (
     LENGTH,
@@ -151,9 +151,7 @@ def test_a_rotation_with_factors_for_the_width_of_a_head_is_sharded(tmp_path: Pa
 def constants_are_missed(rank: int, work: str) -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
     vars(load_module)["_make_buffers"] = lambda _part, _weights: None
-    with pytest.raises(
-        DataError, match=r"loss of this gemma3_text model is nan before its first step; its weights"
-    ):
+    with pytest.raises(DataError, match=r"loss of this gemma3_text model is nan before its first step"):
         build_in({"shard": 2}, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
     vars(build_module)["check_net"] = lambda _net, _settings: None
     loss, _ = by_layout(Path(work, "model"), Path(work, "tokenizer"), {"shard": 2}, rank, 2, batches(2))
@@ -231,31 +229,11 @@ def test_what_only_the_whole_model_shows_is_found_on_the_laid_out_model(tmp_path
 @pytest.mark.parametrize(
     ("kind", "degrees", "text"),
     [
-        (
-            "granite",
-            {"pipeline": 2},
-            r"parallelism.pipeline: 2 is not proven for the model type 'granite'.*llama.*shard",
-        ),
-        (
-            "gemma",
-            {"tensor": 2},
-            r"parallelism.tensor: 2 is not proven for the model type 'gemma'.*set it to 1",
-        ),
-        (
-            "gpt_neox",
-            {"shard": 2},
-            r"parallelism.shard: 2 is not proven for the model type 'gpt_neox'.*set it to 1$",
-        ),
-        (
-            "mixtral",
-            {},
-            r"base.model: model type 'mixtral' is a mixture of experts.*take a dense model \(apertus",
-        ),
-        (
-            "gemma4_text",
-            {},
-            r"base.model: model type 'gemma4_text' is not proven to train.*take one of apertus",
-        ),
+        ("granite", {"pipeline": 2}, r"parallelism.pipeline: 2 is not proven for the model type 'granite'"),
+        ("gemma", {"tensor": 2}, r"parallelism.tensor: 2 is not proven for the model type 'gemma'.*set it"),
+        ("gpt_neox", {"shard": 2}, r"parallelism.shard: 2 is not proven for the model type 'gpt_neox'"),
+        ("mixtral", {}, r"base.model: model type 'mixtral' is a mixture of experts.*take a dense model"),
+        ("gemma4_text", {}, r"base.model: model type 'gemma4_text' is not proven to train.*take one"),
     ],
 )
 def test_a_type_is_refused_by_name_before_anything_is_loaded(
@@ -307,23 +285,15 @@ def test_a_mixture_is_told_by_its_type_or_by_its_experts(config: dict[str, Any],
             refuse_mixture(config)
 
 
-def test_a_config_without_a_type_is_refused_in_words() -> None:
-    with pytest.raises(PreflightError, match=r"model type \(config.json names none\) is not proven"):
-        check_family({}, {})
-
-
-def test_a_type_that_is_no_name_is_refused_in_words() -> None:
-    with pytest.raises(PreflightError, match=r"model type \['llama'\] is not proven"):
-        check_family({"model_type": ["llama"]}, {})
+@pytest.mark.parametrize(
+    ("config", "name"), [({}, r"\(config.json names none\)"), ({"model_type": ["llama"]}, r"\['llama'\]")]
+)
+def test_a_config_without_the_name_of_a_type_is_refused_in_words(config: dict[str, Any], name: str) -> None:
+    with pytest.raises(PreflightError, match=rf"model type {name} is not proven"):
+        check_family(config, {})
 
 
 def test_other_keys_of_parallelism_are_not_taken_for_degrees() -> None:
     check_family(
         {"model_type": "llama"}, {"shard": 2, "tensor": 2, "context": 2, "pipeline": 2, "prefetch": 4}
     )
-
-
-@pytest.mark.parametrize("key", ["quantization_config", "compression_config"])
-def test_quantized_weights_are_refused_by_their_method(key: str) -> None:
-    with pytest.raises(PreflightError, match=r"base\.model: its weights are quantized \(fp8\)"):
-        check_family({"model_type": "llama", key: {"quant_method": "fp8"}}, {})

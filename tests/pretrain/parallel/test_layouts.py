@@ -6,13 +6,28 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from anadil.core.errors import Stopped
 from anadil.model.load import load_model
+from anadil.pretrain.parallel import parallelize
+from anadil.pretrain.parallel.parallelize import compute_dtype
 from anadil.pretrain.run import run
+from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from tests.kit.marks import gpu, matrix, slow
-from tests.kit.pretraining import SHORT, SignalAt, losses, make_job, make_recipe, run_in_child, run_in_several
+from tests.kit.pretraining import (
+    SHORT,
+    SignalAt,
+    losses,
+    make_corpus,
+    make_job,
+    make_recipe,
+    run_in_child,
+    run_in_several,
+)
+from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.pretrain.conftest import trained
 
 TWO: list[dict[str, int]] = [
@@ -107,3 +122,42 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path, untied: Path, alone: Pa
 
     assert (first, then) == (Stopped.exit_code, [0, 0])
     assert losses(tmp_path / "a/out") == pytest.approx(losses(alone), rel=1e-5)
+
+
+@pytest.mark.parametrize("reshard", [True, False], ids=["freed", "kept"])
+def test_a_validation_between_two_phases_leaves_no_parameter_out_of_the_next_step(
+    tmp_path: Path, base: Path, reshard: bool
+) -> None:
+    phases = [{"trains": "embeddings", "steps": 1, "lr": 0.01}, {"trains": "all", "steps": 1, "lr": 0.01}]
+    parallelism = {"shard": 2, "reshard": reshard}
+    job = make_job(tmp_path, make_recipe(base, phases=phases, parallelism=parallelism))
+    job.inputs["corpus"] = make_corpus(tmp_path / "scored", heldout=PRETRAINING_TEXTS[:1])
+
+    codes = run_in_several(job)
+
+    assert codes == [0, 0]
+    before, after = (load_file(path / "model.safetensors") for path in (base, job.out))
+    assert [name for name, tensor in after.items() if torch.equal(tensor, before[name])] == []
+
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+
+
+@pytest.mark.parametrize(
+    ("precision", "has_products", "expected"),
+    [
+        ("auto", True, torch.bfloat16),
+        ("auto", False, torch.float32),
+        ("bf16", True, torch.bfloat16),
+        ("bf16", False, torch.float32),
+        ("fp32", True, torch.float32),
+    ],
+)
+def test_a_cpu_computes_in_bf16_where_it_has_such_products(
+    precision: str, has_products: bool, expected: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_recipe("smoke", [f"pretrain.precision={precision}"]).pretrain
+    monkeypatch.setattr(parallelize, "has_fast_bf16", lambda device: device == GPU or has_products)
+
+    assert compute_dtype(settings, CPU) == expected
+    assert compute_dtype(settings, GPU) == (torch.float32 if precision == "fp32" else torch.bfloat16)

@@ -163,11 +163,7 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
     [
         (2, {"tied": True}, r"2 stages would part the input embeddings.*pipeline to 1"),
         (8, {"layers": 5}, r"8 stages are more than the 5 layers.*set it to 5 or less"),
-        (
-            4,
-            {"sequences": 6},
-            r"4 stages need as many micro-batches .* are 3; lower .*micro_batch_size \(2\)",
-        ),
+        (4, {"sequences": 6}, r"4 stages need as many micro-batches .* are 3; lower .*micro_batch_size"),
     ],
 )
 def test_what_cannot_be_cut_into_stages_is_refused_with_the_remedy(

@@ -1,14 +1,12 @@
 """A whole run that meets a fault: what it does, what it says, and how it resumes."""
 
 import json
-import math
 import os
 import shutil
 import signal
 import threading
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,10 +20,8 @@ from anadil.core.errors import (
     RetryableError,
     Stopped,
 )
-from anadil.model.process_group import Group
 from anadil.pretrain.resilience.watchdog import Watchdog
-from anadil.pretrain.state import State
-from tests.kit.fault_injection import VARIABLE, FaultInjection, faults_from_environment, run
+from tests.kit.fault_injection import VARIABLE, run
 from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,
@@ -124,9 +120,7 @@ def test_out_of_memory_outside_a_step_is_told_with_what_it_was_doing(
         monkeypatch.setenv(VARIABLE, json.dumps({"oom": {"step": 3, "section": "save"}}))
     recipe = make_recipe(base, faults={"on_anomaly": "skip", "on_out_of_memory": "halve"})
 
-    with pytest.raises(
-        PreflightError, match=f"out of memory while {doing} on rank 0 on .*the planner expects"
-    ):
+    with pytest.raises(PreflightError, match=f"out of memory while {doing} on rank 0 on"):
         run(make_job(tmp_path, recipe))
 
 
@@ -224,54 +218,6 @@ def test_a_copy_on_the_machine_s_disk_is_newer_than_the_durable_one(
     assert losses(tmp_path / "a/out") == losses(whole)
     time = json.loads((tmp_path / "a/out/training.json").read_text())["time"]
     assert time["starts"] == 2
-
-
-def loss_in(step: int, faults: FaultInjection, rank: int) -> float:
-    state, trainer = State(step=step - 1, tokens=0, seconds=0.0), None
-    training: Any = SimpleNamespace(group=Group(rank=rank), trainer=trainer, state=state)
-    faults.training = training
-    faults.on_section("forward")
-    return float(faults.loss(torch.tensor(2.0)))
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "not JSON"),
-        ('{"explode": {"step": 1}}', "explode: Extra inputs are not permitted"),
-        ('{"nan": {"step": 0}}', "nan.step: must be above 0"),
-        ('{"nan": {"step": 1, "section": "lunch"}}', "nan.section: must be 'start'"),
-        ("[]", "all: must be a table of keys"),
-    ],
-)
-def test_what_cannot_be_read_is_refused(monkeypatch: pytest.MonkeyPatch, text: str, words: str) -> None:
-    monkeypatch.setenv(VARIABLE, text)
-
-    with pytest.raises(RecipeError) as caught:
-        faults_from_environment()
-
-    assert str(caught.value).startswith(f"{VARIABLE}: ")
-    assert words in str(caught.value)
-
-
-def test_faults_are_announced_and_happen_once_on_their_rank_and_step(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert faults_from_environment() is None
-    assert not caplog.text
-    monkeypatch.setenv(
-        VARIABLE, '{"nan": {"step": 5, "rank": 1}, "spike": {"step": 6, "factor": 10, "rank": 1}}'
-    )
-    faults = faults_from_environment()
-    assert faults is not None
-
-    losses = [loss_in(step, FaultInjection(faults), rank=0) for step in (5, 6)]
-    mine = FaultInjection(faults)
-    losses += [loss_in(step, mine, rank=1) for step in (4, 5, 5, 6)]
-
-    assert "ANADIL_INJECT is set: this run causes faults on purpose" in caplog.text
-    assert losses[:3] + losses[4:] == [2.0, 2.0, 2.0, 2.0, 20.0]
-    assert math.isnan(losses[3])
 
 
 FAULTS = Path(__file__).parents[3] / "benchmarks/faults"

@@ -153,10 +153,7 @@ def read_start_point(place: str) -> StartPoint:
 def check_start_point(start: StartPoint, recipe: Recipe, origin: Mapping[str, str]) -> list[str]:
     """Compare a checkpoint with the recipe of the run that is to begin with it; return what is to be said.
 
-    Args:
-        start: The checkpoint.
-        recipe: Phases within their epochs, as far as these are known.
-        origin: Of the run's own checkpoints, as far as it is known.
+    `origin` is that of the run's own checkpoints, as far as it is known.
     """
     for reason in (*_strange(start, recipe, origin), *_misplaced(start, recipe.pretrain)):
         raise RecipeError(f"{KEY}: {start.place} {reason}")
@@ -202,16 +199,15 @@ def other_model(theirs: Mapping[str, str], recipe: Recipe, origin: Mapping[str, 
             f"was trained from the base {base.model}{f' at {base.revision}' if base.revision else ''}, and base.model is "
             f"{recipe.base.model}{' with other files' if base == recipe.base else ''}; set it to that base"
         )
-    for name, words, remedy in (
+    for name, words in (
         (
             "input tokenizer",
-            "another tokenizer",
-            "give that one as --tokenizer, or make it from the same text and keys",
+            "another tokenizer; give that one as --tokenizer, or make it from the same text and keys",
         ),
-        ("model shapes", "a model of other shapes", "use the tokenizer and base that it was made with"),
+        ("model shapes", "a model of other shapes; use the tokenizer and base that it was made with"),
     ):
         if name in origin and theirs.get(name) != origin[name]:
-            yield f"was trained with {words}; {remedy}"
+            yield f"was trained with {words}"
 
 
 def _strange(start: StartPoint, recipe: Recipe, origin: Mapping[str, str]) -> Iterator[str]:

@@ -77,15 +77,10 @@ def sequences_of_step(step: int, *, batch_size: int, blocks: Sequences, seed: in
 
 
 def sequences_at(places: Sequences, *, blocks: Sequences, seed: int) -> Sequences:
-    """Sequences at some places of the order of training, which begins again with each epoch.
+    """Sequences at some places (from 0 over all epochs) of the order of training; `blocks` are `Packed.blocks`.
 
     Blocks follow each other in an order of their own, and so do the sequences of each: those that are read one after
-    another lie near each other, and no order of all sequences is held.
-
-    Args:
-        places: Counted from 0 over all epochs.
-        blocks: First sequence of each block, and the number of all: `Packed.blocks`.
-        seed: Decides the order, with the number of the epoch alone, so that a resume needs no state.
+    another lie near each other, and no order of all is held. Seed and epoch decide it, so that a resume needs no state.
     """
     epochs, within = places // blocks[-1], places % blocks[-1]
     chosen = np.empty(len(places), dtype=np.int64)

@@ -4,28 +4,23 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from anadil.core.processes import resident_bytes
-from anadil.core.progress import Progress, progress
-from anadil.pretrain.callback import Callback
-from anadil.pretrain.state import SourceState, State
-from anadil.runtime.metric_table import complete, values_for
-
-if TYPE_CHECKING:
-    from anadil.pretrain.trainer import Step  # which loads torch; readers of the file do without
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from anadil.core.files import write_atomic
 from anadil.core.format import counted
+from anadil.core.processes import resident_bytes
+from anadil.core.progress import Progress, progress
+from anadil.pretrain.callback import Callback
+from anadil.pretrain.state import SourceState, State
 from anadil.pretrain.trainer import Step
+from anadil.runtime.metric_table import complete, values_for
 
 log = logging.getLogger(__name__)
 
@@ -44,9 +39,7 @@ class MetricsWriter:
         text = self.text if self._path.is_file() else ""
         by_step = {line["step"]: line for line in (*_parsed(saved), *_parsed(text))}
         self.lines = [by_step[step] for step in sorted(by_step) if step <= num_done]
-        draft = self._path.with_suffix(".draft")
-        draft.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines), encoding="utf-8")
-        draft.replace(self._path)
+        write_atomic(self._path, "".join(f"{json.dumps(line)}\n" for line in self.lines))
 
     @property
     def text(self) -> str:
@@ -79,7 +72,7 @@ class MetricsLogger(Callback):
         """Drop the lines of later steps."""
         self._begin(self.training.state.step)
 
-    def post_step(self, step: "Step") -> None:
+    def post_step(self, step: Step) -> None:
         """Write a line where one is due. Every process comes here, because they compare themselves."""
         run = self.training
         if not run.is_log_due:
@@ -151,7 +144,7 @@ class ProgressBar(Callback):
         assert self._bar is not None
         self._bar.begin(self.training.state.step)
 
-    def post_step(self, step: "Step") -> None:
+    def post_step(self, step: Step) -> None:
         """Advance the bar."""
         assert self._bar is not None
         tokens = max(0, self.training.state.tokens - self._tokens)
@@ -256,3 +249,15 @@ def profiled(folder: Path, first_step: int, num_steps: int, device: torch.device
             "train more steps, or set it to 0",
             counted(num_steps, "step"), first_step,
         )  # fmt: skip
+
+
+class BudgetGuard(Callback):
+    """Ends a run, saved, when `pretrain.faults.budget_hours` or `budget_usd` is used up."""
+
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
+        """Compare the first process's clock with the budget at each logged step."""
+        run = self.training
+        if run.is_log_due:
+            # One clock decides for all: they would not agree on the step.
+            spent = run.metrics.budget.reached(run.metrics.goodput.running_s)
+            run.spent = run.group.gather(spent or "")[0]

@@ -23,8 +23,14 @@ from anadil.core.format import human_seconds
 from anadil.model.process_group import Group
 from anadil.plan import budget
 from anadil.plan.model_shape import Trains
-from anadil.pretrain.metrics.stragglers import SECTIONS, Section, Stragglers
-from anadil.pretrain.metrics.throughput import RunBudget, Throughput, recipe_budget
+from anadil.pretrain.metrics.throughput import (
+    SECTIONS,
+    RunBudget,
+    Section,
+    Stragglers,
+    Throughput,
+    recipe_budget,
+)
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 

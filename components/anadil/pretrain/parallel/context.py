@@ -69,18 +69,9 @@ def context_attention(
     group: dist.ProcessGroup,
     **others: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend in a layer of transformers, to (sequences, tokens, heads, head width).
+    """Attend as `packed_attention_forward`, with this process's slice of the sequences that `group` shares in its order.
 
-    Args:
-        module: The layer's attention.
-        query: This process's slice, (sequences, heads, tokens, head width).
-        key: The same with the heads of keys.
-        value: As `key`.
-        attention_mask: None; borders take its place.
-        scaling: Factor of the scores.
-        borders: Borders of documents in the whole sequences, see `anadil.model.attention`.
-        group: The processes that share the sequences, in their order.
-        others: Further options of the architecture.
+    `borders` are those of documents in the whole sequences.
     """
     assert attention_mask is None, "borders take the place of attention_mask"
     rows, _, length, _ = query.shape

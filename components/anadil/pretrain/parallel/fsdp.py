@@ -22,16 +22,10 @@ def shard(
     prefetch: int = 1,
     reshard: bool = True,
 ) -> None:
-    """Shard a model over processes: each layer is a group, the rest another.
+    """Shard a model over processes: each layer is a group, the rest another; replicas sum gradients too (HSDP).
 
-    Args:
-        model: Its `forward` reads the head's weight itself, which is whole inside of it. Tied tables must
-            lie in `model` outside of `layers`.
-        layers: Modules that are called once in a forward pass, in its order.
-        mesh: `shard` above 1; with several replicas gradients are summed over them too (HSDP).
-        policy: Precision of gathered parameters and of sums.
-        prefetch: Layers that are gathered ahead.
-        reshard: True to free a layer after its forward pass and gather it again.
+    Its `forward` reads the head's weight itself, which is whole inside of it. `layers` are called once in a forward pass,
+    in this order, and hold no tied table. `prefetch` layers are gathered ahead; `reshard` frees each after its pass.
     """
     assert mesh.parameters is not None
     names = ("replicate", "shard") if mesh.replicas > 1 else ("shard",)

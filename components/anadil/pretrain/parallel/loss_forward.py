@@ -55,14 +55,7 @@ def train_on(model: PreTrainedModel, loss: Loss) -> None:
 def last_hidden(
     model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor, borders: torch.Tensor
 ) -> torch.Tensor:
-    """Last hidden states of packed sequences, (sequences, tokens, width).
-
-    Args:
-        model: With packed attention.
-        ids: (sequences, tokens).
-        positions: The same shape, from 0 in each document.
-        borders: Borders of documents in all tokens one after another, int32 on the CPU.
-    """
+    """Last hidden states of packed sequences, (sequences, tokens, width); see `Batch` for positions and borders."""
     inner: Any = model.base_model
     states: torch.Tensor = inner(
         input_ids=ids, position_ids=positions, borders=borders, use_cache=False

@@ -172,7 +172,15 @@ def parallelize(
     if mesh.pipeline > 1:
         cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
-    _change_layers(model, layers, settings, mesh, config)
+    # Precision, tensor parallelism, recomputation and compilation, each applied to the result of the one before.
+    chosen = low_precision.low_precision_layers(model, settings.matmul)
+    low_precision.use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
+    if mesh.tensor > 1:
+        assert mesh.parameters is not None
+        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config)
+    checkpoint_layers(layers, settings.activation_checkpointing)
+    if settings.compile:
+        compile_layers(layers)
     # FSDP casts what it gathers; all else is cast by autocast.
     autocast = settings.state == "fp32" and dtype == torch.bfloat16 and mesh.shard == 1
     net = ParallelModel(
@@ -190,20 +198,6 @@ def parallelize(
         policy, how = policy_of(settings.state, dtype), settings.parallelism
         shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard)
     return net
-
-
-def _change_layers(
-    model: PreTrainedModel, layers: Sequence[nn.Module], settings: Pretrain, mesh: Mesh, config: Any
-) -> None:
-    """Apply precision, tensor parallelism, recomputation and compilation, each to the result of the one before."""
-    chosen = low_precision.low_precision_layers(model, settings.matmul)
-    low_precision.use_low_precision(chosen, settings.matmul, sharded=mesh.shard > 1, tensor=mesh.tensor)
-    if mesh.tensor > 1:
-        assert mesh.parameters is not None
-        apply_tensor_parallel(model, mesh.parameters["tensor"], config=config)
-    checkpoint_layers(layers, settings.activation_checkpointing)
-    if settings.compile:
-        compile_layers(layers)
 
 
 def compute_dtype(settings: Pretrain, device: torch.device) -> torch.dtype:

@@ -25,7 +25,7 @@ from torch.distributed.tensor.parallel import (
 from anadil.core.errors import PreflightError
 from anadil.model.family import TensorStyle
 from anadil.model.family_table import families
-from anadil.model.vocabulary_parallel import summed_loss_of_rows
+from anadil.model.loss import summed_loss_of_rows
 from anadil.plan.layout import cuts_evenly, shared_by_tensor
 from anadil.plan.model_shape import shape_from
 
@@ -89,12 +89,7 @@ def summed_loss_of_head(
 ) -> torch.Tensor:
     """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
-    Args:
-        hidden: Output of the norm, (sequences, tokens / degree, width).
-        weight: `lm_head.weight`; under `fully_shard` inside the root's forward.
-        labels: Ids of the tokens to predict, (sequences, tokens).
-        z_loss: `pretrain.z_loss`.
-        token_losses: As of `summed_loss_of_rows`.
+    `hidden` is the norm's output, (sequences, tokens / degree, width). Under `fully_shard` inside the root's forward.
     """
     assert isinstance(weight, DTensor)
     rows = weight.to_local()

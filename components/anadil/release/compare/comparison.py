@@ -32,6 +32,17 @@ SHARES = (
 """Paths of a share and of its number of texts, label, better direction."""
 Text = Literal["same", "partly the same", "different", "unknown"]
 Tables = tuple[Json, Json]
+WIDTH = 110
+MAX_VALUE = 60
+COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
+DECIDING = (
+    ("adapted", "bits_per_byte", "held-out text"),
+    ("merged", "bits_per_byte", "held-out text"),
+    ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
+)
+"""Candidate, measure and text of the first sentences."""
+PLACES = ("storage.", "tracking.", "cluster.", "report.")
+"""Sections of a recipe that decide no result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -270,19 +281,6 @@ def _retained(a: RunFacts, b: RunFacts, name: str, tables: Tables) -> list[Score
 def _ends(value: object) -> tuple[float, float] | None:
     ends = [float(end) for each in list_of(value) if (end := number(each)) is not None]
     return (ends[0], ends[1]) if len(ends) == 2 else None
-
-
-WIDTH = 110
-MAX_VALUE = 60
-COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
-DECIDING = (
-    ("adapted", "bits_per_byte", "held-out text"),
-    ("merged", "bits_per_byte", "held-out text"),
-    ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
-)
-"""Candidate, measure and text of the first sentences."""
-PLACES = ("storage.", "tracking.", "cluster.", "report.")
-"""Sections of a recipe that decide no result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -39,6 +39,17 @@ SAMPLES: Sequence[Sequence[tuple[str, str]]] = (
 )
 """Chats for the check of the derived template."""
 Chat = Sequence[tuple[str, str]]
+Format = Literal["hf", "gguf"]
+FORMATS: tuple[Format, ...] = ("hf", "gguf")
+DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
+"""Our word for a precision -> torch's, which config.json has."""
+QUANTIZATIONS = ("q8_0",)
+COPIED = ("config.json", "generation_config.json", INDEX, *COPIED_TOKENIZER_FILES)
+"""Files of a model's directory that are exported, beside weights and `TERMS`."""
+TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+"""Files that the base's licence requires beside every copy."""
+CARD = "README.md"
+MODELFILE = "Modelfile"
 
 
 class UnusualTemplateError(Exception):
@@ -128,19 +139,6 @@ def go_template(turns: Turns, *, adds_bos: bool) -> str:
 def _literal(text: str) -> str:
     """Text as Go's template and the Modelfile's quotes give it back."""
     return text.replace("{{", '{{ "{{" }}').replace('"""', '{{ "\\"\\"\\"" }}')
-
-
-Format = Literal["hf", "gguf"]
-FORMATS: tuple[Format, ...] = ("hf", "gguf")
-DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"})
-"""Our word for a precision -> torch's, which config.json has."""
-QUANTIZATIONS = ("q8_0",)
-COPIED = ("config.json", "generation_config.json", INDEX, *COPIED_TOKENIZER_FILES)
-"""Files of a model's directory that are exported, beside weights and `TERMS`."""
-TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
-"""Files that the base's licence requires beside every copy."""
-CARD = "README.md"
-MODELFILE = "Modelfile"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

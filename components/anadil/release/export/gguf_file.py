@@ -56,6 +56,31 @@ log = logging.getLogger(__name__)
 
 PADDING = "[PAD{}]"
 """Text of a row of the embedding that no token has, by its id. Source: llama.cpp, convert_hf_to_gguf.py."""
+PRECISIONS: Mapping[str, Type] = MappingProxyType(
+    {"fp32": Type.F32, "fp16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
+)
+FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
+    {
+        Type.F32: LlamaFileType.ALL_F32, Type.F16: LlamaFileType.MOSTLY_F16, Type.BF16: LlamaFileType.MOSTLY_BF16,
+        Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
+    }
+)  # fmt: skip
+QUANTIZATION_VERSION = 2
+"""Version of quantized blocks. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
+SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
+    {"linear": RopeScalingType.LINEAR, "yarn": RopeScalingType.YARN}
+)
+FACTORS = "rope_freqs.weight"
+HEAD = ModuleNames().tables[1]
+CONSTANTS = (".rotary_emb.inv_freq",)
+"""Ends of names of constants in old files, which are recomputed."""
+STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
+"""safetensors' names of precisions that GGUF has too."""
+TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
+# Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter.
+BLOCK = 32
+# Rows that are quantized at a time, as numpy needs several times their bytes.
+ROWS = 4_096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,23 +150,6 @@ def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[
             kind = TokenType.CONTROL if added[text]["special"] else TokenType.USER_DEFINED
         types[index] = int(kind)
     return tokens, types
-
-
-PRECISIONS: Mapping[str, Type] = MappingProxyType(
-    {"fp32": Type.F32, "fp16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
-)
-FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
-    {
-        Type.F32: LlamaFileType.ALL_F32, Type.F16: LlamaFileType.MOSTLY_F16, Type.BF16: LlamaFileType.MOSTLY_BF16,
-        Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
-    }
-)  # fmt: skip
-QUANTIZATION_VERSION = 2
-"""Version of quantized blocks. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
-SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
-    {"linear": RopeScalingType.LINEAR, "yarn": RopeScalingType.YARN}
-)
-FACTORS = "rope_freqs.weight"
 
 
 def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None = None) -> bool:
@@ -256,18 +264,6 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
     writer.add_add_eos_token(vocabulary.adds_eos)
     if vocabulary.template:
         writer.add_chat_template(vocabulary.template)
-
-
-HEAD = ModuleNames().tables[1]
-CONSTANTS = (".rotary_emb.inv_freq",)
-"""Ends of names of constants in old files, which are recomputed."""
-STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
-"""safetensors' names of precisions that GGUF has too."""
-TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
-# Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter.
-BLOCK = 32
-# Rows that are quantized at a time, as numpy needs several times their bytes.
-ROWS = 4_096
 
 
 def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:

@@ -32,6 +32,67 @@ from anadil.text.cut_patterns import (
 )
 
 INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with llama.cpp's own converter"
+SLIDING, FULL = "sliding_attention", "full_attention"
+"""transformers' kinds of layers."""
+YARN_KEYS = ("mscale", "mscale_all_dim", "truncate")
+"""Settings of YaRN that GGUF does not hold."""
+ROTATED_LAYERS = 4
+"""Period of layers whose last one is not rotated. Source: llama.cpp, src/models/smollm3.cpp, `n_no_rope_layer_step`."""
+SENTENCE_PIECE = "default"
+"""llama.cpp's name for no cuts."""
+DIGIT, DIGITS = r"\p{N}", r"\p{N}+"
+JAIS_2_REGEX = LLAMA_3_REGEX.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
+    [rf"|\s{{{number}}}(?!\S)" for number in (512, 256, 128, 64, 32, 16, 8, 4)] + [r"|\s{1,2}(?!\S)|\s{1}"]
+)
+SEED_CODER_REGEX = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
+    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+BAILING_REGEX = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+UFAKZEKA_REGEX = QWEN_REGEX.removeprefix("(?i:'s|'t|'re|'ve|'m|'ll|'d)|")
+BLOOM_REGEX = r" ?[^(\s|.,!?…。，、।۔،)]+"
+"""Source of the five: llama.cpp, src/llama-vocab.cpp, where comments have those of tokenizer.json."""
+DEEPSEEK_V3_REGEXES = (
+    r"\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    (
+        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    ),
+)
+"""Source: deepseek-ai/DeepSeek-V3, tokenizer.json."""
+NAMES: Mapping[tuple[str, ...], str] = MappingProxyType(
+    {
+        (LLAMA_3_REGEX,): "llama-bpe",
+        (QWEN_REGEX,): "qwen2",
+        (QWEN_3_5_REGEX,): "qwen35",
+        (GPT_2_REGEX,): "gpt-2",
+        (DIGIT, GPT_2_REGEX): "smollm",
+        DEEPSEEK_V3_REGEXES: "deepseek-v3",
+        (JAIS_2_REGEX,): "jais-2",
+        (SEED_CODER_REGEX,): "seed-coder",
+        (BAILING_REGEX,): "bailingmoe",
+        (UFAKZEKA_REGEX,): "ufakzeka",
+        (BLOOM_REGEX,): "bloom",
+        (BLOOM_REGEX, DIGIT): "viking",
+    }
+)
+"""Expressions, one after another -> llama.cpp's name. Source: llama.cpp, src/llama-vocab.cpp and src/unicode.cpp."""
+# llama.cpp's code for `gpt-4o`, `tekken`, `superbpe`, `exaone-moe` and `deepseek-coder` cuts otherwise than their
+# expressions, so those names are missing.
+TAKES_WHOLE = "llama-bpe"
+"""The one name for which llama.cpp takes a whole piece as a token without its merges."""
+SAME_CUTS = "smaug-bpe"
+CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
+"""Texts that llama.cpp takes for ends whatever a file says of them. Source: llama.cpp, src/llama-vocab.cpp."""
+BLANK = "\u2581"
+"""Stands for a space in tokens."""
+NUM_BYTES = 256
+PREPENDS: JsonObject = {"type": "Prepend", "prepend": BLANK}
+REPLACES: JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def gguf_refusal(directory: Path) -> str:
@@ -95,14 +156,6 @@ def _frame_fault(directory: Path, tokenizer: Tokenizer) -> str:
     if before in ([], [special.get("bos")]) and after in ([], [special.get("eos")]):
         return ""
     return f"it puts {before} before a text and {after} behind it, and llama.cpp no other tokens than BOS and EOS"
-
-
-SLIDING, FULL = "sliding_attention", "full_attention"
-"""transformers' kinds of layers."""
-YARN_KEYS = ("mscale", "mscale_all_dim", "truncate")
-"""Settings of YaRN that GGUF does not hold."""
-ROTATED_LAYERS = 4
-"""Period of layers whose last one is not rotated. Source: llama.cpp, src/models/smollm3.cpp, `n_no_rope_layer_step`."""
 
 
 def gguf_family(config: PreTrainedConfig) -> Gguf | None:
@@ -193,58 +246,6 @@ def key_value_heads(config: PreTrainedConfig) -> int:
 def head_size(config: PreTrainedConfig) -> int:
     """Numbers of a head."""
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-
-
-SENTENCE_PIECE = "default"
-"""llama.cpp's name for no cuts."""
-DIGIT, DIGITS = r"\p{N}", r"\p{N}+"
-JAIS_2_REGEX = LLAMA_3_REGEX.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
-    [rf"|\s{{{number}}}(?!\S)" for number in (512, 256, 128, 64, 32, 16, 8, 4)] + [r"|\s{1,2}(?!\S)|\s{1}"]
-)
-SEED_CODER_REGEX = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}"
-    r"| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-BAILING_REGEX = (
-    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
-)
-UFAKZEKA_REGEX = QWEN_REGEX.removeprefix("(?i:'s|'t|'re|'ve|'m|'ll|'d)|")
-BLOOM_REGEX = r" ?[^(\s|.,!?…。，、।۔،)]+"
-"""Source of the five: llama.cpp, src/llama-vocab.cpp, where comments have those of tokenizer.json."""
-DEEPSEEK_V3_REGEXES = (
-    r"\p{N}{1,3}",
-    "[一-龥぀-ゟ゠-ヿ]+",
-    (
-        r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
-        r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ),
-)
-"""Source: deepseek-ai/DeepSeek-V3, tokenizer.json."""
-NAMES: Mapping[tuple[str, ...], str] = MappingProxyType(
-    {
-        (LLAMA_3_REGEX,): "llama-bpe",
-        (QWEN_REGEX,): "qwen2",
-        (QWEN_3_5_REGEX,): "qwen35",
-        (GPT_2_REGEX,): "gpt-2",
-        (DIGIT, GPT_2_REGEX): "smollm",
-        DEEPSEEK_V3_REGEXES: "deepseek-v3",
-        (JAIS_2_REGEX,): "jais-2",
-        (SEED_CODER_REGEX,): "seed-coder",
-        (BAILING_REGEX,): "bailingmoe",
-        (UFAKZEKA_REGEX,): "ufakzeka",
-        (BLOOM_REGEX,): "bloom",
-        (BLOOM_REGEX, DIGIT): "viking",
-    }
-)
-"""Expressions, one after another -> llama.cpp's name. Source: llama.cpp, src/llama-vocab.cpp and src/unicode.cpp."""
-# llama.cpp's code for `gpt-4o`, `tekken`, `superbpe`, `exaone-moe` and `deepseek-coder` cuts otherwise than their
-# expressions, so those names are missing.
-TAKES_WHOLE = "llama-bpe"
-"""The one name for which llama.cpp takes a whole piece as a token without its merges."""
-SAME_CUTS = "smaug-bpe"
-CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
-"""Texts that llama.cpp takes for ends whatever a file says of them. Source: llama.cpp, src/llama-vocab.cpp."""
 
 
 def expressions(pre_tokenizer: JsonObject | None) -> tuple[str, ...] | None:
@@ -346,13 +347,6 @@ def _unmerged(content: JsonObject) -> str | None:
     added = {each["content"] for each in content.get("added_tokens", ())}
     ordinary = (text for text in model["vocab"] if text not in added and alphabet.issuperset(text))
     return next((text for text in ordinary if len(tokenize(text)) != 1), None)
-
-
-BLANK = "\u2581"
-"""Stands for a space in tokens."""
-NUM_BYTES = 256
-PREPENDS: JsonObject = {"type": "Prepend", "prepend": BLANK}
-REPLACES: JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def is_of_pieces(content: JsonObject) -> bool:

@@ -43,6 +43,23 @@ log = logging.getLogger(__name__)
 
 AGAINST_CHAMPION = {"bits_per_byte_to_champion": 1.0, "answers_to_champion": 0.0}
 """Checks that compare with the champion, and the value at which both are equal; less is better."""
+MOST_CHARS = 5_000
+"""Longest description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
+FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
+"""Paths in a candidate's scores that a version shows."""
+CORPORA_TAG = "anadil.corpora"
+"""Tag of a version: corpus -> digest, as JSON."""
+# Folder among a run's artifacts with what MLflow needs to load a model on a path.
+FOLDER = "promoted"
+Undo = list[Callable[[], object]]
+CHALLENGER = "challenger"
+PREVIOUS = "previous"
+REPLACED_TAG = "anadil.replaced"
+"""Tag of a version: number of the champion that it replaced."""
+PROMOTED_TAG = "anadil.promoted"
+LEFT_TAG = "anadil.rolled_back"
+LINKS_TAG = "mlflow.modelVersions"
+"""Tag of a logged model: the versions made from it. Source: mlflow 3.17, utils/mlflow_tags.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,19 +154,6 @@ def _table_of(scores: str, path: Path) -> dict[str, Any]:
     if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
         raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
     return dict(table)
-
-
-MOST_CHARS = 5_000
-"""Longest description in MLflow's database. Source: mlflow 3.17, store/model_registry/dbmodels/models.py."""
-FIGURES = ("bits_per_byte", "fertility", "bytes_per_token", "questions.bits_per_byte", "questions.exact")
-"""Paths in a candidate's scores that a version shows."""
-CORPORA_TAG = "anadil.corpora"
-"""Tag of a version: corpus -> digest, as JSON."""
-# Folder among a run's artifacts with what MLflow needs to load a model on a path.
-FOLDER = "promoted"
-
-
-Undo = list[Callable[[], object]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -331,16 +335,6 @@ def _gate_table(model: Promotable) -> str:
     kinds = {"adapter": "Merged model of the adapter", "merged": "Merged model"}
     kind = kinds.get(model.manifest.kind, "Model")
     return "\n".join([f"{kind} at `{model.uri}`, judged by `{model.scores}`.", "", *rows])
-
-
-CHALLENGER = "challenger"
-PREVIOUS = "previous"
-REPLACED_TAG = "anadil.replaced"
-"""Tag of a version: number of the champion that it replaced."""
-PROMOTED_TAG = "anadil.promoted"
-LEFT_TAG = "anadil.rolled_back"
-LINKS_TAG = "mlflow.modelVersions"
-"""Tag of a logged model: the versions made from it. Source: mlflow 3.17, utils/mlflow_tags.py."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,13 @@ START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_
 SINCE = STAGES["clean"].extends
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
+Json = dict[str, Any]
+EXPECTED = (
+    "give a model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
+)
+ADDED_TO = f"{INPUT}{SINCE}"
+"""Name in an origin of the corpus that a corpus was added to."""
+SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,16 +311,6 @@ def _state_of_base(model: str, known: str) -> tuple[State, str]:
     if model in BUILT_IN:
         return "missing", f"{model}: this program makes another one ({current[:DIGITS]}) than the one that was taught ({known[:DIGITS]})"  # fmt: skip
     return "changed", f"{model}: its files are not those that were taught: {current} now, {known} then"
-
-
-Json = dict[str, Any]
-
-EXPECTED = (
-    "give a model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
-)
-ADDED_TO = f"{INPUT}{SINCE}"
-"""Name in an origin of the corpus that a corpus was added to."""
-SAID = {"verified": "verified", "changed": "CHANGED", "missing": "not there", "unknown": "not checked"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

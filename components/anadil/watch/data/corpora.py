@@ -53,6 +53,7 @@ MIN_RATIO = 30.0
 QUANTILES = {"least": 0.0, "1 %": 0.01, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "99 %": 0.99, "largest": 1.0}
 MAX_FIELD = 2_000
 """Characters of a field."""
+_LOCK = threading.Lock()
 
 
 def corpora_of(run: Run) -> list[str]:
@@ -397,9 +398,6 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
 @functools.lru_cache(4_096)
 def _version(uri: str) -> str:
     return storage.store(uri).version(uri)
-
-
-_LOCK = threading.Lock()
 
 
 def _database(folder: str) -> duckdb.DuckDBPyConnection:

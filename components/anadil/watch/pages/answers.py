@@ -61,17 +61,6 @@ class Topic(NamedTuple):
     num_loops: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answers:
-    """All questions of a run's scores."""
-
-    deciding: str
-    """Candidate whose answers decide the order; empty: there are no questions."""
-    topics: tuple[Topic, ...]
-    questions: tuple[AnsweredQuestion, ...]
-    """The worst first."""
-
-
 def routes(watched: Watched) -> list[Route]:
     """`/run/ID/answers`."""
     return [Route("/run/{id}/answers", partial(_show, watched))]
@@ -85,15 +74,15 @@ def _show(watched: Watched, request: Request) -> Response:
         given = request.query_params
         topic, start = given.get("topic", ""), int(given["from"]) if given.get("from", "").isdecimal() else 0
         seen = bool(given.get("seen"))
-        answers = answers_of(uri_of(run, SCORES), seen=seen)
-        chosen = [each for each in answers.questions if not topic or each.topic == topic]
+        deciding, topics, questions = answers_of(uri_of(run, SCORES), seen=seen)
+        chosen = [each for each in questions if not topic or each.topic == topic]
         also = {"seen": "1"} if seen else {}
         more = also | ({"topic": topic} if topic else {}) | {"from": str(start + SIZE)}
         view |= {
-            "deciding": answers.deciding, "topic": topic, "num": len(chosen), "seen": seen,
+            "deciding": deciding, "topic": topic, "num": len(chosen), "seen": seen,
             "topics": Table("Topics", TOPIC_COLUMNS, [
                 (link(each.name, f"{place}?{urlencode(also | {'topic': each.name})}"), *map(figure, each[1:]))
-                for each in answers.topics
+                for each in topics
             ]),
             "questions": [_view(each) for each in chosen[start : start + SIZE]],
             "next": f"{place}?{urlencode(more)}" if start + SIZE < len(chosen) else "",
@@ -118,8 +107,11 @@ def _view(question: AnsweredQuestion) -> dict[str, object]:
     }  # fmt: skip
 
 
-def answers_of(scores: str, *, seen: bool = False) -> Answers:
-    """Return the answers of a `scores` artifact, without questions that training has seen unless they are asked for."""
+def answers_of(scores: str, *, seen: bool = False) -> tuple[str, tuple[Topic, ...], list[AnsweredQuestion]]:
+    """Return the candidate whose answers decide the order, topics, and questions of a `scores` artifact, the worst first.
+
+    Questions that training has seen are left out unless they are asked for.
+    """
     manifest = artifact.finished_manifest(scores, "scores")
     candidates = read_table(scores, manifest, "scores.json").get("candidates")
     by_question: dict[str, list[tuple[str, Json]]] = defaultdict(list)
@@ -137,7 +129,7 @@ def answers_of(scores: str, *, seen: bool = False) -> Answers:
     questions = [_question(text, answers, topics[text], deciding) for text, answers in by_question.items()]
     # Answers that were compared come first; the others have no figure to be ordered by.
     questions.sort(key=_worst_first)
-    return Answers(deciding=deciding, topics=_topics(questions, deciding), questions=tuple(questions))
+    return deciding, _topics(questions, deciding), questions
 
 
 def topics_of(questions: Sequence[str]) -> dict[str, str]:

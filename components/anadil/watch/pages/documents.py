@@ -48,6 +48,10 @@ from anadil.watch.watched import Watched
 TOP = 15
 """Rows of tables beside the list."""
 ORDERS = ("largest", "least")
+MAX_TEXT = 100_000
+"""Characters of a text on the page."""
+PLACE = "/run/{id}/data/{corpus}/document/{place}"
+FACTS = ("source", "id", "host", "licence", "bytes_in", "bytes_out", "words", "cluster_size", "personal_data")
 
 
 def routes(watched: Watched) -> list[Route]:
@@ -193,12 +197,6 @@ def _histogram(corpus: WatchedCorpus, where: Where) -> dict[str, object]:
         "title": title, "svg": histogram_chart(result.edges, sides, title=title), "note": note,
         "table": Table("Values", ("", KEPT, DROPPED), rows),
     }  # fmt: skip
-
-
-MAX_TEXT = 100_000
-"""Characters of a text on the page."""
-PLACE = "/run/{id}/data/{corpus}/document/{place}"
-FACTS = ("source", "id", "host", "licence", "bytes_in", "bytes_out", "words", "cluster_size", "personal_data")
 
 
 class ShownText(NamedTuple):

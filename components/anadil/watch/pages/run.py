@@ -197,7 +197,7 @@ def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> lis
     """Curves of this run and of earlier ones, on one axis; none without earlier ones of another model."""
     curves = {run.id: curves_of(watched, state.record, state.place, "pretrain")}
     models = {run.artifacts.get("model")}
-    for other in watched.runs(LISTED):
+    for other in watched.places(LISTED)[0]:
         uri = other.artifacts.get("model")
         if other.started >= run.started or not uri or uri in models or len(curves) > EARLIER:
             continue

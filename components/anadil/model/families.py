@@ -1,0 +1,271 @@
+"""The model families, by likeness; a new one is a record more."""
+
+from anadil.model.family import (
+    ALL_LAYOUTS,
+    LLAMA_GGUF,
+    LLAMA_TENSOR_PLAN,
+    PIPELINE_LAYOUTS,
+    SHARD_LAYOUTS,
+    TENSOR_LAYOUTS,
+    Architecture,
+    Family,
+    Gguf,
+    ModuleNames,
+    Version4Keys,
+)
+
+
+def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: object) -> dict[str, object]:
+    return {
+        "model_type": "llama",
+        "vocab_size": 128_256,
+        "head_dim": 128,
+        "num_key_value_heads": 8,
+        "tie_word_embeddings": False,
+        "hidden_size": width,
+        "intermediate_size": mlp_width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        **others,
+    }
+
+
+OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
+
+
+FAMILIES = (
+    # Llama.
+    Family(
+        model_type="llama",
+        layouts=ALL_LAYOUTS,
+        architecture=Architecture(mlp_bias=True),
+        liger="apply_liger_kernel_to_llama",
+        gguf=LLAMA_GGUF,
+        # Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3.
+        known={
+            "meta-llama/Llama-3.2-1B": _llama_3(2_048, 8_192, 16, 32, head_dim=64, tie_word_embeddings=True),
+            "meta-llama/Llama-3.2-3B": _llama_3(3_072, 8_192, 28, 24, tie_word_embeddings=True),
+            "meta-llama/Llama-3.1-8B": _llama_3(4_096, 14_336, 32, 32),
+            "meta-llama/Llama-3.1-70B": _llama_3(8_192, 28_672, 80, 64),
+            "meta-llama/Llama-3.3-70B": _llama_3(8_192, 28_672, 80, 64),
+            "meta-llama/Llama-3.1-405B": _llama_3(16_384, 53_248, 126, 128),
+            # The built-in base, whose package is fetched when a run begins.
+            "smollm2": {
+                "model_type": "llama",
+                "hidden_size": 576,
+                "intermediate_size": 1_536,
+                "num_hidden_layers": 30,
+                "num_attention_heads": 9,
+                "num_key_value_heads": 3,
+                "vocab_size": 49_152,
+                "tie_word_embeddings": True,
+            },
+        },
+    ),
+    # Mistral and Ministral.
+    Family(
+        model_type="mistral",
+        layouts=ALL_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
+        gguf=LLAMA_GGUF,
+    ),
+    Family(model_type="ministral", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
+    Family(model_type="ministral3", layouts=TENSOR_LAYOUTS),
+    # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
+    Family(
+        model_type="qwen2",
+        layouts=ALL_LAYOUTS,
+        architecture=Architecture(bias="inputs", has_bias=True, defaults={"num_key_value_heads": 32}),
+        gguf=Gguf(architecture="qwen2"),
+    ),
+    Family(
+        model_type="qwen3",
+        layouts=ALL_LAYOUTS,
+        tensor_plan={**LLAMA_TENSOR_PLAN, "self_attn.q_norm": "norm", "self_attn.k_norm": "norm"},
+        architecture=Architecture(head_norms="head", defaults={"num_key_value_heads": 32, "head_dim": 128}),
+        gguf=Gguf(architecture="qwen3", fixed={"hidden_act": "silu", "attention_bias": False}),
+    ),
+    # Gemma, which scales its embeddings; Gemma 3's layers have one of two rotations.
+    Family(
+        model_type="gemma",
+        gguf=Gguf(
+            architecture="gemma",
+            norm_offset=1.0,
+            fixed={"hidden_act": "gelu_pytorch_tanh", "attention_bias": False, "tie_word_embeddings": True},
+        ),
+    ),
+    Family(
+        model_type="gemma3_text",
+        version_4=Version4Keys(sliding_theta="rope_local_base_freq"),
+        architecture=Architecture(
+            norms_after=True,
+            head_norms="head",
+            norms_in_fp32=True,
+            defaults={"num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True},
+        ),
+        gguf=Gguf(
+            architecture="gemma3",
+            norm_offset=1.0,
+            windows="own_base",
+            fixed={
+                "hidden_activation": "gelu_pytorch_tanh",
+                "attention_bias": False,
+                "attn_logit_softcapping": None,
+                "use_bidirectional_attention": False,
+            },
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+                "final_logit_softcapping": "final_logit_softcapping",
+            },
+        ),
+    ),
+    # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
+    Family(
+        model_type="glm",
+        layouts=PIPELINE_LAYOUTS,
+        gguf=Gguf(architecture="chatglm", own_head_size=False),
+    ),
+    Family(
+        model_type="glm4",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(
+            norms_after=True,
+            fused_gate=True,
+            bias="inputs",
+            rotation="own",
+            defaults={
+                "num_key_value_heads": 2,
+                "head_dim": 128,
+                "attention_bias": True,
+                "partial_rotary_factor": 0.5,
+            },
+        ),
+        gguf=Gguf(architecture="glm4"),
+    ),
+    # GPT-NeoX, whose parts have names of their own.
+    Family(
+        model_type="gpt_neox",
+        layouts=frozenset(),
+        names=ModuleNames(
+            embeddings="gpt_neox.embed_in",
+            layers="gpt_neox.layers",
+            norm="gpt_neox.final_layer_norm",
+            stored_head="embed_out",
+        ),
+        version_4=Version4Keys(
+            names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
+        ),
+    ),
+    # OLMo, which from version 2 on norms after attention and the MLP, and queries and keys.
+    Family(
+        model_type="olmo",
+        layouts=PIPELINE_LAYOUTS,
+        gguf=Gguf(
+            architecture="olmo",
+            turns_neighbours=True,
+            own_head_size=False,
+            fixed={"hidden_act": "silu", "attention_bias": False},
+            numbers={"attention.layer_norm_epsilon": 1e-5, "attention.clamp_kqv": "clip_qkv"},
+        ),
+    ),
+    Family(
+        model_type="olmo2",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(
+            norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
+        ),
+        gguf=Gguf(architecture="olmo2", own_head_size=False, fixed=OLMO_FIXED),
+    ),
+    Family(
+        model_type="olmo3",
+        gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
+    ),
+    # Phi-3, whose matrices for queries, keys and values are one.
+    Family(
+        model_type="phi3",
+        layouts=PIPELINE_LAYOUTS,
+        # Version 4 refuses any other key.
+        version_4=Version4Keys(scaling=frozenset(["short_factor", "long_factor"])),
+        gguf=Gguf(architecture="phi3", own_head_size=False),
+    ),
+    # Types that nothing here has to treat otherwise than a Llama, but for the layouts that are tested for them.
+    Family(model_type="apertus", layouts=PIPELINE_LAYOUTS),
+    Family(
+        model_type="arcee",
+        layouts=PIPELINE_LAYOUTS,
+        gguf=Gguf(
+            architecture="arcee",
+            turns_neighbours=True,
+            scalings=LLAMA_GGUF.scalings,
+            fixed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False},
+        ),
+    ),
+    Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
+    Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
+    Family(model_type="diffllama", layouts=frozenset()),
+    Family(
+        model_type="ernie4_5",
+        layouts=ALL_LAYOUTS,
+        published_tied=True,
+        gguf=Gguf(architecture="ernie4_5", fixed={"hidden_act": "silu", "use_bias": False}),
+    ),
+    Family(
+        model_type="exaone4",
+        gguf=Gguf(architecture="exaone4", fixed={"hidden_act": "silu", "sliding_window": None}),
+    ),
+    Family(
+        model_type="granite",
+        layouts=TENSOR_LAYOUTS,
+        gguf=Gguf(
+            architecture="granite",
+            turns_neighbours=True,
+            scalings=LLAMA_GGUF.scalings,
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+                "attention.scale": "attention_multiplier",
+                "embedding_scale": "embedding_multiplier",
+                "logit_scale": "logits_scaling",
+                "residual_scale": "residual_multiplier",
+            },
+        ),
+    ),
+    Family(model_type="helium", layouts=ALL_LAYOUTS),
+    Family(
+        model_type="hunyuan_v1_dense",
+        gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
+    ),
+    Family(model_type="hyperclovax"),
+    Family(model_type="jais2"),
+    # Its convolutions look back over the edge of a slice, which other layouts cut.
+    Family(model_type="lfm2", layouts=frozenset(["shard"]), names=ModuleNames(norm="model.embedding_norm")),
+    Family(model_type="persimmon", layouts=frozenset()),
+    Family(
+        model_type="seed_oss",
+        layouts=ALL_LAYOUTS,
+        gguf=Gguf(
+            architecture="seed_oss",
+            fixed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False},
+        ),
+    ),
+    Family(
+        model_type="smollm3",
+        layouts=TENSOR_LAYOUTS,
+        published_tied=True,
+        gguf=Gguf(
+            architecture="smollm3",
+            turns_neighbours=True,
+            own_head_size=False,
+            fixed={"hidden_act": "silu", "attention_bias": False, "mlp_bias": False},
+        ),
+    ),
+    Family(
+        model_type="starcoder2",
+        layouts=PIPELINE_LAYOUTS,
+        gguf=Gguf(
+            architecture="starcoder2",
+            own_head_size=False,
+            fixed={"hidden_act": "gelu_pytorch_tanh", "use_bias": True},
+            numbers={"attention.layer_norm_epsilon": "norm_epsilon"},
+        ),
+    ),
+)
