@@ -15,8 +15,7 @@ from pathlib import Path
 
 from anadil.artifacts import artifact
 from anadil.encode import make_tokens
-from anadil.encode.document_tokenizer import document_tokenizer
-from anadil.encode.encode_file import _batches
+from anadil.encode.encode_file import _batches, document_tokenizer
 from anadil.encode.make_tokens import Settings
 from anadil.runtime.executors.processes import Processes
 from anadil.text.corpus import Document, document_files, read_file, write_documents

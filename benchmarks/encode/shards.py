@@ -18,9 +18,8 @@ import numpy as np
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.encode.packing import pack
+from anadil.encode.packing import TokenStream, pack
 from anadil.encode.tensor_file import TensorWriter
-from anadil.encode.token_stream import TokenStream
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
 
 LENGTH = 2_048

@@ -29,12 +29,16 @@ from anadil.text.cut_patterns import to_symbols, to_text
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 from anadil.tokenizer.candidate import TokenizerCandidate, vocab_size
-from anadil.tokenizer.cost import ModelCompute, cost_of
-from anadil.tokenizer.fertility import Fertility, measure_fertility
+from anadil.tokenizer.fertility import (
+    Fertility,
+    HeldoutSample,
+    measure_fertility,
+    sample_heldout,
+    suffix_borders,
+)
 from anadil.tokenizer.makers import MAKERS
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.samples import HeldoutSample, sample_heldout, suffix_borders
-from anadil.tokenizer.select import MeasuredCandidate, choose_candidate, rule_text
+from anadil.tokenizer.select import MeasuredCandidate, ModelCompute, choose_candidate, cost_of, rule_text
 from anadil.tokenizer.word_counts import WordCounts, word_counts
 
 PUBLISHED_TOKENS, PUBLISHED_FERTILITY = 2.5e9, 1.59

@@ -43,9 +43,9 @@ from anadil.tokenizer.candidate import (
     chat_template,
     extend_vocabulary,
     with_all_bytes,
+    write_embedding_map,
     write_tokenizer,
 )
-from anadil.tokenizer.embedding_map import write_embedding_map
 from anadil.tokenizer.pretokens import count_texts
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"

@@ -14,8 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.encode.packing import pack
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import TokenStream, pack
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.pretrain.data.packing import batch_of, sequences_of_step
 from anadil.text.encoder import Encoder

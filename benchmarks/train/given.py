@@ -13,8 +13,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import storage
-from anadil.encode.packing import Packed, pack
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import Packed, TokenStream, pack
 from anadil.pretrain.data.packing import batch_of, sequences_of_step
 
 BUILT_IN = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")

@@ -1,5 +1,4 @@
 import errno
-import hashlib
 import json
 import signal
 import socket
@@ -18,8 +17,8 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.encode import encode_file as encode_files
 from anadil.encode import make_tokens
 from anadil.encode.encode_file import EncodeTask
+from anadil.encode.packing import TokenStream
 from anadil.encode.tensor_file import TensorWriter
-from anadil.encode.token_stream import TokenStream
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.runtime.executors import processes
 from anadil.text import encoder
@@ -372,24 +371,3 @@ def test_a_stream_knows_whether_its_tokenizer_sets_bos_before_every_text(
     read = token_stream(tmp_path / "corpus", tokenizer, tmp_path / "work", write=False)
 
     assert (made.bos, read.bos) == (BOS, BOS)
-
-
-def test_the_digest_of_a_stream_is_the_one_that_checkpoints_of_earlier_releases_name(
-    tmp_path: Path, tokenizer: Path
-) -> None:
-    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], (), PRETRAINING_TEXTS[3:])
-    tokens = tokens_of_corpus(corpus, tokenizer, tmp_path / "work")
-    digests = []
-    begin, starts = 0, tokens.packed.stream.first_starts(99)
-    # Release 0.1 kept a directory for each file of the corpus, and joined the digests of their manifests.
-    for number, shard in enumerate(tokens.facts.train):
-        folder = tmp_path / f"earlier-{number}"
-        folder.mkdir()
-        own = starts[begin : begin + shard.documents + 1]
-        (folder / "ids.bin").write_bytes(tokens.packed.stream.ids[int(own[0]) : int(own[-1])].tobytes())
-        np.save(folder / "starts.npy", own - own[0])
-        digests.append(artifact.seal(folder, kind="work", origin={}).digest)
-        begin += shard.documents
-
-    expected = hashlib.sha256("\n".join(digests).encode()).hexdigest()[:16]
-    assert tokens.packed.stream.digest == expected

@@ -13,10 +13,9 @@ from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, IntegrityError
 from anadil.encode.make_tokens import make_tokens
-from anadil.encode.packing import pack
+from anadil.encode.packing import TokenStream, pack
 from anadil.encode.stored_tokens import StoredTokens, open_tokens
 from anadil.encode.tensor_file import DATA_BEGIN, TensorWriter, size_of
-from anadil.encode.token_stream import TokenStream
 from anadil.encode.tokens_file import TOKENS
 from anadil.pretrain.data.packing import batch_of
 from anadil.runtime.executors.processes import Processes

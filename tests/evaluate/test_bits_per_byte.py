@@ -1,4 +1,6 @@
+import math
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +17,10 @@ from transformers import (
 )
 
 from anadil.core.errors import DataError
-from anadil.evaluate.bits_per_byte import score, windows
+from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures, score, windows
+from anadil.evaluate.heldout import read_retained
 from anadil.model.load import encode_text
+from anadil.text.corpus import Document
 
 from .conftest import TEXTS, tiny_model
 
@@ -75,14 +79,6 @@ def test_every_token_is_scored_exactly_once_with_as_much_context_as_fits(
         assert last - start + (bos and start > 0) == min(context, last)
 
 
-def test_a_document_that_fits_is_scored_as_in_one_forward_pass(model: Any, tokenizer: Any) -> None:
-    encoded = encode(tokenizer, TEXTS)
-
-    got = nats(model, encoded)
-
-    assert got == pytest.approx([reference(model, ids) for ids in encoded], rel=1e-6)
-
-
 def test_stride_equal_to_context_follows_the_harness(model: Any, tokenizer: Any) -> None:
     encoded = encode(tokenizer, (" ".join(TEXTS), TEXTS[0], " ".join(TEXTS[:3])))
 
@@ -90,23 +86,6 @@ def test_stride_equal_to_context_follows_the_harness(model: Any, tokenizer: Any)
 
     assert got == pytest.approx([rolling_reference(model, ids, 32) for ids in encoded], rel=1e-6)
     assert len(encoded[0]) > 3 * 32
-
-
-def test_smaller_strides_score_the_same_tokens_with_more_context(model: Any, tokenizer: Any) -> None:
-    encoded = encode(tokenizer, (" ".join(TEXTS[:4]),))
-    ids = encoded[0]
-
-    got = nats(model, encoded, context=32, stride=1)
-
-    # Stride 1 is one window for each token after the first 32, which share a window.
-    first = reference(model, ids[:32])
-    rest = 0.0
-    full = [0, *ids.tolist()]
-    for position in range(33, len(full)):
-        with torch.inference_mode():
-            logits = model(input_ids=torch.tensor([full[position - 32 : position]]), use_cache=False).logits
-        rest -= float(logits[0, -1].double().log_softmax(-1)[full[position]])
-    assert got[0] == pytest.approx(first + rest, rel=1e-6)
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 10_000])
@@ -131,17 +110,6 @@ def test_the_head_in_small_pieces_changes_nothing(
     got = nats(model, encoded)
 
     assert got == pytest.approx(whole, rel=1e-6)
-
-
-def test_a_uniform_model_costs_the_logarithm_of_its_vocabulary(tokenizer: Any) -> None:
-    model = tiny_model(len(tokenizer))
-    with torch.no_grad():
-        model.get_output_embeddings().weight.zero_()
-    encoded = encode(tokenizer, TEXTS)
-
-    got = nats(model, encoded)
-
-    assert got == pytest.approx([len(ids) * np.log(len(tokenizer)) for ids in encoded])
 
 
 @pytest.mark.parametrize(
@@ -241,3 +209,62 @@ def test_later_windows_begin_with_bos_where_the_tokenizer_sets_it(
     assert len(ids) > 48
     assert got[0] == pytest.approx(expected, rel=1e-6)
     assert got[0] != pytest.approx(bare[0], rel=1e-6)
+
+
+def text_of(source: str, url: str = "", text: str = "Salam") -> Document:
+    return Document(id=source, text=text, source=source, url=url, lang="az")
+
+
+DOCUMENTS = [
+    text_of("/data/news.jsonl:1", "https://azertag.az/1", "Bu gün yağış yağdı."),
+    text_of("/data/news.jsonl:2", "https://report.az/2"),
+    text_of("/data/law.jsonl:1"),
+    text_of("/data/law.jsonl:2"),
+]
+SIZES = np.array([len(each.text.encode()) for each in DOCUMENTS])
+NATS = np.array([40.0, 10.0, 5.0, 7.0])
+
+
+def test_bits_per_byte_are_told_by_domain_and_by_source() -> None:
+    figures = domain_figures(DOCUMENTS, SIZES, NATS, seed=0)
+
+    sizes = SIZES.tolist()
+    assert figures["domains"] == pytest.approx(
+        {
+            "azertag.az": 40 / math.log(2) / sizes[0],
+            "report.az": 10 / math.log(2) / sizes[1],
+            "law": 12 / math.log(2) / (sizes[2] + sizes[3]),
+        }
+    )
+    assert figures["sources"] == pytest.approx(
+        {
+            "news": 50 / math.log(2) / (sizes[0] + sizes[1]),
+            "law": 12 / math.log(2) / (sizes[2] + sizes[3]),
+        }
+    )
+    law = figures["domain_figures"]["law"]
+    assert (law["num_documents"], law["num_bytes"], law["unsure"]) == (2, sizes[2] + sizes[3], True)
+    assert law["interval"][0] <= figures["domains"]["law"] <= law["interval"][1]
+
+
+def test_retained_text_is_told_by_the_language_that_its_rows_or_its_file_name(tmp_path: Path) -> None:
+    (tmp_path / "news.jsonl").write_text(
+        '{"text": "Привет", "lang": "ru"}\n{"text": "Да"}\n', encoding="utf-8"
+    )
+    (tmp_path / "tr.txt").write_text("Merhaba", encoding="utf-8")
+
+    documents = read_retained(
+        ["builtin:en/retained.jsonl", str(tmp_path / "news.jsonl"), str(tmp_path / "tr.txt")]
+    )
+
+    sizes = np.array([len(each.text.encode()) for each in documents])
+    figures = bits_by_group(sizes, np.ones(len(documents)), [each.lang for each in documents])
+    assert set(figures) == {"en", "ru", "news", "tr"}
+    assert figures["tr"] == pytest.approx(1 / math.log(2) / len("Merhaba"))
+
+
+def test_a_retained_file_without_text_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "ru.jsonl").write_text('{"text": ""}\n', encoding="utf-8")
+
+    with pytest.raises(DataError, match=r"evaluate\.retained: .*ru\.jsonl holds no text; name another file"):
+        read_retained([str(tmp_path / "ru.jsonl")])

@@ -16,7 +16,6 @@ from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
-from tests.kit.marks import matrix, slow
 
 from .conftest import TEMPLATE, TEXTS, document, tiny_model, train_tokenizer
 
@@ -25,13 +24,6 @@ Gate = Callable[..., dict[str, Any]]
 NUM_NEW = 4
 SMALL = {"min_documents": 5, "min_ended_rate": 0, "max_empty_rate": 0.6}
 """Limits for what is so small: no text ends within four tokens, and one of its six answers has no word."""
-ANY_TEXT = {
-    "max_finetuned_bits_per_byte_ratio": 100,
-    "max_bits_per_byte_ratio": 100,
-    "max_retained_ratio": 100,
-    "max_finetuned_retained_ratio": 100,
-}
-"""Limits by which a model may write worse text, as long as it ends and says something."""
 
 
 def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
@@ -144,26 +136,6 @@ def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     assert scores["differences"]["finetuned - adapted"]["value"] > 0
 
 
-@pytest.mark.parametrize(
-    ("candidate", "token", "check"),
-    [
-        ("finetuned", "a", "finetuned.loops"),
-        matrix("adapted", "a", "adapted.loops"),
-        slow("finetuned", "<|eot_id|>", "finetuned.empty_answers"),
-    ],
-)
-def test_a_model_that_loops_in_every_text_or_answers_nothing_is_not_released(
-    gate: Gate, healthy: Path, tmp_path: Path, candidate: str, token: str, check: str
-) -> None:
-    bad = always_writing(token, healthy, tmp_path / "bad", 24.0)
-
-    scores = gate(**{candidate: bad}, **ANY_TEXT)
-
-    assert failed(scores) == {check}
-    assert value(scores, check) > 0.8
-    assert scores["gate"]["released"] == ("adapted" if candidate == "finetuned" else None)
-
-
 def test_english_that_is_lost_is_said_and_stops_the_release(
     gate: Gate, healthy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -190,10 +162,3 @@ def test_english_that_is_lost_is_said_and_stops_the_release(
     )
     assert said in caplog.text
     assert "gate: adapted.retained.en is " in caplog.text
-
-
-def test_the_built_in_english_says_nothing_twice() -> None:
-    documents = read_retained()
-
-    assert len({document.text for document in documents}) == len(documents) >= 12
-    assert all(document.text.isascii() and document.lang == "en" for document in documents)

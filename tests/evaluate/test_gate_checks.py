@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.evaluate.bootstrap import Difference
-from anadil.evaluate.gate import GateVerdict, apply_gate, log_verdict
+from anadil.evaluate import bootstrap
+from anadil.evaluate.bootstrap import Difference, paired_difference
+from anadil.evaluate.gate import GateVerdict, apply_gate
 from anadil.evaluate.heldout import Contamination
 from anadil.recipe.gate import GATE_CHECKS, Gate
 from anadil.recipe.load import load_recipe
@@ -121,19 +123,6 @@ def test_an_interval_that_spans_its_limit_decides_nothing(loops: int, of: int, o
     if outcome == "undecided":
         assert f"undecided: {of} texts, interval " in check.failure
         assert "limit 0.5; more texts needed" in check.failure
-
-
-def test_a_ratio_whose_interval_spans_its_limit_decides_nothing_either() -> None:
-    unclear = Difference(value=0.4, low=0.3, high=0.7, num_documents=16)
-
-    verdict = judged(
-        adapted=table(retained={"en": 2.4}), pairs=differences(**{"adapted - base, retained en": unclear})
-    )
-
-    (check,) = (each for each in verdict.checks if each.name == "adapted.retained.en")
-    assert check.value == pytest.approx(1.2)
-    assert check.undecided
-    assert failed(verdict) == {"adapted.retained.en"}
 
 
 def test_each_retained_text_decides_by_its_own_interval() -> None:
@@ -302,15 +291,161 @@ def test_an_unknown_check_is_refused_with_the_nearest(words: str, message: str) 
         load_recipe("smoke", [f"evaluate.{words}"])
 
 
-@pytest.mark.parametrize(("released", "words"), [("adapted", "may be released"), (None, "not passed")])
-def test_the_log_says_whether_a_model_may_be_released(
-    released: str | None, words: str, caplog: pytest.LogCaptureFixture
+RUNNING_TEXT = ("merged - base", "adapted - base", "merged - adapted")
+
+
+def merged_verdict(
+    answering: tuple[str, ...] = (), of_champion: tuple[str, ...] = (), **candidates: dict[str, Any]
+) -> GateVerdict:
+    tables = dict.fromkeys(("base", "adapted", "merged"), table()) | candidates
+    differences = dict.fromkeys(RUNNING_TEXT, SAME)
+    if "finetuned" in tables:
+        differences |= {"finetuned - base": SAME, "finetuned - merged": SAME}
+        differences |= {"finetuned - merged, answers": BETTER}
+    return apply_gate(
+        Gate(),
+        tables,
+        differences,
+        CLEAN,
+        AUDIT,
+        answering={"finetuned", *answering},
+        of_champion=of_champion,
+    )
+
+
+def test_of_two_models_that_pass_the_merged_one_is_released_for_continuing_text() -> None:
+    verdict = merged_verdict()
+
+    assert (verdict.released, failed(verdict)) == ("merged", set())
+    assert verdict.verdicts["merged"].use == "continuing text"
+    assert "merged.ended" not in {check.name for check in verdict.checks}
+
+
+def test_a_merged_model_that_answers_is_judged_by_its_answers_too() -> None:
+    verdict = merged_verdict(("merged",))
+
+    names = {check.name.removesuffix(".en") for check in verdict.checks} | set(verdict.unmeasured)
+    assert {name for name in names if name.startswith("merged.")} == {
+        name for name in GATE_CHECKS if name.startswith("merged.")
+    }
+    assert verdict.verdicts["merged"].use == "answering"
+
+
+@pytest.mark.parametrize(
+    ("changed", "check"),
+    [
+        ({"generations": answers(ended=False)}, "ended"),
+        ({"generations": answers(text=" ... ")}, "empty_answers"),
+        ({"output_language": {"num": 20, "own": 0.0, "shares": {"en": 1.0}}}, "output_language"),
+        ({"retained": {"en": 2.6}}, "retained.en"),
+    ],
+)
+def test_a_merged_model_whose_answers_are_of_no_use_leaves_the_adapted_one(
+    changed: dict[str, Any], check: str
 ) -> None:
-    caplog.set_level("INFO")
-    passed = released is not None
+    verdict = merged_verdict(("merged",), merged=table(**changed))
 
-    log_verdict(GateVerdict(passed=passed, released=released, verdicts={}, checks=(), unmeasured=()))
+    assert failed(verdict) == {f"merged.{check}"}
+    assert verdict.released == "adapted"
 
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("gate: ")
-    assert words in line
+
+def test_a_finetuned_model_is_compared_with_the_merged_one_that_it_began_with() -> None:
+    # The adapted model is better by far, and finetuning did not begin with it.
+    verdict = merged_verdict(adapted=table(bits_per_byte=0.5), finetuned=table(bits_per_byte=1.01))
+
+    [check] = [each for each in verdict.checks if each.name == "finetuned.bits_per_byte"]
+    assert check.value == pytest.approx(1.01)
+    assert verdict.released == "finetuned"
+
+
+def test_models_that_a_retraining_took_as_they_are_are_judged_and_not_released() -> None:
+    verdict = merged_verdict(of_champion=("adapted", "merged"))
+
+    assert (verdict.passed, verdict.released, failed(verdict)) == (False, None, set())
+    assert verdict.verdicts["model"].passed
+
+
+BYTES = np.array([800, 120, 4_000, 950, 60, 2_300, 700, 1_500, 310, 90])
+DIFFICULTY = np.array([1.0, 3.0, 0.4, 2.0, 5.0, 0.7, 1.4, 0.9, 2.2, 4.0])
+NATS = BYTES * DIFFICULTY
+
+
+def test_the_difference_is_that_of_the_sums_not_the_mean_of_documents() -> None:
+    better = NATS * 0.9
+
+    found = paired_difference(better, NATS, BYTES, seed=0)
+
+    assert found.value == pytest.approx((better.sum() - NATS.sum()) / np.log(2) / BYTES.sum())
+
+
+def test_a_small_but_steady_gain_is_seen_although_documents_differ_much() -> None:
+    better = NATS - 0.01 * BYTES
+
+    found = paired_difference(better, NATS, BYTES, seed=0)
+
+    # Without pairing the interval would be as wide as documents differ: more than 1 bit.
+    assert found.high - found.low < 1e-9
+    assert found.significant
+    assert found.high < 0
+
+
+def test_equal_models_do_not_differ() -> None:
+    found = paired_difference(NATS, NATS, BYTES, seed=0)
+
+    assert (found.value, found.low, found.high) == (0, 0, 0)
+    assert not found.significant
+
+
+def test_a_gain_on_half_of_the_documents_is_not_sure() -> None:
+    mixed = NATS + BYTES * 0.1 * np.array([1, -1] * 5)
+
+    found = paired_difference(mixed, NATS, BYTES, seed=0)
+
+    assert found.low < 0 < found.high
+    assert not found.significant
+
+
+def test_the_seed_decides_the_draws() -> None:
+    better = NATS - np.sqrt(BYTES)
+
+    first, again, other = (paired_difference(better, NATS, BYTES, seed=seed) for seed in (1, 1, 2))
+
+    assert first == again
+    assert (first.low, first.high) != (other.low, other.high)
+    assert first.low < first.value < first.high
+
+
+def test_few_documents_of_unlike_length_are_not_called_surer_than_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bootstrap, "DRAWS", 300)
+    generator = np.random.default_rng(0)
+    num_bytes = np.exp(generator.normal(7, 1, 400)).astype(np.int64)
+    nats = (-num_bytes * np.abs(generator.standard_t(3, 400)) * 0.1).astype(np.float64)
+    truth = nats.sum() / np.log(2) / num_bytes.sum()
+    covered = 0
+    for trial in range(200):
+        chosen = generator.integers(0, 400, 8)
+        found = paired_difference(nats[chosen], np.zeros(8), num_bytes[chosen], seed=trial)
+        covered += found.low <= truth <= found.high
+
+    # Percentiles of the draws hold it 164 times.
+    assert covered >= 175
+
+
+@pytest.mark.parametrize("count", range(2, 7))
+def test_the_fewest_documents_have_wide_intervals_and_finite_ones(count: int) -> None:
+    difference = paired_difference(NATS[:count] * 0.9, NATS[:count], BYTES[:count], seed=0)
+
+    assert difference.low < difference.value < difference.high
+    assert np.isfinite([difference.low, difference.high]).all()
+
+
+@pytest.mark.parametrize(("count", "unsure"), [(1, True), (99, True), (100, False)])
+def test_under_a_hundred_documents_an_interval_is_unsure_and_one_document_is_never_a_sure_gain(
+    count: int, unsure: bool
+) -> None:
+    nats = np.ones(count)
+
+    assert paired_difference(nats, nats, nats.astype(int), seed=0).unsure is unsure
+    assert not paired_difference(NATS[:1] * 0.5, NATS[:1], BYTES[:1], seed=0).significant

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import PreflightError
+from anadil.core.stages import STAGES
 from anadil.evaluate import own_chat
 from anadil.evaluate.own_chat import tuning_part
-from anadil.evaluate.run import run
+from anadil.evaluate.run import _table, run
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import Figures, Job
+from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.text.corpus import Document, write_documents
 
 from .conftest import TEXTS, document, save_model
@@ -268,3 +270,24 @@ def test_only_text_by_which_a_merge_was_tuned_is_not_scored(
     counts = {"heldout": {"tuning": len(tuned), "scored": len(ids)}, "retained": {"en": english}}
     assert scores.get("tuning") == (counts if base_share == "auto" else None)
     assert len(scores["retained"]["documents"]) == (12 if base_share == "auto" else 16)
+
+
+def test_what_the_stage_tasks_found_goes_into_the_scores_as_it_is(tmp_path: Path) -> None:
+    found = {"own": {"base": {"metric": "acc", "value": 0.5, "stderr": None, "chance": 0.25}}}
+    (tmp_path / "tasks.json").write_text(json.dumps(found))
+
+    def job(inputs: dict[str, Path]) -> Job:
+        return Job(recipe=Recipe(), inputs=inputs, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+    assert _table(job({"tasks": tmp_path}), "tasks", "tasks.json") == found
+    assert _table(job({}), "tasks", "tasks.json") == {}
+
+
+def test_a_recipe_without_tasks_leaves_the_stage_out_and_tasks_alone_decide_no_scores() -> None:
+    without, named = Recipe(), Recipe.model_validate({"evaluate": {"tasks": ["az"], "task_shots": 5}})
+
+    assert is_left_out(STAGES["tasks"], without)
+    assert not is_left_out(STAGES["tasks"], named)
+    sections = STAGES["evaluate"].sections
+    assert recipe_origin(without, sections) == recipe_origin(named, sections)
+    assert recipe_origin(without, STAGES["tasks"].sections) != recipe_origin(named, STAGES["tasks"].sections)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from anadil.finetune.training import TrainingCallback
-from anadil.finetune.validation import best_step, is_over
+from anadil.finetune.training import TrainingCallback, best_step, is_over
 from tests.finetune.short_runs import REPEATED, SETTINGS, lines_of, trained
 from tests.finetune.test_run import FOREIGN_WARNINGS
 from tests.kit.marks import matrix, slow

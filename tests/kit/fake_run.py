@@ -34,8 +34,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.core.stages import BUILT_IN
-from anadil.encode.packing import Packed, pack
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import Packed, TokenStream, pack
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
 from anadil.model.kernels import use_liger_kernels

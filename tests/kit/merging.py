@@ -17,7 +17,7 @@ from anadil.merge.weights import Ends
 from anadil.model.load import load_model
 from anadil.model.safetensors_files import SHARD_BYTES
 from anadil.pretrain.embedding_init import fit_vocabulary
-from anadil.tokenizer.embedding_map import embedding_rows
+from anadil.tokenizer.candidate import embedding_rows
 from tests.kit.families import make_family
 from tests.kit.pretraining import SPECIALS, make_tokenizer
 

@@ -22,7 +22,7 @@ from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.run import run
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
-from anadil.trial.budget import trial_recipe
+from anadil.trial.finalists import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import (

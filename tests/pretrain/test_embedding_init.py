@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from anadil.core.errors import DataError
-from anadil.encode.packing import Packed, pack
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import Packed, TokenStream, pack
 from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import Batch

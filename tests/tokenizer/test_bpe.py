@@ -2,7 +2,6 @@ import json
 import os
 import random
 import tracemalloc
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,10 +12,9 @@ from tokenizers.trainers import BpeTrainer
 
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import ALPHABET
-from anadil.tokenizer import merger
+from anadil.tokenizer import bpe
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.word_counts import word_counts
 from tests.kit import texts
 from tests.kit.marks import matrix, slow
 from tests.kit.reference_bpe import library_merges, plain_merges
@@ -144,31 +142,23 @@ def test_a_size_beyond_what_the_words_can_give_takes_no_memory_for_it(tiny: Toke
     assert peak < 2**26
 
 
-def test_a_table_and_a_dictionary_give_the_same(tiny: Tokenizer) -> None:
-    counts = Counter("Kitablardan öyrəndiklərini dostlarına danışmağı çox sevirdi".encode().decode("latin-1"))
-    symbols = {letter: count for letter, count in counts.items() if letter.isalpha()}
-    words = {first + second: count for first, count in symbols.items() for second in "abc"}
-
-    assert continue_merges(tiny, words, 50, 1) == continue_merges(tiny, word_counts(words.items()), 50, 1)
-
-
 @pytest.mark.parametrize("least", [1, 9])
 def test_arrays_grow_and_gone_pairs_are_forgotten_as_others_come_up(
     monkeypatch: pytest.MonkeyPatch, least: int
 ) -> None:
     rng = random.Random(8)
     counts = {"".join(rng.choices("abcdefghij", k=12)): rng.randint(1, 50) for _ in range(400)}
-    monkeypatch.setattr(merger, "GROWTH", 100.0)
+    monkeypatch.setattr(bpe, "GROWTH", 100.0)
     expected = train_vocabulary(counts, 1_500, min_frequency=least).merges
 
-    monkeypatch.setattr(merger, "GROWTH", 1.0)
-    monkeypatch.setattr(merger, "FIRST_PAIRS", 2)
+    monkeypatch.setattr(bpe, "GROWTH", 1.0)
+    monkeypatch.setattr(bpe, "FIRST_PAIRS", 2)
 
     assert train_vocabulary(counts, 1_500, min_frequency=least).merges == expected
 
 
 def test_a_table_beyond_positions_of_32_bits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merger, "MAX_CELLS", 10)
+    monkeypatch.setattr(bpe, "MAX_CELLS", 10)
 
     with pytest.raises(DataError, match="the different words of the corpus have 12 bytes"):
         train_vocabulary({"abcd": 1, "efgh": 2, "ijkl": 3}, 300, min_frequency=1)
@@ -198,13 +188,3 @@ def test_a_smaller_vocabulary_is_the_start_of_a_larger_one(tiny: Tokenizer) -> N
     small = train_vocabulary(counts, 400, min_frequency=2)
 
     assert large.cut(400) == small.cut(400)
-
-
-def test_extending_a_bare_alphabet_is_training(tiny: Tokenizer) -> None:
-    counts = count_texts(tiny, TEXTS)
-    trained = train_vocabulary(counts, 700, min_frequency=2)
-    bare = Tokenizer(models.BPE(vocab={symbol: index for index, symbol in enumerate(ALPHABET)}, merges=[]))
-
-    merges = continue_merges(bare, counts, 700 - 256, min_frequency=2)
-
-    assert merges == trained.merges

@@ -1,10 +1,4 @@
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -175,45 +169,6 @@ def test_what_a_killed_run_has_counted_is_not_counted_again(
 
     assert counted == [file.name for file in document_files(job.inputs["corpus"], "train")][1:]
     assert items(found) == items(count_texts(tiny, TEXTS))
-
-
-CHILD = """
-import sys
-from pathlib import Path
-from anadil.artifacts.base_model import read_tokenizer
-from anadil.recipe.sections import Recipe
-from anadil.runtime.job import Job
-from anadil.tokenizer.corpus_counts import corpus_counts
-
-if __name__ == "__main__":
-    recipe, corpus, work, tokenizer = sys.argv[1:]
-    job = Job(
-        recipe=Recipe.model_validate_json(recipe), inputs={"corpus": Path(corpus)},
-        out=Path(work), work=Path(work), base_cache=Path(work),
-    )
-    corpus_counts(job, read_tokenizer(Path(tokenizer)))
-"""
-
-
-@pytest.mark.slow
-def test_killed_at_any_time_the_next_run_gives_the_same_bytes(
-    job: Job, tiny: Tokenizer, tiny_folder: Path, tmp_path: Path
-) -> None:
-    corpus_counts(job, tiny)
-    other = with_keys(job, f"storage.root={tmp_path / 'other'}", "tokenizer.workers=2")
-    (tmp_path / "child.py").write_text(CHILD, encoding="utf-8")
-    arguments = (other.recipe.model_dump_json(), job.inputs["corpus"], tmp_path / "killed", tiny_folder)
-    command = [sys.executable, *map(str, (tmp_path / "child.py", *arguments))]
-
-    for delay in (1.5, 3.0):
-        child = subprocess.Popen(command, start_new_session=True, stderr=subprocess.DEVNULL)
-        time.sleep(delay)
-        os.kill(child.pid, signal.SIGKILL)
-        child.wait()
-    shutil.rmtree(tmp_path / "other", ignore_errors=True)
-    subprocess.run(command, check=True)
-
-    assert (kept(other) / stage.TABLE).read_bytes() == (kept(job) / stage.TABLE).read_bytes()
 
 
 def test_rare_words_are_left_out_after_counting_and_recorded(job: Job, tiny: Tokenizer) -> None:

@@ -14,10 +14,9 @@ from anadil.core.format import MIB
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, write_documents
 from anadil.text.language import load_language
-from anadil.tokenizer.fertility import measure_fertility, measure_morphology
+from anadil.tokenizer.fertility import measure_fertility, measure_morphology, sample_heldout, suffix_borders
 from anadil.tokenizer.run import run
-from anadil.tokenizer.samples import sample_heldout, suffix_borders
-from anadil.tokenizer.tables import SPEED
+from anadil.tokenizer.select import SPEED
 from tests.tokenizer.conftest import SENTENCES, documents, written
 
 

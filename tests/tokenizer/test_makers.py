@@ -11,7 +11,7 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence, Split
 
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, SYMBOLS, known_pattern
-from anadil.tokenizer.embedding_map import embedding_rows
+from anadil.tokenizer.candidate import embedding_rows
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base
 from anadil.tokenizer.pretokens import count_texts
 from tests.kit.pre_tokenizers import tokenizer_of

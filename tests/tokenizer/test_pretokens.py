@@ -163,12 +163,6 @@ def test_a_corpus_without_words_is_a_data_error(tiny: Tokenizer) -> None:
         require_words(count_texts(tiny, ["x" * 1_000_000]))
 
 
-def test_a_corpus_of_one_document_or_of_one_word_is_counted(tiny: Tokenizer) -> None:
-    assert dict(count_texts(tiny, ["kitab"]).items()) == {"kitab": 1}
-    many = count_texts(tiny, ["kitab" + " kitab" * 99_999])
-    assert dict(many.items()) == {"kitab": 1, "Ġkitab": 99_999}
-
-
 COUNTS = {"kitab": 3, "Ġkitab": 2**40, "ÉĻ": 1, "": 4}
 
 
@@ -215,12 +209,6 @@ def test_tables_are_added_up_whatever_their_order(tmp_path: Path) -> None:
     results = {file_of(sum_counts(order), tmp_path / "sum") for order in permutations(tables)}
     assert len(results) == 1
     assert dict(read_counts(tmp_path / "sum").items()) == expected
-
-
-def test_records_of_tables_are_added_up() -> None:
-    one, other = of_bytes({b"a": 1}, {"documents": 2}), of_bytes({}, {"documents": 3, "too_long": 1})
-
-    assert sum_counts([one, other]).records == {"documents": 5, "too_long": 1}
 
 
 def test_no_table_at_all_is_an_empty_one(tmp_path: Path) -> None:

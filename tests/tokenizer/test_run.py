@@ -18,7 +18,7 @@ from anadil.text.corpus import write_documents
 from anadil.text.encoder import Ids, _FastEncoder
 from anadil.tokenizer.candidate import JsonObject
 from anadil.tokenizer.run import run
-from anadil.tokenizer.tables import SPEED
+from anadil.tokenizer.select import SPEED
 from tests.kit import clean_stage
 from tests.kit.harness import again
 
@@ -137,21 +137,6 @@ def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
     assert rows_map == {"strategy": "base", "base_vocab_size": 4102, "vocab_size": 4102, "rows": None}
     assert (job.out / "tokenizer.json").read_bytes() == (tiny_folder / "tokenizer.json").read_bytes()
     assert figures["fertility"] == figures["base_fertility"]
-
-
-def test_the_recipes_choice_beats_the_order_and_the_best_size_wins(make_job: Callable[..., Job]) -> None:
-    job = make_job(strategies=ALL, vocab_sizes=[280, 380], choice="extend")
-
-    figures = run(job)
-
-    choice = written(job, "choice")
-    assert (figures["strategy"], figures["vocab_size"]) == ("extend", 4482)
-    assert choice["reason"].startswith(
-        "tokenizer.choice is extend; of its 2 sizes extend-380 costs least, 0."
-    )
-    assert [entry["name"] for entry in choice["candidates"]] == [
-        "base", "extend-280", "extend-380", "replace-280", "replace-380",
-    ]  # fmt: skip
 
 
 def test_the_same_corpus_gives_the_same_bytes(make_job: Callable[..., Job]) -> None:

@@ -1,33 +1,26 @@
 """Which candidate goes on, and what is said of tokens that the corpus hardly uses."""
 
-import json
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import cast
 
 import pytest
 from tokenizers import Tokenizer
 
-from anadil.artifacts import artifact
-from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.recipe.sections import Base, Recipe, Strategy
+from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
-from anadil.text.corpus import write_documents
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import TokenizerCandidate, extend_vocabulary, replace_vocabulary
-from anadil.tokenizer.cost import ModelCompute, cost_of
 from anadil.tokenizer.fertility import Fertility, TextFertility
 from anadil.tokenizer.pretokens import count_texts
 from anadil.tokenizer.run import run
-from anadil.tokenizer.select import Choice, MeasuredCandidate, choose_candidate
+from anadil.tokenizer.select import Choice, MeasuredCandidate, ModelCompute, choose_candidate, cost_of
 from anadil.tokenizer.usage import SweepUsage, TokenUsage
-from tests.tokenizer.conftest import SENTENCES, documents, written
+from tests.tokenizer.conftest import SENTENCES, written
 
 MIN_USES = 100
 ROWS = 128_000
@@ -275,44 +268,3 @@ def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny:
     assert usage.uses["never"] == 4_096 - 1 - len(tokens)
     assert usage.uses["under_10"] == usage.uses["under_100"] == 4_095
     assert usage.uses["under_1000"] == 4_096
-
-
-@pytest.mark.slow
-@pytest.mark.skipif("ANADIL_DATA" not in os.environ, reason="ANADIL_DATA names no directory of real text")
-def test_on_real_text_over_an_english_base_the_largest_new_vocabulary_does_not_win_by_itself(
-    tmp_path: Path, base_cache: Path
-) -> None:
-    """GPT-2's tokenizer; trained on other kinds of Azerbaijani text than it is measured on."""
-    data = Path(os.environ["ANADIL_DATA"])
-    train_text, heldout = (
-        [json.loads(line)["text"] for name in names for line in _lines(data, name)]
-        for names in (("reactjs_az.reactjs.org.jsonl", "KDE_*workspace*"), ("*FLORES*", "*Tatoeba*"))
-    )
-    folder = tmp_path / "corpus"
-    write_documents(folder, "train", documents(train_text))
-    write_documents(folder, "heldout", documents(heldout))
-    artifact.seal(folder, kind="corpus", origin={})
-    base = str(data / "tokenizers" / "gpt2")
-    recipe = Recipe.model_validate(
-        {"base": {"model": base}, "tokenizer": {"vocab_sizes": [4_000, 32_000], "choice": "auto"}}
-    )
-    (tmp_path / "out").mkdir()
-    job = Job(
-        recipe=recipe, inputs={"corpus": folder}, out=tmp_path / "out", work=tmp_path, base_cache=base_cache
-    )
-
-    run(job)
-
-    choice = written(job, "choice")
-    costs = {entry["name"]: entry["cost"]["relative"] for entry in choice["candidates"]}
-    kept = {name: cost for name, cost in costs.items() if not name.startswith("replace")}
-    assert kept[choice["chosen"]] <= 1.02 * min(kept.values())
-    assert len(choice["warnings"]) == 4
-    english = "The committee will meet again on Thursday to discuss the budget."
-    before, after = (read_tokenizer(each) for each in (base_tokenizer(Base(model=base), base_cache), job.out))
-    assert after.encode(english).ids == before.encode(english).ids
-
-
-def _lines(data: Path, name: str) -> list[str]:
-    (file,) = data.glob(f"az/{name}")
-    return [line for line in file.read_text(encoding="utf-8").split("\n") if line]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from anadil.artifacts.base_model import LLAMA_3_SPECIALS, read_tokenizer, tiny_text
-from anadil.artifacts.base_vocabulary import base_settings
+from anadil.artifacts.base_model import LLAMA_3_SPECIALS, tiny_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job
@@ -18,11 +17,10 @@ from anadil.tokenizer import surgery as surgery_module
 from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
-    chat_template,
+    embedding_rows,
     extend_vocabulary,
-    write_tokenizer,
+    write_embedding_map,
 )
-from anadil.tokenizer.embedding_map import embedding_rows, write_embedding_map
 from anadil.tokenizer.fertility import unchanged_share
 from anadil.tokenizer.makers import Maker, extensions, surgeries
 from anadil.tokenizer.pretokens import count_texts
@@ -195,27 +193,6 @@ def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
         assert (row == [index]) == (index not in new)
 
 
-def test_transformers_keeps_all_ids_also_after_saving_again(
-    base: Tokenizer, made: Tokenizer, tmp_path: Path
-) -> None:
-    from transformers import AutoTokenizer
-
-    folder = tmp_path / "base"
-    folder.mkdir()
-    candidate = TokenizerCandidate(strategy="surgery", asked=1, got=1, tokenizer=made)
-    settings, template = base_settings(folder, base), chat_template(folder, base)
-    write_tokenizer(candidate, folder, settings, template, tmp_path / "written")
-
-    AutoTokenizer.from_pretrained(tmp_path / "written").save_pretrained(tmp_path / "again")
-
-    again = read_tokenizer(tmp_path / "again")
-    assert again.get_vocab() == made.get_vocab()
-    assert again.encode(TEXT).ids == made.encode(TEXT).ids
-    assert [made.token_to_id(each) for each in LLAMA_3_SPECIALS] == [
-        base.token_to_id(each) for each in LLAMA_3_SPECIALS
-    ]
-
-
 def test_a_smaller_exchange_is_the_start_of_a_larger_one(
     base: Tokenizer, counts: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
@@ -301,20 +278,6 @@ WORDS = st.lists(st.text("abc", min_size=1, max_size=6), min_size=1, max_size=8)
 @given(words=WORDS, token=st.text("abc", min_size=1, max_size=4))
 def test_a_string_is_banned_if_and_only_if_it_is_part_of_a_pretoken(words: list[str], token: str) -> None:
     assert BanList(words)(token) == any(token in word for word in words)
-
-
-def test_kept_texts_are_cut_as_before_though_the_corpus_holds_their_words(tiny: Tokenizer) -> None:
-    kept = ["A handwritten newspaper.", "Kitabxanada newspapers of Bakı"]
-    corpus = [*SENTENCES, *kept] * 20
-    counts = count_texts(tiny, corpus)
-    banned = BanList(dict(count_texts(tiny, kept).items()))
-
-    merges = continue_merges(tiny, counts, 300, 2, banned)
-    free = continue_merges(tiny, counts, 300, 2)
-
-    assert unchanged_share(tiny, extend_vocabulary(tiny, merges), kept) == 1
-    assert unchanged_share(tiny, extend_vocabulary(tiny, free), kept) == 0
-    assert not any(banned(left + right) for left, right in merges)
 
 
 KEPT = tiny_text()[:20_000].splitlines()

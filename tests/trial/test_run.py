@@ -2,23 +2,25 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
-from tokenizers import Tokenizer
-from tokenizers.models import BPE
 
 from anadil.artifacts import artifact
-from anadil.core.errors import DataError, RecipeError
+from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.pretrain.run import run as pretrain
+from anadil.recipe.pretrain import Phase, scaled_phases
 from anadil.recipe.sections import Recipe, Trial
+from anadil.report.corpus_view import pareto_front
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.runtime.kfp import parse_executor_input
 from anadil.trial import run as trial_run
-from anadil.trial.finalists import find_finalists
+from anadil.trial.outcome import FinalistResult, choose_winner
 from anadil.trial.run import run
 
 from .conftest import MakeJob, trial_job
@@ -150,13 +152,6 @@ def test_a_pod_of_a_pipeline_tries_the_strategy_that_it_is_given() -> None:
     assert call.step == "trial-extend"
 
 
-def test_a_pipeline_of_before_the_trial_gives_pretrain_none() -> None:
-    values = {"recipe": "{}", "corpus": "c", "tokenizer": "t"}
-    text = json.dumps({"inputs": {"parameterValues": values}, "outputs": {}})
-
-    assert parse_executor_input(STAGES["pretrain"], text).inputs == {"corpus": "c", "tokenizer": "t"}
-
-
 def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
     plain = Recipe.model_validate({"tokenizer": {"strategies": ["base", "extend"]}})
     tries = Recipe.model_validate({"tokenizer": {"strategies": ["base", "extend"], "trial": {"steps": 5}}})
@@ -168,17 +163,6 @@ def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
         assert recipe_origin(plain, sections) == recipe_origin(tries, sections)
     sections = STAGES["trial"].sections
     assert recipe_origin(tries, sections).items() >= {("recipe tokenizer.trial.steps", "5")}
-
-
-def test_a_tokenizer_of_an_older_release_is_refused_by_name(tmp_path: Path) -> None:
-    older = {"candidates": {"base": {"fertility": 5.0}, "extend-600": {"fertility": 2.0}}}
-    (tmp_path / "fertility.json").write_text(json.dumps(older), encoding="utf-8")
-    for folder in (tmp_path, tmp_path / "candidates" / "extend-600"):
-        folder.mkdir(parents=True, exist_ok=True)
-        Tokenizer(BPE()).save(str(folder / "tokenizer.json"))
-
-    with pytest.raises(DataError, match="as those of an older release do; make the tokenizer again"):
-        find_finalists(tmp_path, Recipe().tokenizer)
 
 
 def test_a_trial_that_the_recipe_does_not_name_is_refused(make_job: MakeJob) -> None:
@@ -202,3 +186,80 @@ def test_a_trial_that_the_recipe_does_not_name_is_refused(make_job: MakeJob) -> 
 def test_a_trial_that_can_choose_nothing_is_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Recipe.model_validate({"tokenizer": settings})
+
+
+DOCUMENTS = 40
+
+
+def result(name: str, rows: int, nats: list[float]) -> FinalistResult:
+    return FinalistResult(
+        name=name,
+        strategy="extend",
+        steps=1,
+        tokens=1,
+        flops=1.0,
+        rows=rows,
+        parameters=rows,
+        loss=1.0,
+        seconds=1.0,
+        nats={"target": nats},
+    )
+
+
+def noisy(mean: float, seed: int) -> list[float]:
+    values: list[float] = (mean + np.random.default_rng(seed).normal(0, 10, DOCUMENTS)).tolist()
+    return values
+
+
+@pytest.fixture
+def texts() -> Any:
+    return SimpleNamespace(num_bytes=lambda _: np.full(DOCUMENTS, 100))
+
+
+def test_the_fewest_bits_per_byte_win_where_they_are_told_apart(texts: Any) -> None:
+    winner = choose_winner([result("small", 1, noisy(150, 0)), result("large", 9, noisy(100, 1))], texts, 0)
+
+    assert winner.name == "large"
+    assert winner.differences["small"].low > 0
+    assert winner.why_not["small"].endswith("than large")
+
+
+def test_of_those_that_are_not_told_apart_the_smallest_vocabulary_wins(texts: Any) -> None:
+    results = [
+        result("small", 1, noisy(101, 0)),
+        result("large", 9, noisy(100, 1)),
+        result("far", 0, noisy(200, 2)),
+    ]
+
+    winner = choose_winner(results, texts, 0)
+
+    assert winner.name == "small"
+    assert "not told apart from large" in winner.reason
+    assert set(winner.why_not) == {"large", "far"}
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(20, [5, 15]), (4, [1, 3]), (1, [1]), (2, [2])])
+def test_phases_keep_their_share_of_the_steps(steps: int, expected: list[int]) -> None:
+    phases = (Phase(trains="embeddings", steps=50, lr=1.0), Phase(trains="all", steps=150, lr=2.0))
+
+    scaled = scaled_phases(phases, steps)
+
+    assert [phase.steps for phase in scaled] == expected
+    assert scaled[-1].trains == "all"
+
+
+def test_the_front_holds_what_no_other_beats_in_every_figure() -> None:
+    def entry(bits: float, english: float, parameters: int, words: int) -> dict[str, object]:
+        keep = {"en": {"bits_per_byte": english}}
+        return {"bits_per_byte": bits, "keep": keep, "parameters": parameters, "words_in_context": words}
+
+    front = pareto_front(
+        [
+            ("base", entry(3.0, 1.0, 10, 50)),
+            ("extend", entry(2.0, 1.1, 12, 90)),
+            ("worse", entry(2.1, 1.2, 13, 80)),
+            ("same", entry(2.0, 1.1, 12, 90)),
+        ]
+    )
+
+    assert front == ("base", "extend", "same")

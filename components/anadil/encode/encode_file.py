@@ -11,17 +11,69 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.base_model import CHAT_TEMPLATE, read_settings, read_tokenizer, tokenizer_config
+from anadil.artifacts.base_vocabulary import (
+    END_OF_TEXT,
+    SETTINGS,
+    base_settings,
+    begins_turns,
+    ends_of,
+    token_text,
+)
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_json
-from anadil.encode.document_tokenizer import Frame, document_tokenizer
 from anadil.encode.tensor_file import TensorWriter
 from anadil.text.corpus import read_file
 from anadil.text.encoder import Encoder
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """Tokens round documents."""
+
+    begin: int
+    """Id before each document: BOS, or the end of text in its place."""
+    end: int
+    """Id after each document."""
+    bos: int | None
+    """Id before each later piece of a document, where the tokenizer itself sets BOS before every text."""
+
+
+def document_tokenizer(folder: Path) -> "tuple[Tokenizer, Frame]":
+    """The tokenizer of a directory, and the tokens that it puts round documents."""
+    tokenizer = read_tokenizer(folder)
+    settings = {key: value for name in SETTINGS for key, value in read_settings(folder / name).items()}
+    bos, eos = (token_text(settings.get(f"{role}_token")) for role in ("bos", "eos"))
+    if not bos and not eos:
+        known = base_settings(folder, tokenizer)
+        bos, eos = (token_text(known.get(f"{role}_token")) for role in ("bos", "eos"))
+    if begins_turns(bos, _template(folder)):
+        bos = ""
+    ends = ends_of(tokenizer.get_vocab(), eos)
+    if not ends:
+        raise DataError(f"{folder}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
+    begin = tokenizer.token_to_id(bos) if bos else None
+    if begin is None:
+        return tokenizer, Frame(begin=ends[0], end=ends[0], bos=None)
+    sets_bos = settings.get("add_bos_token") or tokenizer.encode("a").ids[:1] == [begin]
+    return tokenizer, Frame(begin=begin, end=ends[0], bos=begin if sets_bos else None)
+
+
+def _template(folder: Path) -> str:
+    path = folder / CHAT_TEMPLATE.name
+    if path.is_file():
+        return path.read_text(encoding="utf-8")
+    return str(tokenizer_config(folder).get("chat_template"))
+
 
 BATCH_CHARS = 1_000_000
 """Text of one call, which spreads it over the threads of the process."""
@@ -166,7 +218,6 @@ def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:
 
 @lru_cache(1)
 def _excluded(path: Path) -> dict[str, str]:
-    """Id of each document to leave out -> reason."""
     reasons: dict[str, str] = {}
     with path.open(encoding="utf-8") as lines:
         for number, line in enumerate(lines, 1):

@@ -23,11 +23,8 @@ from anadil.core.format import counted, human_bytes
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
 from anadil.encode import encode_file as files
-from anadil.encode.blocks import Span, write_block
-from anadil.encode.document_tokenizer import Frame, document_tokenizer
-from anadil.encode.earlier_tokens import earlier_part
-from anadil.encode.encode_file import FACTS, SHARD, EncodeTask
-from anadil.encode.shard_plan import ShardPlan, cut, shard_plan, stem_of
+from anadil.encode.encode_file import FACTS, SHARD, EncodeTask, Frame, document_tokenizer
+from anadil.encode.shard_plan import ShardPlan, Span, cut, earlier_part, shard_plan, stem_of, write_block
 from anadil.encode.tensor_file import TensorFile, size_of
 from anadil.encode.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts
 from anadil.runtime.executor import Executor
@@ -84,12 +81,7 @@ def make_tokens(
 ) -> tuple[TokensFacts, Entries]:
     """Fill `out`; return its facts, and the manifest entries of files whose digest is known.
 
-    Args:
-        settings: Everything that decides the tokens.
-        out: Directory to fill.
-        work: Directory of finished shards.
-        executor: Processes that encode.
-        copies: Files of the champion that S3 copies into the artifact, to be filled; None: they are put into `out`.
+    `copies`: files of the champion that S3 copies into the artifact, to be filled; None: they are put into `out`.
     """
     tokenizer, frame = document_tokenizer(settings.tokenizer)
     # The frame follows from the tokenizer, and from the program that reads it.
@@ -187,7 +179,6 @@ def _encode_plan(plan: ShardPlan, max_tokens: int | None, executor: Executor) ->
 
 
 def _encode(tasks: Sequence[EncodeTask], executor: Executor) -> None:
-    """Do the tasks that are not done."""
     with ThreadPoolExecutor(min(8, num_cores())) as pool:
         sound = [*pool.map(lambda each: sealed_dir.verify(each.folder, each.origin, once_a_boot=True), tasks)]
     if any(sound):
@@ -295,7 +286,6 @@ def _left_out(settings: Settings, shards: Sequence[ShardFacts]) -> dict[str, int
 
 
 def _sample(corpus: Path) -> str:
-    """The beginning of the first text of the corpus."""
     texts = (document.text for file in document_files(corpus, "train") for document in read_file(file))
     return next((text[:SAMPLE_CHARS] for text in texts if text), "")
 

@@ -6,18 +6,17 @@ its positions from 0. Where the tokenizer sets BOS before every text, a piece th
 document has BOS before it, as an input alone.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from anadil.core.errors import DataError
-from anadil.encode.token_stream import Places, TokenStream
 
-if TYPE_CHECKING:
-    from anadil.encode.stored_tokens import StoredPieces, StoredRows
-
+Ids = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
 Pieces = npt.NDArray[np.int64]
 Sequences = npt.NDArray[np.int64]
 """Numbers of packed sequences."""
@@ -26,14 +25,60 @@ SMALL = 2**15 - 1
 """Lengths up to it are sorted as 16-bit numbers, which numpy does by counting."""
 
 
+class Rows(Protocol):
+    """Rows of an array, in memory or in files."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, where: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenStream:
+    """The encoded training part of a corpus: `[BOS] text [end of text]`, or an end of text in place of BOS."""
+
+    ids: Rows
+    """(tokens,): all documents, one after another; read by slices."""
+    starts: Rows
+    """(documents + 1,): where each document begins; the last entry is the number of tokens."""
+    digest: str
+    """Equal digests mean equal ids."""
+    bos: int | None = None
+    """Id before each piece that begins inside a document; None for none."""
+
+    @property
+    def num_documents(self) -> int:
+        """Documents of one epoch."""
+        return len(self.starts) - 1
+
+    def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
+        """The ids of many slices."""
+        return map(self.ids.__getitem__, map(slice, starts, stops))
+
+    def first_starts(self, num: int) -> Places:
+        """Begins of up to `num` documents, and the end of the last."""
+        begins: Places = self.starts[: num + 1]
+        return begins
+
+    def document_at(self, position: int) -> tuple[int, int]:
+        """Number and begin of the document in which a token lies."""
+        number = int(np.searchsorted(self.starts[:], position, side="right")) - 1
+        return number, int(self.starts[number])
+
+
+def stream_of(documents: Sequence[Ids], bos: int | None) -> TokenStream:
+    """Join documents in memory, each with its prefix, into a stream."""
+    starts = np.concatenate([[0], np.cumsum([len(ids) for ids in documents])])
+    return TokenStream(ids=np.concatenate(documents), starts=starts, digest="", bos=bos)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
     """Sequences as lists of pieces of the stream."""
 
     stream: TokenStream
-    pieces: "Pieces | StoredPieces"
+    pieces: Rows
     """(pieces, 3): start in the stream, number of pairs, and 1 where BOS is set before it; sequence by sequence."""
-    rows: "Places | StoredRows"
+    rows: Rows
     """(sequences + 1,): the first piece of each sequence."""
     length: int
     """Tokens of a sequence."""

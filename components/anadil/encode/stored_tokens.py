@@ -15,9 +15,8 @@ import numpy as np
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
-from anadil.encode.packing import Packed
+from anadil.encode.packing import Ids, Packed, Places, TokenStream
 from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
-from anadil.encode.token_stream import Ids, Places, TokenStream
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 from anadil.text.corpus import CorpusPart
 
@@ -48,12 +47,8 @@ class StoredTokens:
         """Its packed sequences."""
         shards, blocks = self._files(self.facts.train), self._files(self.facts.blocks)
         starts = StoredStarts(self.facts.train, shards)
-        stream = TokenStream(
-            ids=StoredIds(starts, shards, self._fetcher),
-            starts=starts,
-            digest=self.facts.stream,
-            bos=self.facts.bos,
-        )
+        ids = StoredIds(starts, shards, self._fetcher)
+        stream = StoredStream(ids=ids, starts=starts, digest=self.facts.stream, bos=self.facts.bos)
         first_tokens = [int(starts.tokens[block.first_shard]) for block in self.facts.blocks]
         return Packed(
             stream=stream,
@@ -128,10 +123,11 @@ class StoredStarts:
     def __len__(self) -> int:
         return int(self._documents[-1]) + 1
 
-    def first(self, num: int) -> Places:
-        """Begins of up to `num` documents, and the end of the last."""
+    def __getitem__(self, where: slice, /) -> Places:
+        """The first begins, and so the ends of all documents but the last of them."""
+        assert not where.start
         parts: list[Places] = [np.zeros(1, dtype=np.int64)]
-        left = num
+        left = len(self) - 1 if where.stop is None else where.stop - 1
         for number, count in enumerate(np.diff(self._documents).tolist()):
             chosen = min(left, count)
             if not chosen:
@@ -177,6 +173,22 @@ class StoredIds:
         places = list(map(slice, starts, stops))
         # A disk is read faster than threads are asked.
         return self._fetcher.map(self.__getitem__, places) if self._fetcher else map(self.__getitem__, places)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStream(TokenStream):
+    """A stream whose ids and begins of documents lie in shards."""
+
+    ids: StoredIds
+    starts: StoredStarts
+
+    def slices(self, starts: Sequence[int], stops: Sequence[int]) -> Iterable[Ids]:
+        """The ids of many slices, which are fetched side by side."""
+        return self.ids.slices(starts, stops)
+
+    def document_at(self, position: int) -> tuple[int, int]:
+        """Number and begin of the document in which a token lies."""
+        return self.starts.document_at(position)
 
 
 class StoredRows:

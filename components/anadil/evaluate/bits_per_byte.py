@@ -58,12 +58,7 @@ def windows(
 ) -> Iterator[tuple[int, int, int]]:
     """Yield (start, last, first): feed `full[start:last]`, score `full[first:last + 1]`.
 
-    Args:
-        num_tokens: Tokens after the one prefix.
-        context: Most tokens of an input.
-        stride: Tokens scored by each window after the first, at most `context`.
-        begin: Place of the first scored token; those before it are context only.
-        bos: BOS takes the first place of each window that does not begin with the text.
+    Tokens before `begin` are context only. BOS takes the first place of each window that does not begin with the text.
 
     Source: get_rolling_token_windows of lm-evaluation-harness for `stride == context`.
     """
@@ -88,15 +83,6 @@ def score(
     """Sum -ln p over the tokens of each text, in nats, given the tokens before it.
 
     Where both are longer than the context, the beginning of the tokens before goes, but not BOS.
-
-    Args:
-        model: Causal language model, on its device.
-        pairs: Token ids before each text, at least one and not scored, and those of the text.
-        bos: Token before each window that does not begin the pair; None for none.
-        context: Most tokens of an input.
-        stride: Tokens scored by each window after the first.
-        batch_tokens: Most tokens of a padded batch; a longer window goes alone.
-        name: The candidate, for progress and messages.
     """
     full = [np.concatenate(pair).astype(np.int64) for pair in pairs]
     _check_ids(model, full, name)
@@ -131,7 +117,6 @@ def score(
 def _batch_nats(
     model: Any, head: Head, full: Sequence[NDArray[np.int64]], batch: Sequence[Window], bos: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return document and nats of each scored token of the batch."""
     width = batch[0].length
     # Padding stands right of every scored token, where a causal model cannot see it.
     inputs = np.zeros((len(batch), width), dtype=np.int64)

@@ -51,12 +51,6 @@ def paired_difference(
     Both models see the same draw of documents each time: documents differ far more than models
     do, so that intervals of either model alone would overlap whatever was learned.
 
-    Args:
-        nats: Summed -ln p of each document; the minuend.
-        other_nats: The same of the other model.
-        num_bytes: UTF-8 bytes of each document.
-        seed: Seed of the draws.
-
     Source: Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation", for the
     pairs; Efron and Tibshirani 1993, "An Introduction to the Bootstrap", section 12.5, for the interval.
     """

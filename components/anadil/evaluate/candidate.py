@@ -22,8 +22,7 @@ from anadil.evaluate.generate import (
     repetition_of,
     with_languages,
 )
-from anadil.evaluate.measurements import Measurements
-from anadil.evaluate.models import EncodedDocuments, ScoredModel, open_candidate
+from anadil.evaluate.models import EncodedDocuments, Measurements, ScoredModel, open_candidate
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
@@ -176,7 +175,6 @@ def _prompts(
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
-    """Return the beginnings of the first documents, up to a space."""
     openings: list[str] = []
     for document in documents[:NUM_CONTINUED]:
         text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())

@@ -104,16 +104,8 @@ def apply_gate(
     """Judge the candidates that were measured, each for its own use.
 
     A check whose limit lies inside its interval decides nothing, so its candidate is not released.
-    Where no answers were measured, running text decides about the finetuned model.
-
-    Args:
-        gate: The limits.
-        tables: What was measured of each candidate, by name; its entry in `scores.json`.
-        differences: Bits per byte of pairs of candidates, on the same documents: `adapted - base`.
-        contamination: Of the held-out text, on which all candidates are scored.
-        mask_audit: The adapter's `mask_audit.json`, where it has one.
-        answering: Names of those that are asked through their chat template.
-        of_champion: Names of those that a retraining took as they are; they are judged, and there is nothing to release.
+    Where no answers were measured, running text decides about the finetuned model. Candidates in `of_champion`, which a
+    retraining took as they are, are judged, and there is nothing to release. Those in `answering` have a chat template.
     """
     answers_measured = f"finetuned - {before_finetuning(tables)}, answers" in differences
     judge = _Judge(
@@ -168,8 +160,6 @@ def log_verdict(verdict: GateVerdict) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Judge:
-    """Collects checks."""
-
     gate: Gate
     tables: Mapping[str, Mapping[str, Any]]
     differences: Mapping[str, Difference]
@@ -413,7 +403,6 @@ def scores_table(
 
 
 def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:
-    """Return the nats of each document, so that any interval can be computed again."""
     return [
         {
             "id": document.id,

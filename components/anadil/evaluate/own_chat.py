@@ -84,12 +84,7 @@ class OwnChat:
 
 
 def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
-    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained.
-
-    Args:
-        name: `base.model` of the recipe.
-        base: The base itself.
-    """
+    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained."""
     kind = base_kind(base.path, name)
     if not kind.is_post_trained:
         if kind.kind == "unknown":
@@ -189,7 +184,6 @@ def is_sound(answer: Mapping[str, Any], language: str) -> bool:
 
 
 def _how(kind: BaseKind, base: ScoredModel) -> OwnChat:
-    """Return how to ask a base."""
     language, questions = _questions(base.path)
     tokenizer: Any = base.tokenizer
     user = {"role": "user", "content": questions[0]}

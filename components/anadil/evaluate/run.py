@@ -19,13 +19,16 @@ from anadil.core.json_text import write_indented
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
-from anadil.evaluate.measurements import FILE, Measurements, read_measurements, write_measurements
 from anadil.evaluate.models import (
+    FILE,
+    Measurements,
     ScoredModel,
     encode_for_all,
     encode_with_champion,
     open_artifact,
     open_model,
+    read_measurements,
+    write_measurements,
 )
 from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
@@ -140,11 +143,7 @@ def _measured_before(job: Job) -> list[Measurements]:
 
 
 def refuse_other_rank(adapter: Path) -> None:
-    """Refuse an adapter whose matrices have another rank than its configuration says.
-
-    Args:
-        adapter: Its directory; one without an adapter, where all weights were trained, is left alone.
-    """
+    """Refuse an adapter whose matrices have another rank than its configuration says."""
     # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
     if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():
         return

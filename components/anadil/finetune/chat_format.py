@@ -182,7 +182,6 @@ class TemplateFormat:
         return pieces
 
     def _span(self, hidden: Sequence[Mapping[str, str]], whole: str, turn: int) -> tuple[int, int]:
-        """Return where an answer begins and where its closing control token ends."""
         opened = self.render(hidden[:turn], add_generation_prompt=True)
         if not whole.startswith(opened):
             raise UnprovenTemplateError("opens an answer in a generation prompt differently than in a chat")
@@ -291,7 +290,6 @@ def with_system(template: str, system: str | None) -> str:
 
 
 def _without_turn(template: str, turn: str) -> str:
-    """Return a template that skips a text in a chat that begins without a system turn."""
     return (
         f"{{%- set written %}}{template.removesuffix(chr(10))}{{% endset %}}"
         f"{{%- if messages[0]['role'] == 'system' %}}{{{{- written }}}}"

@@ -186,7 +186,6 @@ def _mark_trained(example: Example, tokenizer: PreTrainedTokenizerFast) -> str:
 
 
 def _example(row: Any) -> Example:
-    """A row of a Dataset, which is a mapping, or already an example."""
     return row if isinstance(row, Example) else Example(input_ids=row["input_ids"], labels=row["labels"])
 
 
@@ -197,7 +196,6 @@ def _ends_right(example: Example, end: int) -> bool:
 
 
 def _spans(example: Example) -> list[tuple[bool, list[int]]]:
-    """Return the ids in spans that are all trained, or all not."""
     pairs = zip(example.input_ids, example.labels, strict=True)
     runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
     return [(is_trained, [token for token, _ in run]) for is_trained, run in runs]

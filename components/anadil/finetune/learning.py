@@ -117,7 +117,6 @@ def linear_layers(model: Any) -> list[str]:
 def _token_indices(
     rows: EmbeddingRows, model: Any, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, list[int]] | None:
-    """Return the ids whose rows learn, by the module that holds them."""
     # They are rows beside the matrix, written into it for each step and when the adapter is merged. PEFT's other
     # way, `modules_to_save`, unties the embedding from the head without a word.
     if rows == "none":

@@ -52,8 +52,6 @@ def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD
 
 
 class _Adapter:
-    """An adapter, added tensor by tensor."""
-
     def __init__(self, folder: Path) -> None:
         settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
         rank = int(settings["r"])
@@ -96,7 +94,6 @@ def _write(
     shard_bytes: int,
     adapter: _Adapter | None,
 ) -> None:
-    """Write weights as the base stores them, and all that a server reads beside them."""
     config = read_config(base)
     family = families().get(config.model_type)
     names = family.names if family else ModuleNames()

@@ -148,12 +148,6 @@ def read_rows(
     """Return every chat that can be trained on, as ids and labels; log the others.
 
     Writes `heldout_chats.jsonl` and `seen_chats.jsonl` beside the adapter.
-
-    Args:
-        job: Its files are read.
-        tokenizer: The model's.
-        dropped: Takes what is left out.
-        heldout: Chats that the adapter which training begins with has never seen, and that stay held out.
     """
     settings, seed = job.recipe.finetune, job.recipe.seed
     path = rows_file(job, "rows")
@@ -229,8 +223,6 @@ class RowWriter:
 
 
 class _ChatFile(RowWriter):
-    """The file of all chats, with the fingerprints of their questions."""
-
     def __init__(self, path: Path) -> None:
         super().__init__(path, SCHEMA)
         self.later = array("Q")
@@ -322,7 +314,6 @@ def _mix(
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:
-    """Return an even sample, in order."""
     if size >= len(places):
         return places
     chosen = random.Random(seed).sample(range(len(places)), size)  # noqa: S311  a sample, no secret
@@ -342,7 +333,6 @@ def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:
 
 
 def _report(job: Job, rows: Rows, num_kept: int, dropped: DroppedChats) -> None:
-    """Count all rows in the manifest and the log."""
     settings = job.recipe.finetune
     total = num_kept + dropped.total
     job.records.update(rows=total, kept=num_kept, dropped=dropped.total)

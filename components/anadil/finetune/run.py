@@ -23,11 +23,16 @@ from anadil.finetune.chat_format import recipe_format, system_turn, with_system
 from anadil.finetune.encode import audit
 from anadil.finetune.learning import refuse_quantization
 from anadil.finetune.merge import write_merged, write_trained
-from anadil.finetune.pair_trainer import read_pair_rows
-from anadil.finetune.preference import PREFERENCE_CURVE, PREFERENCE_KEYS, prefer, refuse_uneven
+from anadil.finetune.preference import (
+    PREFERENCE_CURVE,
+    PREFERENCE_KEYS,
+    prefer,
+    read_pair_rows,
+    refuse_uneven,
+)
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.start_adapter import read_start_adapter
-from anadil.finetune.validation import is_over, read_history
+from anadil.finetune.training import is_over, read_history
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, free_memory, load_tokenizer, pick_device
 from anadil.model.process_group import Group, group, peers
@@ -67,7 +72,6 @@ def run(job: Job) -> Figures:
 
 
 def _from_merged(job: Job) -> Job:
-    """Take the merged model for the trained one, where there is one."""
     if "merged" not in job.inputs:
         return job
     inputs, uris = job.inputs | {"model": job.inputs["merged"]}, dict(job.uris)
@@ -207,7 +211,6 @@ def _losses(curve: list[dict[str, float]], step: int) -> Figures:
 
 
 def _export(job: Job, source: Path) -> None:
-    """Write the adapter, if there is one, and the merged model, each with tokenizer and chat template."""
     base, merged = job.inputs["model"], job.out / "merged"
     if job.recipe.finetune.trains == "all":
         write_trained(source, base, merged)
@@ -236,7 +239,6 @@ def _write_adapter(job: Job, source: Path) -> None:
 
 
 def _write_template(job: Job, folder: Path) -> None:
-    """Write the template that was trained on, so that the model is served with it."""
     chats, _ = recipe_format(load_tokenizer(job.inputs["model"]), job.recipe.finetune)
     written = with_system(chats.template, job.recipe.finetune.system_text)
     (folder / CHAT_TEMPLATE.name).write_text(written, encoding="utf-8")

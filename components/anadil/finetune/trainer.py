@@ -270,12 +270,10 @@ def load_in_first_process(*, only: bool) -> None:
 
 
 def _row_modules(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Embeddings of which rows learn."""
     return [module for module in model.modules() if isinstance(module, AuxiliaryTrainingWrapper)]
 
 
 def _row_parameters(model: torch.nn.Module) -> list[torch.nn.Parameter]:
-    """The rows of embeddings that learn."""
     rows = [each for module in _row_modules(model) for each in module.parameters() if each.requires_grad]
     return list(dict.fromkeys(rows))
 

@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,6 @@ from anadil.artifacts.base_vocabulary import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
-from anadil.finetune import validation
 from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows, take_adapter
 from anadil.finetune.rows import Rows
 from anadil.finetune.start_adapter import MERGED
@@ -41,6 +40,11 @@ from anadil.runtime.job import Job
 
 log = logging.getLogger(__name__)
 
+VALIDATION_LOSS = "eval_loss"
+"""Its name in the log. Source: transformers' Trainer.evaluate."""
+
+History = Sequence[Mapping[str, Any]]
+"""The trainer's log: a line for each step, and one for each measurement of the validation loss."""
 SCHEDULES: Mapping[Schedule, str] = {
     "cosine": "cosine",
     "linear": "linear",
@@ -57,7 +61,7 @@ LOGGED = {
     "lr": "learning_rate",
     "grad_norm": "grad_norm",
     "accuracy": "mean_token_accuracy",
-    "validation_loss": validation.VALIDATION_LOSS,
+    "validation_loss": VALIDATION_LOSS,
 }
 """Our names of figures -> TRL's. Not `num_tokens`, which starts over at a resume."""
 
@@ -234,7 +238,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
 
     def on_evaluate(self, args: Arguments, state: State, control: Control, **_: object) -> None:  # noqa: ARG002  transformers' signature
         """End training if the validation loss has not fallen for long enough; the checkpoint follows."""
-        if validation.is_over(state.log_history, self.job.recipe.finetune.patience):
+        if is_over(state.log_history, self.job.recipe.finetune.patience):
             control.should_save = True
             control.should_training_stop = True
 
@@ -246,7 +250,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
     def _seal(self, state: State) -> None:
         artifact.seal(checkpoint(self.job, state.global_step), kind=CHECKPOINT_KIND, origin=self.origin)
         prometheus.saved_checkpoint("finetune", state.global_step)
-        best = validation.best_step(state.log_history) if self.job.recipe.finetune.patience else None
+        best = best_step(state.log_history) if self.job.recipe.finetune.patience else None
         for step, folder in _checkpoints(self.job)[KEPT_CHECKPOINTS:]:
             if step != best:
                 shutil.rmtree(folder)
@@ -261,7 +265,7 @@ def write_curve(path: Path, newest: Path, names: Mapping[str, str]) -> list[dict
     """Write a JSON line for each step as far as a checkpoint, with what was measured after it; return the lines."""
     curve: list[dict[str, float]] = []
     measured: dict[int, dict[str, float]] = {}
-    for logs in validation.read_history(newest):
+    for logs in read_history(newest):
         figures, step = figures_of(logs, names), int(logs["step"])
         if "loss" in figures:
             curve.append({"step": step, "epoch": logs["epoch"], **figures})
@@ -293,12 +297,11 @@ def newest_checkpoint(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] |
 
 def result_step(job: Job, newest: Path) -> int:
     """Return the step whose checkpoint is the result of training as far as `newest`."""
-    best = validation.best_step(validation.read_history(newest)) if job.recipe.finetune.patience else None
+    best = best_step(read_history(newest)) if job.recipe.finetune.patience else None
     return best or int(newest.name.partition("-")[2])
 
 
 def _checkpoints(job: Job) -> list[tuple[int, Path]]:
-    """Step and directory of every checkpoint, the newest first."""
     folders = (job.work / "trainer").glob("checkpoint-*")
     return sorted(((int(folder.name.partition("-")[2]), folder) for folder in folders), reverse=True)
 
@@ -315,3 +318,30 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
     except IntegrityError as error:
         return str(error)
     return None
+
+
+def read_history(checkpoint: Path) -> list[dict[str, Any]]:
+    """Return the log of a checkpoint; it also holds the steps from before a resume."""
+    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    history: list[dict[str, Any]] = state["log_history"]
+    return history
+
+
+def validation_losses(history: History) -> dict[int, float]:
+    """Return the validation loss by the step after which it was measured, in order."""
+    return {int(line["step"]): float(line[VALIDATION_LOSS]) for line in history if VALIDATION_LOSS in line}
+
+
+def best_step(history: History) -> int | None:
+    """Return the first step with the lowest validation loss; None without any."""
+    losses = validation_losses(history)
+    return min(losses, key=lambda step: losses[step], default=None)
+
+
+def is_over(history: History, patience: int | None) -> bool:
+    """True if the last `patience` measurements brought no lower loss."""
+    losses = validation_losses(history)
+    best = best_step(history)
+    if patience is None or best is None:
+        return False
+    return sum(step > best for step in losses) >= patience

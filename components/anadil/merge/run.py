@@ -13,7 +13,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import write_indented
-from anadil.merge.measure import choose_values
+from anadil.merge.auto import choose_values
 from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
 from anadil.recipe.merge import Merge
@@ -65,7 +65,6 @@ def _values(job: Job, settings: Merge, ends: Ends) -> Values:
 
 
 def _open(job: Job, settings: Merge) -> Ends:
-    """Open everything that is merged; see `Ends.open` for what is refused."""
     # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
     model, tokenizer = job.inputs["model"], job.inputs.get("trial", job.inputs["tokenizer"])
     if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
@@ -78,8 +77,6 @@ def _open(job: Job, settings: Merge) -> Ends:
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
-    """Find the directories of what is added, each with that of what is subtracted."""
-
     def directory(place: int, key: str, model: str, revision: str | None) -> Path:
         return base_model(Base(model=model, revision=revision), job.base_cache, f"merge.add.{place}.{key}")
 
@@ -93,7 +90,6 @@ def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
 
 
 def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, Any]:
-    """Return the content of `merge.json`."""
     return {
         "base": job.recipe.base.model,
         "base_share": values.base_share,
@@ -114,7 +110,6 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
 
 
 def _lines(table: dict[str, Any]) -> list[str]:
-    """Return the lines of the log that say what was merged."""
     share = table["base_share"]
     return [
         f"merged: {1 - share:.4g} of the trained model, {share:.4g} of {table['base']}",

@@ -23,9 +23,17 @@ from transformers import PreTrainedModel
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
-from anadil.merge.chat_format import ChatFormat, chat_format_of, write_chat_template
-from anadil.merge.checks import check_alike, check_lineage, check_vocabulary, other_settings
-from anadil.merge.model_weights import ModelWeights, open_weights
+from anadil.merge.model_weights import (
+    ChatFormat,
+    ModelWeights,
+    chat_format_of,
+    check_alike,
+    check_lineage,
+    check_vocabulary,
+    open_weights,
+    other_settings,
+    write_chat_template,
+)
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
@@ -84,14 +92,7 @@ class Ends:
 
     @classmethod
     def open(cls, model: Path, base: Path, tokenizer: Path, add: Sequence[tuple[Path, Path]] = ()) -> "Ends":
-        """Open and check all models of a merge: headers first, then a few rows of each matrix.
-
-        Args:
-            model: Artifact of pre-training.
-            base: Directory of the base model.
-            tokenizer: Artifact with the embedding map that the model was trained with.
-            add: Directories of the models whose differences are added, the first of each pair less the second.
-        """
+        """Open and check all models of a merge: headers first, then a few rows of each matrix."""
         theta = open_weights(model, "the trained model")
         opened_base = open_weights(base, "base.model")
         check_alike(theta, opened_base)
@@ -234,7 +235,6 @@ class Ends:
 
 
 def _active(weights: Sequence[float]) -> list[tuple[int, float]]:
-    """Numbers of the differences that are added, with their weights."""
     return [(number, weight) for number, weight in enumerate(weights) if weight]
 
 

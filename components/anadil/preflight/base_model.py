@@ -258,8 +258,10 @@ def _compare(models: dict[str, str], base: str) -> int:
     local = {key: model for key, model in models.items() if is_local(model)}
     if not local or not is_local(base):
         return 0
-    from anadil.merge.checks import check_alike  # loads torch, which not every image has
-    from anadil.merge.model_weights import open_weights
+    from anadil.merge.model_weights import (
+        check_alike,  # loads torch, which not every image has
+        open_weights,
+    )
 
     base_weights = open_weights(Path(base).expanduser(), "base.model")
     for key, model in local.items():

@@ -21,9 +21,8 @@ from torch import nn
 
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
-from anadil.encode.packing import Packed, pack, packed_of
+from anadil.encode.packing import Packed, TokenStream, pack, packed_of, stream_of
 from anadil.encode.stored_tokens import StoredTokens
-from anadil.encode.token_stream import TokenStream, stream_of
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of

@@ -12,9 +12,8 @@ from anadil.core.format import visible_lines
 from anadil.core.stages import STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.job import external_side_files
-from anadil.tasks.harness import find_tasks
+from anadil.tasks.harness import KEY, find_tasks
 from anadil.tasks.run import task_names
-from anadil.tasks.task_files import KEY
 
 
 def main(arguments: list[str]) -> int:

@@ -3,12 +3,15 @@
 import difflib
 import logging
 import os
-from collections.abc import Iterator, Sequence
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from datasets.exceptions import DatasetsError
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
@@ -16,9 +19,12 @@ from lm_eval.tasks import TaskManager
 from tokenizers.processors import TemplateProcessing
 from transformers import PreTrainedTokenizerFast
 
-from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.artifacts import storage
+from anadil.artifacts.text_files import json_rows
+from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
+from anadil.core.json_text import TooDeepError, refuse_deep
 from anadil.model.load import document_ids, window_bos
-from anadil.tasks.task_files import KEY, SHIPPED
+from anadil.tasks.shipped.choices import question_of
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +67,6 @@ def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
 
 
 def _is_complete(manager: TaskManager, name: str) -> bool:
-    """True if a task is known, and all members of a group."""
     entry = manager.task_index.get(name)
     members = (entry.cfg or {}).get("task") if entry else None
     if not isinstance(members, list):
@@ -176,7 +181,6 @@ def deciding_figures(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
-    """Return the accuracy of guessing in one task; None if answers are generated."""
     counts = [len(sample["arguments"]) for sample in samples]
     return sum(1 / count for count in counts) / len(counts) if counts and min(counts) > 1 else None
 
@@ -184,7 +188,6 @@ def _chance(samples: Sequence[dict[str, Any]]) -> float | None:
 def _mean_chance(
     members: Sequence[str], chances: dict[str, float | None], sizes: dict[str, int]
 ) -> float | None:
-    """Return the accuracy of guessing in a task, or over all tasks of a group."""
     pairs = [(chances.get(each), sizes.get(each, 0)) for each in members]
     if not pairs or any(chance is None for chance, _ in pairs):
         return None
@@ -193,3 +196,106 @@ def _mean_chance(
 
 def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+KEY = "evaluate.tasks"
+SHIPPED = Path(__file__).parent / "shipped"
+BUILDERS = ("json", "csv", "parquet", "text")
+"""Kinds of local data that `datasets` reads without a script."""
+
+
+def place_task_files(uris: Sequence[str], folder: Path) -> list[str]:
+    """Copy the recipe's task files and their data where the harness looks; return the names of their tasks and groups.
+
+    A `.jsonl` beside a `.yaml` is data of its task, else a task of its own.
+    """
+    by_folder: dict[str, list[str]] = defaultdict(list)
+    for uri in uris:
+        by_folder[uri.rpartition("/")[0]].append(uri)
+    names: list[str] = []
+    for number, listed in enumerate(by_folder.values()):
+        target = folder / str(number)
+        target.mkdir(parents=True)
+        for uri in listed:
+            with storage.local_copy(uri) as path:
+                shutil.copyfile(path, target / uri.rpartition("/")[2])
+        task_files = [uri for uri in listed if uri.endswith(".yaml")]
+        names += [name for uri in task_files for name in _task_of(target, uri)]
+        if not task_files:
+            names += [_choices_task(target, uri) for uri in listed]
+    return names
+
+
+def _task_of(folder: Path, uri: str) -> list[str]:
+    """Rewrite one task file for this machine; return the name of its task or group, none if others include it."""
+    path = folder / uri.rpartition("/")[2]
+    try:
+        task = yaml.safe_load(path.read_text(encoding="utf-8"))
+        refuse_deep(task)
+    except yaml.constructor.ConstructorError as error:
+        raise IntegrityError(
+            f"{KEY}: {uri} asks to run code ({error.problem}); task files of a recipe hold data only"
+        ) from None
+    except RecursionError:
+        raise DataError(f"{KEY}: {uri}: {TooDeepError()}; correct it") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError of `2024-02-30`, which is no day
+        raise DataError(f"{KEY}: {uri} is not YAML ({error}); correct it") from None
+    if not isinstance(task, dict):
+        raise DataError(f"{KEY}: {uri} holds no task; a task file has the key `task` or `group`")
+    for key in ("class", "unsafe_code"):
+        if key in task:
+            raise IntegrityError(
+                f"{KEY}: {uri} asks to run code ({key}); task files of a recipe hold data only"
+            )
+    _refuse_elsewhere(task, folder, uri)
+    settings = task.get("dataset_kwargs")
+    if isinstance(settings, dict) and "data_files" in settings:
+        settings["data_files"] = _each(settings["data_files"], lambda name: _beside(folder, name, uri))
+    path.write_text(yaml.safe_dump(task, allow_unicode=True, sort_keys=False), encoding="utf-8")
+    name = task.get("group", task.get("task"))
+    return [name] if isinstance(name, str) else []
+
+
+def _refuse_elsewhere(task: dict[Any, Any], folder: Path, uri: str) -> None:
+    """Refuse what is read from a place that the recipe does not name: it would not decide the artifact's key."""
+    includes = task.get("include") or []
+    for name in [includes] if isinstance(includes, str) else includes:
+        _beside(folder, name, uri)
+    path = str(task.get("dataset_path", "json"))
+    if path not in BUILDERS and (path[:1] in "./~" or "://" in path):
+        raise DataError(
+            f"{KEY}: {uri} reads dataset_path {path!r}; name a data set of the hub, or one of "
+            f"{', '.join(BUILDERS)} with dataset_kwargs.data_files beside the task file"
+        )
+
+
+def _each(value: Any, change: Callable[[str], str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _each(one, change) for key, one in value.items()}
+    return [_each(one, change) for one in value] if isinstance(value, list) else change(str(value))
+
+
+def _beside(folder: Path, name: str, uri: str) -> str:
+    if "/" in name or not (folder / name).is_file():
+        raise DataError(
+            f"{KEY}: {uri} reads {name!r}, which is not beside it; put both into one directory and name that in {KEY}"
+        )
+    return str(folder / name)
+
+
+def _choices_task(folder: Path, uri: str) -> str:
+    """Write the task of a file of questions with choices; its name is the file's."""
+    path = folder / uri.rpartition("/")[2]
+    name = path.name.split(".")[0]
+    if not any(question_of(row) for _, row in json_rows(path, uri) if isinstance(row, dict)):
+        raise DataError(
+            f"{KEY}: {uri} has no question with choices: a row is {{question, choices, answer}}, or a prompt that lists "
+            "choices (`1) ...`, a line each) with one of them as response; name other chats in evaluate.questions"
+        )
+    task = {
+        "include": str(SHIPPED / "choices.yaml"),
+        "task": name,
+        "dataset_kwargs": {"data_files": {"test": str(path)}},
+    }
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(task), encoding="utf-8")
+    return name

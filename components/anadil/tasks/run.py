@@ -24,8 +24,15 @@ from anadil.plan.model_shape import shape_from
 from anadil.plan.stage_memory import harness_parts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
-from anadil.tasks.harness import BATCH_ROWS, Harnessed, deciding_figures, evaluate_tasks, find_tasks
-from anadil.tasks.task_files import KEY, place_task_files
+from anadil.tasks.harness import (
+    BATCH_ROWS,
+    KEY,
+    Harnessed,
+    deciding_figures,
+    evaluate_tasks,
+    find_tasks,
+    place_task_files,
+)
 
 log = logging.getLogger(__name__)
 

@@ -13,10 +13,107 @@ from dataclasses import dataclass
 import numpy as np
 from tokenizers import Tokenizer
 
+from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.text.cut_patterns import ALPHABET, SYMBOLS, Merge
-from anadil.tokenizer.merger import Merger
+from anadil.tokenizer.kernels import merge_kernel as kernel
+from anadil.tokenizer.kernels import merge_kernel as layout
+from anadil.tokenizer.kernels.merge_kernel import Array
 from anadil.tokenizer.word_counts import WordCounts, as_table
+
+GROWTH = 1.25
+FULL = 0.8  # Share of a list in use, when what is forgotten has been taken out, from which on it grows
+MAX_CELLS = 2**31 - 1
+FIRST_PAIRS = 2**17
+"""Different pairs of the beginning that there is room for at first; of bytes there are 65,536 at most."""
+
+
+class Merger:
+    """The state of a training: all pretokens as the tokens that they are made of by now."""
+
+    def __init__(
+        self, ids: Array, tokens: Array, starts: Array, counts: Array, *, num_ids: int, least: int
+    ) -> None:
+        """Lay the pretokens out and count the pairs."""
+        lengths = np.diff(starts)
+        num_cells = int(lengths[lengths > 1].sum() + (lengths > 1).sum()) + 1
+        if num_cells > MAX_CELLS:
+            raise DataError(
+                f"tokenizer: the different words of the corpus have {len(ids):,} bytes, of which training "
+                "takes 2 billion; leave rare ones out with tokenizer.min_word_count"
+            )
+        self._least = least
+        counts = counts[lengths > 1]
+        self._cells = np.empty((num_cells, 2), dtype=np.int32)
+        firsts = np.empty(len(counts) + 1, dtype=np.int32)
+        blocks = np.zeros((num_cells >> layout.BLOCK_BITS) + 1, dtype=np.int32)
+        layout.lay_out(ids, tokens, starts, self._cells, firsts, blocks)
+        self._words = (firsts, blocks, counts)
+        self._lengths = np.ones(num_ids, dtype=np.int32)
+        self._groups = np.empty((2 * num_ids, 4), dtype=np.int64)
+        self._group_of = np.full((2, num_ids), layout.NONE, dtype=np.int32)
+        self._state = np.zeros(layout.STATE, dtype=np.int64)
+        self._list_pairs()
+        self._merge(layout.NONE)
+
+    @property
+    def pair(self) -> tuple[int, int] | None:
+        """The pair that comes next; None where no pair occurs often enough."""
+        entry = int(self._state[layout.CHOSEN])
+        return None if entry < 0 else divmod(int(self._entries[entry, layout.PAIR]), 2**layout.RIGHT_BITS)
+
+    def discard(self) -> None:
+        """Leave the pair as it is, for good."""
+        self._merge(layout.NONE)
+
+    def merge(self, new: int) -> None:
+        """Write a token that was not there before wherever the pair stands."""
+        pair = self.pair
+        assert pair is not None, "no pair is left to merge"
+        self._lengths[new] = self._lengths[pair[0]] + self._lengths[pair[1]]
+        self._merge(new)
+
+    def _list_pairs(self) -> None:
+        num, room = -1, FIRST_PAIRS
+        while num < 0:
+            # A quarter of the slots is used at most, so that searches stay short.
+            slots = np.full(4 * room, layout.NONE, dtype=np.int32)
+            pairs = np.empty((room, 4), dtype=np.int64)
+            num = layout.count_pairs(self._cells, self._words, slots, pairs, 0)
+            # Pairs of bytes fit at once. Pairs of a base's 128,000 tokens may not.
+            room *= 4
+        pairs = pairs[:num]
+        size = int(pairs[:, layout.NUM].sum())
+        # A merge takes one token away and lists two cells at most: soon more go than come.
+        self._pool = np.empty(int(GROWTH * size) + 1, dtype=np.int32)
+        self._entries = np.empty((int(GROWTH * num) + size // 16 + 1, 3), dtype=np.int64)
+        self._heap = np.empty((len(self._entries), 2), dtype=np.int64)
+        layout.list_pairs(self._cells, pairs, self._entries, self._pool, self._state, self._least)
+
+    def _merge(self, new: int) -> None:
+        while not kernel.merge_and_choose(
+            self._cells, self._words, self._lengths, self._entries, self._pool, self._heap, self._groups,
+            self._group_of, self._state, new, self._least,
+        ):  # fmt: skip
+            self._make_room(int(self._state[layout.ROOM]))
+
+    def _make_room(self, num: int) -> None:
+        # Late in a training most entries are of forgotten pairs, so this often makes room enough.
+        kernel.forget_pairs(self._cells, self._entries, self._pool, self._heap, self._state, self._least)
+        size, entries = int(self._state[layout.POOL_SIZE]), int(self._state[layout.NUM_ENTRIES])
+        if size + num > FULL * len(self._pool):
+            self._pool = _longer(self._pool, size, num)
+        num = min(num, len(self._groups)) + 1
+        if entries + num > FULL * len(self._entries):
+            self._entries = _longer(self._entries, entries + 1, num)
+            self._heap = _longer(self._heap, int(self._state[layout.HEAP_SIZE]), len(self._entries))
+
+
+def _longer(array: Array, size: int, num: int) -> Array:
+    """A copy with room for `num` rows after the first `size`."""
+    copy = np.empty((max(int(len(array) * GROWTH), size + num), *array.shape[1:]), dtype=array.dtype)
+    copy[:size] = array[:size]
+    return copy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +132,7 @@ class TrainedVocabulary:
 def train_vocabulary(
     counts: WordCounts | Mapping[str, int], num_tokens: int, min_frequency: int
 ) -> TrainedVocabulary:
-    """Train on a word-count table, with the merges of tokenizers' trainer; every smaller vocabulary is a `cut`.
-
-    Args:
-        counts: Pretoken in byte symbols -> how often it occurs.
-        num_tokens: Most tokens, the 256 bytes included, special tokens not.
-        min_frequency: Least count of a pair that is merged.
-    """
+    """Train on a word-count table, with the merges of tokenizers' trainer; every smaller vocabulary is a `cut`."""
     table = as_table(counts)
     # All 256 bytes, also those that the corpus lacks: later texts may hold them.
     ids = {symbol: number for number, symbol in enumerate(ALPHABET)}
@@ -60,13 +151,6 @@ def continue_merges(
     is_banned: Callable[[str], bool] | None = None,
 ) -> list[Merge]:
     """Continue the base's BPE on a corpus; merge k makes new token k, and a smaller extension begins a larger one.
-
-    Args:
-        tokenizer: The base's, byte-level BPE.
-        counts: Pretoken in byte symbols -> how often it occurs.
-        num_tokens: Most tokens to add; fewer come back when no pair occurs often enough.
-        min_frequency: Least count of a pair that is merged.
-        is_banned: Test of a token's byte symbols; a banned one is not made.
 
     Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1, begun at the base's vocabulary.
     """

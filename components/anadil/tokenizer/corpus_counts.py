@@ -174,7 +174,6 @@ def _store(job: Job, uri: str, origin: dict[str, str], table: WordCounts) -> Non
 
 
 def _pruned(job: Job, table: WordCounts) -> WordCounts:
-    """The table as the recipe wants it, with its figures in the job's records."""
     least = job.recipe.tokenizer.min_word_count
     chosen = table.pruned(least) if least > 1 else table
     require_words(chosen)

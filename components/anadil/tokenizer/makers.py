@@ -159,13 +159,11 @@ def replacements(
 
 
 def _floor(sizes: tuple[int, ...], settings: Settings) -> int:
-    """Least count of a pair that is merged."""
     # Named sizes are made in full, with tokens as rare as that takes. `auto` makes none that is used too seldom.
     return settings.min_frequency if sizes else settings.min_uses
 
 
 def _least_size(base: Tokenizer) -> int:
-    """Bytes and special tokens, which are in a vocabulary of any size."""
     return len(ALPHABET) + len(base.get_added_tokens_decoder())
 
 

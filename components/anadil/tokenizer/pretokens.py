@@ -14,8 +14,7 @@ from tokenizers.pre_tokenizers import Split
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer.kernels import pretoken_kernel as kernel
-from anadil.tokenizer.kernels.pretoken_kernel import Array
-from anadil.tokenizer.kernels.sorted_bytes import gather, sorted_order
+from anadil.tokenizer.kernels.pretoken_kernel import Array, gather, sorted_order
 from anadil.tokenizer.word_counts import WordCounts, word_counts
 
 log = logging.getLogger(__name__)
@@ -103,8 +102,6 @@ character_kinds = cache(CharacterKinds)
 
 
 class _Counter:
-    """Counts in compiled code."""
-
     def __init__(self, pattern: str) -> None:
         self._settings = kernel_settings(pattern)
         self._characters = character_kinds(STYLES[pattern][2])

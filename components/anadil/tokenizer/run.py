@@ -3,41 +3,114 @@
 Run: python -m anadil.tokenizer --recipe R --corpus URI --out URI
 """
 
+import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from anadil.artifacts.base_model import base_tokenizer
+from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings, read_base, require_byte_level
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.progress import track
 from anadil.recipe.sections import Strategy
 from anadil.runtime.job import Figures, Job
+from anadil.runtime.planned_artifact import reusable_artifact
 from anadil.text import metrics
 from anadil.text.corpus import read_corpora
 from anadil.text.cut_patterns import to_text
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
-from anadil.tokenizer.alphabet import MIN_SHARE, characters, lost_scripts, lost_text
-from anadil.tokenizer.candidate import TokenizerCandidate, chat_template, vocab_size, write_tokenizer
+from anadil.tokenizer.candidate import (
+    TokenizerCandidate,
+    chat_template,
+    vocab_size,
+    write_embedding_map,
+    write_tokenizer,
+)
 from anadil.tokenizer.corpus_counts import corpus_counts
-from anadil.tokenizer.cost import ModelCompute, cost_of, model_compute
-from anadil.tokenizer.embedding_map import write_embedding_map
-from anadil.tokenizer.fertility import DIGITS, Fertility, measure_fertility, unchanged_share
+from anadil.tokenizer.fertility import (
+    DIGITS,
+    Fertility,
+    HeldoutSample,
+    measure_fertility,
+    read_keep_texts,
+    sample_heldout,
+    unchanged_share,
+)
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.samples import HeldoutSample, read_keep_texts, sample_heldout
-from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
-from anadil.tokenizer.sweep_reuse import SweepCandidates, find_sweep_candidates
-from anadil.tokenizer.tables import TABLES, EncoderCheck, write_choice, write_tables
-from anadil.tokenizer.usage import SweepUsage
+from anadil.tokenizer.select import (
+    TABLES,
+    EncoderCheck,
+    MeasuredCandidate,
+    ModelCompute,
+    choose_candidate,
+    cost_of,
+    model_compute,
+    write_choice,
+    write_tables,
+)
+from anadil.tokenizer.surgery import MIN_SHARE, characters, lost_scripts, lost_text
+from anadil.tokenizer.usage import SweepUsage, TokenUsage, usage_in
 from anadil.tokenizer.word_counts import WordCounts
 
 log = logging.getLogger(__name__)
+
+COUNTS = (
+    "train_documents", "train_pretokens", "different_pretokens", "dropped_pretokens", "pruned_pretokens",
+)  # fmt: skip
+"""Records of the corpus, which do not depend on the sizes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepCandidates:
+    """Candidates and counts that need not be made again."""
+
+    candidates: Mapping[tuple[Strategy, int], TokenizerCandidate] = field(default_factory=dict)
+    """Strategy and size asked for -> candidate."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Records of the corpus; empty where nothing was found."""
+    base_usage: TokenUsage | None = None
+    """Usage of the base's own tokenizer, which every run counts; None if nothing was reused."""
+
+
+def find_sweep_candidates(job: Job) -> SweepCandidates:
+    """The candidates of a job that lie under `storage.root` already."""
+    sizes = job.recipe.tokenizer.sizes
+    if len(sizes) < 2:
+        return SweepCandidates()
+    candidates: dict[tuple[Strategy, int], TokenizerCandidate] = {}
+    counts: dict[str, int] = {}
+    base_usage: TokenUsage | None = None
+    for size in sizes:
+        settings = job.recipe.tokenizer.model_copy(update={"vocab_sizes": (size,)})
+        artifact = reusable_artifact(job, "tokenizer", job.recipe.model_copy(update={"tokenizer": settings}))
+        if artifact is None:
+            continue
+        folder, manifest = artifact
+        table = json.loads((folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+        for name, entry in table.items():
+            strategy, asked, place = entry["strategy"], entry["asked"], folder / "candidates" / name
+            if strategy != "base":
+                tokenizer = read_tokenizer(place if place.is_dir() else folder)
+                candidates[strategy, asked] = TokenizerCandidate(
+                    strategy=strategy,
+                    asked=asked,
+                    got=entry["got"],
+                    tokenizer=tokenizer,
+                    usage=usage_in(entry),
+                )
+        # Equal in all of them: neither depends on the sizes.
+        base_usage = usage_in(table["base"])
+        counts = {name: manifest.records[name] for name in COUNTS if name in manifest.records}
+        log.info("size %d: taken from a run of its own", size)
+    return SweepCandidates(candidates=candidates, counts=counts, base_usage=base_usage)
+
 
 WORDS_PER_LOOK = 10_000  # Words after which the stage checks if it is to stop
 
@@ -156,7 +229,6 @@ class _Candidates:
         return {"fast": encoder.is_fast, "compared_words": num_words, "difference": encoder.difference}
 
     def _cut_for(self, strategy: Strategy) -> tuple[Tokenizer, WordCounts]:
-        """The tokenizer that a strategy changes, and the corpus as it cuts it."""
         self._has_marks  # noqa: B018  said whichever strategy is tried
         return self._recut if strategy == "replace" else (self._tokenizer, self._counts)
 
@@ -279,7 +351,6 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
 def _write(
     job: Job, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
 ) -> None:
-    """The chosen tokenizer at the top; with a choice to make, all of them below `candidates/`."""
     settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
     targets = [(job.out / "candidates" / item.candidate.name, item) for item in measured]
     # A folder of its own, because `write_tokenizer` makes the folder that it fills.

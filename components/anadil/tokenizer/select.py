@@ -1,16 +1,104 @@
 """Choose one candidate by its figures, and say which of them decided."""
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 
-from anadil.recipe.sections import Strategy
+from anadil.core.errors import AnadilError
+from anadil.core.json_text import write_indented
+from anadil.plan.model_shape import Shape, base_shape
+from anadil.recipe.sections import Recipe, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
-from anadil.tokenizer.alphabet import LostScript, lost_text
 from anadil.tokenizer.candidate import TokenizerCandidate
-from anadil.tokenizer.cost import Cost
-from anadil.tokenizer.fertility import Fertility
+from anadil.tokenizer.fertility import Fertility, HeldoutSample
+from anadil.tokenizer.surgery import LostScript, lost_text
 from anadil.tokenizer.usage import MIN_SHARE
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelCompute:
+    """Sizes of the recipe's model, as far as they are known."""
+
+    shape: Shape | None
+    """None where the base has no `config.json` that can be planned with: every token then counts alike."""
+    context: int
+    """Tokens of a training sequence."""
+
+    def flops_per_token(self, rows: int) -> float | None:
+        """FLOPs of a training step per token with a vocabulary of `rows`; None where the model is not known."""
+        if self.shape is None:
+            return None
+        return replace(self.shape, vocabulary=rows).flops_per_token(self.context)
+
+    def embedding_parameters(self, rows: int) -> int | None:
+        """Parameters of all embedding tables with `rows` each; None where the model is not known."""
+        return None if self.shape is None else replace(self.shape, vocabulary=rows).embeddings
+
+    @property
+    def text(self) -> str:
+        """Model and context of the figures, for people."""
+        if self.shape is None:
+            return "a model of unknown sizes, so that every token counts alike"
+        return f"{self.name} at {self.context:,} tokens of context"
+
+    @property
+    def name(self) -> str | None:
+        """The model's name, without the directory that it lies in; None where it is not known."""
+        if self.shape is None:
+            return None
+        folder = Path(self.shape.name).expanduser()
+        return folder.name if folder.is_dir() else self.shape.name
+
+
+def model_compute(recipe: Recipe) -> ModelCompute:
+    """The compute of the recipe's base; a directory that holds nothing but a tokenizer is enough to compare."""
+    context = recipe.pretrain.sequence_length
+    try:
+        return ModelCompute(shape=base_shape(recipe), context=context)
+    except AnadilError as error:
+        log.warning(
+            "the cost of candidates is in tokens only, because the model's sizes are not known: %s", error
+        )
+        return ModelCompute(shape=None, context=context)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """Cost of training the recipe's model on a word of the held-out text with a candidate."""
+
+    tokens_per_word: float
+    """Mean over the domains of the held-out text."""
+    flops_per_token: float | None
+    """FLOPs of a training step, the softmax over all rows included; None if the model is not known."""
+    flops_per_word: float | None
+    relative: float
+    """Over the base's; from this the choice is made. Without a known model: the ratio of the tokens per word."""
+    embedding_parameters_added: int | None
+    """Parameters of all embedding tables that the base does not have; negative where they are fewer."""
+
+
+def cost_of(tokens_per_word: float, rows: int, base: tuple[float, int], compute: ModelCompute) -> Cost:
+    """Tokens per word x FLOPs per token.
+
+    Source: Tao et al. 2024, arXiv:2407.13623, section 3: FLOPs are counted with the vocabulary's own parameters, and
+    over characters or words instead of tokens.
+    """
+    per_token, of_base = compute.flops_per_token(rows), compute.flops_per_token(base[1])
+    now, before = compute.embedding_parameters(rows), compute.embedding_parameters(base[1])
+    # Without the sizes of the model every token counts alike.
+    relative = tokens_per_word / base[0] * ((per_token / of_base) if per_token and of_base else 1.0)
+    return Cost(
+        tokens_per_word=tokens_per_word,
+        flops_per_token=per_token,
+        flops_per_word=None if per_token is None else round(tokens_per_word * per_token),
+        relative=round(relative, 4),
+        embedding_parameters_added=None if now is None or before is None else now - before,
+    )
+
 
 TIE = 0.02  # Costs so much apart are taken for equal, and the fewest tokens to learn win. Assumption.
 MAX_KEEP_RATIO = 1.05
@@ -221,7 +309,6 @@ def _why_not(
     compared: bool,
     relaxed: bool,
 ) -> str:
-    """Reason against a candidate that was not chosen."""
     if faults is None:
         return f"tokenizer.choice is {choice}"
     if not compared:
@@ -237,3 +324,83 @@ def _why_not(
     return (
         f"{_figures(item)}: {item.cost.relative / best.cost.relative - 1:.1%} more than {best.candidate.name}"
     )
+
+
+SPEED = "speed.json"
+"""Tokens per CPU-second of each candidate, which vary from run to run."""
+TABLES = ("fertility.json", "choice.json", SPEED)
+EncoderCheck = dict[str, bool | int | str]
+
+
+def write_tables(
+    out: Path,
+    base: MeasuredCandidate,
+    measured: Sequence[MeasuredCandidate],
+    choice: Choice,
+    heldout: HeldoutSample,
+    language: str,
+    encoder: EncoderCheck | None,
+) -> None:
+    """Write `fertility.json` and `speed.json`, with the base in any case: the others are compared with it."""
+    warnings = _warnings(measured, choice)
+    if encoder and encoder["difference"]:
+        warnings.append(str(encoder["difference"]))
+    every = {item.candidate.name: item for item in (base, *measured)}
+    summary = {
+        "language": language,
+        "chosen": choice.best.candidate.name,
+        "num_words": heldout.num_words,
+        "num_bytes": heldout.num_bytes,
+        "candidates": {name: item.as_json() for name, item in every.items()},
+        "encoder": encoder,
+        "warnings": warnings,
+    }
+    write_indented(out / "fertility.json", summary)
+    speeds = {
+        name: {"tokens_per_cpu_s": round(item.fertility.tokens_per_cpu_s)} for name, item in every.items()
+    }
+    write_indented(out / SPEED, speeds)
+
+
+def write_choice(
+    out: Path,
+    measured: Sequence[MeasuredCandidate],
+    choice: Choice,
+    settings: Settings,
+    compute: ModelCompute,
+) -> None:
+    """Write `choice.json` where there was a choice: the rule, each candidate's figures, and why not each other one."""
+    if len(measured) == 1:
+        return
+    entries = []
+    for item in measured:
+        name = item.candidate.name
+        entry = {"name": name, **item.as_json(), "why_not": choice.why_not.get(name)}
+        # They are for people, and fertility.json holds them.
+        del entry["samples"]
+        entries.append(entry)
+    rule = {
+        "text": rule_text(settings, compute.text),
+        "model": compute.name,
+        "context": compute.context,
+        "min_uses": settings.min_uses,
+        "min_share": MIN_SHARE,
+        "max_keep_ratio": MAX_KEEP_RATIO,
+        "tie": TIE,
+    }
+    table = {
+        "chosen": choice.best.candidate.name,
+        "reason": choice.reason,
+        "rule": rule,
+        "candidates": entries,
+        "warnings": _warnings(measured, choice),
+    }
+    write_indented(out / "choice.json", table)
+    log.info("%s", rule["text"])
+    for name, text in choice.why_not.items():
+        log.info("not %s: %s", name, text)
+    log.info("chose %s: %s", table["chosen"], choice.reason)
+
+
+def _warnings(measured: Sequence[MeasuredCandidate], choice: Choice) -> list[str]:
+    return [*filter(None, [choice.best.lost_warning, *(item.warning for item in measured)])]

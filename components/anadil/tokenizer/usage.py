@@ -61,16 +61,7 @@ class SweepUsage:
         min_uses: int,
         is_alike: Callable[[str], bool] | None = None,
     ) -> None:
-        """Count the uses of the tokens of the largest tokenizer.
-
-        Args:
-            largest: The tokenizer with all merges.
-            counts: Pretoken in byte symbols -> how often it occurs in the training text.
-            merges: Its own merges, in order; a smaller size of the same corpus has the first of them.
-            other: Tokens of a size beside those: bytes and special tokens, where the size counts them.
-            min_uses: Least uses of a token that counts as seen.
-            is_alike: Test of pretokens that all sizes cut alike but for their own merges; others are counted for each.
-        """
+        """Count the uses of the tokens of the largest tokenizer."""
         self._merges, self._other, self._min_uses = merges, other, min_uses
         alike = ((word, count) for word, count in counts.items() if is_alike is None or is_alike(word))
         self._uses = _uses(largest, alike)

@@ -13,13 +13,28 @@ from anadil.core.errors import DataError
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.candidate import TokenizerCandidate
-from anadil.tokenizer.cost import Cost
 from anadil.tokenizer.fertility import Fertility, TextFertility
-from anadil.tokenizer.select import MeasuredCandidate, choose_candidate
+from anadil.tokenizer.select import Cost, MeasuredCandidate, choose_candidate
 from anadil.tokenizer.usage import usage_in
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from anadil.evaluate.heldout import refuse_no_heldout
+from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
+from anadil.plan.model_shape import Shape, base_shape
+from anadil.pretrain.embedding_init import vocabulary_rows
+from anadil.recipe.pretrain import Copies, scaled_phases
+from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
+from anadil.text.corpus import Document, read_corpora
+from anadil.text.language import load_language
+from anadil.tokenizer.fertility import read_keep_texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +53,11 @@ class Finalist:
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
     """Find the best candidate of each strategy, in the order of the recipe."""
     table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
-    try:
-        measured = {
-            name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
-        }
-        # A recipe that does not compare the base stores its figures alone, and nothing else is needed.
-        base = measured["base"] or _measured(table["base"], artifact_folder)
-    except (KeyError, TypeError) as error:
-        raise DataError(
-            f"{artifact_folder}/fertility.json: lacks figures that the trial compares ({error}), as those of an older "
-            "release do; make the tokenizer again"
-        ) from None
+    measured = {
+        name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
+    }
+    # A recipe that does not compare the base stores its figures alone, and nothing else is needed.
+    base = measured["base"] or _measured(table["base"], artifact_folder)
     chosen = []
     for strategy in dict.fromkeys(settings.strategies):
         sizes = [each for each in measured.values() if each and each.candidate.strategy == strategy]
@@ -75,7 +84,6 @@ def sealed_copy(finalist: Finalist, target: Path) -> Path:
 
 
 def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | None:
-    """Read a candidate with its figures; None where its tokenizer is not stored."""
     if not (folder / "tokenizer.json").is_file():
         return None
     tokenizer: Tokenizer = read_tokenizer(folder)
@@ -94,3 +102,121 @@ def _measured(entry: Mapping[str, Any], folder: Path) -> MeasuredCandidate | Non
     # `fertility.json` leaves these out, and the choice ignores them.
     fertility = Fertility(**figures | kinds | {"changed_documents": (), "tokens_per_cpu_s": 0.0})
     return MeasuredCandidate(candidate=candidate, fertility=fertility, cost=Cost(**entry["cost"]))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """Compute of a trial: the FLOPs of `tokenizer.trial.steps` with the base's vocabulary."""
+
+    shape: Shape
+    context: int
+    tokens_per_step: int
+    """Tokens of a batch, padding included."""
+    steps: int
+    """Steps with the base's vocabulary."""
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of each finalist's training, up to rounding to whole steps."""
+        return self.steps * self.flops_per_step(self.shape.vocabulary)
+
+    def flops_per_step(self, rows: int) -> float:
+        """FLOPs of an optimizer step with so many embedding rows; see `Shape.flops_per_token`."""
+        return self.tokens_per_step * replace(self.shape, vocabulary=rows).flops_per_token(self.context)
+
+    def steps_of(self, rows: int) -> int:
+        """Optimizer steps that cost as much with so many embedding rows, at least 1."""
+        return max(1, round(self.flops / self.flops_per_step(rows)))
+
+    def rows_of(self, tokenizer: Path) -> int:
+        """Embedding rows of the model under a tokenizer."""
+        rows = vocabulary_rows(tokenizer, self.shape.vocabulary)
+        return self.shape.vocabulary if rows is None else len(rows)
+
+
+TRIAL_EPOCHS = 10**6
+"""Passes over a source that no trial makes."""
+
+
+def budget_of(recipe: Recipe, steps: int) -> Budget:
+    """Make the budget of a recipe's trial; `AnadilError` where the model's sizes are not known."""
+    settings = recipe.pretrain
+    return Budget(
+        shape=base_shape(recipe),
+        context=settings.sequence_length,
+        tokens_per_step=settings.batch_size * settings.sequence_length,
+        steps=steps,
+    )
+
+
+def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
+    """Make the recipe of a finalist: pretrain's, shorter, and without settings that only a long run needs."""
+    settings = recipe.pretrain
+    faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
+    phases = scaled_phases(settings.phases, steps)
+    # Its few steps read the text in the taught language alone, as often as they need.
+    targets = {
+        name: recipe.sources[name].model_copy(update={"max_epochs": TRIAL_EPOCHS})
+        for name in recipe.target_sources
+    }
+    if targets:
+        mix = dict.fromkeys(targets, 1.0)
+        phases = tuple(phase.model_copy(update={"mix": mix, "anneal": None}) for phase in phases)
+    changed = {
+        "phases": phases,
+        "start_from": None,
+        "average_last": None,
+        "max_epochs": None,
+        "copies": Copies(),
+        "faults": faults,
+        "validate_every": 0,
+        "profile_steps": 0,
+    }
+    return recipe.model_copy(
+        update={"pretrain": settings.model_copy(update=changed), "sources": targets, "merge": None}
+    )
+
+
+TARGET = "target"
+"""Name of the corpus's held-out text, beside the names of `tokenizer.keep`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialTexts:
+    """Documents that every finalist's tokenizer gives back unchanged, in its tokens."""
+
+    kinds: Mapping[str, EncodedDocuments]
+    """`target`, and each name of `tokenizer.keep`."""
+    models: Mapping[str, ScoredModel]
+    """By finalist: its tokenizer and the tokens before documents."""
+    num_words: int
+    """Words of the held-out text, as its language counts them."""
+
+    def num_bytes(self, kind: str) -> NDArray[np.int64]:
+        """UTF-8 bytes of each document."""
+        return self.kinds[kind].num_bytes
+
+    def num_tokens(self, kind: str, finalist: str) -> int:
+        """Tokens of all documents under a finalist, without special tokens."""
+        return sum(len(ids) for ids in self.kinds[kind].ids[finalist])
+
+
+def read_texts(job: Job, finalists: Sequence[Finalist]) -> TrialTexts:
+    """Read and encode the texts with all finalists, so that each is scored on the same bytes."""
+    models = [open_model(each.name, each.folder) for each in finalists]
+    corpora = list(job.of_sources("corpus").values())
+    heldout = [document for document in read_corpora(corpora, "heldout") if document.text]
+    refuse_no_heldout(len(heldout), [f"{corpus}/heldout" for corpus in corpora])
+    kinds = {TARGET: encode_for_all(models, heldout)}
+    for name, texts in read_keep_texts(job).items():
+        documents = [
+            Document(id=f"{name}-{number}", text=text, source=name, url="", lang=name)
+            for number, text in enumerate(texts)
+        ]
+        kinds[name] = encode_for_all(models, documents)
+    words = load_language(job.recipe.language).words
+    return TrialTexts(
+        kinds=kinds,
+        models={model.name: model for model in models},
+        num_words=sum(len(words(document.text)) for document in kinds[TARGET].documents),
+    )

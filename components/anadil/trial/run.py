@@ -23,11 +23,18 @@ from anadil.pretrain.run import train
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.planned_artifact import reusable_artifact
 from anadil.runtime.tracking_spool import Tracker
-from anadil.trial.budget import Budget, budget_of, trial_recipe
-from anadil.trial.finalists import Finalist, find_finalists, sealed_copy
-from anadil.trial.outcome import FinalistResult, choose_winner, outcome_table
-from anadil.trial.score import document_nats
-from anadil.trial.texts import TARGET, TrialTexts, read_texts
+from anadil.trial.finalists import (
+    TARGET,
+    Budget,
+    Finalist,
+    TrialTexts,
+    budget_of,
+    find_finalists,
+    read_texts,
+    sealed_copy,
+    trial_recipe,
+)
+from anadil.trial.outcome import FinalistResult, choose_winner, document_nats, outcome_table
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError
-from anadil.encode.packing import Packed, _best_fit, pack
-from anadil.encode.token_stream import TokenStream
+from anadil.encode.packing import Packed, TokenStream, _best_fit, pack
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
 from anadil.pretrain.data.packing import DEPTH, Prefetcher, batch_of, sequences_at, sequences_of_step

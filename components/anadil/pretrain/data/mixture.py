@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
-from anadil.encode.document_tokenizer import document_tokenizer
+from anadil.encode.encode_file import document_tokenizer
 from anadil.encode.make_tokens import Settings, make_tokens
 from anadil.encode.packing import Packed, Sequences
 from anadil.encode.run import digest_of, settings_of

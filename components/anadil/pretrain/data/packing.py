@@ -9,8 +9,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from anadil.encode.packing import Packed, Sequences
-from anadil.encode.token_stream import Places
+from anadil.encode.packing import Packed, Places, Sequences
 from anadil.model.loss import IGNORED
 
 

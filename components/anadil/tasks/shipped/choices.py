@@ -10,12 +10,7 @@ LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 def with_choices(rows: Any) -> Any:
-    """Return the rows that are questions with choices, as `question`, `choices` and `answer` (a place).
-
-    Args:
-        rows: A dataset of `prompt` and `response`, where the prompt lists its choices a line each and the
-            response is one of them, or of `question`, `choices` and `answer` (a place, a letter or the text).
-    """
+    """Return the rows that are questions with choices, as `question`, `choices` and `answer` (a place)."""
     questions = [question for row in rows if (question := question_of(row)) is not None]
     return type(rows).from_list(questions)
 
