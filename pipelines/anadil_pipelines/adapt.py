@@ -79,7 +79,6 @@ def describe(recipe: Recipe, *, retrains: bool) -> str:
 
 
 def _add_retraining(flow: Sequence[Step], given: "_Given", *, here: bool) -> None:
-    """Add the first step, and those that it lets begin where there is new text."""
     end = steps.finish_retraining(**given.recipe, run=steps.RUN, first=RETRAIN)
     with dsl.ExitHandler(exit_task=end, name="watched"):
         begin = steps.retrain(**given.recipe, run=steps.RUN)
@@ -143,7 +142,6 @@ class _Given:
 
 
 def _add_step(step: Step, given: _Given, *, here: bool) -> None:
-    """Add a step, and store what it writes in `given`."""
     stage, resolved = step.stage, given.resolved
     # Image, engine and memory may be the source's own.
     step_recipe, _ = recipe_of_step(stage, resolved, step.source)
@@ -180,7 +178,6 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
 
 
 def _configure_here(task: Any, image: str) -> None:
-    """Set what kfp's local runner knows of."""
     task.set_container_image(image)
     task.set_caching_options(enable_caching=False)
 

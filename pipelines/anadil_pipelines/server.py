@@ -222,7 +222,6 @@ def _connect(host: str | None, namespace: str | None) -> Client:
 
 @contextlib.contextmanager
 def _translate_errors(host: str) -> Iterator[None]:
-    """Turn what the client raises into our errors."""
     try:
         yield
     except kfp_server_api.ApiException as error:
@@ -230,9 +229,8 @@ def _translate_errors(host: str) -> Iterator[None]:
     except urllib3.exceptions.HTTPError as error:
         reason = str(getattr(error, "reason", error)).split(">: ")[-1]
         if "resolve" in reason:
-            raise PreflightError(
-                f"{host}: {reason}; give --host, or set {HOST_VARIABLE}, to the address of ml-pipeline"
-            ) from None
+            remedy = f"give --host, or set {HOST_VARIABLE}, to the address of ml-pipeline"
+            raise PreflightError(f"{host}: {reason}; {remedy}") from None
         raise RetryableError(
             f"{host}: Kubeflow Pipelines does not answer ({reason}); give --host the address of the service "
             "ml-pipeline, such as that of kubectl port-forward -n kubeflow svc/ml-pipeline 8888, or try again"
@@ -324,13 +322,11 @@ def _exit_code(server: Kubeflow, recipe: Recipe, run: Any, names: Sequence[str])
             log.error("%s: %s", status.stage, status.message)
             return status.exit_code
     reason = run.error.message if run.error else "no step left a word: evicted, or its pod never started"
-    raise PreflightError(
-        f"run {run.run_id} failed ({reason}); see {server.link(f'runs/details/{run.run_id}')}"
-    )
+    page = server.link(f"runs/details/{run.run_id}")
+    raise PreflightError(f"run {run.run_id} failed ({reason}); see {page}")
 
 
 def _outcome(run: str, statuses: Mapping[str, StepRecord]) -> int:
-    """Say what a retraining has released; return its exit code."""
     if RETRAIN in statuses and statuses[RETRAIN].figures.get("state") == "nothing":
         log.info("run %s succeeded: no new text since the champion", run)
         return 0

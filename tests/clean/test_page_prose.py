@@ -103,18 +103,12 @@ QUESTIONS = ("Kitabxana neçədə açılır?", "Üzvlük haqqı nə qədərdir?"
     [
         "<h3><button aria-expanded=false>{}</button></h3><div>{}</div>",
         "<h2 class=accordion-header><button type=button class=accordion-button><span>{}</span></button></h2><div>{}</div>",
-        "<dt><button>{}</button></dt><dd>{}</dd>",
-        "<button class=accordion>{}</button><div class=panel><p>{}</p></div>",
         "<button aria-controls=p1>{}</button><div id=p1><p>{}</p></div>",
         "<details><summary>{}</summary>{}</details>",
-        "<button class=item-head><b>{}</b></button><div>{}</div>",
         "<ul><li><button>{}</button><p>{}</p></li></ul>",
         f"<h4><button data-on='[&>svg]' class='{'px-3 ' * 400}'><span>{{}}</span><svg>{'<path/>' * 200}</svg></button></h4><p>{{}}</p>",
         "<h3><a href='#a'><b>{}</b></a></h3><div>{}</div>",
-        '<a class=head href="#a">{}</a><div id=a><p>{}</p></div>',
         "<p><A ROLE=button HREF=#a>{}</A></p><div>{}</div>",
-        "<dt><a href='javascript:;'>{}</a></dt><dd>{}</dd>",
-        "<h3 aria-expanded=false>{}</h3><p>{}</p>",
         "<input type=checkbox id=q><label for=q>{}</label><div><p>{}</p></div>",
     ],
 )

@@ -102,13 +102,10 @@ def test_a_warc_becomes_a_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_corpus_that_is_empty_after_cleaning_says_why(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", [TURKISH, ENGLISH, "Salam, necəsən?"])
 
-    with pytest.raises(DataError) as refused:
+    with pytest.raises(
+        DataError, match=r"empty .*: 3 documents in, dropped: language 2, short 1; check language \(az\)"
+    ):
         clean(tmp_path, raw)
-
-    assert str(refused.value) == (
-        "corpus is empty after cleaning: 3 documents in, dropped: language 2, short 1; "
-        "check language (az), or give more text in Azerbaijani"
-    )
 
 
 def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> None:
@@ -175,21 +172,6 @@ def test_an_archive_without_pages_is_named_as_one(
 
     assert re.search(why, caplog.text)
     assert stats(tmp_path / "2" / "corpus")["not_read"] == {kind: 1}
-
-
-def test_no_charset_label_ends_the_stage(tmp_path: Path) -> None:
-    labels = [
-        "x-sjis", "windows-31j", "utf8mb4", "none", '"', "rot13", "zlib", "idna", "utf-7", "\0", "mbcs", "undefined",
-    ]  # fmt: skip
-    pages = (
-        warc_record(page(text), url=f"https://a.az/{number}", kind=f"text/html; charset={label}")
-        for number, (label, text) in enumerate(zip(labels, texts(len(labels)), strict=True))
-    )
-    raw = write_warc(tmp_path / "a.warc.gz", pages)
-
-    found = stats(clean(tmp_path, raw))
-
-    assert (found["kept"], found["bad"], found["recoded"]) == (len(labels), 0, 0)
 
 
 class PanicException(BaseException):

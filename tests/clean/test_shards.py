@@ -17,7 +17,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.clean.filters.judge_record import ExtractedDocument, Settings, prepare_record
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord, read_records
-from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards, read_plan, write_plan
+from anadil.clean.shards.shards import Shard, correct_starts, names, plan_shards
 from anadil.clean.write.corpus_parts import _renumbered_line, text_of
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.launch.clean import CLUSTER_ENGINES
@@ -210,16 +210,6 @@ def test_a_file_that_cannot_be_cut_is_one_range_and_its_reader_says_what_is_wron
     assert [(part.name, part.start, part.end) for part in second.ranges] == [("b.parquet", 0, None)]
     assert len(read([first])) == 500
     assert plan_shards([], 1_000, 1) == []
-
-
-def test_a_plan_is_read_as_it_was_written(tmp_path: Path) -> None:
-    files = [str(path) for path in write_inputs(tmp_path / "raw")]
-    shards = plan_shards(files, 2_000, 1)
-
-    write_plan(tmp_path / "plan.json", shards)
-
-    assert read_plan(tmp_path / "plan.json") == shards
-    assert [part.name for shard in shards for part in shard.ranges][:2] == ["0.jsonl", "0.jsonl"]
 
 
 def test_shards_do_not_change_a_byte(tmp_path: Path) -> None:

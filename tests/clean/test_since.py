@@ -113,15 +113,6 @@ def chain() -> tuple[str, str, str]:
     return middle, *next(pair for pair in itertools.combinations(alike, 2) if not agree(*pair))
 
 
-def test_identical_documents_that_are_held_add_nothing_and_end_nothing(tmp_path: Path) -> None:
-    first = corpus(tmp_path, "first", [*OWN[:15], AZERBAIJANI])
-
-    second = corpus(tmp_path, "second", [AZERBAIJANI] * 500, since=str(first))
-
-    assert stats(second)["dropped"] == {"duplicate": 500}
-    assert documents(second) == documents(first)
-
-
 def test_held_documents_stay_when_a_new_one_joins_them(tmp_path: Path) -> None:
     middle, *ends = chain()
     first = corpus(tmp_path, "first", [*ends, *OWN[:3]])

@@ -143,7 +143,6 @@ SKIPPABLE = bytes.fromhex("502a4d1804000000") + b"none"
 """A frame of zstd that holds no data. Source: RFC 8878, section 3.1.2."""
 CODED: dict[str, tuple[str, bytes]] = {
     "gzip": ("Content-Encoding: gzip", PACKED),
-    "gzip by its old name": ("content-encoding: X-GZIP", PACKED),
     "two members": ("Content-Encoding: gzip", gzip.compress(BODY[:90]) + gzip.compress(BODY[90:])),
     "gzip and rubbish": ("Content-Encoding: gzip", PACKED + b"rubbish"),
     "more members than are read": (
@@ -153,7 +152,6 @@ CODED: dict[str, tuple[str, bytes]] = {
     "deflate": ("Content-Encoding: deflate", zlib.compress(BODY)),
     "raw deflate": ("Content-Encoding: deflate", raw_deflate(BODY)),
     "br": ("Content-Encoding: br", brotli.compress(BODY)),
-    "br and a line feed": ("Content-Encoding: br", brotli.compress(BODY) + b"\r\n"),
     "gzip that is not declared": ("Content-Language: az", PACKED),
     "gzip in br that is declared alone": ("Content-Encoding: br", brotli.compress(PACKED)),
     "zstd": ("Content-Encoding: zstd", zstandard.compress(BODY)),
@@ -171,12 +169,9 @@ CODED: dict[str, tuple[str, bytes]] = {
     "br of gzip": ("Content-Encoding: gzip, br", brotli.compress(PACKED)),
     "gzip of gzip": ("Content-Encoding: gzip\r\nContent-Encoding: gzip", gzip.compress(PACKED)),
     "gzip that is none": ("Content-Encoding: gzip", BODY),
-    "deflate that is none": ("Content-Encoding: deflate", BODY),
     "br that is none": ("Content-Encoding: br", BODY),
-    "zstd that is none": ("Content-Encoding: zstd", BODY),
     "chunks that are joined": ("Transfer-Encoding: chunked", BODY),
     "a charset": ("Content-Encoding: UTF-8", BODY),
-    "identity": ("Content-Encoding: identity", BODY),
     "nothing": ("Content-Encoding: ", BODY),
 }
 
@@ -206,10 +201,8 @@ def test_a_page_with_a_byte_order_mark_that_is_not_packed_is_taken_as_it_is(codi
     ("header", "body", "why"),
     [
         ("gzip", b"\x1f\x8b\x08" + b"\xff" * 50, "gzip: Error -3"),
-        ("zstd", b"no such thing", "zstd: "),
         ("zstd", zstandard.compress(BODY)[:-3], "zstd: compressed data ended within a frame"),
         ("zstd", zstandard.compress(BODY) + zstandard.compress(BODY)[:9], "zstd: compressed data ended"),
-        ("br", b"no such thing", "br: Invalid Data"),
         ("br", brotli.compress(BODY)[:-3], "br: "),
         ("gzip, gzip, gzip, gzip, gzip", PACKED, "5 codings one over the other"),
         ("chunked", b"5\r\nSalam\r\nno chunk", "chunked: no chunk after 10 bytes"),

@@ -105,7 +105,6 @@ def test_a_question_that_was_judged_in_one_order_alone_is_left_out(
         ('{"id": "ID", "verdict": "both"}', r"verdicts\.jsonl:2: verdict 'both' is not one of a, tie, b"),
         ('{"id": "1234", "verdict": "a"}', r"verdicts\.jsonl:2: id '1234' is not a row of these scores"),
         ('{"id": "ID", "verdict": "b"}', r"verdicts\.jsonl:2: id \w+ was judged 'a' before"),
-        ("", "no question was judged in both orders"),
     ],
 )
 def test_wrong_verdicts_are_refused_with_their_line(
@@ -119,6 +118,20 @@ def test_wrong_verdicts_are_refused_with_their_line(
 
     assert main.main(command) == 3
     assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_judge_that_has_seen_no_question_in_both_orders_gives_no_result(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "few"
+    folder.mkdir()
+    candidates = {name: {"generations": [answer("Sual?", name)]} for name in ("finetuned", "adapted")}
+    (folder / "scores.json").write_text(json.dumps({"candidates": candidates}))
+    artifact.seal(folder, kind="scores", origin={})
+
+    command = ["evaluate", "judge-import", "--scores", str(folder), "--verdicts", "/dev/null"]
+    assert main.main(command) == 3
+    assert "no question was judged in both orders" in capsys.readouterr().err
 
 
 def test_scores_without_such_answers_say_what_they_hold(

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import BudgetReached, RecipeError
-from anadil.preflight.week_cost import refuse_dear, week_plan
+from anadil.preflight.memory import refuse_dear, week_plan
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.retrain.resolve import resolve

@@ -136,9 +136,7 @@ def test_what_cannot_be_trained_on_is_refused_by_name(messages: list[object], re
     [
         ("PAYTAXT hansıdır", "paytaxt  hansıdır?"),
         ("Işıq nədir?", "işıq nədir"),
-        ("İşıq", "ışıq"),
         ("«Əli və Nino» kimindir?", "Əli və Nino kimindir"),
-        ("カタカナ", "ｶﾀｶﾅ"),
     ],
 )
 def test_a_question_is_the_same_in_other_case_blanks_and_punctuation(one: str, other: str) -> None:
@@ -217,13 +215,11 @@ def test_what_is_no_mark_of_a_bad_answer_leaves_the_row(mark: dict[str, Any]) ->
     ("row", "asked"),
     [
         ({"question": "Nə vaxt?", "context": "Qatar altıda gedir."}, "Nə vaxt?\n\nQatar altıda gedir."),
-        ({"prompt": "Tərcümə et:", "input": "kitab"}, "Tərcümə et:\n\nkitab"),
         ({"instruction": "Tərcümə et:", "input": "salam"}, "Tərcümə et:\n\nsalam"),
         ({"question": "Kim?", "passages": "x", "documents": ["Əli gəldi.", {"title": "A", "text": "Vəli getdi."}]}, "Kim?\n\nƏli gəldi.\n\nVəli getdi."),
         ({"instruction": "Cavab ver.", "question": "Kim?", "passage": "Əli gəldi."}, "Cavab ver.\n\nƏli gəldi.\n\nKim?"),
         ({"prompt": "Mətn: Əli gəldi. Kim?", "context": "Əli gəldi."}, "Mətn: Əli gəldi. Kim?"),
         ({"prompt": [turn("user", "Kim?")], "context": "Əli gəldi."}, "Kim?\n\nƏli gəldi."),
-        ({"question": "Kim?", "document": 17}, "Kim?"),
     ],
 )  # fmt: skip
 def test_the_passage_of_a_question_stands_below_it(row: dict[str, Any], asked: str) -> None:
@@ -308,10 +304,7 @@ def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
     ("row", "refusal"),
     [
         ({"prompt": ASKED}, Refusal("no_pair", "no chosen")),
-        ({"prompt": ASKED, "chosen": BETTER}, Refusal("no_pair", "no rejected")),
         ({"chosen": BETTER, "rejected": WORSE}, Refusal("no_pair")),
-        ({"prompt": ASKED, "chosen": 5, "rejected": WORSE}, Refusal("no_pair")),
-        ({"prompt": ASKED, "chosen": [], "rejected": WORSE}, Refusal("no_pair")),
         ({"prompt": ASKED, "chosen": ["a", "b"], "rejected": WORSE}, Refusal("malformed")),
         ({"prompt": ASKED, "chosen": BETTER, "rejected": f" {BETTER}\n"}, Refusal("same_answer")),
         (
@@ -319,7 +312,6 @@ def test_a_system_turn_and_earlier_turns_belong_to_both_chats() -> None:
             Refusal("question_in_answer"),
         ),
         ({"prompt": ASKED, "chosen": BETTER, "rejected": "  "}, Refusal("empty_message")),
-        ({"prompt": "", "chosen": BETTER, "rejected": WORSE}, Refusal("empty_message")),
         ({"prompt": ASKED, "chosen": "\ud83d", "rejected": WORSE}, Refusal("not_unicode")),
         ({"prompt": ASKED, "chosen": [{"role": "boss", "content": "a"}], "rejected": WORSE}, Refusal("unknown_role", "boss")),
         ({"prompt": ASKED, "chosen": [USER], "rejected": [USER]}, Refusal("no_answer")),
@@ -342,12 +334,8 @@ XCOPA = "Kişi kranı açdı.\nBu hadisənin nəticəsi hansıdır?\n1) Tualet s
         (XCOPA, "Krandan su axdı.", ("Tualet su ilə doldu.", "Krandan su axdı.")),
         ("どれ？\n1. 世界\n2. 写真集\n3. 絵本", "絵本", ("世界", "写真集", "絵本")),
         ("どれ？\n１．世界\n２．写真集\n３．絵本", "絵本", ("世界", "写真集", "絵本")),
-        ("どれ？\n（１）世界\n（２）写真集", "世界", ("世界", "写真集")),
-        ("どれ？\n①世界\n②写真集", "世界", ("世界", "写真集")),
-        ("どれ？\nＡ：世界\nＢ：写真集", "世界", ("世界", "写真集")),
         ("どれ？\nア、世界\nイ、写真集\nウ、絵本", "絵本", ("世界", "写真集", "絵本")),
         ("どれ？\nア、世界\nウ、写真集", "世界", ()),
-        ("Hansı?\n(a) bir\n(b) iki", "bir", ("bir", "iki")),
         (XCOPA, "Bilmirəm.", ()),
         ("Sıra:\n2) bir\n3) iki", "iki", ()),
         ("Sıra:\n1) bir\n3) iki", "iki", ()),

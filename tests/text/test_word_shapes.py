@@ -53,9 +53,7 @@ from tests.kit.constructed import documents
         ("प्रयोग करने", 0),  # signs of vowels are letters
         ("日本語。「日本語」、日本", 0),  # no blank behind a full stop
         ("མི་རིགས་ Ի՞նչ שני־ה", 0),  # signs of other scripts within words
-        ("日本!語", 1),
         ("", 0),
-        ("12 34", 0),
         ("\ud800a!b", 1),
     ],
 )
@@ -90,9 +88,7 @@ def test_a_long_text_has_as_many_distinct_words_in_a_window_as_a_short_one() -> 
     [
         ("Bakı şəhəri NATO-nun iPhone", " şəhəri nun iphone "),
         ("İstanbul'da ısıtır", " da ısıtır "),
-        ("ev Kitab ev", " ev ev "),
         ("किताबें पढ़ो।", " किताबें पढ़ो "),
-        ("ŞƏHƏR", " "),
         ("", " "),
     ],
 )
@@ -268,23 +264,16 @@ def test_text_that_ends_its_words_as_no_text_of_the_sample_is_another_language()
     ("wrong", "message"),
     [
         ({"own": "abc"}, "own: no table of n-grams: .*; learn the pack again"),
-        ({"own": "é"}, "own: no table of n-grams: string argument"),
         ({"endings": "~~~~~"}, "endings: no table of n-grams: base85 overflow"),
         ({"endings": pack_table(count_table([WORDS]))}, "no table of n-grams: 8193 bytes, not 8192"),
         ({"word_order": "abc", "min_word_order": (0.0,)}, "word_order: no table of n-grams: .*; learn the pack again"),
         ({"associations": ("abc",), "min_associations": (0.0,)}, "no table of n-grams"),
-        ({"associations": ("abc",) * 3, "min_associations": (0.0,)}, "no table of n-grams"),
         ({"associations": (TABLE,), "min_associations": (0.0,)}, "associations has 1 tables, not 3"),
         ({"min_chars": (), "min_likelihoods": (), "max_new_endings": ()}, r"min_chars are \(\), not ascending"),
-        ({"min_chars": (0,)}, r"min_chars are \(0,\), not ascending numbers from 1"),
         ({"min_chars": (80, 40), "min_likelihoods": (0.0, 0.0), "max_new_endings": (0.9, 0.9)}, r"min_chars are \(80, 40\)"),
         ({"max_new_endings": (-0.1,)}, r"max_new_endings are \(-0.1,\), not shares from 0 to 1"),
-        ({"max_new_endings": (30.0,)}, r"max_new_endings are \(30.0,\), not shares"),
-        ({"max_new_endings": (0.1, 0.1)}, "max_new_endings has 2 values, min_chars 1"),
         ({"others": (TABLE,)}, "min_margins has 0 values, min_chars 1"),
-        ({"min_likelihoods": ()}, "min_likelihoods has 0 values, min_chars 1"),
         ({"word_order": WordOrder.learn([words_of(WORDS)]).pack()}, "min_word_order has 0 values, min_chars 1"),
-        ({"orders": ()}, r"orders are \(\), not of 1 to 8"),
         ({"orders": (2, 9)}, r"orders are \(2, 9\), not of 1 to 8"),
     ],
 )  # fmt: skip

@@ -214,7 +214,6 @@ def _count_duplicates(
 
 
 def _row(document: int, workspace: Workspace, signatures: Signatures) -> Row:
-    """Read a document, with its place in the whole file."""
     row: Row = json.loads(signatures.line(document))
     first_lines = workspace.first_lines()[signatures.shard_of(document)]
     return {**row, "source": renumbered(row["source"], first_lines)}

@@ -357,13 +357,11 @@ def _signs_limit(parts: Sequence[_Part], length: int) -> float:
 
 
 def _of_texts(parts: Sequence[_Part], score: Callable[[str], float]) -> list[Figures]:
-    """Score the texts of each part that have a score."""
     scores = [np.array([score(text) for text in part.texts]) for part in parts]
     return [known for each in scores if len(known := each[~np.isnan(each)])]
 
 
 def _capitals_limit(parts: Sequence[_Part]) -> float:
-    """Return the largest share of capitals behind small letters."""
     shares = _of_texts(parts, word_shapes.inner_capitals)
     limit = _outermost(shares, DROP_RATE, largest=True) if shares else 1.0
     return round(min(max(limit, MIN_INNER_CAPITALS), 1.0), 3)

@@ -222,7 +222,6 @@ def _draft(name: str, texts: Texts) -> LanguagePack:
 
 
 def _require_script(name: str, script: str) -> None:
-    """Refuse a sample in another script than the id says."""
     language, given, *_ = f"{name.replace('_', '-')}-".split("-")
     theirs, ours = (set(NAMES.get(each, ())) for each in (given.title(), script))
     if theirs and ours and not theirs & ours:

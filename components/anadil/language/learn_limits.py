@@ -114,7 +114,6 @@ def spare_good(good: Matrix, judge: Judge) -> dict[str, float]:
 
 
 def _with(language: Language, chosen: Mapping[str, float]) -> Language:
-    """Replace limits of a language."""
     whole = {
         name: int(value) if KEYS[name].type in (NonNegativeInt, PositiveInt) else value
         for name, value in chosen.items()

@@ -149,26 +149,21 @@ class JobBackend(Protocol):
 
     def render(self, job: TrainingJob) -> dict[str, Any]:
         """Return the exact manifest or request, without side effects."""
-        ...
 
     def run(self, job: TrainingJob, *, detach: bool = False) -> None:
         """Start the job, or adopt the one of the same name, and follow it to its end.
 
         If `detach`, return once it is started; then no signal ends it.
         """
-        ...
 
     def status(self, name: str) -> JobStatus:
         """Return the state of the job of a name."""
-        ...
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
         """Yield log lines of the first worker, without line ends."""
-        ...
 
     def stop(self, name: str) -> bool:
         """End the job, which saves first; return False where it had ended before."""
-        ...
 
 
 def log_fields(line: str) -> dict[str, Any]:

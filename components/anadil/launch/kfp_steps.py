@@ -1,4 +1,8 @@
-"""The steps that the image `tools` runs in a pipeline: launch a job and follow it, and the exit handler."""
+"""The steps that the image `tools` runs in a pipeline: launch a job and follow it, the exit handler, begin a retraining.
+
+A retraining's first step claims the champion for the run, finds what came since, and writes the recipe of the other
+steps. The exit handler gives the champion free.
+"""
 
 import argparse
 import logging
@@ -6,34 +10,78 @@ from collections.abc import Sequence
 
 from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError
+from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError, RecipeError
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import FINAL, JOB_KINDS
 from anadil.launch.kubernetes.backend import stop_run
 from anadil.launch.launcher import LaunchRequest, backend_for, launch_job, target_of, training_job
-from anadil.launch.retrain_step import begin_retraining
+from anadil.preflight.memory import refuse_dear
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
-from anadil.retrain.exclusive import free
+from anadil.retrain.exclusive import claim, free
 from anadil.retrain.lineage import champion_name
+from anadil.retrain.resolve import Resolution, resolve
 from anadil.runtime import kfp
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of
+from anadil.runtime.job import kind_of
+from anadil.runtime.kfp import DERIVED, METRICS, STATE, Scalar, ToolInput, write_results
 from anadil.runtime.planned_artifact import MadeArtifact, look_up
 from anadil.runtime.run_record import (
     end_left_run,
+    end_run,
     no_failure,
     read_steps,
     record_step,
     record_uri,
     step_uri,
+    write_recipe,
 )
 from anadil.runtime.termination import exit_code_of, is_deterministic
 
 log = logging.getLogger(__name__)
 
 RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
+
+
+def begin_retraining(call: ToolInput) -> int:
+    """Claim the champion, derive the recipe of the run, and tell Kubeflow whether there is anything to do."""
+    recipe, run = call.recipe, call.run
+    with record_step(recipe, run, RETRAIN) as record:
+        root = recipe.storage.root
+        if not root:
+            raise RecipeError("storage.root: not set; steps on a cluster need one that all of them reach")
+        # Before the registry is asked: another retraining may be about to move the champion.
+        claim(root, champion_name(recipe)[0], run)
+        resolution = resolve(recipe)
+        for line in resolution.lines:
+            log.info("%s", line)
+        if resolution.state == "new":
+            refuse_dear(resolution.recipe)
+        place = write_recipe(root, run, resolution.recipe)
+        record.uri = place
+        record.figures = {"state": resolution.state, "new_files": resolution.num_files}
+        values = {DERIVED: place, STATE: resolution.state}
+        write_results(call.outputs, values, _cards(resolution), {})
+    if resolution.state == "nothing":
+        # No other step will say so.
+        end_run(root, run, 0, "no new text")
+    return 0
+
+
+def _cards(resolution: Resolution) -> dict[str, dict[str, Scalar]]:
+    champion = resolution.champion
+    made = resolution.lineage.made if resolution.lineage else {}
+    corpora = {word: each for word, each in made.items() if kind_of(word) == "corpus"}
+    rows = sum(sum(manifest.records.values()) for _, manifest in corpora.values())
+    model: dict[str, Scalar] = {"name": champion.name, "version": champion.version, "uri": champion.uri}
+    earlier: dict[str, Scalar] = {"rows": rows}
+    return {
+        "champion_artifact": model | {"sha256": champion.manifest.digest, "key": champion.manifest.key},
+        "earlier_artifact": earlier | {word: uri for word, (uri, _) in corpora.items()},
+        METRICS: {"new_files": resolution.num_files},
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -16,7 +16,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.files import work_folder
 from anadil.core.stages import LAUNCHABLE, STAGES
-from anadil.launch.job import JOB_KINDS, JobBackend, JobStatus, TrainingJob, error_from_exit_code
+from anadil.launch.job import JOB_KINDS, JobBackend, TrainingJob, error_from_exit_code
 from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
 from anadil.preflight.services import check_shared
 from anadil.recipe.cluster import Backend as BackendName
@@ -214,20 +214,10 @@ class LocalBackend:
             code = code if code > 0 else 128 - code
             raise error_from_exit_code(code, f"{job.stage}: ended with exit code {code}; see its messages")
 
-    def status(self, name: str) -> JobStatus:
-        """Refuse: no job is kept."""
-        _no_job(name)
+    def status(self, name: str, *, follow: bool = False) -> NoReturn:  # noqa: ARG002  of `logs`
+        """Refuse: no job is kept, and nothing runs apart from its command."""
+        raise DataError(
+            f"{name}: the backend local keeps no jobs; its `anadil launch` shows the log, and Ctrl-C there saves and ends it"
+        )
 
-    def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:  # noqa: ARG002  as in every backend
-        """Refuse: no job is kept."""
-        _no_job(name)
-
-    def stop(self, name: str) -> bool:
-        """Refuse: nothing runs apart from its command."""
-        _no_job(name)
-
-
-def _no_job(name: str) -> NoReturn:
-    raise DataError(
-        f"{name}: the backend local keeps no jobs; its `anadil launch` shows the log, and Ctrl-C there saves and ends it"
-    )
+    logs = stop = status

@@ -38,7 +38,6 @@ class HeldoutRuns:
     """Runs of held-out documents, sorted, with the first document that holds each; mapped into memory."""
 
     def __init__(self, folder: Path) -> None:
-        """Load the files of `write_runs`."""
         self._runs, self.owners, self._filter = (
             np.load(folder / name, mmap_mode="r") for name in (RUNS, OWNERS, FILTER)
         )
@@ -46,7 +45,6 @@ class HeldoutRuns:
         """Equal ones mean equal runs."""
 
     def __len__(self) -> int:
-        """Count the runs."""
         return len(self._runs)
 
     def places(self, text: str) -> Numbers:

@@ -249,7 +249,6 @@ def _num_heldout_alike(table: SourceTable, current: int, matches: Matches) -> in
 
 
 def _judge(corpus: SourceCorpus, counts: Counts) -> None:
-    """Warn where much of a source is left out."""
     where = ", ".join(
         f"{by_reason.total():,} in {source}"
         for source, by_reason in sorted(counts.by_source.items(), key=lambda item: -item[1].total())

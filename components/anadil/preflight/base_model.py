@@ -254,7 +254,6 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
 
 
 def _compare(models: dict[str, str], base: str) -> int:
-    """Compare those that are directories with the base, where that is one; return their number."""
     # The weights of a hub model are fetched when they are merged, and `tiny` is made when it is needed.
     local = {key: model for key, model in models.items() if is_local(model)}
     if not local or not is_local(base):

@@ -257,18 +257,16 @@ def inspect_tasks(recipe: Recipe) -> CheckResult:
     kind = next(each for each in STAGES["tasks"].side_files if each.key == TASKS_KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
-    if not missing:
-        return passed(TASKS_KEY, f"{counted(len(named), 'name')} of tasks found")
-    if not _harness():
-        return skipped(
-            TASKS_KEY, f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        )
-    if len(named) < len(recipe.evaluate.tasks):
+    if missing and not _harness():
+        detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
+        return skipped(TASKS_KEY, detail)
+    if missing and len(named) < len(recipe.evaluate.tasks):
         return skipped(TASKS_KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
-    from anadil.tasks.harness import task_manager
+    if missing:
+        from anadil.tasks.harness import task_manager
 
-    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
-        task_manager(missing, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+            task_manager(missing, Path(folder))
     return passed(TASKS_KEY, f"{counted(len(named), 'name')} of tasks found")
 
 

@@ -133,12 +133,10 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     Compressed data is unpacked to `limit` bytes at most.
     """
     # Bytes that are not of the kind that the name says stay as they are, so that the reader reports it.
-    if name.endswith(PLAIN_LINES):
-        return _cut_lines(data)
-    if name.endswith(SEPARATED):
-        return _cut_table(data)
-    if name.endswith(".json"):
-        return _cut_json(data)
+    plain = ((PLAIN_LINES, _cut_lines), (SEPARATED, _cut_table), (".json", _cut_json), (".txt", _cut_text))
+    for suffixes, cut in plain:
+        if name.endswith(suffixes):
+            return cut(data)
     if name.endswith((".arrow", WORKBOOK)):
         return b""  # a part of them cannot be read
     if name.endswith((*PACKED_LINES, *PACKED_TABLES, *PACKED_JSON)):
@@ -148,8 +146,6 @@ def cut_at_record(data: bytes, name: str, limit: int) -> bytes:
     if name.endswith((".warc", ".warc.wet")):
         end = data.rfind(NEXT_WARC_RECORD)
         return data[: end + 4 if end > 0 else 0] if data.startswith(b"WARC/") else data
-    if name.endswith(".txt"):
-        return _cut_text(data)
     return data
 
 
@@ -182,7 +178,6 @@ def _cut_table(data: bytes) -> bytes:
 
 
 def _cut_packed(data: bytes, name: str, limit: int) -> bytes:
-    """Unpack what can be, cut it, and pack it again."""
     stream: Any
     if name.endswith(".gz"):
         stream = gzip.GzipFile(fileobj=io.BytesIO(data))
@@ -271,7 +266,6 @@ def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) 
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
-    """Return recipe key -> the files that it names, without those that only pods see."""
     kinds = {each.key: each for each in stage.side_files}
     named = named_side_files(stage, recipe).items()
     seen = {key: [name for name in names if here or not claim_of(name, recipe)] for key, names in named}

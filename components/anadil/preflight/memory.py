@@ -1,19 +1,26 @@
-"""Refuse a training run that cannot fit, before anything is rented or computed."""
+"""Refuse a training run that cannot fit or a retraining that costs too much, before anything is rented or computed."""
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 
-from anadil.core.errors import PreflightError
-from anadil.core.format import human_bytes, human_parameters
+from anadil.core.errors import BudgetReached, PreflightError, RecipeError
+from anadil.core.format import human_bytes, human_dollars, human_parameters
 from anadil.model.family_table import check_family
 from anadil.plan.instances import Machine, machine, machines, this_machine
 from anadil.plan.layout import Layout, Work, hardest, layout_of, work_of
 from anadil.plan.memory import layout_fit
 from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.plan.plan import plan_of
+from anadil.plan.schema import Plan
 from anadil.plan.search import nearest
 from anadil.plan.stage_memory import AFTER, REPLAY, check_evaluate_fits, check_finetune_fits, written_tokens
+from anadil.preflight.text_size import text_of
 from anadil.recipe.sections import Recipe
 
+log = logging.getLogger(__name__)
+
 MAX_REMEDIES = 4
+KEY = "retrain.max_usd"
 
 
 def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
@@ -92,3 +99,30 @@ def refusal_text(
         settings = " ".join(f"--set {key}={value}" for key, value in remedy.settings.items())
         lines.append(f"  {settings}  ({human_bytes(remedy.total_bytes)})")
     return "\n".join(lines)
+
+
+def week_plan(derived: Recipe, name: str) -> Plan:
+    """Plan a retraining on the machines of `cluster`, else on this one; its steps follow from the new text."""
+    return plan_of(derived, name, here=derived.cluster.instance is None, text=text_of(derived))
+
+
+def refuse_dear(derived: Recipe) -> None:
+    """Refuse a retraining that costs more than the recipe allows, before a GPU is asked for."""
+    most = derived.retrain.max_usd if derived.retrain else None
+    # Without an instance nothing is rented.
+    if derived.retrain is None or most is None or derived.cluster.instance is None:
+        return
+    if derived.retrain.keeps_model:
+        log.warning("%s: %g is not compared, since a plan has no price of finetuning alone", KEY, most)
+        return
+    usd = week_plan(derived, "retrain").expected_cost
+    if usd is None:
+        raise RecipeError(
+            f"{KEY}: {most:g}, and the plan has no price for cluster.instance {derived.cluster.instance}; name a machine of "
+            "the price table, or leave the key out"
+        )
+    if usd > most:
+        raise BudgetReached(
+            f"{KEY}: the retraining is planned at {human_dollars(usd)}, above {human_dollars(most)}; raise the key, name "
+            "fewer files, or lower retrain.epochs"
+        )

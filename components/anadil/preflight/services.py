@@ -214,7 +214,6 @@ def warn_of_tracker(recipe: Recipe) -> Iterator[CheckResult]:
 
 
 def _pods_tracker(recipe: Recipe, uri: str) -> CheckResult:
-    """Say whether pods reach a tracker that has no web address."""
     scheme = uri.partition(":")[0].lower()
     if scheme == WANDB:
         given = {key: secret for secret, keys in recipe.cluster.secrets.items() for key in keys}

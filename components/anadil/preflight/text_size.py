@@ -140,7 +140,6 @@ def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, Te
 
 
 def _counted(table: Mapping[str, Any], less: Mapping[str, Any] = MappingProxyType({})) -> TextSize:
-    """Size of the text in a table of tokens, without a part of it."""
     # Not by the reader of tokens, which needs NumPy.
     targets, size, documents, sequences = (
         int(table[key]) - int(less.get(key, 0)) for key in ("targets", "bytes", "documents", "sequences")

@@ -238,7 +238,6 @@ class RefusedRowError(Exception):
     """A row is no chat. Whoever reads a row turns it into its `refusal`."""
 
     def __init__(self, reason: Reason, value: str = "") -> None:
-        """Say why, as a `Refusal` does."""
         super().__init__(reason)
         self.refusal = Refusal(reason, value)
 

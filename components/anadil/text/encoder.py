@@ -256,7 +256,6 @@ def _gigatoken(content: str) -> "gigatoken.Tokenizer":
 
 
 def _gigatoken_of(ranks: BpeRanks) -> "gigatoken.Tokenizer | str":
-    """Gigatoken with these ranks, or why there is none."""
     try:
         return _gigatoken(ranks.content)
     except (ImportError, RuntimeError, ValueError) as error:
@@ -277,5 +276,4 @@ def _utf8_of(texts: Iterable[str]) -> list[bytes]:
 
 
 def _shortened(text: str) -> str:
-    """The start of a text, in ASCII."""
     return ascii(text[:SHOWN_CHARS]) + ("..." if len(text) > SHOWN_CHARS else "")

@@ -46,7 +46,6 @@ class QualityModel:
     """Scores texts by the probability of one label."""
 
     def __init__(self, path: str, label: str) -> None:
-        """Load the model."""
         self._model, self._label = load_fasttext(path), label
         known = predict(self._model, "a", -1)
         if label not in known:

@@ -35,8 +35,6 @@ AGAIN = "learn the pack again"
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """A profile's tables, unpacked."""
-
     likelihoods: tuple[Table, ...]
     """Tables of all n-grams together, own and others."""
     associations: tuple[Table, ...]

@@ -310,7 +310,6 @@ def _lines_undone(text: str, suspect: re.Pattern[str], table: dict[int, int]) ->
 
 
 def _undone(text: str, table: dict[int, int]) -> str | None:
-    """The text as UTF-8, if the table's code page made it."""
     bytewise = text.translate(table)
     sequences = MISREAD.findall(bytewise)
     if len(sequences) < MIN_MISREAD:

@@ -210,7 +210,6 @@ class LargeCluster:
         self._shingles_path, self._kept_path = folder / "shingles.tmp", folder / "buckets.tmp"
 
     def __enter__(self) -> Self:
-        """Write shingles and buckets."""
         self._buckets, num_buckets = self._number_buckets()
         self._write_shingles()
         shape = (num_buckets, MAX_KEPT_IN_BUCKET)
@@ -224,7 +223,6 @@ class LargeCluster:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Remove the files."""
         del self._shingles, self._kept
         for path in (self._shingles_path, self._kept_path):
             path.unlink(missing_ok=True)

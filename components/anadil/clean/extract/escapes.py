@@ -128,7 +128,6 @@ def undo_escapes(text: str) -> Unescaped:
 
 
 def _undone(text: str, without_strings: str) -> str:
-    """Undo one level of escapes."""
     # All of a text is as it stands in a file of JSON.
     if "\n" not in text and (
         FEEDS.is_clear(without_strings) or (text.isascii() and len(LETTER.findall(text)) >= MIN_LETTERS)

@@ -200,8 +200,6 @@ def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT
 
 
 class _Source:
-    """A page for both extractors."""
-
     def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
         self._language, self._extraction = language, extraction
         self._tree = HTMLTree.parse(page)

@@ -224,7 +224,6 @@ def _from_math(match: re.Match[str]) -> str:
 
 
 def _raised(text: str) -> str:
-    """Return an exponent as characters."""
     if RAISABLE.fullmatch(text):
         return text.translate(SUPERSCRIPTS)
     return f"^{_in_brackets(text)}"

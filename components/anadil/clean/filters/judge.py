@@ -72,7 +72,6 @@ class Judgements(Sequence[Judgement]):
         return names
 
     def __getitem__(self, index: int) -> Judgement:  # type: ignore[override]  # no slices
-        """Return the judgement of one document."""
         row = self.statistics[index]
         value, limit = None, None
         if self.reasons[index] is not None:

@@ -85,7 +85,6 @@ def _is_enough(judged: Sequence[Parts]) -> bool:
 
 
 def _joined(judged: Sequence[Parts]) -> LinesOfLanguage:
-    """Join the lines and parts that stay."""
     by_line = [[is_gone for _, is_gone in parts] for parts in judged]
     if not any(map(any, by_line)):
         text = "\n".join("".join(part for part, _ in parts) for parts in judged)

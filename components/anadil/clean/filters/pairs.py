@@ -79,7 +79,6 @@ def _fault_of_lengths(texts: Sequence[str], sides: Sequence[Language]) -> Fault 
 
 
 def _fault_of_languages(texts: Sequence[str], sides: Sequence[Language], languages: Counter[str]) -> Fault:
-    """Judge the languages of both sides, and count them."""
     answers = [identify_language(text, side) for text, side in zip(texts, sides, strict=True)]
     if any(each.is_language for each in answers):
         languages[OWN] += 1

@@ -41,7 +41,6 @@ def verify_corpus(corpus: Path, manifest: Manifest) -> dict[str, str]:
 
 
 def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """Find faults of the documents."""
     counts: Counter[str] = Counter()
     is_pairs = "pairs" in read_json(corpus / "stats.json")
     for name in sorted(name for name in manifest.files if name.split("/")[0] in PARTS):
@@ -68,7 +67,6 @@ def _wrong_texts(corpus: Path, manifest: Manifest) -> Iterator[str]:
 
 
 def _wrong_counts(corpus: Path, manifest: Manifest) -> Iterator[str]:
-    """Find counts that do not add up."""
     stats = read_json(corpus / "stats.json")
     if stats["in"] != stats["kept"] + sum(stats["dropped"].values()):
         yield "stats.json: documents in are not those kept and dropped"

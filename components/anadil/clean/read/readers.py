@@ -445,7 +445,6 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 
 def _crawl(source: Source, places: Iterator[crawl_index.Place], read_stats: ReadStats) -> Iterator[RawRecord]:
-    """Read the pages that the index of a crawl names."""
     for place, item in crawl_index.pages_of(places, crawl_index.crawl_root(source.uri), MAX_RECORD_BYTES):
         origin = f"{place.file}:{place.offset}"
         if isinstance(item, Damage):

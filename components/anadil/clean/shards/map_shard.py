@@ -94,7 +94,6 @@ class CrashGuard:
         return str(self._verdicts.get(_key(place, phase), {}).get("why", ""))
 
     def __enter__(self) -> Self:
-        """Begin to take notes."""
         self._note_path.parent.mkdir(parents=True, exist_ok=True)
         self._note_path.write_bytes(bytes(NOTE.size))
         with self._note_path.open("r+b") as file:

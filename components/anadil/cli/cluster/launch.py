@@ -97,7 +97,6 @@ def _launch(options: argparse.Namespace) -> int:
 
 
 def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
-    """Launch, and notify of the end (`anadil.runtime.alerts`)."""
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
         result = launch_job(request, options.backend, detach=options.detach)

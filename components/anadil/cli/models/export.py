@@ -70,7 +70,6 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Refuse options that contradict each other, and missing packages."""
     if "://" in options.out:
         raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
     if options.quantize and options.format != "gguf":

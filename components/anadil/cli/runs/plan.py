@@ -114,7 +114,6 @@ def _request(options: argparse.Namespace) -> PlanRequest:
 
 
 def _text(recipe: Recipe, tokens: Sequence[tuple[str, int]]) -> dict[str, TextSize]:
-    """Text of each source, or of the tokens that the option gives."""
     if tokens:
         # A schedule follows from the sizes of all sources, so some of them say nothing.
         if sorted(source for source, _ in tokens) != sorted(recipe.sources or [""]):

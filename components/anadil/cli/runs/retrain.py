@@ -81,7 +81,7 @@ def _retrain(options: argparse.Namespace) -> int:
 
 def _print_plan(recipe: Recipe, options: argparse.Namespace) -> int:
     from anadil.plan.view import plan_lines
-    from anadil.preflight.week_cost import week_plan
+    from anadil.preflight.memory import week_plan
 
     resolution = _resolve(recipe, options)
     if resolution.state == "nothing" or resolution.keeps_model:
@@ -110,8 +110,7 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
 
 
 def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
-    """Retrain as the only one; return the exit code."""
-    from anadil.preflight.week_cost import refuse_dear
+    from anadil.preflight.memory import refuse_dear
 
     resolution = _resolve(recipe, options)
     if left := resolution.unreleased_recipe():
@@ -125,7 +124,6 @@ def _run_alone(recipe: Recipe, options: argparse.Namespace) -> int:
 
 
 def _end(recipe: Recipe, steps: "StepResults") -> int:
-    """Say how a retraining ended; return the exit code."""
     from anadil.release.run import read_release
     from anadil.retrain.lineage import champion_version
 

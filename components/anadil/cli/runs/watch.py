@@ -96,7 +96,6 @@ def _publishing(address: str) -> str:
 
 
 def _open(address: str) -> None:
-    """Open a browser for a person at a terminal."""
     if sys.stderr.isatty():
         # A browser of the terminal would take it over.
         with suppress(webbrowser.Error):

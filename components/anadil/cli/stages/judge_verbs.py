@@ -146,7 +146,6 @@ def read_verdicts(path: Path, pairs: Sequence[AnswerPair]) -> dict[str, str]:
 
 
 def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
-    """The answers of both candidates to each question."""
     folder, manifest = fetch(options.scores, "scores")
     scores = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
     first, second = options.candidates or ("finetuned", before_finetuning(scores.get("candidates", {})))
@@ -170,7 +169,6 @@ def _pairs(options: argparse.Namespace) -> list[AnswerPair]:
 
 
 def _answers(uri: str, scores: Mapping[str, Any], name: str, mode: str) -> dict[str, dict[str, Any]]:
-    """Prompt -> a candidate's answer."""
     candidates = scores.get("candidates", {})
     if name not in candidates:
         raise DataError(f"{uri}: holds no candidate {name!r}; it holds {', '.join(candidates) or 'none'}")

@@ -58,7 +58,6 @@ def inspect(options: argparse.Namespace) -> int:
 
 
 def _tokenizers(options: argparse.Namespace) -> Iterator[tuple[str, "Tokenizer"]]:
-    """Every tokenizer that is asked for, with a name."""
     from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
     from anadil.artifacts.prefetch import fetch
     from anadil.recipe.load import load_recipe

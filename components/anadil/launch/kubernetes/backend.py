@@ -60,7 +60,6 @@ class KubernetesBackend:
         pace: Pace | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        """Prepare for a kind, `pytorchjob` or `trainjob`; without a namespace, in that of the pod or kubeconfig."""
         self._kind = JOB_KINDS[kind]
         self._namespace = namespace
         self._pace = pace or Pace()

@@ -155,11 +155,10 @@ def check_namespace(api: Api, recipe: Recipe) -> Iterator[CheckResult]:
     """Check that the job namespace exists, that HyperPod watches it, and that it lets our pods in."""
     namespace = api.namespace
     if recipe.cluster.hyperpod and namespace != "kubeflow" and not namespace.startswith("hyperpod"):
-        yield failed(
-            "namespace",
-            f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod",
-            "set cluster.namespace, such as hyperpod-ns-TEAM",
+        detail = (
+            f"{namespace}: HyperPod resumes jobs only in `kubeflow` and namespaces that begin with hyperpod"
         )
+        yield failed("namespace", detail, "set cluster.namespace, such as hyperpod-ns-TEAM")
         return
     answer = api.find(f"/api/v1/namespaces/{namespace}")
     if answer is None:

@@ -191,7 +191,6 @@ class IndexedJob:
         self._recipe, self._work, self._pause_s = recipe, work, pause_s
 
     def __enter__(self) -> Self:
-        """Connect."""
         check_shared_work(self._recipe, self._work)
         self._api = JobApi(INDEXED_JOB, self._recipe.cluster.namespace)
         return self
@@ -325,12 +324,10 @@ class RayCluster:
     """Context manager that gives the address of a cluster of its own."""
 
     def __init__(self, job: Job, pause_s: float = 2.0) -> None:
-        """Prepare a cluster for a run of the stage, with `pause_s` between two looks at it."""
         self._job, self._pause_s = job, pause_s
         self._made: tuple[JobApi, ApiObject] | None = None
 
     def __enter__(self) -> str:
-        """Make it and wait for its head and one worker."""
         recipe, work = self._job.recipe, self._job.work
         check_shared_work(recipe, work)
         api = JobApi(RAYCLUSTER, recipe.cluster.namespace)

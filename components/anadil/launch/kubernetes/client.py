@@ -162,7 +162,6 @@ class Outage:
     """The time since the API's last answer, for whoever follows an object."""
 
     def __init__(self, limit_s: float = API_S) -> None:
-        """Begin to count; `limit_s` is the longest time without an answer."""
         self._limit_s = limit_s
         self._answered_s = time.monotonic()
         self.has_answered = False  # True if the API has ever answered.
@@ -262,7 +261,6 @@ class Api:
     """One namespace of one cluster, seen with the rights of whoever asks."""
 
     def __init__(self, namespace: str | None = None, retry_policy: RetryPolicy | None = None) -> None:
-        """Connect to a namespace; left out, that of this pod or of the kubeconfig's context."""
         self.connection = connect()
         self.namespace = namespace or self.connection.namespace
         self.retry_policy = retry_policy or RetryPolicy()

@@ -121,7 +121,6 @@ class LogRelay:
     def __init__(
         self, api: JobApi, job: ApiObject, pod: Callable[[], str], *, retry_s: float, since_s: float | None
     ) -> None:
-        """Prepare the log of worker 0 of `job`; see `PodLog` for the arguments."""
         self.steps = StepCounter()
         self.last_lines: deque[str] = deque(maxlen=TAIL_LINES)
         self._job = job

@@ -42,13 +42,11 @@ PENDING_REMEDIES = {
 # A pull's message where the registry answers, and has no such image. Source: containerd, CRI-O, Docker Hub, ECR;
 # distribution-spec, error codes.
 NO_SUCH_IMAGE = re.compile(
-    r"not found|manifest unknown|name unknown|(repository|manifest)\b.* does not exist|MANIFEST_UNKNOWN|NAME_UNKNOWN",
-    re.IGNORECASE,
+    r"(?i)not found|(manifest|name)[ _]unknown|(repository|manifest)\b.* does not exist"
 )
 # A pull's message where the registry is not reached, which passes.
 REGISTRY_OUTAGE = re.compile(
-    r"no such host|timeout|timed out|connection (refused|reset)|\b5\d\d\b|EOF|x509|toomanyrequests",
-    re.IGNORECASE,
+    r"(?i)no such host|timeout|timed out|connection (refused|reset)|\b5\d\d\b|EOF|x509|toomanyrequests"
 )
 PULL_REASONS = ("ErrImagePull", "ImagePullBackOff")
 # Reasons of a pod that is on its way; only an event says why it does not get on.

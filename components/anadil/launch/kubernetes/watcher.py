@@ -147,7 +147,6 @@ def _cause(
 
 
 def _error_time(lines: Sequence[str]) -> datetime | None:
-    """Return when the last error of a log was written, by its own clock."""
     for line in reversed(lines):
         fields = log_fields(line)
         if fields.get("level") == "error":
@@ -202,7 +201,6 @@ class Watcher:
     def __init__(
         self, api: JobApi, job: ApiObject, training: TrainingJob, pace: Pace, ledger: JobLedger
     ) -> None:
-        """Take over what an earlier launcher has counted of the job, as the API gave it."""
         self._api = api
         self._kind = api.kind
         self._job = job
@@ -308,7 +306,6 @@ class Watcher:
         return True
 
     def _diagnosed(self, why: str = "") -> AnadilError:
-        """Log why the job failed; return the error that its end is."""
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
         error = report_job_failure(self._api, self._job, cause, self._workers)
@@ -358,7 +355,6 @@ class Watcher:
             self._give_up(BudgetReached(f"{self.name}: {text}"))
 
     def _check_start(self, elapsed_s: float) -> None:
-        """Log why workers wait, and end what waits in vain."""
         started = sum(each.running or each.phase == "Succeeded" for each in self._workers)
         if started >= self._training.nodes:
             self._pending_s = self._silent_s = self._absent_s = 0.0
