@@ -1,5 +1,6 @@
 import contextlib
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.recipe.load import find_recipe, load_recipe, parse_recipe
+from anadil.recipe.load import find_recipe, load_recipe, parse_recipe, paths_in
+from anadil.recipe.merge import Merge
+from anadil.recipe.other_names import OTHER_NAMES, TRAINED_TWICE, name_here
+from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 from tests.golden.render import GOLDEN, SCHEMA
 
@@ -322,3 +326,119 @@ def test_no_reason_is_in_the_words_of_the_library() -> None:
 
     assert "Input should" not in str(error.value)
     assert "valid" not in str(error.value)
+
+
+VECTOR = "{model: a/instruct, minus: a/base}"
+
+
+def merge_of(text: str) -> Merge:
+    merge = parse_recipe(f"clean: {{inputs: [a.txt]}}\nmerge: {text}", "r.yaml").merge
+    assert merge is not None
+    return merge
+
+
+def test_a_recipe_without_the_section_merges_nothing() -> None:
+    assert Recipe().merge is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_auto"),
+    [
+        ("{base_share: 0.25}", False),
+        (f"{{add: [{VECTOR}]}}", False),
+        ("{base_share: auto}", True),
+        ("{add: [{model: a/instruct, minus: a/base, weight: auto}]}", True),
+    ],
+)
+def test_a_share_or_a_weight_may_be_left_to_measuring(text: str, is_auto: bool) -> None:
+    assert merge_of(text).is_auto is is_auto
+
+
+def test_models_are_named_once_each() -> None:
+    other = "{model: a/code, minus: a/base, weight: 0.5}"
+
+    assert merge_of(f"{{add: [{VECTOR}, {other}]}}").models == ("a/instruct", "a/base", "a/code")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{}", "merge: merges nothing; set a base_share above 0 or add"),
+        ("{base_share: 0, add: []}", "merges nothing"),
+        ("{base_share: 1.5}", "merge.base_share: must be at most 1 (got 1.5)"),
+        ("{base_share: atuo}", "merge.base_share: must be 'auto' (got \"atuo\")"),
+        ("{base_share: '0.5'}", 'merge.base_share: must be a number (got "0.5")'),
+        ("{base_share: .nan}", "merge.base_share: must be a number (got "),
+        ("{base_shares: .5}", "merge.base_shares: unknown key; did you mean 'base_share'?"),
+        ("{average_last: 2}", "merge.average_last: unknown key; did you mean 'pretrain.average_last'?"),
+        ("{add: [{model: a/b}]}", "merge.add.0.minus: is missing"),
+        ("{add: [{model: a/b, minus: a/b}]}", "model and minus are both a/b"),
+        ("{add: [{model: a/b, minus: a/c, weight: 0}]}", "merge.add.0.weight: must be above 0 (got 0)"),
+        (f"{{add: [{{model: {Recipe().base.model}, minus: a/b}}]}}", "takes away what a/b learnt; swap"),
+        (f"{{add: [{VECTOR}, {VECTOR}]}}", "the difference of a/instruct and a/base is named twice"),
+    ],
+)
+def test_a_mistake_names_key_value_and_remedy(text: str, words: str) -> None:
+    with pytest.raises(RecipeError) as raised:
+        merge_of(text)
+
+    assert words in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "here"),
+    [
+        ("learning_rate", "pretrain.phases[].lr, or for chats finetune.lr"),
+        ("finetune.learningRate", "finetune.lr"),
+        ("pretrain.learning_rate", "pretrain.phases[].lr"),
+        ("peft-config", "finetune.trains: adapter, with finetune.rank"),
+        ("lora_r", "finetune.rank"),
+        ("gradient_checkpointing", "pretrain.activation_checkpointing"),
+        ("cutoff_len", "pretrain.sequence_length, or for chats finetune.max_length"),
+        ("base.model_name_or_path", "base.model"),
+        ("fsdp_config", "pretrain.parallelism.shard"),
+        ("wandb_project", "tracking.uri"),
+        ("save_total_limit", "pretrain.keep_checkpoints"),
+    ],
+)
+def test_a_name_of_another_trainer_says_what_it_is_called_here(key: str, here: str) -> None:
+    with pytest.raises(RecipeError, match=re.escape(f"{key}: unknown key; here it is {here}")):
+        load_recipe("smoke", [f"{key}=1"])
+
+
+def test_what_other_trainers_are_told_names_keys_that_exist() -> None:
+    keys = set(paths_in(Recipe))
+    told = [*OTHER_NAMES, *(key for pair in TRAINED_TWICE.values() for key in pair)]
+    named = {
+        key
+        for text in told
+        for key in re.findall(r"\b(?:[a-z_]+\.)+[a-z_]+", text.replace("phases[].", "phases."))
+    }
+
+    # A key within a list's item is a key of the list's table.
+    assert {key for key in named if key not in keys} == {"pretrain.phases.lr", "pretrain.phases.steps"}
+    assert {"lr", "steps"} <= set(Phase.model_fields)
+
+
+def test_a_name_of_another_trainer_stands_there_once() -> None:
+    names = " ".join(OTHER_NAMES.values()).split()
+
+    assert len(names) == len(set(names))
+    assert all(name_here(name) for name in names)
+
+
+@pytest.mark.parametrize(
+    ("key", "hint"),
+    [
+        ("pretrain.max_seq_lenght", "here it is pretrain.sequence_length"),
+        ("finetune.gradient_acumulation_steps", "did you mean 'gradient_accumulation'"),
+        ("finetune.learning_rat", "here it is finetune.lr"),
+        ("finetune.seed", "did you mean 'seed'?"),
+        ("finetune.use_unsloth", "nowhere: the fastest kernel of the device is taken"),
+    ],
+)
+def test_a_slip_in_such_a_name_and_a_key_of_another_place_are_answered_too(key: str, hint: str) -> None:
+    with pytest.raises(RecipeError) as refused:
+        load_recipe("smoke", [f"{key}=1"])
+
+    assert f"{key}: unknown key; {hint}" in str(refused.value)

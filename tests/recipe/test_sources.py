@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from anadil.core.errors import RecipeError
@@ -7,6 +9,8 @@ from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import named_side_files
+from anadil.text import parallel
+from anadil.text.filter_rules import MODES
 from tests.kit.one_text import ONE_TEXT
 
 THREE = """\
@@ -221,3 +225,191 @@ def test_tokens_of_a_source_that_are_no_number_are_refused_with_their_place(writ
     [mistake] = mistakes(THREE, f"sources.web.max_tokens={written}")
 
     assert "sources.web.max_tokens: must be" in mistake
+
+
+WRITTEN = """\
+language: az
+clean: {text_field: content}
+sources:
+  web: {inputs: [web.jsonl]}
+  self: {written_by: base, tokens: 5M}
+pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, self: .1}}]}
+"""
+
+
+def test_a_base_writes_english_that_is_no_text_of_the_language_that_is_taught() -> None:
+    recipe = parse_recipe(WRITTEN, "r.yaml")
+
+    assert recipe.target_sources == ("web",)
+    assert recipe.of_source("self").language == "en"
+    # Also where the base writes in that language: it would teach itself what it knows.
+    own = parse_recipe(WRITTEN, "r.yaml", ["sources.self.language=az"])
+    assert own.target_sources == ("web",)
+    assert own.of_source("self").language == "az"
+
+
+def test_what_a_base_wrote_is_read_whole_whatever_the_recipe_says_of_files() -> None:
+    clean = parse_recipe(WRITTEN, "r.yaml", ["clean.line_language=true"]).of_source("self").clean
+
+    assert (clean.text_field, clean.line_language) == ("text", False)
+
+
+def test_rules_of_form_count_what_a_base_wrote_and_drop_none_of_it() -> None:
+    clean = parse_recipe(WRITTEN, "r.yaml", ["clean.modes={long: enforce}"]).of_source("self").clean
+
+    assert {name for name in MODES if clean.modes.get(name) != "report"} >= {
+        "empty", "language", "script", "long", "duplicate_ngrams", "duplicate_lines", "top_ngram", "ng_words",
+    }  # fmt: skip
+    assert {clean.modes[name] for name in ("short", "sentence_length", "word_length", "alpha")} == {"report"}
+    bare = parse_recipe(WRITTEN, "r.yaml", ["clean.rules=none"]).of_source("self").clean
+    assert (bare.rules, bare.modes) == ("none", {})
+
+
+def test_a_recipe_without_such_a_source_has_no_key_of_it() -> None:
+    plain = parse_recipe(
+        WRITTEN.replace("written_by: base, tokens: 5M", "inputs: [en.jsonl], language: en"), "r.yaml"
+    )
+    written = parse_recipe(WRITTEN, "r.yaml")
+
+    keys = [recipe_origin(each, STAGES["pretrain"].sections) for each in (plain, written)]
+    more = {name: text for name, text in keys[1].items() if keys[0].get(name) != text}
+    assert more == {
+        "recipe sources.self.written_by": '"base"',
+        "recipe sources.self.tokens": "5000000",
+    }
+    assert recipe_origin(plain, ["sources.written_by", "sources.tokens"]) == {}
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("{written_by: other, tokens: 5M}", "written_by: must be 'base' (got \"other\")"),
+        (
+            "{written_by: base, tokens: 5M, inputs: [a.txt]}",
+            "written_by: base and inputs (a.txt) are both given; give the files a source of their own",
+        ),
+        ("{written_by: base}", "tokens is missing; say how much the base writes, such as `tokens: 5M`"),
+        ("{written_by: base, tokens: 0}", "tokens: must be above 0 (got 0)"),
+        ("{written_by: base, tokens: 999}", "tokens: 999 are too few for a corpus; ask for 1,000 or more"),
+        ("{inputs: [a.txt], tokens: 5M}", "tokens is what the base writes; add `written_by: base`, or set `max_tokens`"),
+        ("{written_by: base, tokens: 5M, clean: {since: /c}}", "clean.since adds files to a corpus, and a base writes its text anew"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_source_of_the_base_is_told_with_its_line(source: str, said: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(WRITTEN.replace("{written_by: base, tokens: 5M}", source), "r.yaml")
+
+    assert said in str(caught.value)
+    assert "line 5: sources.self" in str(caught.value)
+
+
+def test_two_sources_of_the_base_would_hold_the_same_text() -> None:
+    with pytest.raises(RecipeError, match=r"sources\.self and sources\.more are all written by the base"):
+        parse_recipe(WRITTEN, "r.yaml", ["sources.more={written_by: base, tokens: 1M}"])
+
+
+def test_a_recipe_of_nothing_but_what_a_base_writes_teaches_no_language() -> None:
+    text = WRITTEN.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
+
+    with pytest.raises(RecipeError, match=r"taught, az \(self: en, by the base\)"):
+        parse_recipe(text, "r.yaml")
+
+
+PHASES = "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, pairs: .1}}]}"
+RECIPE = f"""\
+language: az
+clean: {{pii: true, text_field: body, modes: {{short: report}}, rules: {{min_words: 9}}, line_language: false}}
+sources:
+  web: {{inputs: [web.jsonl]}}
+  pairs: {{inputs: [en-az.tsv], pairs: [en, az]}}
+{PHASES}
+"""
+
+
+def test_pairs_are_cleaned_in_both_languages_by_no_rule_of_documents() -> None:
+    recipe = parse_recipe(RECIPE, "r.yaml")
+
+    pairs = recipe.of_source("pairs")
+    assert (pairs.language, pairs.language_code) == ("en + az", "en-az")
+    assert (pairs.clean.rules, pairs.clean.text_field, pairs.clean.pii) == ("none", "text", True)
+    assert pairs.clean.inputs == ("en-az.tsv",)
+    # Pods and pipelines read what is written here.
+    assert parse_recipe(recipe.model_dump_json(), "r.json") == recipe
+
+
+def test_pairs_are_no_text_of_the_language_that_is_taught() -> None:
+    recipe = parse_recipe(RECIPE, "r.yaml")
+
+    assert recipe.target_sources == ("web",)
+    assert [recipe.sources[name].directions for name in recipe.sources] == [1, 2]
+
+
+def test_languages_and_template_of_pairs_are_part_of_their_key_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def origins() -> list[dict[str, str]]:
+        recipe = parse_recipe(RECIPE, "r.yaml")
+        return [recipe_origin(recipe.of_source(name), STAGES["clean"].sections) for name in recipe.sources]
+
+    web, pairs = origins()
+    monkeypatch.setattr("anadil.runtime.cache_key.TEMPLATE_DIGEST", "another")
+    web_then, pairs_then = origins()
+
+    assert web == web_then
+    assert json.loads(pairs["recipe language"]) == f"en + az in template {parallel.TEMPLATE_DIGEST}"
+    assert json.loads(pairs_then["recipe language"]) == "en + az in template another"
+
+
+def test_the_order_of_the_sides_is_part_of_the_key() -> None:
+    there = parse_recipe(RECIPE, "r.yaml").of_source("pairs")
+    back = parse_recipe(RECIPE.replace("[en, az]", "[az, en]"), "r.yaml").of_source("pairs")
+
+    assert recipe_origin(there, ("language",)) != recipe_origin(back, ("language",))
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("pairs: [en, en]", "pairs ['en', 'en'] names one language twice; name that of each side"),
+        ("pairs: [az, aze_Latn]", "pairs ['az', 'aze_Latn'] names one language twice"),
+        ("pairs: [en]", "sources.pairs.pairs"),
+        ("pairs: [en, az, tr]", "sources.pairs.pairs"),
+        ("pairs: [en, none]", "`none` is no language that a side of pairs can be in; name the language"),
+        ("pairs: [en, xx]", "no language has this id"),
+        ("pairs: [en, az + tr]", "names two languages; parallel text is a source with `pairs: [en, az]`"),
+        ("language: en + az", "names two languages; parallel text is a source with `pairs: [en, az]`"),
+        ("pairs: [en, az], language: az", "pairs and language are both given; pairs ['en', 'az'] says the languages"),
+        (
+            "pairs: [en, az], clean: {text_field: en, rules: {min_words: 3}}",
+            "clean.rules, clean.text_field would decide nothing: rules and fields are those of documents",
+        ),
+    ],
+)  # fmt: skip
+def test_a_mistake_of_pairs_is_refused_with_its_remedy(source: str, said: str) -> None:
+    text = RECIPE.replace("pairs: [en, az]", source)
+
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(text, "r.yaml")
+
+    [line] = str(caught.value).splitlines()[1:]
+    assert line.strip().startswith("line 5: sources.pairs")
+    assert said in line
+
+
+def test_a_recipe_needs_other_text_than_pairs() -> None:
+    text = RECIPE.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
+
+    with pytest.raises(RecipeError, match=r"none of the sources is in the language .* az \(pairs: en \+"):
+        parse_recipe(text, "r.yaml")
+
+
+def test_two_languages_are_not_taught_at_once() -> None:
+    with pytest.raises(RecipeError, match="language: names two languages; parallel text is a source"):
+        parse_recipe("language: en + az", "r.yaml")
+
+
+def test_an_unknown_language_of_a_source_says_what_text_in_none_has() -> None:
+    text = RECIPE.replace("pairs: [en, az]", "language: python")
+
+    with pytest.raises(RecipeError, match="text in no language, such as code, has `language: none`"):
+        parse_recipe(text, "r.yaml")
