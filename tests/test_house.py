@@ -100,6 +100,20 @@ def test_no_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
+MAX_PRODUCT, MAX_TESTS = 92_000, 82_000
+"""Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
+
+
+def test_product_and_tests_stay_small() -> None:
+    tests = sorted((ROOT / "tests").rglob("*.py"))
+    product, checks = (
+        sum(path.read_bytes().count(b"\n") for path in paths) for paths in (SOURCES, tests)
+    )
+
+    assert product <= MAX_PRODUCT
+    assert checks <= MAX_TESTS
+
+
 def test_no_file_speaks_of_unfinished_work_or_of_somebodys_machine() -> None:
     words = re.compile("TO" + "DO|FIX" + "ME|XX" + "X")
 
