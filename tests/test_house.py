@@ -106,9 +106,7 @@ MAX_PRODUCT, MAX_TESTS = 92_000, 82_000
 
 def test_product_and_tests_stay_small() -> None:
     tests = sorted((ROOT / "tests").rglob("*.py"))
-    product, checks = (
-        sum(path.read_bytes().count(b"\n") for path in paths) for paths in (SOURCES, tests)
-    )
+    product, checks = (sum(path.read_bytes().count(b"\n") for path in paths) for paths in (SOURCES, tests))
 
     assert product <= MAX_PRODUCT
     assert checks <= MAX_TESTS

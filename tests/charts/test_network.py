@@ -180,3 +180,20 @@ def test_a_served_model_answers_its_namespace_and_those_that_are_marked(name: st
     assert {"namespaceSelector": {"matchLabels": {"anadil.dev/client": "true"}}} in policy["spec"]["ingress"][
         0
     ]["from"]
+
+
+@pytest.mark.parametrize("values", CASES.values(), ids=CASES)
+def test_names_can_be_resolved_wherever_anything_may_go_out(values: Object) -> None:
+    common = [policy for policy in policies(render(values)) if "Ingress" in policy["spec"]["policyTypes"]]
+
+    for policy in common:
+        ports = [entry for rule in policy["spec"]["egress"] for entry in rule.get("ports", [])]
+        assert {"protocol": "UDP", "port": 53} in ports
+        assert {"protocol": "TCP", "port": 53} in ports
+        assert {"protocol": "TCP", "port": 443} in ports
+
+
+def test_the_chart_s_own_mlflow_server_opens_no_port_outside() -> None:
+    policy = named(render({"trackingUri": "http://elsewhere:9999"}), "NetworkPolicy", "-jobs")
+
+    assert "9999" not in str(policy)

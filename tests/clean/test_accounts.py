@@ -308,3 +308,13 @@ def test_everything_that_is_wrong_is_told(
     for message in messages:
         with pytest.raises(IntegrityError, match=message + r"[\s\S]*make the corpus again"):
             verify_corpus(corpus, manifest)
+
+
+def test_personal_data_is_replaced_and_counted(tmp_path: Path) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", [*texts(4), f"{GOOD} Yazın: ad.soyad@example.az."])
+
+    replaced, plain = clean(tmp_path / "1", raw, pii=True), clean(tmp_path / "2", raw)
+
+    assert any("<EMAIL>" in document.text for document in documents(replaced))
+    assert stats(replaced)["personal_data"] == {"EMAIL": 1}
+    assert any("ad.soyad@example.az" in document.text for document in documents(plain))

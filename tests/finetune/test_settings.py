@@ -3,6 +3,8 @@
 import json
 import re
 import shutil
+import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import torch
 from peft import PeftModel
 from safetensors import safe_open
 from safetensors.torch import load_file
+from transformers.models.llama import modeling_llama
 from transformers.models.llama.modeling_llama import LlamaMLP
 
 from anadil.artifacts import storage
@@ -26,6 +29,7 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from tests.finetune.short_runs import ALL, NUM_CHATS, SETTINGS, WITHOUT_NOISE, curve, lines_of, trained
 from tests.finetune.test_run import FOREIGN_WARNINGS, ONE_STEP, run_in
+from tests.kit.ranks import in_forks
 
 NAME = re.compile(r"base_model\.model\.model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+)\.lora_[AB]\.weight")
 EXPECTED = {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}
@@ -333,3 +337,26 @@ def test_activations_that_are_made_again_change_no_weight(
 
     assert [line.get("loss") for line in lines_of(again)] == [line.get("loss") for line in lines_of(kept)]
     assert len(passes) == 3 * num_passes
+
+
+def leaves_classes(work: Path, model: Path, chats: Path) -> None:
+    """Train in a process that has not."""
+    names = ("LlamaRMSNorm", "LlamaMLP", "apply_rotary_pos_emb")
+    before = {name: vars(modeling_llama)[name] for name in names}
+    forward = modeling_llama.LlamaForCausalLM.forward
+    assert {each.__module__ for each in (forward, *before.values())} == {modeling_llama.__name__}
+
+    run_in(work, model, chats, work / "out")
+
+    assert before == {name: vars(modeling_llama)[name] for name in before}
+    assert modeling_llama.LlamaForCausalLM.forward is forward
+    assert "liger_kernel" not in sys.modules
+
+
+@pytest.mark.slow
+def test_training_leaves_the_classes_of_transformers_as_they_are(
+    model_dir: Path, many_chats: Path, tmp_path: Path
+) -> None:
+    codes = in_forks([partial(leaves_classes, tmp_path, model_dir, many_chats)], tmp_path)
+
+    assert codes == [0], (tmp_path / "0.log").read_text()

@@ -311,3 +311,14 @@ def test_a_right_to_read_logs_that_is_missing_does_not_hide_why_a_job_failed(sce
 
     with pytest.raises(DataError, match="record 7 is no JSON"):
         scene.launch(story, "cluster.restarts=0")
+
+
+def test_the_server_says_how_long_to_wait(scene: Scene) -> None:
+    scene.cluster.fail_next("GET", "pytorchjobs/", 1, refused(429, "later", Retry_After="1"))
+    retry_policy = RetryPolicy(pause_s=0.0, longest_pause_s=0.3)
+    api = JobApi(PYTORCHJOB, retry_policy=retry_policy)
+
+    began = time.monotonic()
+    api.get("x")
+
+    assert time.monotonic() - began >= 0.3

@@ -297,3 +297,22 @@ def test_counts_without_a_time_charge_nothing_for_the_time_since(scene: Scene) -
     scene.launch(story, "cluster.deadline_hours=72")
 
     assert scene.cluster.asked("DELETE", ".") == 0
+
+
+def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
+    scene.backend.run(scene.job("cluster.restarts=0", run="7"), detach=True)
+    scene.cluster.run(0, 1)
+    with scene.cluster.changed:
+        for number in (0, 1):
+            scene.cluster.crash(number, 1)
+
+    assert stop_run("7", kind="pytorchjob", retry_policy=QUICK) == []
+
+
+def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene) -> None:
+    scene.cluster.fail_next("POST", "pytorchjobs", 1, None, after=True)
+
+    with pytest.raises(Stopped, match="was told to end"):
+        scene.launch(signalled_later(signal.SIGTERM))
+
+    scene.cluster.wait(lambda: not scene.cluster.jobs)

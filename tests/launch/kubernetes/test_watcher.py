@@ -10,6 +10,7 @@ from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.launch.job import DRAINS_ALLOWED, PYTORCHJOB, SPEC_ANNOTATION, TRAINJOB, JobKind
 from anadil.launch.kubernetes.backend import KubernetesBackend, workflow_owner
 from anadil.launch.kubernetes.client import Api
+from anadil.launch.kubernetes.ledger import COUNTED_ANNOTATION, COUNTS_ANNOTATION
 from anadil.launch.kubernetes.watcher import Pace
 from tests.kit.fake_kubernetes import Cluster
 from tests.kit.fake_objects import NAMESPACE, set_condition
@@ -229,3 +230,28 @@ def test_loose_limits_change_nothing_else(kind: JobKind) -> None:
     restarts = text.replace('"backoffLimit": 7', f'"backoffLimit": {7 * DRAINS_ALLOWED}')
     assert json.dumps(loose) == restarts.replace('Seconds": 3600', 'Seconds": 3660') != text
     assert "activeDeadlineSeconds" not in json.dumps(kind.with_loose_limits(without, 60))
+
+
+def test_a_finished_job_whose_artifact_was_removed_is_made_anew(scene: Scene) -> None:
+    scene.backend.run(scene.job(), detach=True)
+    scene.cluster.run(0, 1)
+    scene.cluster.succeed(0)
+
+    def story(cluster: Cluster) -> None:
+        cluster.wait(lambda: cluster.made == 2)
+        scene.finish()
+
+    scene.launch(story)
+
+
+def test_a_follower_leaves_its_counts_and_their_time(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        cluster.start()
+        cluster.await_requests("PATCH", "pytorchjobs/", 3)
+        scene.finish()
+
+    scene.launch(story)
+
+    annotations = scene.cluster.job()["metadata"]["annotations"]
+    assert annotations[COUNTED_ANNOTATION].endswith("Z")
+    assert json.loads(annotations[COUNTS_ANNOTATION])["ended"] == 0
