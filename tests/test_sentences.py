@@ -30,10 +30,10 @@ FAULT_CEILINGS = {
     ("table cells", "pronouns"): 0,
     ("changelog", "semicolons"): 0,
     ("changelog", "pronouns"): 0,
-    ("docstrings", "semicolons"): 2192,
-    ("docstrings", "pronouns"): 628,
-    ("messages", "semicolons"): 1160,
-    ("messages", "pronouns"): 69,
+    ("docstrings", "semicolons"): 2096,
+    ("docstrings", "pronouns"): 574,
+    ("messages", "semicolons"): 1150,
+    ("messages", "pronouns"): 68,
 }
 """Faults of sentences by the place where they stand; 3 % of room in sources. Lower them when a count has fallen."""
 LEAST_COMMENTS = 0.0225
