@@ -6,9 +6,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 
 def run_child(
@@ -32,16 +31,6 @@ def run_child(
 def last_line(text: str, otherwise: str = "no message") -> str:
     """The last line of what a command wrote, which is its error."""
     return text.strip().rpartition("\n")[2] or otherwise
-
-
-def stop_child(process: "subprocess.Popen[Any]", grace_s: float = 0.0) -> int:
-    """End a process, by SIGTERM if it has `grace_s` to save, else by SIGKILL, and return its exit code."""
-    if grace_s:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            return process.wait(grace_s)
-    process.kill()
-    return process.wait()
 
 
 def die_with(parent: int) -> None:

@@ -356,16 +356,6 @@ def num_cpus() -> int:
         return os.cpu_count() or 1
 
 
-def cpu_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Name of the processor, from the kernel."""
-    try:
-        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith(("model name", "CPU part"))]
-    return names[0] if names else os.uname().machine
-
-
 @functools.cache
 def cpu_speed() -> tuple[float, float]:
     """FP32 FLOP/s of matrix products, and bytes a second that a copy reads and writes, of all CPUs together."""

@@ -51,11 +51,6 @@ class Inputs:
         return sum(self.sizes[uri] for uri in self.new)
 
     @property
-    def num_bytes_held(self) -> int:
-        """Bytes of the files that were learnt, and are there as they were or under another name."""
-        return sum(self.sizes.values()) - sum(self.sizes[uri] for uri in self.unlearnt)
-
-    @property
     def unlearnt(self) -> tuple[str, ...]:
         """Files with bytes that were not learnt: new and changed ones."""
         return (*self.new, *self.changed)
