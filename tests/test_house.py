@@ -239,6 +239,11 @@ def test_tests_that_need_no_model_are_collected_without_heavy_libraries() -> Non
         for path in paths
         if not path.as_posix().startswith(tuple(f"tests/{folder}/" for folder in MODEL_TESTS))
     ]
+    # Commands, too: who installs the tools alone has none of these libraries.
+    root = ROOT / "components"
+    modules += [
+        ".".join(path.relative_to(root).with_suffix("").parts) for path in (root / "anadil/cli").rglob("*.py")
+    ]
     code = (
         "import importlib, sys\n"
         f"for name in ['tests.conftest', *{modules!r}]:\n"

@@ -11,7 +11,6 @@ from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
-from anadil.merge import auto
 from anadil.plan import stage_memory
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.model_shape import shape_from, trained_shape
@@ -347,7 +346,7 @@ def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
 
 
 def test_the_plan_counts_the_blocks_and_points_that_the_stage_has() -> None:
-    from anadil.merge import weights
+    from anadil.merge import auto, weights
 
     assert stage_memory.BLOCK_BYTES == weights.BLOCK_BYTES
     assert len(auto.STEPS) + auto.MORE_SHARES == stage_memory.SHARES

@@ -21,7 +21,7 @@ from anadil.cli import main
 from anadil.core.files import file_lock
 from anadil.model.load import load_tokenizer
 from anadil.release.export import export_model
-from anadil.release.export.export_model import (
+from anadil.release.export.ollama import (
     SAMPLES,
     UnusualTemplateError,
     go_template,
