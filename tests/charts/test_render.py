@@ -1,4 +1,4 @@
-"""What the chart gives: as Kubernetes defines it, in the strictest security profile, with no right too many."""
+"""The chart renders valid Kubernetes objects, in the strictest security profile, with no more rights than are needed."""
 
 import json
 import tarfile

@@ -75,7 +75,7 @@ def test_a_package_has_one_version_in_all_images() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_package_stands_in_one_of_the_locks_of_an_image(name: str) -> None:
-    """What stood in two would be in two layers."""
+    """A package in two locks would be in two layers of an image."""
     for kind in ("cpu", "cuda"):
         listed = [package for lock in locks(name, kind) for package, _, _ in PIN.findall(lock.read_text())]
 

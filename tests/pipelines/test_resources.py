@@ -39,7 +39,7 @@ def recipe_with(*settings: str) -> Recipe:
     return load_recipe("azerbaijani-1b", [ONE_TEXT, *settings])
 
 
-# What each pod gets beside stands in the golden pipeline `everything`.
+# The golden pipeline `everything` holds the rest of each pod: secrets, claims, user, retries.
 
 
 def test_every_step_asks_for_cpu_and_memory_and_fails_by_its_own_need_only(

@@ -46,11 +46,11 @@ TYPES = sorted(name for name, each in families().items() if each.gguf)
 WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
 """One type of each architecture of llama.cpp; the others of an architecture are written alike."""
 GELU = ("gemma", "gemma3_text", "starcoder2")
-"""Of which llama.cpp looks the activation up in a table of FP16."""
+"""Types whose activation llama.cpp looks up in a table of FP16."""
 WINDOW = ["sliding_attention", "full_attention"]
 FULL_ONLY = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
 NEEDED: dict[str, dict[str, Any]] = {"exaone4": FULL_ONLY}
-"""What a type is asked for that llama.cpp computes in part only."""
+"""Settings of the types that llama.cpp computes only in part."""
 LOCAL = {"rope_type": "default", "rope_theta": 2e3}
 
 

@@ -107,7 +107,7 @@ def test_a_corpus_that_has_gone_is_not_taken_for_an_empty_one(tmp_path: Path) ->
 
 
 def domains(*places: tuple[str, str]) -> tuple[str, ...]:
-    """Of documents by (source, address), all of one size."""
+    """Domains of documents of one size, given as (source, address)."""
     documents = [Document(id="", text="", source=source, url=url, lang="az") for source, url in places]
     return domains_of(documents, [1] * len(documents))
 

@@ -263,7 +263,7 @@ def test_an_id_with_another_script_is_refused_with_the_usual_one() -> None:
 
 
 class FakeModel:
-    """What `fasttext.load_model` gives, that knows one word."""
+    """A model as `fasttext.load_model` returns it, which knows one word."""
 
     def predict(self, text: str, k: int) -> tuple[tuple[str, ...], list[float]]:
         assert "\n" not in text, "predict processes one line at a time"
