@@ -44,6 +44,8 @@ from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Figures, Job, files_key
+from anadil.text.language_data import Language
+from anadil.text.language_id import second_identifier
 from anadil.text.written import read_written
 
 log = logging.getLogger(__name__)
@@ -90,7 +92,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     earlier = earlier_corpus(since, settings, job) if since else None
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
-        read_stats, clean_stats = _mapped(workspace, running, key)
+        read_stats, clean_stats = _mapped(workspace, running, settings.language, key)
         _check_read(read_stats, settings)
         if settings.language.sides:
             refuse_mixed_up(clean_stats, settings.language.sides, key)
@@ -139,12 +141,16 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     }
 
 
-def _mapped(workspace: Workspace, executor: Executor, key: str) -> tuple[ReadStats, CleanStats]:
+def _mapped(
+    workspace: Workspace, executor: Executor, language: Language, key: str
+) -> tuple[ReadStats, CleanStats]:
     """Clean all shards, and sum what they counted."""
     tasks = workspace.map_tasks()
     if tasks and isinstance(executor, Processes):
         # Copies of this process have them at once. Each would load them for itself, 1 s of CPU with numba.
         warm_kernels()
+        if len(tasks) > 1 and language.second_label:
+            second_identifier()
     with progress("shards", len(tasks)) as bar:
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))

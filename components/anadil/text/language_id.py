@@ -141,11 +141,12 @@ def _is_confirmed(text: str, language: Language) -> bool:
 
 
 @functools.cache
-def _second_identifier() -> Any:
+def second_identifier() -> Any:
+    """py3langid with its model, which takes .8 CPU seconds to unpack."""
     return py3langid.langid.LanguageIdentifier.from_model_file(py3langid.langid.MODEL_FILE)
 
 
 def second_opinion(text: str) -> str:
     """py3langid's label for a text: always some language, however short the text is."""
-    label, _ = _second_identifier().classify(text[:MAX_SECOND_CHARS])
+    label, _ = second_identifier().classify(text[:MAX_SECOND_CHARS])
     return str(label)

@@ -69,6 +69,8 @@ def keep_own_lines(text: str, language: Language, *, by_sentence: bool = False) 
     sentences by these, too: where the document is in two languages.
     """
     lines = [(line, is_foreign(line, language)) for line in text.split("\n")]
+    if not by_sentence and not any(is_gone for _, is_gone in lines):
+        return LinesOfLanguage(text=text, removed=0, foreign_share=0.0)
     whole = _joined([[each] for each in lines])
     if not by_sentence:
         return whole
