@@ -269,7 +269,7 @@ def test_sagemakers_managed_mlflow_is_reached_by_its_arn(
     mlflow_server: MlflowServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its artifacts go to S3 directly, as there."""
-    pytest.importorskip("sagemaker_mlflow", reason="pip install 'anadil[tracking]'")
+    pytest.importorskip("sagemaker_mlflow", reason="the extra tracking is not installed")
     arn = "arn:aws:sagemaker:eu-central-1:123456789012:mlflow-tracking-server/az"
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"])
     mlflow_server.client().create_experiment("arn", artifact_location=f"{bucket}/mlflow")
