@@ -155,7 +155,7 @@ def test_a_line_that_is_still_written_waits_for_its_end_and_a_torn_one_is_left_o
     monkeypatch.setattr(mlflow_sender, "Records", Handed)
     sent: list[int] = []
 
-    def send_line(_sender: Sender, _stage: str, line: dict[str, int], _waiting: object) -> None:
+    def send_line(_sender: Sender, _stage: str, line: dict[str, int], _pending: object) -> None:
         sent.append(line["step"])
 
     monkeypatch.setattr(Sender, "_send", send_line)

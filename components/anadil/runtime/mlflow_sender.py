@@ -37,8 +37,8 @@ PROBE_S = 5.0
 """How long a server has to answer at all, before a client is loaded, which takes seconds of CPU time."""
 SIGN_IN = frozenset((401, 403))
 MAX_BATCH = {"Metric": 800, "Param": 100, "RunTag": 100}
-"""Of each in a call, as many as MLflow takes: a server that hashes a password for each call takes .5 to 2 s for it."""
-Waiting = defaultdict[str, list[Any]]
+"""Most entities of each kind in a request: MLflow's limits. A server that hashes a password for each request takes .5 to 2 s."""
+Pending = defaultdict[str, list[Any]]
 """Id of a run -> metrics, settings and tags that go out in few calls."""
 
 
@@ -93,16 +93,16 @@ class Sender:
     def _send_file(self, path: Path) -> int:
         offset = int(self.state["offsets"].get(path.name, 0))
         lines, end = whole_lines(path, offset)
-        waiting: Waiting = defaultdict(list)
+        pending: Pending = defaultdict(list)
         for line in lines:
             if (data := parsed(line, path)) is not None:
-                self._send(path.stem, data, waiting)
-        self._flush(waiting)
+                self._send(path.stem, data, pending)
+        self._flush(pending)
         if lines:
             self.records.save_lines(path.name, end)
         return len(lines)
 
-    def _send(self, stage: str, line: dict[str, Any], waiting: Waiting) -> None:
+    def _send(self, stage: str, line: dict[str, Any], pending: Pending) -> None:
         """Send one line, or let its values wait for others."""
         from mlflow.entities import Param, RunTag
 
@@ -112,18 +112,18 @@ class Sender:
             self.state["ended"].pop(stage, None)
             records.run(stage, line["time"])
         elif kind == "end":
-            self._flush(waiting)
+            self._flush(pending)
             self.state["ended"][stage] = line["status"]
             self.state["ended at"] = max(line["time"], self.state.get("ended at", 0))
             self.client.set_terminated(records.run(stage), line["status"], line["time"])
         elif kind in ("metrics", "run metrics"):
             run = self.state["parent"] if is_of_run else records.run(stage)
-            waiting[run] += self._metrics(kind if is_of_run else stage, line)
+            pending[run] += self._metrics(kind if is_of_run else stage, line)
         elif kind in ("params", "tags", "run params", "run tags"):
             run = self.state["parent"] if is_of_run else records.run(stage)
             values = records.fresh(kind, line["values"]) if is_of_run else line["values"]
             entity = RunTag if kind.endswith("tags") else Param
-            waiting[run] += [entity(name, str(value)) for name, value in values.items()]
+            pending[run] += [entity(name, str(value)) for name, value in values.items()]
         elif kind == "inputs":
             records.log_inputs(stage, line["datasets"])
         elif kind == "model":
@@ -139,13 +139,13 @@ class Sender:
         values = line["values"] if step else self.records.fresh(owner, line["values"])
         return [Metric(name, float(value), moment, step or 0) for name, value in values.items()]
 
-    def _flush(self, waiting: Waiting) -> None:
-        for run, values in waiting.items():
+    def _flush(self, pending: Pending) -> None:
+        for run, values in pending.items():
             kinds = {name: [each for each in values if type(each).__name__ == name] for name in MAX_BATCH}
             while batch := [each for name, most in MAX_BATCH.items() for each in kinds[name][:most]]:
                 self._log_batch(run, batch)
                 kinds = {name: kinds[name][most:] for name, most in MAX_BATCH.items()}
-        waiting.clear()
+        pending.clear()
 
     def _log_batch(self, run: str, batch: list[Any]) -> None:
         """Send what the server takes of a batch that it refuses: one bad name must not cost a thousand figures."""
@@ -161,9 +161,9 @@ def main() -> int:
     """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to its MLflow server, and those beside it that wait."""
     options = _options()
     current: Path = options.spool
-    own = noted(current)
+    note = noted(current)
     # The variable has the password that the spool must not hold.
-    os.environ.update(LIMITS | {"MLFLOW_TRACKING_URI": own.get("uri", "")} | os.environ)
+    os.environ.update(LIMITS | {"MLFLOW_TRACKING_URI": note.get("uri", "")} | os.environ)
     if not os.environ["MLFLOW_TRACKING_URI"]:
         log.error("%s: names no MLflow server; name it in MLFLOW_TRACKING_URI", current)
         return RecipeError.exit_code
@@ -176,7 +176,9 @@ def main() -> int:
         return closed.exists()
 
     while (
-        not unsent and not own.get("status") and not any(path.stem != RUN for path in current.glob("*.jsonl"))
+        not unsent
+        and not note.get("status")
+        and not any(path.stem != RUN for path in current.glob("*.jsonl"))
     ):
         if is_closed():
             return 0  # every stage was reused: there is nothing to send, and a client takes seconds to import

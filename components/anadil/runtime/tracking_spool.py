@@ -56,9 +56,9 @@ UNSENT = "unsent"
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
 PATIENCE_S = 20.0
-"""How long the end of a run waits for a sender that the server takes nothing of, while the server answers."""
+"""How long the end of a run waits for a sender that makes no progress, while the server answers."""
 MAX_PATIENCE_S = 120.0
-"""How long it waits for one that goes on."""
+"""The same for a sender that makes progress."""
 DATABASE_PATIENCE_S = 60.0
 """The same for a database of this machine, which no network can hang: its first use makes the tables, some 10 s of CPU time."""
 SILENCE_S = 1.5
@@ -242,8 +242,8 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         elif uri is None:
             yield Tracker(None, stage)
         else:
-            left = join(root, "runs", shared, UNSENT) if root and shared else ""
-            with run_sender(folder, uri, recipe.tracking.experiment, name, shared, left):
+            unsent = join(root, "runs", shared, UNSENT) if root and shared else ""
+            with run_sender(folder, uri, recipe.tracking.experiment, name, shared, unsent):
                 yield _open(folder, stage)
 
 
@@ -258,8 +258,8 @@ def send_left(recipe: Recipe, run: str, status: str) -> None:
     if uri is None or tracker(uri) != "mlflow":
         return
     with tempfile.TemporaryDirectory() as work:
-        left = join(recipe.storage.root or "", "runs", run, UNSENT)
-        with run_sender(Path(work, SPOOL), uri, recipe.tracking.experiment, run, run, left, status):
+        unsent = join(recipe.storage.root or "", "runs", run, UNSENT)
+        with run_sender(Path(work, SPOOL), uri, recipe.tracking.experiment, run, run, unsent, status):
             pass
 
 
@@ -300,7 +300,7 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 
 @contextmanager
 def run_sender(
-    spool: Path, uri: str, experiment: str, name: str, shared: str = "", left: str = "", status: str = ""
+    spool: Path, uri: str, experiment: str, name: str, shared: str = "", unsent: str = "", status: str = ""
 ) -> Iterator[None]:
     """Run a sender beside the block, and wait a bounded time for it at the end.
 
@@ -310,7 +310,7 @@ def run_sender(
         experiment: MLflow's.
         name: Name of the run.
         shared: Id of a run whose other stages have senders of their own, and the same parent.
-        left: Directory to which its steps take what could not be sent, where no next step sees this disk.
+        unsent: Directory to which its steps take what could not be sent, where no next step sees this disk.
         status: How the shared run ended, where nothing comes after this.
     """
     spool.mkdir(parents=True, exist_ok=True)
@@ -322,7 +322,7 @@ def run_sender(
     (spool / DONE).unlink(missing_ok=True)
     bare = _without_password(uri)
     noted(spool, uri=bare, experiment=experiment, name=name, run=shared, status=status)
-    taken = _take_over(left, spool.parent) if left else {}
+    earlier = _take_over(unsent, spool.parent) if unsent else {}
     command = [sys.executable, "-m", SENDER, str(spool), "--parent", str(os.getpid())]
     # The URI may hold a password, so it travels in the environment, not in the arguments.
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONUNBUFFERED": "1"}
@@ -336,18 +336,18 @@ def run_sender(
     finally:
         (spool / CLOSED).touch()
         failed = _end(process, uri, spool / SENT)
-        for file, folder in taken.items():
+        for file, folder in earlier.items():
             if (folder / DONE).exists():
                 storage.store(file).remove(file)
         if failed and has_unsent(spool):
-            _say_unsent(spool, "" if bare == uri else "with its password in MLFLOW_TRACKING_URI, ", left)
+            _say_unsent(spool, "" if bare == uri else "with its password in MLFLOW_TRACKING_URI, ", unsent)
 
 
-def _say_unsent(spool: Path, condition: str, left: str) -> None:
+def _say_unsent(spool: Path, condition: str, unsent: str) -> None:
     where = str(spool)
     remedy = f"the next run beside it sends it, or: {condition}{sys.executable} -m {SENDER} {spool}"
-    if left:
-        where, remedy = join(left, f"{uuid4().hex}.zip"), "the next step, or the end of the run, sends it"
+    if unsent:
+        where, remedy = join(unsent, f"{uuid4().hex}.zip"), "the next step, or the end of the run, sends it"
         try:
             storage.store(where).write(where, _packed(spool))
         except (AnadilError, OSError) as error:
@@ -365,18 +365,18 @@ def _packed(spool: Path) -> bytes:
     return packed.getvalue()
 
 
-def _take_over(left: str, folder: Path) -> dict[str, Path]:
+def _take_over(unsent: str, folder: Path) -> dict[str, Path]:
     """Unpack what other steps of the run could not send beside a spool, whose sender sends it; file -> its spool."""
-    taken = {}
+    unpacked = {}
     try:
-        for name in storage.store(left).listed(left):
+        for name in storage.store(unsent).listed(unsent):
             target = folder / f"left-{Path(name).stem}"
-            with zipfile.ZipFile(io.BytesIO(storage.store(left).read(join(left, name)))) as archive:
+            with zipfile.ZipFile(io.BytesIO(storage.store(unsent).read(join(unsent, name)))) as archive:
                 archive.extractall(target)
-            taken[join(left, name)] = target
+            unpacked[join(unsent, name)] = target
     except (AnadilError, OSError, zipfile.BadZipFile) as error:
-        log.warning("tracking: what earlier steps have left in %s cannot be sent: %s", left, error)
-    return taken
+        log.warning("tracking: what earlier steps have left in %s cannot be sent: %s", unsent, error)
+    return unpacked
 
 
 def _without_password(uri: str) -> str:
