@@ -47,7 +47,9 @@ def test_the_first_address_leads_to_no_other_site(pages: Pages) -> None:
     "host",
     ["evil.example", "localhost", "127.0.0.1:9", "another.localhost", f"{HOST}.evil.example", "", "[::1", f"{HOST}@x.example"],
 )  # fmt: skip
-def test_cookies_that_other_servers_of_the_machine_or_other_sites_get_open_nothing(pages: Pages, host: str) -> None:
+def test_cookies_that_other_servers_of_the_machine_or_other_sites_get_open_nothing(
+    pages: Pages, host: str
+) -> None:
     answer = pages.ask(Host=host)
 
     assert answer.status == 403
@@ -76,9 +78,7 @@ def test_half_requests_end_and_hold_nobody_up(pages: Pages, monkeypatch: pytest.
     assert time.monotonic() - begin < 10
 
 
-@pytest.mark.parametrize(
-    "origin", ["http://evil.example", "null", "", f"http://{HOST}:1", f"https://{HOST}"]
-)
+@pytest.mark.parametrize("origin", ["http://evil.example", "null", "", f"http://{HOST}:1", f"https://{HOST}"])
 def test_no_other_origin_changes_anything(pages: Pages, origin: str) -> None:
     answer = pages.ask("/", "", Origin=origin)
 

@@ -239,7 +239,9 @@ def _write_label(watched: Watched, request: Request, fields: Mapping[str, str]) 
     corpus = corpus_of(run, request.path_params["corpus"])
     row = corpus.row(Place.of(request.path_params["place"]))
     if fields.get("id", row["id"]) != row["id"]:
-        raise DataError(f"{row['source']}: the run has another corpus since this page was shown; open the document again")
+        raise DataError(
+            f"{row['source']}: the run has another corpus since this page was shown; open the document again"
+        )
     shown = _text_of(corpus, row)
     if shown is None:
         steps, fault = _explained(corpus, row)
