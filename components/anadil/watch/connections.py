@@ -24,7 +24,7 @@ class Connection(H11Protocol):
         known = [each for each in self.connections if isinstance(each, Connection) and each.timer]
         if len(known) > MOST:
             # The one whose time is up first: it waits for a request, if any does.
-            min(known, key=lambda each: each.timer.when() if each.timer else 0.0)._end()
+            min(known, key=lambda each: each.timer.when() if each.timer else 0.0).end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
@@ -43,6 +43,11 @@ class Connection(H11Protocol):
         super().on_response_complete()
         self._end_in(REQUEST_S if self._waits else ANSWER_S)
 
+    def end(self) -> None:
+        """Close it, whatever is under way."""
+        self._stop_timer()
+        self.transport.abort()
+
     @property
     def _waits(self) -> bool:
         cycle = self.cycle
@@ -50,13 +55,9 @@ class Connection(H11Protocol):
 
     def _end_in(self, seconds: float) -> None:
         self._stop_timer()
-        self.timer = self.loop.call_later(seconds, self._end)
+        self.timer = self.loop.call_later(seconds, self.end)
 
     def _stop_timer(self) -> None:
         if self.timer:
             self.timer.cancel()
             self.timer = None
-
-    def _end(self) -> None:
-        self._stop_timer()
-        self.transport.abort()
