@@ -86,13 +86,13 @@ def explain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _check_identity(asked: str, found: str, rows: list[dict[str, Any]]) -> None:
+def _check_identity(asked: str, number: str, rows: list[dict[str, Any]]) -> None:
     """Refuse a record that is not the document that its id asks for; say it of one that a place asks for."""
     known = [row["id"] for row in rows]
-    if not rows or found in known:
+    if not rows or number in known:
         return
     why = (
-        f"{rows[0]['source']}: the record there is now document {found}, and the corpus has {' and '.join(known[:3])} of it; "
+        f"{rows[0]['source']}: the record there is now document {number}, and the corpus has {' and '.join(known[:3])} of it; "
         "the file has changed since, or recipe or version differ from the corpus's: give those that made it"
     )
     if asked in known:
