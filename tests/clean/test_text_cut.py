@@ -1,4 +1,4 @@
-"""What a document of a `.txt` is."""
+"""Documents of a `.txt`."""
 
 import logging
 import random

@@ -35,7 +35,7 @@ class Clean(StrictModel):
     text_field: str = "text"
     """Key (JSON) or column (Parquet, CSV, TSV) that holds the text, or the path to it, such as `document.text`."""
     txt_document: TxtDocument = "guess"
-    """What a document of a `.txt` is: the `file`, a `line`, a `block` between blank lines, or `guess`, by the file's beginning. A guess other than `file` needs twenty long lines that end as sentences do."""
+    """A document of a `.txt`: the `file`, a `line`, a `block` between blank lines, or `guess`, by the file's beginning. A guess other than `file` needs twenty long lines that end as sentences do."""
     as_is: bool = False
     """The inputs are a corpus that is clean already: its texts stay as they are, no rule judges them, near duplicates stay, and only empty documents and copies go."""
     extract: ExtractMode = "balanced"

@@ -1,4 +1,4 @@
-"""Say what a document of a `.txt` is: the file, a line, or a block between blank lines. The recipe says it, or the file's beginning."""
+"""A document of a `.txt`: the file, a line, or a block between blank lines. The recipe says it, or the file's beginning."""
 
 import re
 from itertools import groupby
