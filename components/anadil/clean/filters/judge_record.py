@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -227,9 +228,10 @@ def opened(raw: RawRecord, settings: Settings) -> tuple[RawRecord, Counter[str]]
     """Return a record with its field of text as prose, or as the page that it holds, and the format that it was in."""
     if raw.html is not None or raw.sides or keeps_signs(settings):
         return raw, NO_COUNTS
-    if is_page(raw.text):
-        page = raw.text.encode(errors="replace")
-        return replace(raw, html=page, charset="utf-8"), Counter({PAGE: 1})
+    # A page may be escaped as a whole, by who put it into XML.
+    source = unescape(raw.text) if raw.text.startswith("&lt;") else raw.text
+    if is_page(source):
+        return replace(raw, html=source.encode(errors="replace"), charset="utf-8"), Counter({PAGE: 1})
     text, formats = without_format(raw.text)
     return (replace(raw, text=text), formats) if formats else (raw, NO_COUNTS)
 
