@@ -241,7 +241,9 @@ def _known(
         url, counts = pii.replace_in_address(url, patterns)
         # The name of the file stays: by it the text is found again.
         place, space, origin = _origin(source)
-        (origin, more), (licence, _) = (pii.replace_personal_data(each, patterns) for each in (origin, licence))
+        (origin, more), (licence, _) = (
+            pii.replace_personal_data(each, patterns) for each in (origin, licence)
+        )
         source = f"{place}{space}{origin}"
         facts["personal_data"] = facts.get("personal_data", NO_COUNTS) + counts + more
     document = Document(id=key, text=written, source=source, url=url, lang=settings.language.code)

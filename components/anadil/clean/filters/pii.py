@@ -108,7 +108,9 @@ AT_SIGN = re.compile("@")
 _AT = "at|ət|ät|et|a|@|kuyruklu a|arroba|собака|собачка|эт|кукац"
 _DOT = r"dot|nöqtə|nokta|точка|punkt|punto|point|\."
 _ENDS = "(?:com|org|net|info|edu|gov|biz|io|eu|az|tr|uz|kz|kg|ge|ru|ua|by|ir|pk|de|fr|uk|рф)"
-SPELT_AT = re.compile(rf"[\[({{<«]\s?(?:{_AT})\s?[\])}}>»]| @|@ | (?:at|ət|собака) \S+ (?:{_DOT}) ", re.IGNORECASE)
+SPELT_AT = re.compile(
+    rf"[\[({{<«]\s?(?:{_AT})\s?[\])}}>»]| @|@ | (?:at|ət|собака) \S+ (?:{_DOT}) ", re.IGNORECASE
+)
 FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
 OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
@@ -366,8 +368,17 @@ def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str
 @functools.cache
 def _ascii_of() -> tuple[dict[int, str], re.Pattern[str]]:
     """Figures of all scripts, and wide signs -> what patterns know them by, one for one; and a search for them."""
-    figures = {code: str(unicodedata.decimal(chr(code))) for code in range(0x80, LAST_FIGURE) if chr(code).isdecimal()}
-    table = {**figures, **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)}, 0xFE62: "+", 0xFE6B: "@"}
+    figures = {
+        code: str(unicodedata.decimal(chr(code)))
+        for code in range(0x80, LAST_FIGURE)
+        if chr(code).isdecimal()
+    }
+    table = {
+        **figures,
+        **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+        0xFE62: "+",
+        0xFE6B: "@",
+    }
     return table, re.compile(f"[{''.join(map(chr, table))}]")
 
 

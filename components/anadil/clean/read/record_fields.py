@@ -159,7 +159,9 @@ def columns_beside(paths: Sequence[str]) -> list[str]:
     licences: dict[str, None] = {}
     for path in paths:
         parts = path.split(".")
-        at = next((at for at, part in enumerate(parts[: MAX_DEPTH + 1]) if _licence_rank(part) is not None), None)
+        at = next(
+            (at for at, part in enumerate(parts[: MAX_DEPTH + 1]) if _licence_rank(part) is not None), None
+        )
         if at is not None:
             licences[".".join(parts[: at + 1])] = None
     return [*(path for path in paths if path == "source"), *licences]
