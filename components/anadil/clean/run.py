@@ -61,6 +61,10 @@ ESCAPED = (
     "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
     "and were kept; where they are no text on programming, undo them before"
 )
+MENDED = {
+    "turned": "%s had lines spelt backwards, in the order of a page (PDF); they were turned round",
+    "respelled": "%s had letters in the code points of other languages; they became the language's own",
+}
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
     "{key}: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
@@ -125,6 +129,9 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
+    for name, message in MENDED.items():
+        if stats[name]:
+            log.warning(message, counted(stats[name], "document"))
     if stats["escaped"]:
         log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})

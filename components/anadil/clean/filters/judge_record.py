@@ -79,7 +79,11 @@ class Settings:
     def language(self) -> Language:
         """Language of the corpus; it normalizes nothing where texts stay as they are."""
         language = load_language(self.recipe.language)
-        return replace(language, normalize=writable) if self.recipe.clean.as_is else language
+        return (
+            replace(language, normalize=writable, reorder=str, respell=str)
+            if self.recipe.clean.as_is
+            else language
+        )
 
     @cached_property
     def limits(self) -> Limits:
@@ -152,6 +156,10 @@ class ExtractedDocument:
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False
     """It may hold more of them."""
+    is_turned: bool = False
+    """Lines of it were spelt backwards, in the order of a page."""
+    is_respelled: bool = False
+    """Letters of it had the code points of other languages."""
     sides: Counter[str] = field(default_factory=Counter)
     """Languages of the sides of a pair: see `pairs.JudgedPair`."""
 
@@ -197,10 +205,19 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         text, is_unescaped, has_escapes = plain_text(text, settings)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
+    is_turned, is_respelled = _is_misspelt(text, normalized, settings.language)
     return _searched(
-        raw, normalized, settings, prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
+        raw, normalized, settings, prose=prose, is_turned=is_turned, is_respelled=is_respelled, is_recoded=is_recoded, is_normalized=normalized != text,
         is_unescaped=is_unescaped, has_escapes=has_escapes,
     )  # fmt: skip
+
+
+def _is_misspelt(text: str, normalized: str, language: Language) -> tuple[bool, bool]:
+    """Return whether lines of a text were turned round, and whether letters of it got the language's code points."""
+    if text == normalized:
+        return False, False
+    ordered = language.reorder(text)
+    return ordered != text, language.respell(ordered) != ordered
 
 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
@@ -208,7 +225,7 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     pair = judge_pair(raw.sides, settings.language.sides)
     settings.timer.lap("pairs")
     facts = {
-        "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages
+        "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages,
     }  # fmt: skip
     if pair.reason:
         return _unread(raw, pair.text, settings, reason=pair.reason, sample={"value": pair.value}, **facts)

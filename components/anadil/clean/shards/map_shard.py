@@ -295,7 +295,7 @@ class _ShardRun:
         extracted, stats = result.extracted, self._stats
         stats.counts.update(
             documents_in=1, normalized=extracted.is_normalized, unescaped=extracted.is_unescaped,
-            escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
+            turned=extracted.is_turned, respelled=extracted.is_respelled, escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
             retried=extracted.identified is not None and extracted.identified.retried,
         )  # fmt: skip
         stats.extraction.update(extracted.prose)

@@ -295,7 +295,10 @@ def make_stats(
         "null_texts": read_stats.null_texts,
         "addresses": read_stats.addresses,
         "recoded": read_stats.recoded,
-        **{name: counts[name] for name in ("normalized", "unescaped", "escaped", "foreign_lines")},
+        **{
+            name: counts[name]
+            for name in ("normalized", "turned", "respelled", "unescaped", "escaped", "foreign_lines")
+        },
         "identifier_retries": counts["retried"],
         "bytes_in": read_stats.bytes_in,
         "bytes_out": sum(file.num_bytes for file in files),
