@@ -335,3 +335,15 @@ def test_lines_in_the_order_of_a_page_are_turned_round(code: str) -> None:
 
     assert put_in_reading_order(f"{seen}\n{line}\n{seen}") == f"{line}\n{line}\n{line}"
     assert put_in_reading_order(line) == line
+
+
+@pytest.mark.parametrize(
+    ("code", "raw", "expected"),
+    [
+        ("kk", "тебyге кyн Yкімет тyралы сөйлеy", "тебуге күн Үкімет туралы сөйлеу"),
+        ("ky", "дyйнөлyк", "дүйнөлүк"),
+        ("ru", "прoдyкт", "продукт"),
+    ],
+)
+def test_a_latin_y_is_either_letter_of_a_cyrillic_word(code: str, raw: str, expected: str) -> None:
+    assert load_language(code).normalize(raw) == expected

@@ -8,7 +8,7 @@ from typing import Any
 SAMPLES = 20
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
-COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "seconds")
+COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "lateness", "seconds")
 
 
 class StepTimer:
@@ -44,6 +44,8 @@ class CleanStats:
         self.extraction: Counter[str] = Counter()
         """Characters of prose of all pages, by what became of it."""
         self.sides: Counter[str] = Counter()
+        self.lateness: Counter[str] = Counter()
+        """Of pairs: `FILE<tab>KEY`, sums of `figures.Lateness`."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0

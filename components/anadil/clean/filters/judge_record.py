@@ -226,6 +226,7 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     settings.timer.lap("pairs")
     facts = {
         "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages,
+        "is_turned": pair.is_turned, "is_respelled": pair.is_respelled,
     }  # fmt: skip
     if pair.reason:
         return _unread(raw, pair.text, settings, reason=pair.reason, sample={"value": pair.value}, **facts)

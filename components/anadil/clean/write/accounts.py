@@ -13,7 +13,7 @@ import zstandard
 
 from anadil.clean.filters.clean_stats import CleanStats, Row
 from anadil.clean.filters.judge_record import Settings
-from anadil.clean.filters.pairs import sides_json
+from anadil.clean.filters.pairs import late_files, sides_json
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.write.corpus_parts import CorpusFile
@@ -332,6 +332,11 @@ def _of_pairs(settings: Settings, clean_stats: CleanStats) -> Row:
             "languages": [side.code for side in sides], "template": TEMPLATE, "directions": len(sides),
             # Those too short to tell count as right.
             "sides": sides_json(sides, clean_stats.sides),
+            # Files with lines of a side below those that they translate.
+            "late": {
+                file: {"side": sides[side == "second"].code, "share": round(share, 4)}
+                for file, (side, share) in late_files(clean_stats.lateness).items()
+            },
         }
     }  # fmt: skip
 
