@@ -8,7 +8,7 @@ from typing import Any
 SAMPLES = 20
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
-COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "lateness", "seconds")
+COUNTERS = ("counts", "dropped", "personal_data", "extraction", "formats", "sides", "lateness", "seconds")
 
 
 class StepTimer:
@@ -43,6 +43,8 @@ class CleanStats:
         """Placeholders in documents that no rule dropped, by kind."""
         self.extraction: Counter[str] = Counter()
         """Characters of prose of all pages, by what became of it."""
+        self.formats: Counter[str] = Counter()
+        """Documents whose field of text was no prose, by format."""
         self.sides: Counter[str] = Counter()
         self.lateness: Counter[str] = Counter()
         """Of pairs: `FILE<tab>KEY`, sums of `figures.Lateness`."""

@@ -292,6 +292,7 @@ def make_stats(
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,
         "not_read": dict(sorted(read_stats.not_read.items())),
+        "txt_documents": dict(sorted(read_stats.txt_documents.items())),
         "null_texts": read_stats.null_texts,
         "addresses": read_stats.addresses,
         "recoded": read_stats.recoded,
@@ -317,6 +318,7 @@ def make_stats(
         if settings.recipe.clean.pii
         else None,
         "extraction": dict(sorted(clean_stats.extraction.items())),
+        "formats": dict(sorted(clean_stats.formats.items())),
         "seconds": {step: round(value, 3) for step, value in clean_stats.seconds.items()},
         "documents_per_s": {step: round(counts["documents_in"] / value, 1) for step, value in times.items()},
         "bytes_per_s": {step: round(read_stats.bytes_in / value) for step, value in times.items()},
