@@ -20,7 +20,7 @@ MIN_BACKWARDS = 2
 """Fewer may be mistakes of typing."""
 LETTERS = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]")
 MIN_LETTERS = 30
-"""Of a line that is judged by itself; a shorter one goes by the others."""
+"""Letters of a line that is judged by itself; a shorter one goes by the others."""
 TIMES = 1.5
 """Times that CLD2 must be surer of a line in one order than in the other. On the Declaration of Human Rights in 13 languages it
 is 1.9 to 12 times as sure of the order in which they are read."""

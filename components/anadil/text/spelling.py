@@ -70,25 +70,25 @@ PALOCHKAS = re.compile(
 
 def spelling_repair(letters: Letters) -> Respell:
     """Repair of letters in the code points of other languages, for a language with these letters; idempotent."""
-    own = letters.own
-    table = _variants(own)
+    alphabet = letters.own
+    table = _variants(alphabet)
     repairs: list[Respell] = []
     if single := {variant: letter for variant, letter in table.items() if len(variant) == 1}:
-        repairs.append(_respell_words(single, own))
+        repairs.append(_respell_words(single, alphabet))
     if double := {variant: letter for variant, letter in table.items() if len(variant) > 1}:
         repairs.append(lambda text: _replaced(text, double))
-    if AE in own:
-        consonant = next((heh for heh in reversed(HEHS) if heh in own), "")
+    if AE in alphabet:
+        consonant = next((heh for heh in reversed(HEHS) if heh in alphabet), "")
         repairs.append(lambda text: _respell_heh(text, consonant))
-    if own >= {"ہ", "ھ"}:
+    if alphabet >= {"ہ", "ھ"}:
         repairs.append(lambda text: FIRST_ASPIRATE.sub("ہ", text) if "ھ" in text else text)
-    if own & {TURNED, APOSTROPHE}:
-        repairs.append(lambda text: _respell_apostrophes(text, own))
-    if PALOCHKA in own:
+    if alphabet & {TURNED, APOSTROPHE}:
+        repairs.append(lambda text: _respell_apostrophes(text, alphabet))
+    if PALOCHKA in alphabet:
         repairs.append(lambda text: PALOCHKAS.sub(_palochka, text))
 
     def respell(text: str) -> str:
-        if text.isascii() and not own & {TURNED, APOSTROPHE}:
+        if text.isascii() and not alphabet & {TURNED, APOSTROPHE}:
             return text
         for repair in repairs:
             text = repair(text)
@@ -97,34 +97,37 @@ def spelling_repair(letters: Letters) -> Respell:
     return respell
 
 
-def _variants(own: frozenset[str]) -> dict[str, str]:
+def _variants(alphabet: frozenset[str]) -> dict[str, str]:
     """Letters that look like those of a language, and are none of it -> its letter."""
     table: dict[str, str] = {}
-    for letter in sorted(own, reverse=True):  # Sindhi's first kaf is the later one
+    for letter in sorted(alphabet, reverse=True):  # Sindhi's first kaf is the later one
         base, *marks = list(unicodedata.normalize("NFD", letter))
         others = list(ALIKE.get(letter, ""))
         for at, mark in enumerate(marks):
             other = "".join([base, *marks[:at], MARKS.get(mark, mark), *marks[at + 1 :]])
             others.append(unicodedata.normalize("NFC", other))
-        table |= {other: letter for other in others if other not in own and other not in table}
-    for letter in [*HEHS, *(YEH if own >= set(EITHER) else "")] if AE in own else ():
+        table |= {other: letter for other in others if other not in alphabet and other not in table}
+    for letter in [*HEHS, *(YEH if alphabet >= set(EITHER) else "")] if AE in alphabet else ():
         table.pop(letter, None)
     for letter in "ۀۂ":  # with a hamza on a heh that is another's
         base, mark = list(unicodedata.normalize("NFD", letter))
-        if base in table and letter not in own:
+        if base in table and letter not in alphabet:
             table[letter] = unicodedata.normalize("NFC", table[base] + mark)
-    if {"ž", "đ"} <= own:  # digraphs of one code point, which Croatian took from Yugoslav code pages: ǆ, ǉ, ǌ
+    if {
+        "ž",
+        "đ",
+    } <= alphabet:  # digraphs of one code point, which Croatian took from Yugoslav code pages: ǆ, ǉ, ǌ
         table |= {chr(code): unicodedata.normalize("NFKC", chr(code)) for code in range(0x1C4, 0x1CD)}
     return table
 
 
-def _respell_words(table: dict[str, str], own: frozenset[str]) -> Respell:
+def _respell_words(table: dict[str, str], alphabet: frozenset[str]) -> Respell:
     sign, to_own = re.compile(f"[{''.join(table)}]"), str.maketrans(table)
-    is_either = own >= set(EITHER)
+    is_either = alphabet >= set(EITHER)
 
     def respelled(word: str) -> str:
         # A word with other letters that the language lacks is another language's.
-        if any(each > "\x7f" and each not in own and each not in table for each in word):
+        if any(each > "\x7f" and each not in alphabet and each not in table for each in word):
             return word
         plain = word.translate(to_own)
         if (
@@ -156,11 +159,13 @@ def _respell_heh(text: str, consonant: str) -> str:
     return INNER_HEH.sub(consonant, text) if consonant else text
 
 
-def _respell_apostrophes(text: str, own: frozenset[str]) -> str:
+def _respell_apostrophes(text: str, alphabet: frozenset[str]) -> str:
     """Write the letters of a language that look like quotation marks; a mark at one end of a word may be a quotation's."""
     if not any(map(text.__contains__, APOSTROPHES)):
         return text
-    return "\n".join(map(_of_two if {TURNED, APOSTROPHE} <= own else _of_one(own), text.split("\n")))
+    return "\n".join(
+        map(_of_two if {TURNED, APOSTROPHE} <= alphabet else _of_one(alphabet), text.split("\n"))
+    )
 
 
 def _of_two(line: str) -> str:
@@ -175,8 +180,8 @@ def _of_two(line: str) -> str:
     )
 
 
-def _of_one(own: frozenset[str]) -> Respell:
-    letter = TURNED if TURNED in own else APOSTROPHE
+def _of_one(alphabet: frozenset[str]) -> Respell:
+    letter = TURNED if TURNED in alphabet else APOSTROPHE
 
     def respell(line: str) -> str:
         line = INNER.sub(letter, line)

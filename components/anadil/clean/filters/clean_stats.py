@@ -47,7 +47,7 @@ class CleanStats:
         """Documents whose field of text was no prose, by format."""
         self.sides: Counter[str] = Counter()
         self.lateness: Counter[str] = Counter()
-        """Of pairs: `FILE<tab>KEY`, sums of `figures.Lateness`."""
+        """`FILE<tab>KEY`: sums of `figures.Lateness` over the pairs of a file."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0

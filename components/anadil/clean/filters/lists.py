@@ -85,13 +85,13 @@ class Decontamination:
     def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
         """Hash the runs of the items, by name and text; case, signs, accents and white space are no difference.
 
-        Of one name, texts with fewer than eight words and 40 characters are looked for as a question and its answer that
+        Texts of one name with fewer than eight words and 40 characters are looked for as a question and its answer that
         follow each other. What is shorter even so could be in any document; `num_short` counts these names.
         """
         self._language = language
         self._names: list[str] = []
         self._hashes, self._owners = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32)
-        """Of an owner the lowest bit is 1 where the run proves a document only together with another."""
+        """The lowest bit of an owner is 1 where the run proves a document only together with another."""
         self._short_lengths: set[int] = set()
         self.num_items = self.num_short = 0
         pending: list[tuple[Hashes, int]] = []
@@ -122,15 +122,15 @@ class Decontamination:
         short = [
             text for text, runs in zip(texts, of_texts, strict=True) if not len(runs) and text not in ROLES
         ]
-        found = [(runs, False) for runs in of_texts if len(runs)]
+        of_item = [(runs, False) for runs in of_texts if len(runs)]
         for at, question in enumerate(short):
             for answer in short[at + 1 : at + 1 + MAX_APART]:
                 joined = f"{question} {answer}"
                 runs, is_weak = np.unique(self._runs(joined)), False
                 if not len(runs):
                     runs, is_weak = self._short_run(joined)
-                found += [(runs, is_weak)] if len(runs) else []
-        return found
+                of_item += [(runs, is_weak)] if len(runs) else []
+        return of_item
 
     def _short_run(self, text: str) -> tuple[Hashes, bool]:
         characters, words = self._units(text)
