@@ -17,6 +17,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.architecture import check_fit, empty_model, read_config
+from anadil.model.chat_template import end_ids
 from anadil.model.families import FAMILIES
 from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
 from anadil.model.family_table import LAYOUTS, check_family, families, model_types
@@ -25,7 +26,6 @@ from anadil.model.load import (
     document_ids,
     encode_text,
     encode_texts,
-    end_ids,
     load_model,
     load_tokenizer,
     pick_dtype,

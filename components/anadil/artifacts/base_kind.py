@@ -13,7 +13,13 @@ from typing import Any, Literal
 import yaml
 
 from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_settings, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import END_OF_TURN, OTHER_ENDS_OF_TURNS, USUAL_ENDS, token_text
+from anadil.artifacts.base_vocabulary import (
+    END_OF_TURN,
+    OTHER_ENDS_OF_TURNS,
+    USUAL_ENDS,
+    ends_by_file,
+    token_text,
+)
 from anadil.artifacts.mlmodel import MLMODEL
 
 Kind = Literal["pretrained", "post-trained", "unknown"]
@@ -121,13 +127,8 @@ def _sign_of_ends(folder: Path, template: str | None) -> tuple[int, str]:
 def _listed_ends(folder: Path, tokenizer: Any) -> Iterator[tuple[str, str | None]]:
     """Yield the ends of a generation, each with the file that lists it."""
     # generation_config.json decides when text is generated; config.json stands in for it.
-    for name in ("generation_config.json", "config.json"):
-        settings = read_settings(folder / name)
-        ids = settings.get("eos_token_id") or (settings.get("text_config") or {}).get("eos_token_id")
-        if ids is not None:
-            for index in ids if isinstance(ids, list) else [ids]:
-                yield name, tokenizer.id_to_token(index) if isinstance(index, int) and index >= 0 else None
-            break
+    for name, tokens in [*ends_by_file(folder, tokenizer).items()][:1]:
+        yield from ((name, token) for token in tokens)
     yield "tokenizer_config.json", token_text(tokenizer_config(folder).get("eos_token"))
 
 
