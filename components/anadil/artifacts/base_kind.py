@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import yaml
 
-from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_settings, read_tokenizer, tokenizer_config
+from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_tokenizer, tokenizer_config
 from anadil.artifacts.base_vocabulary import (
     END_OF_TURN,
     OTHER_ENDS_OF_TURNS,
@@ -87,9 +87,16 @@ def stored_template(folder: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     written: Any = tokenizer_config(folder).get("chat_template")
     if isinstance(written, list):  # several by name, as transformers 4 wrote them
-        named = (each for each in written if isinstance(each, dict) and each.get("name") == "default")
-        written = next(named, {}).get("template")
+        written = {each.get("name"): each.get("template") for each in written if isinstance(each, dict)}
+    written = chosen_template(written)
     return written if isinstance(written, str) else None
+
+
+def chosen_template(written: Any) -> Any:
+    """Return the one of several templates, by name, that chats are served with: `default`, or the only one; else what is given."""
+    if not isinstance(written, Mapping):
+        return written
+    return written.get("default") or (next(iter(written.values())) if len(written) == 1 else written)
 
 
 def _kind_of_artifact(folder: Path) -> BaseKind | None:

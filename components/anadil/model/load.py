@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from anadil.artifacts.base_kind import chosen_template
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
 from anadil.artifacts.base_vocabulary import (
     END_OF_TEXT,
@@ -106,6 +107,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         ) from None
     if not tokenizer.is_fast:
         raise DataError(f"{path}: holds no tokenizer.json; convert the tokenizer to a fast one")
+    tokenizer.chat_template = chosen_template(tokenizer.chat_template)
     # transformers does not look for them in config.json.
     if tokenizer.eos_token is None and tokenizer.bos_token is None:
         settings = base_settings(path, tokenizer.backend_tokenizer)
