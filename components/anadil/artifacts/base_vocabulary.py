@@ -174,7 +174,7 @@ def ends_of(vocabulary: Mapping[str, int], eos: str | None) -> list[int]:
         documents = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
     ends = documents or ([vocabulary[eos]] if eos is not None and eos in vocabulary else [])
     turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
-    named = [vocabulary[eos]] if eos in vocabulary else []
+    named = [vocabulary[eos]] if eos is not None and eos in vocabulary else []
     return list(dict.fromkeys([*ends, *named, *turns]))
 
 
@@ -184,10 +184,7 @@ def declared_ends(folder: Path) -> list[str]:
     # The id of an ordinary token is a leftover of another tokenizer.
     unmerged = _unmerged_tokens(tokenizer)
     return [
-        token
-        for tokens in ends_by_file(folder, tokenizer).values()
-        for token in tokens
-        if token in unmerged
+        token for tokens in ends_by_file(folder, tokenizer).values() for token in tokens if token in unmerged
     ]
 
 

@@ -219,7 +219,11 @@ class TemplateFormat:
         """Return some turns as the template writes them, without today's date."""
         text = self._render(messages, **settings)
         if MARKS[2] in text:
-            plain = "" if messages[0]["role"] == "system" else " into a chat without a system turn; set finetune.system"
+            plain = (
+                ""
+                if messages[0]["role"] == "system"
+                else " into a chat without a system turn; set finetune.system"
+            )
             raise UnprovenTemplateError(f"writes today's date{plain}")
         return text
 

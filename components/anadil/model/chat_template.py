@@ -50,7 +50,9 @@ def turn_end(tokenizer: Any) -> str:
     """Return the token behind an answer in the tokenizer's chat template; empty where none stands there."""
     if not tokenizer.chat_template:
         return ""
-    names = sorted((token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+    names = sorted(
+        (token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True
+    )
     behind = re.compile(rf"\s*({'|'.join(map(re.escape, names)) or '(?!)'})")
     for turns in (TURNS, (SYSTEM, *TURNS)):
         try:

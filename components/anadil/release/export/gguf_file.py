@@ -137,7 +137,9 @@ def _other_ends(directory: Path, eos: int | None) -> dict[str, int]:
     turn = loaded.get_vocab().get(turn_end(loaded))
     turns = [each for each in dict.fromkeys([turn, *end_ids(loaded, directory)]) if each not in (None, eos)]
     # llama.cpp takes EOS for an end whatever else a file names.
-    roles = dict(zip(("eot", "eom"), [turn, *turns[turn in turns :]] if turn is not None else turns, strict=False))
+    roles = dict(
+        zip(("eot", "eom"), [turn, *turns[turn in turns :]] if turn is not None else turns, strict=False)
+    )
     if lost := set(turns) - set(roles.values()):
         log.warning(
             "%s: GGUF names three ends of a text, and it has %d more: %s; set them as stop words where it is served",
