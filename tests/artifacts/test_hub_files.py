@@ -284,5 +284,7 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
 def test_without_its_package_the_hub_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
 
-    with pytest.raises(PreflightError, match=r"hf:// needs huggingface_hub; run pip install 'anadil\[hub\]'"):
+    with pytest.raises(
+        PreflightError, match=r"hf:// needs huggingface_hub; run \S+ -m pip install --editable .*\[hub\]'"
+    ):
         storage.expand([f"{ROOT}/a.jsonl"], "clean.inputs")

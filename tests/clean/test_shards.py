@@ -413,7 +413,8 @@ def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "ray", None)
 
     with pytest.raises(
-        PreflightError, match=r"clean.engine: ray needs the packages of Ray; run pip install 'anadil\[ray\]'"
+        PreflightError,
+        match=r"clean.engine: ray needs the packages of Ray; run \S+ -m pip install --editable .*\[ray\]'",
     ):
         clean(tmp_path, *write_inputs(tmp_path / "raw"), executor=_ray(tmp_path))
 

@@ -17,7 +17,12 @@ from anadil.cli.runs.watch import watching
 from anadil.core.errors import PreflightError
 from tests.kit.watching import put_record
 
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)/\?token=([\w-]{32})")
+ADDRESS = re.compile(r"http://(anadil-\w{16}\.localhost):(\d+)/\?token=([\w-]{32})")
+
+
+def as_browser(match: re.Match[str]) -> urllib.request.Request:
+    """The address as a browser asks for it, which needs no resolver for such a name."""
+    return urllib.request.Request(match[0].replace(match[1], "127.0.0.1"), headers={"Host": match[1]})
 
 
 def test_the_command_prints_the_address_and_tells_the_token_nowhere_else(tmp_path: Path) -> None:
@@ -28,16 +33,16 @@ def test_the_command_prints_the_address_and_tells_the_token_nowhere_else(tmp_pat
         assert process.stderr is not None
         match = ADDRESS.fullmatch(process.stdout.readline().strip())
         assert match
-        with urllib.request.urlopen(match[0], timeout=30) as answer:
+        with urllib.request.urlopen(as_browser(match), timeout=30) as answer:
             assert answer.status == 200
         with pytest.raises(urllib.error.HTTPError, match="403"):
-            urllib.request.urlopen(f"http://127.0.0.1:{match[1]}/", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{match[2]}/", timeout=30)
         arguments = Path(f"/proc/{process.pid}/cmdline").read_text()
         process.send_signal(signal.SIGINT)
         said = process.stderr.read()
 
-    assert match[2] not in arguments
-    assert match[2] not in said
+    assert match[3] not in arguments
+    assert match[3] not in said
     assert "Traceback" not in said
 
 
@@ -63,11 +68,11 @@ def test_the_pages_of_a_run_last_as_long_as_the_run(
     with watching(tmp_path):
         match = ADDRESS.search(capsys.readouterr().err)
         assert match
-        with urllib.request.urlopen(match[0], timeout=30) as answer:
+        with urllib.request.urlopen(as_browser(match), timeout=30) as answer:
             assert answer.status == 200
 
     with pytest.raises(urllib.error.URLError, match="refused"):
-        urllib.request.urlopen(match[0], timeout=30)
+        urllib.request.urlopen(as_browser(match), timeout=30)
     assert os.environ.get("ANADIL_PARENT") is None
 
 
@@ -81,4 +86,4 @@ def test_in_a_container_it_is_said_how_the_port_is_published(
 
     match = ADDRESS.search(said)
     assert match
-    assert f"(needs docker run -p 127.0.0.1:{match[1]}:{match[1]})" in said
+    assert f"(needs docker run -p 127.0.0.1:{match[2]}:{match[2]})" in said

@@ -1,6 +1,12 @@
 import gc
+import json
+import re
+import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -8,11 +14,59 @@ from anadil.core import processor
 from anadil.core.install import install
 from anadil.core.modules import load_module
 
+WHEEL = "/tmp/a b/anadil-0.1.0-py3-none-any.whl"
 
-def test_a_machine_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+
+@pytest.mark.parametrize(
+    ("origin", "exists", "given"),
+    [
+        ({"url": "file:///src/anadil", "dir_info": {"editable": True}}, True, "--editable '/src/anadil[ray]'"),
+        ({"url": "file:///src/anadil", "dir_info": {}}, True, "'/src/anadil[ray]'"),
+        ({"url": "file:///tmp/a%20b/anadil-0.1.0-py3-none-any.whl", "archive_info": {}}, True, f"'{WHEEL}[ray]'"),
+        ({"url": "https://git.example/a.git", "vcs_info": {"vcs": "git", "commit_id": "1f"}}, False,
+         "'anadil[ray] @ git+https://git.example/a.git@1f'"),
+        ({"url": "https://host/a.whl"}, False, "'anadil[ray] @ https://host/a.whl'"),
+        ({"url": "file:///gone/anadil-0.1.0-py3-none-any.whl"}, False,
+         "'./anadil-0.1.0-py3-none-any.whl[ray]', in the folder of that wheel"),
+        (None, False, "'./anadil-0.1.0-py3-none-any.whl[ray]', in the folder of that wheel"),
+    ],
+)  # fmt: skip
+def test_an_extra_comes_from_where_the_program_came(
+    origin: dict[str, Any] | None, exists: bool, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ANADIL_IMAGE", raising=False)
+    text = json.dumps(origin) if origin else None
+    monkeypatch.setattr(metadata, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    monkeypatch.setattr(Path, "exists", lambda _: exists)
+    monkeypatch.setattr("anadil.core.install.CHECKOUT", Path("/nowhere"))
 
-    assert install("evaluate") == "run pip install 'anadil[evaluate]'"
+    assert install("ray") == f"run {sys.executable} -m pip install {given}"
+
+
+def test_nothing_advises_the_name_on_an_index() -> None:
+    root = Path(__file__).parents[2]
+    texts = [
+        path
+        for folder in ("components", "pipelines", "docs", "charts", "examples")
+        for path in (root / folder).rglob("*.*")
+    ]
+    advice = re.compile(r"pip install [^\n]{0,40}\banadil\[")
+
+    found = [path for path in [*texts, root / "README.md"] if path.suffix in {".py", ".md", ".yaml", ".txt", ".ipynb"}
+             if advice.search(path.read_text(encoding="utf-8"))]  # fmt: skip
+
+    assert not found, "a package named anadil on an index is a stranger's: core.install names the source"
+
+
+@pytest.mark.slow  # pip fetches what builds the package
+def test_the_remedy_of_this_environment_installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("ANADIL_IMAGE", raising=False)
+    command = install("s3").removeprefix("run ") + " --dry-run --no-deps"
+
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert "Would install anadil-" in done.stdout
 
 
 @pytest.mark.parametrize(
@@ -32,7 +86,7 @@ def test_a_machine_installs_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (
             "launch",
-            "no image holds them beside this command; run it on a machine, after pip install 'anadil[launch]' there",
+            "no image holds them beside this command; run it on a machine whose anadil has the extra 'launch'",
         ),
     ],
 )

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
@@ -173,7 +174,9 @@ def test_a_person_with_docker_alone_runs_the_recipe_and_reads_its_pages(tmp_path
             time.sleep(0.5)
         with pytest.raises(urllib.error.HTTPError, match="403"):
             urllib.request.urlopen(f"http://{address}/", timeout=30)
-        with urllib.request.urlopen(said.replace("127.0.0.1:8765", address), timeout=30) as answer:
+        host = urlsplit(said).hostname or ""
+        asked = urllib.request.Request(said.replace(f"{host}:8765", address), headers={"Host": host})
+        with urllib.request.urlopen(asked, timeout=30) as answer:
             page = answer.read().decode()
     finally:
         podman("rm", "--force", "--time", "5", container)

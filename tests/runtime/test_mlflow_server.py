@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import storage
+from anadil.recipe.load import parse_recipe
 from anadil.runtime import mlflow_sender
 from anadil.runtime.mlflow_sender import Sender
 from anadil.runtime.reachable import SAGEMAKER_VARIABLE
-from anadil.runtime.tracking_spool import has_unsent
+from anadil.runtime.tracking_spool import SPOOL, Tracker, has_unsent, run_sender, send_left
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer
@@ -265,11 +266,56 @@ def test_steps_with_senders_of_their_own_share_the_run_of_their_pipeline(
     assert len(models_of(mlflow_server.client(), "steps")) == 2
 
 
+def test_a_short_step_costs_few_requests(mlflow_server: MlflowServer, tmp_path: Path) -> None:
+    tracker = Tracker(tmp_path / "encode.jsonl", "encode")
+    tracker.start()
+    for kind in ("params", "tags", "run params", "run tags"):
+        tracker.texts(kind, {f"{kind.replace(' ', '_')}{number}": "1" for number in range(60)})
+    tracker.metrics({"tokens": 5.0, "seconds": 1.0})
+    tracker.end("FINISHED")
+    with proxy(mlflow_server.uri) as (uri, seen):
+        send(tmp_path, uri, "few")
+
+    run = runs_of(mlflow_server.client(), "few")["encode"].data
+    assert (len(run.params), run.metrics["encode_tokens"]) == (60, 5)
+    # One for each value would be 242; a server with passwords hashes one for each request, .5 to 2 s.
+    assert len(seen) <= 16, [request.path for request in seen]
+
+
+def test_what_a_step_could_not_send_the_end_of_its_run_sends(
+    mlflow_server: MlflowServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    left = str(tmp_path / "root" / "runs" / "run-78" / "unsent")
+    with run_sender(tmp_path / "pod" / SPOOL, "http://127.0.0.1:9", "left", "az", "run-78", left):
+        tracker = Tracker(tmp_path / "pod" / SPOOL / "encode.jsonl", "encode")
+        tracker.start()
+        tracker.metrics({"tokens": 5.0})
+        tracker.end("FINISHED")
+    assert "sends it" in caplog.text
+    client = mlflow_server.client()
+    experiment = client.create_experiment("left")
+    parent = client.create_run(experiment, tags={"anadil.run": "run-78"}).info.run_id
+    tags = {"mlflow.parentRunId": parent}
+    killed = client.create_run(experiment, tags=tags, run_name="pretrain").info.run_id
+
+    recipe = parse_recipe(
+        "", "r",
+        [f"tracking.uri={mlflow_server.uri}", "tracking.experiment=left", f"storage.root={tmp_path / 'root'}"],
+    )  # fmt: skip
+    send_left(recipe, "run-78", "FAILED")
+
+    runs = runs_of(client, "left")
+    assert (runs["encode"].info.status, runs["encode"].data.metrics["encode_tokens"]) == ("FINISHED", 5)
+    assert client.get_run(killed).info.status == "KILLED"
+    assert client.get_run(parent).info.status == "FAILED"
+    assert list(Path(left).iterdir()) == []
+
+
 def test_sagemakers_managed_mlflow_is_reached_by_its_arn(
     mlflow_server: MlflowServer, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its artifacts go to S3 directly, as there."""
-    pytest.importorskip("sagemaker_mlflow", reason="pip install 'anadil[tracking]'")
+    pytest.importorskip("sagemaker_mlflow", reason="the extra tracking is not installed")
     arn = "arn:aws:sagemaker:eu-central-1:123456789012:mlflow-tracking-server/az"
     monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", os.environ["AWS_ENDPOINT_URL"])
     mlflow_server.client().create_experiment("arn", artifact_location=f"{bucket}/mlflow")

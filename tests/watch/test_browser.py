@@ -9,7 +9,7 @@ import pytest
 
 from anadil.runtime.run_record import StepRecord
 from tests.kit.browser import Page, browser
-from tests.kit.watching import STAGES, TOKEN, Pages, put_live, put_record, put_training, watching
+from tests.kit.watching import HOST, STAGES, TOKEN, Pages, put_live, put_record, put_training, watching
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def page() -> Iterator[Page]:
 def pages(tmp_path: Path, page: Page) -> Iterator[Pages]:
     page.errors.clear()
     with watching(tmp_path) as pages:
-        page.open(f"http://127.0.0.1:{pages.port}/?token={TOKEN}")
+        page.open(f"http://{HOST}:{pages.port}/?token={TOKEN}")
         yield pages
 
 
@@ -52,7 +52,7 @@ def test_every_page_fits_every_screen_and_no_console_complains(
 ) -> None:
     paths = ["/", *(f"/run/{run}" for run in put_three(tmp_path)), "/run/nothing"]
     for path in paths:
-        page.open(f"http://127.0.0.1:{pages.port}{path}")
+        page.open(f"http://{HOST}:{pages.port}{path}")
         for width in (390, 1280, 1920):
             for dark in (False, True):
                 page.show(width, dark=dark)
@@ -68,7 +68,7 @@ def test_the_page_follows_a_run_and_shows_numbers_under_the_pointer(
     run = put_live(tmp_path)
     work = put_training(tmp_path, run)
     page.show(1280)
-    page.open(f"http://127.0.0.1:{pages.port}/run/{run}")
+    page.open(f"http://{HOST}:{pages.port}/run/{run}")
 
     page.wait("performance.getEntriesByType('paint').length > 0")
     with (work / "training.jsonl").open("a", encoding="utf-8") as file:
@@ -96,7 +96,7 @@ def test_without_scripts_a_page_reads_and_its_forms_work(tmp_path: Path, page: P
     put_training(tmp_path, run)
     page.call("Emulation.setScriptExecutionDisabled", value=True)
 
-    page.open(f"http://127.0.0.1:{pages.port}/run/{run}")
+    page.open(f"http://{HOST}:{pages.port}/run/{run}")
     shown = page.value("document.querySelector('main').innerText")
     page.value("document.querySelector('.plot details').open = true")
     table = page.value("document.querySelector('.plot table').innerText")
@@ -122,7 +122,7 @@ def test_text_of_a_document_runs_no_script(tmp_path: Path, page: Page, pages: Pa
     log = [{"level": "warning", "stage": mark, "msg": mark, "ts": mark} for mark in marks]
     (tmp_path / "runs" / run / "log.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in log))
 
-    page.open(f"http://127.0.0.1:{pages.port}/run/{run}")
+    page.open(f"http://{HOST}:{pages.port}/run/{run}")
     page.value("refresh()")
 
     assert page.value("window.evil") is None
@@ -134,8 +134,8 @@ def test_text_of_a_document_runs_no_script(tmp_path: Path, page: Page, pages: Pa
 def test_another_origin_reads_nothing(tmp_path: Path, page: Page, pages: Pages) -> None:
     put_record(tmp_path)
     with watching(tmp_path) as other:
-        page.open(f"http://127.0.0.1:{other.port}/?token={TOKEN}")
-        there = f"http://127.0.0.1:{pages.port}/"
+        page.open(f"http://{HOST}:{other.port}/?token={TOKEN}")
+        there = f"http://{HOST}:{pages.port}/"
 
         assert (
             page.value(f"fetch('{there}', {{credentials: 'include'}}).then(() => 'read', () => 'refused')")

@@ -21,7 +21,7 @@ from anadil.watch.pages.answers import OTHER
 from tests.kit.browser import browser
 from tests.kit.watched_corpus import make_watched_corpus, seal_corpus
 from tests.kit.watched_model import put_trained
-from tests.kit.watching import HOSTILE, Pages, put_record, watching
+from tests.kit.watching import HOST, HOSTILE, Pages, put_record, watching
 
 HOSTILE_TEXT = "<script>window.hit = 1</script><img src=x onerror=alert(1)> \u202e {{ 7 * 7 }} ]]>"
 WIDTHS = (390, 1280, 1920)
@@ -164,7 +164,7 @@ def test_pages_fit_every_screen_and_say_no_error(site: Site) -> None:
         kept_place(site),
         f"/run/{run}/answers",
     ]
-    server = f"http://127.0.0.1:{site.pages.port}"
+    server = f"http://{HOST}:{site.pages.port}"
     with browser() as tab:
         name, _, value = site.pages.cookie.partition("=")
         tab.call("Network.setCookie", name=name, value=value, url=server)

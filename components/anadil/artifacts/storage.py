@@ -243,6 +243,10 @@ class LocalStore:
                 if count is not None:
                     count(len(piece))
 
+    def remove(self, uri: str) -> None:
+        """Delete one file."""
+        self._path(uri).unlink(missing_ok=True)
+
     def remove_directory(self, uri: str) -> None:
         """Remove the directory, its manifest first, so that a half-removed one is no artifact."""
         (Path(uri) / MANIFEST).unlink(missing_ok=True)

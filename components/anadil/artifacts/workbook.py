@@ -22,16 +22,22 @@ from xml.etree import ElementTree as ET
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place
 from anadil.core.errors import DataError
-from anadil.core.format import GIB, MIB, counted, human_bytes
+from anadil.core.format import MIB, counted, human_bytes
 from anadil.core.processes import data_bytes, last_line, limit, run_child
 
 log = logging.getLogger(__name__)
 
 WORKBOOK = ".xlsx"
-MAX_BYTES = 256 * MIB
-"""Most bytes of a workbook, and of all its texts. Chosen by us."""
-MEMORY_BYTES, CPU_S, WALL_S = GIB, 60, 600.0
+MAX_BYTES, MAX_CHARS, MAX_PARTS = 256 * MIB, 64 * MIB, 10_000
+"""Most bytes of a workbook and of its parts unpacked, characters of its texts, and parts. Chosen by us."""
+MAX_CELLS = 20_000_000
+"""Most cells of its sheets, empty ones too, and most cells that merged ones are. Chosen by us."""
+MEMORY_BYTES, WALL_S = 800 * MIB, 600.0
 """Limits of the process that reads a workbook. Measured: 100,000 rows of questions take 2 s and 200 MB."""
+CPU_S, CPU_S_PER_MIB = 10, 0.25
+"""The same: most CPU time, and what each MiB of its parts adds. Measured: 1,000,000 rows take a sixth of that."""
+LACK_OF_MEMORY = ("MemoryError", "pointer is null")
+"""In the last words of that process."""
 ESCAPED = re.compile(r"_x([0-9A-Fa-f]{4})_")
 """A character that XML cannot hold. Source: ECMA-376, part 1, section 22.9.2.19."""
 OTHER_FORM = "save it again as .xlsx without a password, or as .csv"
@@ -62,13 +68,16 @@ def _content(stream: BinaryIO, name: str) -> dict[str, Any]:
             f"{name}: has {human_bytes(size)}, more than {human_bytes(MAX_BYTES)}; save it as .csv"
         )
     stream.seek(0)
-    limits = f"takes more than {human_bytes(MEMORY_BYTES)} of memory or {CPU_S} s to read; save it as .csv"
+    limits = (
+        f"takes more than {human_bytes(MEMORY_BYTES)} of memory, or much more time to read than one of its size; "
+        "save it as .csv"
+    )
     try:
         # -P: no module of the current directory is imported.
         done = run_child([sys.executable, "-P", "-m", "anadil.artifacts.workbook"], WALL_S, stream.read())
     except subprocess.TimeoutExpired:
         raise DataError(f"{name}: {limits}") from None
-    if done.returncode < 0:
+    if done.returncode < 0 or any(sign in last_line(done.stderr) for sign in LACK_OF_MEMORY):
         raise DataError(f"{name}: {limits}")
     if done.returncode:
         raise DataError(
@@ -137,9 +146,12 @@ class _Sheet:
     def of(cls, name: str, title: str, rows: list[Cells], spans: list[Span]) -> "_Sheet":
         """Find the row of names."""
         where = f"{name}: sheet {title!r}, row"
+        by_line: dict[int, list[Span]] = {}
+        for span in spans:
+            by_line.setdefault(span[0], []).append(span)
         for line, cells in enumerate(rows, 1):
             texts = ["" if cell is None else str(cell).strip() for cell in cells]
-            of_line = [span for span in spans if span[0] == line]
+            of_line = by_line.get(line, ())
             if len([*filter(None, texts)]) == 1 and any(span[3] > span[1] for span in of_line):
                 log.info(
                     "%s: row %d of sheet %r is a title over the table, and is not read", name, line, title
@@ -187,11 +199,12 @@ def main() -> None:
     """Read a workbook from stdin, within limits, and write what is shown of it as JSON."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_CPU, CPU_S)
+    data = sys.stdin.buffer.read()
+    limit(resource.RLIMIT_CPU, CPU_S + int(_part_bytes(data) / MIB * CPU_S_PER_MIB))
     limit(resource.RLIMIT_DATA, data_bytes() + MEMORY_BYTES)
     from python_calamine import CalamineWorkbook, SheetVisibleEnum
 
-    data = sys.stdin.buffer.read()
-    sheets, hidden, plain, num_bytes = [], [], "", 0
+    sheets, hidden, plain, num_chars, num_cells = [], [], "", 0, 0
     with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
         for each in book.sheets_metadata:
             if each.visible != SheetVisibleEnum.Visible:
@@ -201,9 +214,10 @@ def main() -> None:
             rows: list[Cells] = []
             for line, row in enumerate(sheet.to_python(skip_empty_area=False), 1):
                 rows.append([_text(cell) for cell in row])
-                num_bytes += sum(len(cell) for cell in rows[-1] if isinstance(cell, str))
-                if num_bytes > MAX_BYTES:
-                    sys.exit(f"more than {human_bytes(MAX_BYTES)} of text")
+                num_chars += sum(len(cell) for cell in rows[-1] if isinstance(cell, str))
+                num_cells += len(row)
+                if num_chars > MAX_CHARS:
+                    sys.exit(f"more than {MAX_CHARS:,} characters of text")
                 if not plain:
                     place = next((place for place, cell in enumerate(row) if _has_format(cell)), None)
                     plain = "" if place is None else f"row {line}, column {place + 1} of sheet {each.name!r}"
@@ -211,9 +225,24 @@ def main() -> None:
                 (first_row + 1, first + 1, last_row + 1, last + 1)
                 for (first_row, first), (last_row, last) in sheet.merged_cell_ranges or ()
             ]
+            # Each is filled row by row; in a workbook of a spreadsheet program none lies on another.
+            num_cells += sum(1 + max(0, min(last, len(rows)) - first) for first, _, last, _ in merged)
+            if num_cells > MAX_CELLS:
+                sys.exit(f"more than {MAX_CELLS:,} cells")
             sheets.append({"title": each.name, "rows": rows, "merged": merged})
     content = {"sheets": sheets, "hidden": hidden, "plain": plain, "no_value": _without_value(data)}
-    sys.stdout.write(json.dumps(content))
+    sys.stdout.buffer.write(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
+
+
+def _part_bytes(data: bytes) -> int:
+    """Bytes of all parts, unpacked, whatever they are called and whoever reads them."""
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        sizes = [part.file_size for part in archive.infolist()]
+    if len(sizes) > MAX_PARTS:
+        sys.exit(f"{len(sizes):,} parts, more than {MAX_PARTS:,}")
+    if sum(sizes) > MAX_BYTES:
+        sys.exit(f"{human_bytes(sum(sizes))} unpacked, more than {human_bytes(MAX_BYTES)}")
+    return sum(sizes)
 
 
 def _text(value: Any) -> str | bool | None:

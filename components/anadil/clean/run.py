@@ -61,6 +61,7 @@ ESCAPED = (
     "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
     "and were kept; where they are no text on programming, undo them before"
 )
+FORMATS = "fields of text that were no prose, of which the text was taken: %s"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
     "{key}: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
@@ -125,6 +126,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
     log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
+    if formats := stats["formats"]:
+        log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
     if stats["escaped"]:
         log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
+from anadil.core.install import install
 
 ATTEMPTS = 8
 """Attempts for a call, the first included: throttling is waited out for about a minute."""
@@ -80,7 +81,7 @@ def aws_client(service: str, region: str | None = None, attempts: int = ATTEMPTS
         import boto3
         from botocore.config import Config
     except ImportError:
-        raise PreflightError(f"{service} needs boto3: pip install 'anadil[s3]'") from None
+        raise PreflightError(f"{service} needs boto3; {install('s3')}") from None
     retries: dict[str, Any] = {"mode": "standard"}
     if "AWS_MAX_ATTEMPTS" not in os.environ:
         retries["total_max_attempts"] = attempts

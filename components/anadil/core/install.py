@@ -1,12 +1,26 @@
 """Remedy for packages that are not installed."""
 
+import importlib.util
+import json
 import os
+import shlex
+import sys
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from anadil import __version__
 
 IMAGES = {
     "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
     "hub": "clean",
 }  # fmt: skip
 """Extra -> image that holds its packages beside the command line; that of a laptop holds nearly all."""
+CHECKOUT = Path(__file__).parents[3]
+"""Root of the repository, where the program runs from one."""
+WHEEL = f"anadil-{__version__}-py3-none-any.whl"
 
 
 def install(extra: str) -> str:
@@ -15,11 +29,41 @@ def install(extra: str) -> str:
     Nothing can be installed into an image that runs.
     """
     here = os.environ.get("ANADIL_IMAGE", "")
-    command = f"pip install 'anadil[{extra}]'"
     if not here:
-        return f"run {command}"
+        return f"run {install_command(extra)}"
     place, _, tag = here.rpartition(":")
     other = f"{place.rpartition('/')[0]}/{IMAGES.get(extra, 'laptop')}:{tag}"
     if other != here:
         return f"the image {here} does not hold them; run it in {other}"
-    return f"no image holds them beside this command; run it on a machine, after {command} there"
+    return (
+        f"no image holds them beside this command; run it on a machine whose anadil has the extra {extra!r}"
+    )
+
+
+def install_command(extra: str) -> str:
+    """The command that installs an extra into this environment, from where the program itself was installed.
+
+    No index has the program: a package of its name there is a stranger's.
+    """
+    python = shlex.quote(sys.executable)
+    has_pip = importlib.util.find_spec("pip") is not None
+    pip = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
+    return f"{pip} {_source(extra)}"
+
+
+def _source(extra: str) -> str:
+    """The checkout, the wheel or the address of the repository, with the extra, as pip reads it."""
+    with suppress(metadata.PackageNotFoundError):
+        # Source: PEP 610; pip and uv write it for everything that does not come from an index.
+        origin = json.loads(metadata.distribution("anadil").read_text("direct_url.json") or "{}")
+        url, vcs = origin.get("url", ""), origin.get("vcs_info")
+        if vcs or url.startswith("http"):
+            address = f"{vcs['vcs']}+{url}@{vcs['commit_id']}" if vcs else url
+            return shlex.quote(f"anadil[{extra}] @ {address}")
+        path = Path(url2pathname(urlsplit(url).path))
+        if url and path.exists():
+            editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
+            return editable + shlex.quote(f"{path}[{extra}]")
+    if (CHECKOUT / "pyproject.toml").is_file():
+        return f"--editable {shlex.quote(f'{CHECKOUT}[{extra}]')}"
+    return shlex.quote(f"./{WHEEL}[{extra}]") + ", in the folder of that wheel"

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
+from anadil.core.install import install
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.merge import ADAPTER
 from anadil.model.load import load_model, pick_dtype
@@ -39,7 +40,7 @@ def refuse_quantization(settings: Finetune, device: torch.device, processes: int
     if importlib.util.find_spec("bitsandbytes") is None:
         raise PreflightError(
             "finetune.quantization: 4bit needs bitsandbytes, which is not installed; "
-            "pip install 'anadil[quantization]', or set finetune.quantization to none"
+            f"{install('quantization')}, or set finetune.quantization to none"
         )
 
 

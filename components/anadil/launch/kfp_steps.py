@@ -39,9 +39,12 @@ from anadil.runtime.run_record import (
     write_recipe,
 )
 from anadil.runtime.termination import exit_code_of, is_deterministic
+from anadil.runtime.tracking_spool import send_left
 
 log = logging.getLogger(__name__)
 
+STATUS = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
+"""How a run ended -> MLflow's word for it."""
 RESUME = "submit the recipe again: finished steps are reused, training resumes from its checkpoint"
 
 
@@ -166,6 +169,7 @@ def finish(recipe: Recipe, run: str, first: str = "") -> None:
             log.warning("jobs of run %s cannot be stopped: %s", run, error)
     event = _run_event(recipe, run, first)
     log.info("%s: %s", event.kind, event.message)
+    send_left(recipe, run, STATUS[event.kind])
     if event.kind != "completed":
         end_left_run(str(recipe.storage.root), run, event.message)
     if first == RETRAIN:

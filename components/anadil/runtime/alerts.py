@@ -20,6 +20,7 @@ from http.client import HTTPException
 from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
+from anadil.core.install import install
 from anadil.core.log import masked
 
 log = logging.getLogger(__name__)
@@ -186,7 +187,7 @@ def _to_sns(topic: str, event: Event) -> None:
         import boto3
         from botocore.config import Config
     except ImportError:
-        raise _Unsent("boto3 is not installed: pip install 'anadil[s3]'") from None
+        raise _Unsent(f"boto3 is not installed; {install('s3')}") from None
     limits = Config(connect_timeout=CALL_S, read_timeout=CALL_S, retries={"total_max_attempts": 2})
     client = boto3.client("sns", region_name=match["region"], config=limits)
     # A subject is ASCII without line ends.

@@ -103,6 +103,19 @@ class Records:
         self.state["parent"] = run or self.client.create_run(experiment_id, start_ms, tags, name).info.run_id
         self.save()
 
+    def end_all(self, experiment: str, shared: str, status: str) -> None:
+        """End a pipeline run whose last step is over, and stages of it whose process was killed."""
+        found = self.client.get_experiment_by_name(experiment)
+        given = os.environ.get("MLFLOW_RUN_ID", "")  # its plugin ends that itself
+        parent = given or (found and self._find_run(found.experiment_id, RUN_TAG, shared))
+        if not parent:
+            return
+        query = f"tags.`mlflow.parentRunId` = '{parent}' and attributes.status = 'RUNNING'"
+        for stage in self.client.search_runs([self.client.get_run(parent).info.experiment_id], query):
+            self.client.set_terminated(stage.info.run_id, "KILLED")
+        if not given:
+            self.client.set_terminated(parent, status)
+
     def _experiment(self, name: str) -> str:
         experiment = self.client.get_experiment_by_name(name)
         if experiment is None:

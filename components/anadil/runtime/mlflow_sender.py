@@ -10,14 +10,17 @@ import logging
 import os
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from anadil.core import log as logs
+from anadil.core.errors import RecipeError
 from anadil.core.install import install
 from anadil.runtime.mlflow_records import Records
 from anadil.runtime.reachable import answers
+from anadil.runtime.trackers import noted
 from anadil.runtime.tracking_spool import CLOSED, DONE, RUN, SENDER, has_unsent
 
 log = logging.getLogger(__name__)
@@ -33,8 +36,10 @@ LONGEST_PAUSE_S = 15.0
 PROBE_S = 5.0
 """How long a server has to answer at all, before a client is loaded, which takes seconds of CPU time."""
 SIGN_IN = frozenset((401, 403))
-MAX_BATCH = 1_000
-"""Metrics of a call, as many as MLflow takes."""
+MAX_BATCH = {"Metric": 800, "Param": 100, "RunTag": 100}
+"""Most entities of each kind in a request: MLflow's limits. A server that hashes a password for each request takes .5 to 2 s."""
+Pending = defaultdict[str, list[Any]]
+"""Id of a run -> metrics, settings and tags that go out in few calls."""
 
 
 class Sender:
@@ -75,7 +80,8 @@ class Sender:
                 ended[stage] = "KILLED"
                 self.client.set_terminated(run, "KILLED")
         status = next((s for s in ("FAILED", "KILLED") if s in ended.values()), "FINISHED")
-        if not self.state.get("given"):
+        # A sender of no stage sends for others, and does not know how the run ended.
+        if ended and not self.state.get("given"):
             self.client.set_terminated(self.state["parent"], status, self.state.get("ended at"))
 
     def _send_whole(self, path: Path) -> int:
@@ -87,44 +93,43 @@ class Sender:
     def _send_file(self, path: Path) -> int:
         offset = int(self.state["offsets"].get(path.name, 0))
         lines, end = whole_lines(path, offset)
-        metrics: list[Any] = []
+        pending: Pending = defaultdict(list)
         for line in lines:
             if (data := parsed(line, path)) is not None:
-                metrics += self._send(path.stem, data)
-        for start in range(0, len(metrics), MAX_BATCH):
-            self._log_batch(self.records.run(path.stem), metrics[start : start + MAX_BATCH])
+                self._send(path.stem, data, pending)
+        self._flush(pending)
         if lines:
             self.records.save_lines(path.name, end)
         return len(lines)
 
-    def _send(self, stage: str, line: dict[str, Any]) -> list[Any]:
-        """Send one line, or give back its metrics, which go out many at a time."""
-        records, parent = self.records, self.state["parent"]
-        kind = line["kind"]
+    def _send(self, stage: str, line: dict[str, Any], pending: Pending) -> None:
+        """Send one line, or let its values wait for others."""
+        from mlflow.entities import Param, RunTag
+
+        records, kind = self.records, line["kind"]
+        is_of_run = kind.startswith("run ")
         if kind == "start":
             self.state["ended"].pop(stage, None)
             records.run(stage, line["time"])
         elif kind == "end":
+            self._flush(pending)
             self.state["ended"][stage] = line["status"]
             self.state["ended at"] = max(line["time"], self.state.get("ended at", 0))
             self.client.set_terminated(records.run(stage), line["status"], line["time"])
-        elif kind == "metrics":
-            return self._metrics(stage, line)
-        elif kind == "run metrics":
-            self._log_batch(parent, self._metrics(kind, line))
+        elif kind in ("metrics", "run metrics"):
+            run = self.state["parent"] if is_of_run else records.run(stage)
+            pending[run] += self._metrics(kind if is_of_run else stage, line)
         elif kind in ("params", "tags", "run params", "run tags"):
-            call = self.client.set_tag if kind.endswith("tags") else self.client.log_param
-            is_of_run = kind.startswith("run ")
+            run = self.state["parent"] if is_of_run else records.run(stage)
             values = records.fresh(kind, line["values"]) if is_of_run else line["values"]
-            for name, value in values.items():
-                records.unless_refused(call, parent if is_of_run else records.run(stage), name, value)
+            entity = RunTag if kind.endswith("tags") else Param
+            pending[run] += [entity(name, str(value)) for name, value in values.items()]
         elif kind == "inputs":
             records.log_inputs(stage, line["datasets"])
         elif kind == "model":
             records.log_model(stage, line)
         elif kind == "files":
             records.add_files(line["values"])
-        return []
 
     def _metrics(self, owner: str, line: dict[str, Any]) -> list[Any]:
         """A repeated send is harmless: key, step, time and value are MLflow's primary key."""
@@ -134,20 +139,34 @@ class Sender:
         values = line["values"] if step else self.records.fresh(owner, line["values"])
         return [Metric(name, float(value), moment, step or 0) for name, value in values.items()]
 
-    def _log_batch(self, run: str, metrics: list[Any]) -> None:
+    def _flush(self, pending: Pending) -> None:
+        for run, values in pending.items():
+            kinds = {name: [each for each in values if type(each).__name__ == name] for name in MAX_BATCH}
+            while batch := [each for name, most in MAX_BATCH.items() for each in kinds[name][:most]]:
+                self._log_batch(run, batch)
+                kinds = {name: kinds[name][most:] for name, most in MAX_BATCH.items()}
+        pending.clear()
+
+    def _log_batch(self, run: str, batch: list[Any]) -> None:
         """Send what the server takes of a batch that it refuses: one bad name must not cost a thousand figures."""
-        if self.records.unless_refused(self.client.log_batch, run, metrics, quiet=len(metrics) > 1):
+        kinds = ([each for each in batch if type(each).__name__ == name] for name in MAX_BATCH)
+        if self.records.unless_refused(self.client.log_batch, run, *kinds, quiet=len(batch) > 1):
             return
-        half = len(metrics) // 2
-        for part in (metrics[:half], metrics[half:]) if half else ():
+        half = len(batch) // 2
+        for part in (batch[:half], batch[half:]) if half else ():
             self._log_batch(run, part)
 
 
 def main() -> int:
-    """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to MLFLOW_TRACKING_URI, and those beside it that wait."""
-    os.environ.update(LIMITS | os.environ)
+    """`python -m anadil.runtime.mlflow_sender SPOOL`: send a spool to its MLflow server, and those beside it that wait."""
     options = _options()
     current: Path = options.spool
+    note = noted(current)
+    # The variable has the password that the spool must not hold.
+    os.environ.update(LIMITS | {"MLFLOW_TRACKING_URI": note.get("uri", "")} | os.environ)
+    if not os.environ["MLFLOW_TRACKING_URI"]:
+        log.error("%s: names no MLflow server; name it in MLFLOW_TRACKING_URI", current)
+        return RecipeError.exit_code
     unsent = [path for path in sorted(current.parent.iterdir()) if path != current and has_unsent(path)]
 
     def is_closed() -> bool:
@@ -156,16 +175,24 @@ def main() -> int:
             closed.touch()  # the run was killed: nobody else will
         return closed.exists()
 
-    while not unsent and not any(path.stem != RUN for path in current.glob("*.jsonl")):
+    while (
+        not unsent
+        and not note.get("status")
+        and not any(path.stem != RUN for path in current.glob("*.jsonl"))
+    ):
         if is_closed():
             return 0  # every stage was reused: there is nothing to send, and a client takes seconds to import
         time.sleep(0.2)
 
     def send_one(spool: Path) -> None:
-        if spool == current:
-            Sender(spool, options.experiment, options.name, options.run).follow(is_closed)
-        else:
-            Sender(spool, options.experiment, spool.name).follow(lambda: True)
+        note = noted(spool)
+        if note.get("status"):
+            Records(spool).end_all(note["experiment"], note["run"], note["status"])
+            return
+        sender = Sender(
+            spool, note.get("experiment", "anadil"), note.get("name", spool.name), note.get("run", "")
+        )
+        sender.follow(is_closed if spool == current else lambda: True)
         (spool / DONE).touch()
 
     def try_all() -> str:
@@ -177,9 +204,6 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog=f"python -m {SENDER}", description=main.__doc__)
     parser.add_argument("spool", type=Path, help="directory that holds the lines")
-    parser.add_argument("--experiment", default="anadil", help="MLflow experiment")
-    parser.add_argument("--name", default="anadil", help="name of the run")
-    parser.add_argument("--run", default="", help="pipeline run that other senders send to as well")
     parser.add_argument("--parent", type=int, default=0, help="process whose end closes the spool")
     options = parser.parse_args()
     logs.set_up("tracking")

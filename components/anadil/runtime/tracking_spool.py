@@ -7,20 +7,27 @@ W&B and TensorBoard get the same lines in the stage's process (`trackers.py`).
 """
 
 import hashlib
+import io
 import json
 import logging
 import os
 import subprocess
 import sys
+import tempfile
 import time
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit
+from uuid import uuid4
 
-from anadil.core.errors import PreflightError
+from anadil.artifacts import storage
+from anadil.artifacts.uri import join
+from anadil.core.errors import AnadilError, PreflightError
 from anadil.core.files import write_atomic
 from anadil.core.json_text import json_lines
 from anadil.core.log import masked, secrets
@@ -35,6 +42,7 @@ from anadil.runtime.trackers import FILES, GuardedClient, noted
 log = logging.getLogger(__name__)
 
 SENDER = "anadil.runtime.mlflow_sender"
+SQLITE = "sqlite:///"
 SPOOL_VARIABLE = "ANADIL_TRACKING_SPOOL"
 """Names the spool directory to stages that run inside `anadil run`, which owns the sender."""
 SPOOL = "tracking"
@@ -43,16 +51,20 @@ SENT = "sent.json"
 """File in which the sender notes how far it came."""
 DONE = "done"
 """File that the sender leaves when all is sent."""
+UNSENT = "unsent"
+"""Directory beside a run's record with the packed spools of steps whose tracker did not take everything."""
 CLOSED = "closed"
 """File whose presence tells the sender that no more lines will come."""
 PATIENCE_S = 20.0
-"""How long the end of a run waits for a sender that is not done, while the server answers."""
+"""How long the end of a run waits for a sender that makes no progress, while the server answers."""
+MAX_PATIENCE_S = 120.0
+"""The same for a sender that makes progress."""
 DATABASE_PATIENCE_S = 60.0
 """The same for a database of this machine, which no network can hang: its first use makes the tables, some 10 s of CPU time."""
 SILENCE_S = 1.5
 """How long the end of a run waits for the server to answer at all."""
-LOOK_EVERY_S = 0.25
-"""How often it is looked meanwhile whether the server still answers: with `SILENCE_S` below 2 s."""
+LOOK_EVERY_S = 2.0
+"""How often the server is asked meanwhile whether it still answers."""
 RUN = "run"
 """Name of the file with what concerns the whole run and no stage of it."""
 MAX_FILE_BYTES = 50_000_000
@@ -230,13 +242,25 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
         elif uri is None:
             yield Tracker(None, stage)
         else:
-            with run_sender(folder, uri, recipe.tracking.experiment, name, shared):
+            unsent = join(root, "runs", shared, UNSENT) if root and shared else ""
+            with run_sender(folder, uri, recipe.tracking.experiment, name, shared, unsent):
                 yield _open(folder, stage)
 
 
 def run_name(recipe_name: str, moment: datetime | None = None) -> str:
     """Name of a parent run: by recipe and time, in UTC."""
     return f"{recipe_name} {moment or datetime.now(UTC):%Y-%m-%d %H:%M}"
+
+
+def send_left(recipe: Recipe, run: str, status: str) -> None:
+    """Send what the steps of a run have left, and end its runs in MLflow: FINISHED, FAILED or KILLED."""
+    uri = tracker_address(recipe)
+    if uri is None or tracker(uri) != "mlflow":
+        return
+    with tempfile.TemporaryDirectory() as work:
+        unsent = join(recipe.storage.root or "", "runs", run, UNSENT)
+        with run_sender(Path(work, SPOOL), uri, recipe.tracking.experiment, run, run, unsent, status):
+            pass
 
 
 def tracker_address(recipe: Recipe, default: str | None = None) -> str | None:
@@ -275,10 +299,19 @@ def _flat(prefix: str, node: object) -> Iterator[tuple[str, str]]:
 
 
 @contextmanager
-def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = "") -> Iterator[None]:
+def run_sender(
+    spool: Path, uri: str, experiment: str, name: str, shared: str = "", unsent: str = "", status: str = ""
+) -> Iterator[None]:
     """Run a sender beside the block, and wait a bounded time for it at the end.
 
-    `shared` is the id of a run whose other stages have senders of their own, and the same parent.
+    Args:
+        spool: Its directory.
+        uri: Address of the tracker.
+        experiment: MLflow's.
+        name: Name of the run.
+        shared: Id of a run whose other stages have senders of their own, and the same parent.
+        unsent: Directory to which its steps take what could not be sent, where no next step sees this disk.
+        status: How the shared run ended, where nothing comes after this.
     """
     spool.mkdir(parents=True, exist_ok=True)
     if tracker(uri) != "mlflow":
@@ -287,11 +320,10 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
         return
     (spool / CLOSED).unlink(missing_ok=True)
     (spool / DONE).unlink(missing_ok=True)
-    command = [
-        *(sys.executable, "-m", SENDER, str(spool)),
-        *("--experiment", experiment, "--name", name, "--parent", str(os.getpid())),
-        *(("--run", shared) if shared else ()),
-    ]
+    bare = _without_password(uri)
+    noted(spool, uri=bare, experiment=experiment, name=name, run=shared, status=status)
+    earlier = _take_over(unsent, spool.parent) if unsent else {}
+    command = [sys.executable, "-m", SENDER, str(spool), "--parent", str(os.getpid())]
     # The URI may hold a password, so it travels in the environment, not in the arguments.
     environment = os.environ | {"MLFLOW_TRACKING_URI": uri, "PYTHONUNBUFFERED": "1"}
     with (spool / "sender.log").open("ab") as output:
@@ -303,24 +335,71 @@ def run_sender(spool: Path, uri: str, experiment: str, name: str, shared: str = 
         yield
     finally:
         (spool / CLOSED).touch()
-        if _end(process, uri, spool / SENT):
-            log.warning(
-                "tracking: MLflow did not take everything; it stays in %s (see sender.log there), and the next "
-                "run beside it sends it, or: python -m %s %s",
-                spool, SENDER, spool,
-            )  # fmt: skip
+        failed = _end(process, uri, spool / SENT)
+        for file, folder in earlier.items():
+            if (folder / DONE).exists():
+                storage.store(file).remove(file)
+        if failed and has_unsent(spool):
+            _say_unsent(spool, "" if bare == uri else "with its password in MLFLOW_TRACKING_URI, ", unsent)
+
+
+def _say_unsent(spool: Path, condition: str, unsent: str) -> None:
+    where = str(spool)
+    remedy = f"the next run beside it sends it, or: {condition}{sys.executable} -m {SENDER} {spool}"
+    if unsent:
+        where, remedy = join(unsent, f"{uuid4().hex}.zip"), "the next step, or the end of the run, sends it"
+        try:
+            storage.store(where).write(where, _packed(spool))
+        except (AnadilError, OSError) as error:
+            remedy = f"and is lost with this disk: {error}"
+    log.warning(
+        "tracking: MLflow did not take everything; it stays in %s (see sender.log there); %s", where, remedy
+    )
+
+
+def _packed(spool: Path) -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path in filter(Path.is_file, spool.rglob("*")):
+            archive.write(path, path.relative_to(spool))
+    return packed.getvalue()
+
+
+def _take_over(unsent: str, folder: Path) -> dict[str, Path]:
+    """Unpack what other steps of the run could not send beside a spool, whose sender sends it; file -> its spool."""
+    unpacked = {}
+    try:
+        for name in storage.store(unsent).listed(unsent):
+            target = folder / f"left-{Path(name).stem}"
+            with zipfile.ZipFile(io.BytesIO(storage.store(unsent).read(join(unsent, name)))) as archive:
+                archive.extractall(target)
+            unpacked[join(unsent, name)] = target
+    except (AnadilError, OSError, zipfile.BadZipFile) as error:
+        log.warning("tracking: what earlier steps have left in %s cannot be sent: %s", unsent, error)
+    return unpacked
+
+
+def _without_password(uri: str) -> str:
+    parts = urlsplit(uri)
+    if uri.startswith(SQLITE):
+        return SQLITE + str(Path(uri.removeprefix(SQLITE)).absolute())
+    return masked(parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()) if parts.netloc else uri
 
 
 def _end(process: "subprocess.Popen[bytes]", uri: str, sent: Path) -> int:
     """Wait for a sender that has all lines, kill one whose server is silent, and return its exit code."""
-    deadline = time.monotonic() + (DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S)
-    while process.poll() is None and time.monotonic() < deadline:
+    patience_s = DATABASE_PATIENCE_S if uri.startswith("sqlite:") else PATIENCE_S
+    last = time.monotonic() + max(patience_s, MAX_PATIENCE_S)
+    deadline = time.monotonic() + patience_s
+    while process.poll() is None and time.monotonic() < min(deadline, last):
         before = _written(sent)
         # One that is slow to answer here may have answered the sender meanwhile.
         if not answers(uri, SILENCE_S) and _written(sent) == before:
             break
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_EVERY_S)
+        if _written(sent) != before:
+            deadline = time.monotonic() + patience_s
     process.kill()  # nothing happens to one that is done
     return process.wait()
 

@@ -23,8 +23,7 @@ FOLDER = Path(__file__).parent
 TABS = (("", "Run"), ("data", "Data"), ("answers", "Answers"), ("report", "Report"))
 """Path below `/run/ID` -> name of a page of a run, as its header links them."""
 MAX_FORM_BYTES = 65_536
-HOSTS = frozenset({"127.0.0.1", "localhost", "::1"})
-"""Names of this machine. A page of another site that turns its own name to 127.0.0.1 (DNS rebinding) has none of them."""
+COOKIE = "anadil-watch"
 TOKEN = "token"  # noqa: S105  name of the parameter
 READING = frozenset({"GET", "HEAD"})
 POLICY = (
@@ -100,10 +99,10 @@ def style_sheet(request: Request) -> Response:  # noqa: ARG001  an endpoint
 class Access:
     """Middleware that lets through what may be read, and gives every answer its security headers."""
 
-    def __init__(self, app: App, *, token: str, port: int) -> None:
-        self._app, self._token = app, token
-        # Cookies know no port, and there may be another such server.
-        self._cookie = f"anadil-watch-{port}"
+    def __init__(self, app: App, *, token: str, host: str) -> None:
+        # Cookies know no port: one of `localhost` would go to every server of this machine. A site that turns its own
+        # name to 127.0.0.1 (DNS rebinding) does not know this name either.
+        self._app, self._token, self._host = app, token, host
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a refused request, or pass it on."""
@@ -129,8 +128,10 @@ class Access:
 
     def _answer(self, request: Request) -> Response | None:
         host = request.headers.get("host", "")
-        if _host_name(host) not in HOSTS:
-            return _refusal(f"{host or 'no host'}: not a name of this machine; open http://localhost")
+        if _host_name(host) != self._host:
+            return _refusal(
+                f"{host or 'no host'}: not the name of this server; open the address that `anadil watch` has printed"
+            )
         if request.method not in READING:
             if request.headers.get("origin") != f"http://{host}":
                 return _refusal("the request comes from another site; use the page itself")
@@ -140,7 +141,7 @@ class Access:
                 if self._is_token(given)
                 else _refusal("the token is of another server")
             )
-        if not self._is_token(request.cookies.get(self._cookie, "")):
+        if not self._is_token(request.cookies.get(COOKIE, "")):
             return _refusal("open the address that `anadil watch` has printed: it ends in a token")
         return None
 
@@ -156,7 +157,7 @@ class Access:
         page = HTMLResponse(
             f'<!doctype html><meta http-equiv="refresh" content="0;url={path}"><link rel="icon" href="data:,"><title>anadil</title>'
         )
-        page.set_cookie(self._cookie, self._token, httponly=True, samesite="strict")
+        page.set_cookie(COOKIE, self._token, httponly=True, samesite="strict")
         return page
 
 

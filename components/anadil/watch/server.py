@@ -23,6 +23,7 @@ from anadil.core.errors import AnadilError, DataError, PreflightError
 from anadil.core.install import install
 from anadil.core.processes import do_without
 from anadil.runtime.environment import WATCH_HOST_VARIABLE
+from anadil.watch.connections import Connection
 from anadil.watch.page import TOKEN, Access, page, style_sheet
 from anadil.watch.pages import answers, documents, run
 from anadil.watch.watched import Watched
@@ -45,7 +46,7 @@ def app(watched: Watched) -> Starlette:
     assets = [Route("/style.css", style_sheet), Route("/watch.js", _script)]
     return Starlette(
         routes=[*assets, *(route for routes in PAGES for route in routes(watched))],
-        middleware=[Middleware(Access, token=watched.token, port=watched.port)],
+        middleware=[Middleware(Access, token=watched.token, host=watched.host)],
         exception_handlers=dict.fromkeys(
             (AnadilError, HTTPException, OSError, ModuleNotFoundError), _say_error
         ),
@@ -63,12 +64,19 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
     spare_memory()
     with listener(port) as place:
         number = place.getsockname()[1]
-        watched = Watched(roots=roots, token=secrets.token_urlsafe(24), port=number)
+        # Browsers take every name below `localhost` for this machine, and ask nobody for it.
+        host = f"anadil-{secrets.token_hex(8)}.localhost"
+        watched = Watched(roots=roots, token=secrets.token_urlsafe(24), host=host)
         # uvicorn's log of requests would hold the token.
         settings = uvicorn.Config(
-            app(watched), log_config=None, access_log=False, server_header=False, lifespan="off"
+            app(watched),
+            http=Connection,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            lifespan="off",
         )
-        say(f"http://{HOST}:{number}/?{TOKEN}={watched.token}")
+        say(f"http://{host}:{number}/?{TOKEN}={watched.token}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(settings).run(sockets=[place])
 

@@ -169,7 +169,8 @@ class Watched:
     roots: tuple[str, ...]
     """Work directories and `storage.root` addresses."""
     token: str
-    port: int
+    host: str
+    """Name by which a browser finds it; no other server of the machine has it."""
     files: CurveFiles = field(default_factory=CurveFiles)
     """Curves that were read."""
 

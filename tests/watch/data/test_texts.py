@@ -58,7 +58,7 @@ def test_a_damaged_part_says_so(corpus: Path) -> None:
 
 
 def test_a_reason_names_no_other_file(corpus: Path) -> None:
-    assert rejected_sample(str(corpus), "../stats", "a.jsonl:1") is None
+    assert rejected_sample(str(corpus), "../stats", "a.jsonl:1", "0") is None
 
 
 def test_labels_are_written_once_each_by_two_writers(tmp_path: Path) -> None:
@@ -119,7 +119,10 @@ def test_a_page_is_shown_beside_what_each_step_removed() -> None:
     files = {"inputs": ["builtin:az/pages.warc.gz"]}
     recipe = {"language": "az", "clean": files, "sources": {"az": files}}
 
-    steps = {step.name: step for step in explain_document("pages.warc.gz:485", recipe)}
+    with pytest.raises(DataError, match="the record there is not document 0 of the corpus, but") as refusal:
+        explain_document("pages.warc.gz:485", "0", recipe)
+    number = str(refusal.value).partition(", but ")[2][:32]
+    steps = {step.name: step for step in explain_document("pages.warc.gz:485", number, recipe)}
     assert list(steps) == ["read", "extract", "normalize", "line_language", "written"]
     assert steps["read"].text.startswith("<!doctype html>")
     assert steps["read"].num_removed == 0
@@ -127,4 +130,4 @@ def test_a_page_is_shown_beside_what_each_step_removed() -> None:
     assert steps["written"].text.startswith("Vulkanların palçığı")
     assert steps["written"].num_removed == 0
     with pytest.raises(DataError, match="no such record in the 1 input"):
-        explain_document("pages.warc.gz:3", recipe)
+        explain_document("pages.warc.gz:3", number, recipe)

@@ -8,7 +8,7 @@ from typing import Any
 SAMPLES = 20
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
-COUNTERS = ("counts", "dropped", "personal_data", "extraction", "sides", "seconds")
+COUNTERS = ("counts", "dropped", "personal_data", "extraction", "formats", "sides", "seconds")
 
 
 class StepTimer:
@@ -43,6 +43,8 @@ class CleanStats:
         """Placeholders in documents that no rule dropped, by kind."""
         self.extraction: Counter[str] = Counter()
         """Characters of prose of all pages, by what became of it."""
+        self.formats: Counter[str] = Counter()
+        """Documents whose field of text was no prose, by format."""
         self.sides: Counter[str] = Counter()
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)

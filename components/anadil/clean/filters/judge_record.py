@@ -10,6 +10,7 @@ from typing import Any
 
 from anadil.clean.extract import bomb, extract
 from anadil.clean.extract.escapes import Unescaped, undo_escapes
+from anadil.clean.extract.text_formats import INLINE_TAGS, PAGE, is_page, without_format, without_tags
 from anadil.clean.filters import pii
 from anadil.clean.filters.clean_stats import Row, StepTimer
 from anadil.clean.filters.judge import RULE_NAMES as JUDGED
@@ -146,6 +147,8 @@ class ExtractedDocument:
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False
     """It may hold more of them."""
+    formats: Counter[str] = field(default_factory=Counter)
+    """Formats that its field of text was written in: see `text_formats`."""
     sides: Counter[str] = field(default_factory=Counter)
     """Languages of the sides of a pair: see `pairs.JudgedPair`."""
 
@@ -178,43 +181,71 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     timer.start()
     if settings.language.sides:
         return _prepared_pair(raw, settings)
-    text, is_recoded, is_unescaped, has_escapes, prose = raw.text, False, False, False, NO_COUNTS
+    is_recoded, is_unescaped, has_escapes, prose = False, False, False, NO_COUNTS
+    raw, formats = opened(raw, settings)
+    timer.lap("formats")
     if raw.html is not None:
         page, is_recoded, reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
         if reason:
-            return _unread(raw, page, settings, reason=reason, sample=excess, is_recoded=is_recoded)
+            return _unread(
+                raw, page, settings, reason=reason, sample=excess, is_recoded=is_recoded, formats=formats
+            )
         extracted = extract.extract_page(page, settings.language, settings.extraction)
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
-        text, is_unescaped, has_escapes = plain_text(text, settings)
+        text, is_unescaped, has_escapes = plain_text(raw.text, settings)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
     return _searched(
         raw, normalized, settings, prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
-        is_unescaped=is_unescaped, has_escapes=has_escapes,
+        is_unescaped=is_unescaped, has_escapes=has_escapes, formats=formats,
     )  # fmt: skip
 
 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     """Write a pair as text in its first direction, by which it is compared; the files of the corpus get both."""
-    pair = judge_pair(raw.sides, settings.language.sides)
+    formats, sides = NO_COUNTS, raw.sides
+    if not _keeps_signs(settings):
+        undone = [without_format(without_tags(side)) for side in raw.sides]
+        sides = tuple(each.text for each in undone)
+        if sides != raw.sides:
+            formats = sum((each.formats for each in undone), Counter()) or Counter({INLINE_TAGS: 1})
+    pair = judge_pair(sides, settings.language.sides)
     settings.timer.lap("pairs")
     facts = {
-        "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages
+        "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages,
+        "formats": formats,
     }  # fmt: skip
     if pair.reason:
         return _unread(raw, pair.text, settings, reason=pair.reason, sample={"value": pair.value}, **facts)
     return _searched(raw, pair.text, settings, **facts)
 
 
-def plain_text(text: str, settings: Settings) -> Unescaped:
-    """Undo what a program has written out; text in no language, such as code, means its escapes and tags.
+def opened(raw: RawRecord, settings: Settings) -> tuple[RawRecord, Counter[str]]:
+    """Return a record with its field of text as prose, or as the page that it holds, and the format that it was in."""
+    if raw.html is not None or raw.sides or _keeps_signs(settings):
+        return raw, NO_COUNTS
+    if is_page(raw.text):
+        page = raw.text.encode(errors="replace")
+        return replace(raw, html=page, charset="utf-8"), Counter({PAGE: 1})
+    text, formats = without_format(raw.text)
+    return (replace(raw, text=text), formats) if formats else (raw, NO_COUNTS)
 
-    So does a base: the turns of its chats begin and end with tokens that look like tags.
+
+def _keeps_signs(settings: Settings) -> bool:
+    """Return whether texts mean their escapes and tags: text in no language, such as code, and what a base wrote.
+
+    The turns of its chats begin and end with tokens that look like tags.
     """
-    if settings.language.is_none or settings.recipe.clean.as_is or is_written(settings.recipe):
+    is_none = settings.language.is_none and not settings.language.sides
+    return is_none or settings.recipe.clean.as_is or is_written(settings.recipe)
+
+
+def plain_text(text: str, settings: Settings) -> Unescaped:
+    """Undo what a program has written out, where a text does not mean it."""
+    if _keeps_signs(settings):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     return undo_escapes(text)
 

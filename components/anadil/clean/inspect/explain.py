@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from anadil.clean.extract import extract
-from anadil.clean.filters.judge_record import Settings, judge_record, plain_text, prepare_record, read_page
+from anadil.clean.filters.judge_record import (
+    Settings,
+    judge_record,
+    opened,
+    plain_text,
+    prepare_record,
+    read_page,
+)
 from anadil.clean.kernels.columns import COLUMN
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document
@@ -83,6 +90,9 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         raise DataError(BAD.format(source=raw.source, why=f"{type(error).__name__}: {error}")) from error
     if settings.lists.urls:
         steps["url_lists"] = {"is_blocked": settings.lists.urls.is_blocked(raw.url)}
+    raw, formats = opened(raw, settings)
+    if formats:
+        steps["formats"] = {**formats, **_text(raw.text)}
     text, prepared = plain_text(raw.text, settings).text, judged.extracted
     if raw.html is not None and judged.reason != "blocked":
         page, is_recoded, reason, excess = read_page(raw, settings)
@@ -123,11 +133,13 @@ def step_texts(raw: RawRecord, settings: Settings) -> dict[str, str]:
     """
     prepared = prepare_record(raw, settings)
     texts = {"read": raw.text}
+    raw, formats = opened(raw, settings)
     if raw.html is not None:
         page, _, _, _ = read_page(raw, settings)
         texts["read"] = page
     if not raw.sides and prepared.identified is not None:
         text = plain_text(raw.text, settings).text
+        texts |= {"formats": raw.text} if formats else {}
         if raw.html is not None:
             text = extract.extract_page(texts["read"], settings.language, settings.extraction).text
         texts |= {

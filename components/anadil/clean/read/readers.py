@@ -255,6 +255,8 @@ def read_records(
     """
     suffix = suffix_of(uri)
     assert suffix is not None, "check_suffixes comes first"
+    if uri.startswith(storage.BUILT_IN):
+        text_field = "text"  # the recipe names the key of the user's files, beside which built-in ones stand
     reader = READERS[suffix]
     with copy(uri) if copy else nullcontext(storage.readable(uri, version)) as file:
         try:

@@ -299,6 +299,7 @@ class _ShardRun:
             retried=extracted.identified is not None and extracted.identified.retried,
         )  # fmt: skip
         stats.extraction.update(extracted.prose)
+        stats.formats.update(extracted.formats)
         stats.sides.update(extracted.sides)
         if result.reason:
             stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})

@@ -314,6 +314,7 @@ def make_stats(
         if settings.recipe.clean.pii
         else None,
         "extraction": dict(sorted(clean_stats.extraction.items())),
+        "formats": dict(sorted(clean_stats.formats.items())),
         "seconds": {step: round(value, 3) for step, value in clean_stats.seconds.items()},
         "documents_per_s": {step: round(counts["documents_in"] / value, 1) for step, value in times.items()},
         "bytes_per_s": {step: round(read_stats.bytes_in / value) for step, value in times.items()},

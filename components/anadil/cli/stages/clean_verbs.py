@@ -10,6 +10,7 @@ from typing import Any
 
 from anadil.cli.options import add_output_option, add_work_option
 from anadil.cli.output import print_data, print_json, print_lines, print_table
+from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
 from anadil.runtime.entry_point import add_recipe_options, add_source_option
@@ -74,6 +75,7 @@ def explain(options: argparse.Namespace) -> int:
         inputs = options.raw or _paths(source)
         raw = find_record(external_files(stage, recipe, inputs), source, settings)
         steps = explain_record(raw, settings)
+        _check_identity(options.source, steps["id"], rows)
         if options.texts and options.output != "table":
             steps["texts"] = step_texts(raw, settings)
     steps |= {"in_corpus": rows} if options.corpus else {}
@@ -82,6 +84,20 @@ def explain(options: argparse.Namespace) -> int:
     else:
         print_data(steps, options.output)
     return 0
+
+
+def _check_identity(asked: str, number: str, rows: list[dict[str, Any]]) -> None:
+    """Refuse a record that is not the document that its id asks for; say it of one that a place asks for."""
+    known = [row["id"] for row in rows]
+    if not rows or number in known:
+        return
+    why = (
+        f"{rows[0]['source']}: the record there is now document {number}, and the corpus has {' and '.join(known[:3])} of it; "
+        "the file has changed since, or recipe or version differ from the corpus's: give those that made it"
+    )
+    if asked in known:
+        raise DataError(why)
+    log.warning("%s", why)
 
 
 def _paths(source: str) -> list[str]:

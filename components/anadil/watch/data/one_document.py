@@ -84,7 +84,7 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, dict[str, Any]]
     return None
 
 
-def rejected_sample(corpus: str, reason: str, source: str) -> dict[str, Any] | None:
+def rejected_sample(corpus: str, reason: str, source: str, number: str) -> dict[str, Any] | None:
     """Return the sample of a dropped document, with its text; None where it is not among the samples."""
     uri = join(corpus, "rejected", f"{reason}.jsonl.zst")
     # A reason is a word of the rows; as part of a path it must be no more than that.
@@ -95,14 +95,17 @@ def rejected_sample(corpus: str, reason: str, source: str) -> dict[str, Any] | N
         samples = [json.loads(line) for line in content[:SAMPLE_BYTES].decode().split("\n") if line]
     except (zstandard.ZstdError, ValueError) as error:
         raise IntegrityError(f"{uri}: damaged samples ({error}); make the corpus again") from None
-    return next((sample for sample in samples if sample.get("source") == source), None)
+    # A corpus that went on from another may have two records of one place.
+    known = (sample for sample in samples if (sample.get("source"), sample.get("id")) == (source, number))
+    return next(known, None)
 
 
-def explain_document(source: str, recipe: Mapping[str, Any]) -> tuple[Step, ...]:
+def explain_document(source: str, number: str, recipe: Mapping[str, Any]) -> tuple[Step, ...]:
     """Read a record from the inputs again, and return its text after each step.
 
     Args:
         source: File and place, as the rows have it.
+        number: Id of the document, the digest of its text: another record may stand at its place by now.
         recipe: The resolved recipe of the corpus.
     """
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
@@ -133,6 +136,11 @@ def explain_document(source: str, recipe: Mapping[str, Any]) -> tuple[Step, ...]
         # The last line is the error; those before it are the log.
         raise DataError(last_line(done.stderr, f"clean explain: ended with {done.returncode}"))
     facts = json.loads(done.stdout)
+    if facts["id"] != number:
+        raise DataError(
+            f"{source}: the record there is not document {number} of the corpus, but {facts['id']}; its file has changed "
+            "since, or was cleaned by another version of anadil: give the file as it was"
+        )
     return tuple(_steps(facts.get("texts", {}), is_page=facts["read"]["kind"] == "web page"))
 
 

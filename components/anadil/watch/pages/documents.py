@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from anadil.core.errors import AnadilError
+from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted, human_bytes, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.report.charts import histogram_chart
@@ -216,7 +216,7 @@ def _show_document(watched: Watched, request: Request) -> Response:
     steps, fault = _explained(corpus, row) if request.query_params.get("steps") else ((), "")
     facts = [(words_of(name), _cell(row[name])) for name in FACTS if row.get(name) not in (None, "", 0)]
     view = {
-        "title": str(row["source"]), "run": run, "place": place, "here": request.url.path,
+        "title": str(row["source"]), "id": row["id"], "run": run, "place": place, "here": request.url.path,
         "verdict": _reason_words(row), "is_kept": row["reason"] is None, "shown": _text_of(corpus, row),
         "facts": Table("Facts", ("", "value"), facts), "values": _values(corpus, row),
         "language": str(corpus.stats.get("language") or ""),
@@ -228,15 +228,20 @@ def _show_document(watched: Watched, request: Request) -> Response:
 
 async def _label(watched: Watched, request: Request) -> Response:
     fields = await form_of(request)
-    await run_in_threadpool(_write_label, watched, request, fields.get("label", ""))
+    await run_in_threadpool(_write_label, watched, request, fields)
     # The page again, so that reloading it labels nothing twice.
     return RedirectResponse(request.url.path.removesuffix("/label"), 303)
 
 
-def _write_label(watched: Watched, request: Request, label: str) -> None:
+def _write_label(watched: Watched, request: Request, fields: Mapping[str, str]) -> None:
+    label = fields.get("label", "")
     run = watched.run(request.path_params["id"])
     corpus = corpus_of(run, request.path_params["corpus"])
     row = corpus.row(Place.of(request.path_params["place"]))
+    if fields.get("id", row["id"]) != row["id"]:
+        raise DataError(
+            f"{row['source']}: the run has another corpus since this page was shown; open the document again"
+        )
     shown = _text_of(corpus, row)
     if shown is None:
         steps, fault = _explained(corpus, row)
@@ -253,7 +258,7 @@ def _text_of(corpus: WatchedCorpus, row: Mapping[str, Any]) -> ShownText | None:
             part, document = stored
             note = "As it is kept, for training." if part == "train" else "As it is kept, held out."
             return ShownText(str(document["text"])[:MAX_TEXT], note)
-    elif sample := rejected_sample(corpus.uri, row["reason"], row["source"]):
+    elif sample := rejected_sample(corpus.uri, row["reason"], row["source"], row["id"]):
         return ShownText(str(sample.get("text") or "")[:MAX_TEXT], "As the rules judged it.")
     elif row.get("duplicate_of") and (other := kept_document(corpus.uri, row["duplicate_of"])):
         note = f"Text of the document that stands for it, {other[1]['source']}. Its own is a duplicate."
@@ -264,7 +269,7 @@ def _text_of(corpus: WatchedCorpus, row: Mapping[str, Any]) -> ShownText | None:
 def _explained(corpus: WatchedCorpus, row: Mapping[str, Any]) -> tuple[Sequence[Step], str]:
     """Return the record after each step of clean, or why that cannot be said."""
     try:
-        return explain_document(row["source"], corpus.manifest.recipe), ""
+        return explain_document(row["source"], row["id"], corpus.manifest.recipe), ""
     except AnadilError as error:
         return (), str(error)
 

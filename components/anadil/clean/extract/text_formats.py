@@ -1,0 +1,277 @@
+"""Find out what a field of text is written in, and take the text out of it: pages, wikitext, BBCode, subtitles, lyrics, pages of PDF.
+
+Most texts are prose. They pay for a few searches for a sign that each format has.
+"""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from anadil.clean.extract.escapes import BREAK
+from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+
+PAGE, WIKITEXT, BBCODE, SUBTITLES, LYRICS = "page", "wikitext", "bbcode", "subtitles", "lyrics"
+PICTURES, PDF_PAGES, INLINE_TAGS = "embedded_pictures", "pdf_pages", "inline_tags"
+PAGE_TAG = re.compile(
+    r"<(?:!doctype\s+html|html|head|body|meta|title|script|style|nav|header|footer|article|main|aside|section|iframe|noscript|form)\b",
+    re.IGNORECASE,
+)
+"""Elements of pages, not of a fragment whose tags `escapes` removes."""
+BEFORE_PAGE = re.compile(r"\s*(?:HTTP/[\d.]+ \d{3}[^<]{0,20000}?\r?\n\r?\n\s*)?<")
+
+DATA_ADDRESS = r"data:(?:image|audio|video|application|font)/[\w.+-]{1,60}[^\s)\"'<>\]]{40,}(?:\n[A-Za-z0-9+/]{40,}={0,2}(?=[\s)\"']|\Z))*"
+PICTURE = re.compile(
+    rf"!?\[[^\[\]\n]{{0,500}}\]\(\s*<?{DATA_ADDRESS}>?[^)\n]{{0,300}}\)|<img\b[^<>]*?{DATA_ADDRESS}[^<>]*>"
+    rf"|^\[[^\[\]\n]{{1,100}}\]:[^\S\n]*<?{DATA_ADDRESS}.*$|(?:url\(\s*[\"']?)?{DATA_ADDRESS}(?:[\"']?\))?",
+    re.MULTILINE | re.IGNORECASE,
+)
+"""A file that is written out where its address should be: in Markdown, in a tag, by itself."""
+
+TIME = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,:]\d{1,3})?"
+CUE = re.compile(
+    rf"^[^\S\n]*(?:(\[)?{TIME}[^\S\n]*-->[^\S\n]*{TIME}(?(1)\])|{TIME}[.,]\d+,{TIME}$|\{{\d+\}}\{{\d+\}}|Dialogue:(?:[^,\n]*,){{9}})",
+    re.MULTILINE,
+)
+"""Beginning of a cue: SubRip, WebVTT, Whisper's output in brackets, SBV, MicroDVD, and Sub Station Alpha."""
+ARROW = re.compile(rf"^[^\S\n]*{TIME}.*$")
+CUE_BLOCK = re.compile(
+    r"^(?:WEBVTT|NOTE|STYLE|REGION)\b.*(?:\n.+)*|^\[(?:Script Info|V4\+? Styles|Events|Fonts|Graphics)\]$|^Format:.*$|^Style:.*$",
+    re.MULTILINE,
+)
+CUE_TAG = re.compile(
+    r"</?(?:[ibus]|em|strong|font|ruby|rt|[cv]|lang)\b[^<>\n]{0,200}>|<\d[\d:.]{3,15}>|\{\\[^{}\n]{1,200}\}",
+    re.IGNORECASE,
+)
+"""Beside the tags of SubRip and WebVTT, what Sub Station Alpha writes for them."""
+LYRIC = re.compile(rf"^[^\S\n]*(?:\[{TIME}\][^\S\n]*)+", re.MULTILINE)
+LYRIC_HEAD = re.compile(
+    r"^\[(?:ar|ti|al|au|by|re|ve|length|offset|la|id|#):?[^\]\n]*\]$", re.MULTILINE | re.IGNORECASE
+)
+MIN_CUES, MAX_CUE_LINES = 2, 8
+"""Least cues of a text, and most lines for each: an article on subtitles shows one."""
+ENDED = re.compile(rf"[{re.escape(TERMINALS)}。！？．｡።][{re.escape(CLOSERS)}]*\Z")
+
+BB_TAG = re.compile(
+    r"\[(/?)(b|i|u|s|url|img|quote|code|size|colou?r|font|center|left|right|justify|list|ul|ol|li|spoiler|hide|email|youtube|video|"
+    r"media|attach(?:ment)?|table|tr|td|th|indent|sub|sup|h[1-6]|user|highlight|align)(?:[= ][^\[\]\n]{0,500})?\]",
+    re.IGNORECASE,
+)
+BB_DROPPED = re.compile(
+    r"\[(img|youtube|video|media|attach(?:ment)?)\b[^\[\]\n]{0,500}\][^\[\]]{0,2000}\[/\1\]|\[url\]\s*\S{1,2000}?\s*\[/url\]|\[/?\*\]",
+    re.IGNORECASE,
+)
+BB_BLOCKS = ("quote", "code", "list", "ul", "ol", "li", "center", "table", "tr", "spoiler", "indent")
+
+WIKI_LINK = re.compile(r"\[\[(?![\s'\"(])(?=[^\[\]{}$=]*[^\W\d_])[^\[\]\n{}$=]{2,300}\]\]")
+WIKI_SIGNS = tuple(
+    re.compile(pattern, re.MULTILINE)
+    for pattern in (
+        r"\{\{[^{}\W][^{}]{0,2000}\}\}", r"(?<!')'''?'?(?!')[^'\n\"]{1,200}(?<!')'''?'?(?!')", r"^(==+)[^=\n]{1,200}\1[^\S\n]*$",
+        r"<ref\b", r"^\{\|", r"^#(?:REDIRECT|YÖNLƏNDİRMƏ)\b",
+    )
+)  # fmt: skip
+"""Templates, quotes for bold, headings, notes, tables, redirects."""
+MIN_SIGNS = 2
+"""Links, or signs of another kind. One alone may be of another language of programs."""
+FENCE = "```"
+"""Begins code in Markdown, in which a text on a format shows it."""
+WIKI_DROPPED = re.compile(
+    r"<!--.*?(?:-->|\Z)|<(ref|math|chem|gallery|timeline|score|syntaxhighlight|source|imagemap|templatestyles|references)\b"
+    r"(?:[^<>]*/>|[^<>]*(?<!/)>.*?(?:</\1\s*>|(?=\n\s*\n)|\Z))|__[A-Z]+__",
+    re.DOTALL | re.IGNORECASE | re.MULTILINE,
+)
+WIKI_TEMPLATE = re.compile(r"\{\{\{[^{}]*\}\}\}|\{\{[^{}]*\}\}")
+WIKI_TABLE = re.compile(r"^[: \t]*\{\|(?:(?!^[: \t]*\{\|).)*?^[ \t]*\|\}", re.DOTALL | re.MULTILINE)
+WIKI_INNER_LINK = re.compile(r"\[\[([^\[\]]*)\]\]")
+WIKI_ADDRESS = re.compile(r"\[(?:https?|ftp)?:?//[^\s\[\]]+[^\S\n]*([^\[\]\n]*)\]")
+WIKI_NAMESPACE = re.compile(r"\s*[^\W\d_][^:|\[\]]{1,30}:(?=\S)")
+WIKI_HEADING = re.compile(r"^(==+)[^\S\n]*(.*?)[^\S\n]*\1[^\S\n]*$", re.MULTILINE)
+EMPTY_SECTION = re.compile(r"^\x00.*\n(?:\s*\n)*(?=\x00|\Z)", re.MULTILINE)
+MAX_ROUNDS = 30
+"""Templates, tables and links within each other that are undone; what is deeper stays."""
+
+MIN_PAGES = 2
+EDGE_LINES = 2
+"""Lines at the head and the foot of a page that may be its running head, foot or number."""
+MIN_REPEATED = 3
+"""Pages that have it; all pages, where there are fewer."""
+DIGITS = re.compile(r"\d+")
+PAGE_NUMBER = re.compile(r"[-–—|\s]*(?:\d{1,5}|[ivxlc]{1,7})[-–—|\s]*", re.IGNORECASE)
+
+
+class Plain(NamedTuple):
+    """Text without the format that it was written in."""
+
+    text: str
+    formats: Counter[str]
+    """Formats that were undone, once each."""
+
+
+def is_page(text: str) -> bool:
+    """Return whether a text is the source of a web page, with or without the head of a server's answer."""
+    if "<" not in text or not BEFORE_PAGE.match(text):
+        return bool("</html" in text[-40:].lower())
+    return bool(PAGE_TAG.search(text))
+
+
+def without_format(text: str) -> Plain:
+    """Take the text out of every format that it is in; a page is `is_page`'s."""
+    undone = Counter[str]()
+    for name, is_in, plain in FORMATS:
+        if is_in(text):
+            before, text = text, plain(text)
+            undone[name] += text != before
+    return Plain(text, +undone)
+
+
+def without_tags(text: str) -> str:
+    r"""Take the tags of subtitles out of a sentence: `<i>`, `{\an8}`."""
+    if "<" not in text and "{\\" not in text and "&lt;" not in text:
+        return text
+    return CUE_TAG.sub("", text.replace("&lt;", "<").replace("&gt;", ">") if "&lt;/" in text else text)
+
+
+def _has_pictures(text: str) -> bool:
+    return "data:" in text and ("base64," in text or "data:image" in text)
+
+
+def _without_pictures(text: str) -> str:
+    return PICTURE.sub("", text)
+
+
+def _is_subtitles(text: str) -> bool:
+    if not (
+        "-->" in text or "Dialogue:" in text or text[:1] == "{" or (":" in text[:12] and "," in text[:30])
+    ):
+        return False
+    num_cues = sum(1 for _ in CUE.finditer(text))
+    return num_cues >= MIN_CUES and MAX_CUE_LINES * num_cues >= sum(map(bool, text.split("\n")))
+
+
+def _spoken(text: str) -> str:
+    """Join the lines of cues to sentences: a cue ends where the screen does."""
+    if text.startswith("{"):
+        text = text.replace("|", "\n")
+    lines = CUE_BLOCK.sub("", text).split("\n")
+    cues = [CUE.match(line) for line in lines]
+    sentences, shown, is_begun = list[str](), ["", ""], False
+    for at, (line, cue) in enumerate(zip(lines, cues, strict=True)):
+        said = line if cue is None else "" if ARROW.match(line) else line[cue.end() :]
+        is_begun = is_begun or cue is not None
+        is_before_cue = cue is None and at + 1 < len(lines) and cues[at + 1] is not None
+        is_name = is_before_cue and (line.strip().isdigit() or not at or not lines[at - 1].strip())
+        said = CUE_TAG.sub("", said).replace("\\N", " ").strip()
+        # Captions that roll show each line twice.
+        if not said or is_name or not is_begun or said in shown:
+            continue
+        shown = [shown[1], said]
+        if sentences and not ENDED.search(sentences[-1]) and not said.startswith(("-", "–", "—")):
+            sentences[-1] += f" {said}"
+        else:
+            sentences.append(said)
+    return "\n".join(sentences)
+
+
+def _is_lyrics(text: str) -> bool:
+    return "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0
+
+
+def _sung(text: str) -> str:
+    return CUE_TAG.sub("", LYRIC.sub("", LYRIC_HEAD.sub("", text))).strip()
+
+
+def _is_bbcode(text: str) -> bool:
+    if "[/" not in text or FENCE in text:
+        return False
+    tags = Counter(f"{slash}{name.lower()}" for slash, name in BB_TAG.findall(text))
+    return any(tags[name] and tags[f"/{name}"] for name in tags if not name.startswith("/"))
+
+
+def _without_bbcode(text: str) -> str:
+    text = BB_DROPPED.sub(lambda match: "\n" if "*" in match[0] else "", text)
+    return BB_TAG.sub(lambda match: "\n" if match[2].lower() in BB_BLOCKS else "", text).strip()
+
+
+def _is_wikitext(text: str) -> bool:
+    if ("[[" not in text and "{{" not in text) or FENCE in text:
+        return False
+    links = WIKI_LINK.finditer(text)
+    num_signs = sum(1 for _ in zip(links, range(MIN_SIGNS), strict=False))
+    return num_signs + sum(bool(sign.search(text)) for sign in WIKI_SIGNS) >= MIN_SIGNS
+
+
+def _without_wikitext(text: str) -> str:
+    text = WIKI_DROPPED.sub("", text)
+    text = _repeated(WIKI_TEMPLATE, "", text)
+    text = _repeated(WIKI_TABLE, "", text)
+    text = _repeated(WIKI_INNER_LINK, lambda link: _link_text(link[1]), text)
+    text = WIKI_ADDRESS.sub(r"\1", text)
+    text = re.sub("'''''|'''|''", "", text)
+    text = html.unescape(re.sub(r"</?[a-zA-Z][^<>\n]{0,500}>", "", BREAK.sub("\n", text)))
+    # Sections of notes and links are empty now.
+    text = _repeated(EMPTY_SECTION, "", WIKI_HEADING.sub("\x00\\2", text) + "\n").replace("\x00", "")
+    # Marks of lists; what begins with a bar is left of a table.
+    text = re.sub(r"^(?:[*#:;]+[^\S\n]*|\|.*$)", "", text, flags=re.MULTILINE)
+    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip()
+
+
+def _repeated(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
+    for _ in range(MAX_ROUNDS):
+        text, count = pattern.subn(by, text)
+        if not count:
+            break
+    return text
+
+
+def _link_text(link: str) -> str:
+    """Return the words of a link; none of a category, a picture or another language's page."""
+    target, *words = link.split("|")
+    if not target.startswith(":") and WIKI_NAMESPACE.match(target) and len(words) != 1:
+        return ""
+    return words[-1] if words else target.removeprefix(":").partition("#")[0] or target
+
+
+def _is_paged(text: str) -> bool:
+    return text.count("\f") >= MIN_PAGES - 1 and "\f" in text.strip("\f \n")
+
+
+def _without_heads(text: str) -> str:
+    """Take running heads, feet and numbers of pages away, and join the sentences that they part."""
+    pages = [page.strip("\n").split("\n") for page in text.split("\f") if page.strip()]
+    edges = [_edges(page) for page in pages]
+    counts = Counter(
+        key for page, places in zip(pages, edges, strict=True) for key in {_folded(page[at]) for at in places}
+    )
+    least = max(2, min(MIN_REPEATED, len(pages)))
+    joined = ""
+    for page, places in zip(pages, edges, strict=True):
+        gone = {
+            at
+            for at in places
+            if counts[_folded(page[at])] >= least or PAGE_NUMBER.fullmatch(page[at].strip())
+        }
+        rest = "\n".join(line for at, line in enumerate(page) if at not in gone).strip("\n")
+        joined += ("\n\n" if ENDED.search(joined.rstrip()) else "\n") + rest if joined and rest else rest
+    return joined
+
+
+def _edges(page: Sequence[str]) -> list[int]:
+    filled = [at for at, line in enumerate(page) if line.strip()]
+    return list(dict.fromkeys([*filled[:EDGE_LINES], *filled[-EDGE_LINES:]]))
+
+
+def _folded(line: str) -> str:
+    return DIGITS.sub("0", " ".join(line.split()))
+
+
+FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
+    (PICTURES, _has_pictures, _without_pictures),
+    (PDF_PAGES, _is_paged, _without_heads),
+    (SUBTITLES, _is_subtitles, _spoken),
+    (LYRICS, _is_lyrics, _sung),
+    (WIKITEXT, _is_wikitext, _without_wikitext),
+    (BBCODE, _is_bbcode, _without_bbcode),
+)
+"""Name, whether a text is in it, and what takes the text out; pictures first, because they are long."""

@@ -1,0 +1,71 @@
+"""Fields of text that are no prose."""
+
+from collections import Counter
+
+import pytest
+
+from anadil.clean.extract.text_formats import is_page, without_format, without_tags
+from anadil.clean.filters.judge_record import Settings, prepare_record
+from anadil.clean.read.readers import RawRecord
+from anadil.recipe.sections import Recipe
+
+SENTENCE = "Kənd məktəbinin köhnə binası payız aylarında soyuq olurdu."
+SRT = "1\n00:00:01,120 --> 00:00:04,480\n<i>Kənd məktəbinin</i>\n\n2\n00:00:05,000 --> 00:00:07,000\nköhnə binası.\n- Hə!\n"
+VTT = "WEBVTT\n\nNOTE x\ny\n\n00:01.000 --> 00:04.000 align:start\n<c>Salam</c>\n\n00:04.000 --> 00:06.000\nSalam\ndünya.\n"
+WIKI = (
+    "{{Kənd\n|rayon = [[Qax rayonu|Qax]]\n|ad = {{nbsp}}\n}}\n'''Kənd''' – [[Qax rayonu]]nda [[kənd|kəndlər]]dəndir.<ref>a</ref>\n"
+    "[[Şəkil:Qax.jpg|thumb|Qax [[şəhər]]i]]\n== Tarix ==\n{| class=x\n| 1\n|}\n* bir\n\n== Mənbə ==\n{{istinad}}\n[[Kateqoriya:Qax]]"
+)
+PICTURE = "![şəkil](data:image/png;base64," + 40 * "iVBOR" + ")"
+PAGES = "\f".join(
+    f"Kitabın adı\n\n{end} bir\n{end} iki\n\n{number}\n" for number, end in enumerate("abc", 12)
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "plain"),
+    [
+        ("subtitles", SRT, "Kənd məktəbinin köhnə binası.\n- Hə!"),
+        ("subtitles", VTT, "Salam dünya."),
+        ("subtitles", "[00:00.000 --> 00:04.000]  Bu gün\n[00:04.000 --> 00:08.000]  soyuqdur.", "Bu gün soyuqdur."),
+        ("subtitles", "0:00:01.000,0:00:04.000\nBu gün\n\n0:00:04.000,0:00:05.000\nsoyuqdur.", "Bu gün soyuqdur."),
+        ("subtitles", "{1}{50}Bu|gün\n{51}{90}soyuqdur.", "Bu gün soyuqdur."),
+        ("lyrics", "[ar:Kim]\n[00:12.00]Ay işığı\n[00:15.30]düşür suya\n", "Ay işığı\ndüşür suya"),
+        ("bbcode", "[b]Salam[/b], [url=http://x.az]bura[/url][img]http://a/b.png[/img]!", "Salam, bura!"),
+        ("wikitext", WIKI, "Kənd – Qax rayonunda kəndlərdəndir.\n\nTarix\n\nbir"),
+        ("embedded_pictures", f"{SENTENCE}\n{PICTURE}", f"{SENTENCE}\n"),
+        ("pdf_pages", PAGES, "a bir\na iki\nb bir\nb iki\nc bir\nc iki"),
+    ],
+)  # fmt: skip
+def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: str) -> None:
+    assert without_format(text) == (plain, Counter({name: 1}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SENTENCE,
+        "if [[ -z $a ]]; then echo {{ x }}; x[[1]]; fi",
+        "10:00, 12:30 görüş\n11:00, 13:30 nahar",
+        f"Belə yazılır:\n```\n{SRT}\n[[a]] {{{{b}}}} [b]c[/b]\n```\n" + 20 * f"{SENTENCE}\n",
+        "[b] səsi və [i] səsi",
+    ],
+)
+def test_prose_and_code_stay(text: str) -> None:
+    assert without_format(text) == (text, Counter())
+    assert not is_page(text)
+
+
+def test_the_sides_of_a_pair_lose_the_tags_of_subtitles() -> None:
+    assert without_tags("<i>Salam</i> {\\an8}&lt;b&gt;dünya&lt;/b&gt; 1 < 2") == "Salam dünya 1 < 2"
+
+
+@pytest.mark.parametrize(("as_is", "formats"), [(False, {"page": 1}), (True, {})])
+def test_a_page_in_a_field_of_text_is_extracted_unless_texts_stay(
+    as_is: bool, formats: dict[str, int]
+) -> None:
+    page = f"<!DOCTYPE html><html><body><nav><a href=/>Menu</a></nav><script>var x=1</script><article><p>{4 * SENTENCE}</p></article></body></html>"
+    recipe = Recipe.model_validate({"language": "az", "clean": {"as_is": as_is}})
+    prepared = prepare_record(RawRecord(source="a.jsonl:1", text=page), Settings(recipe=recipe))
+    assert prepared.formats == formats
+    assert ("var x" in prepared.text) == ("Menu" in prepared.text) == as_is
