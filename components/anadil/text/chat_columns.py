@@ -411,7 +411,7 @@ def mark_of_row(row: Mapping[str, object]) -> tuple[Literal["marked", "unknown_m
 
 
 def masks_of(row: Mapping[str, object], is_answer: Sequence[bool]) -> list[bool] | None:
-    """Whether each turn may be learnt, by a row's list of marks for all turns or for the answers; None where it has none.
+    """Return which turns may be learnt, by a row's list of marks for all turns or for the answers; None where it has none.
 
     Raises:
         ValueError: The list has another length, or other marks.
