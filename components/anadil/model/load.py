@@ -59,9 +59,13 @@ def load_model(
     """
     check_fit(path)
     transformers_logging.disable_progress_bar()
+    config = read_config(path)
+    # torch makes no table without a row for padding; the tokenizer says how it is filled up.
+    if not 0 <= (config.pad_token_id or 0) < config.vocab_size:
+        config.pad_token_id = None
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, config=read_config(path), dtype=dtype, local_files_only=True, use_safetensors=True,
+            path, config=config, dtype=dtype, local_files_only=True, use_safetensors=True,
             trust_remote_code=False, quantization_config=quantization, **placement,
         )  # fmt: skip
     except SafetensorError as error:

@@ -210,8 +210,8 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     """The chat template of every candidate: ours for Llama 3's control tokens, else the base's own."""
     if None not in map(tokenizer.token_to_id, CHAT_TOKENS):
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
-    if own := stored_template(base):
-        return own
+    if template := stored_template(base):
+        return template
     other = next((each for each in OTHER_CHAT_TOKENS if None not in map(tokenizer.token_to_id, each)), None)
     if other:
         log.info("the base has no chat template; finetune takes the template of %s", other[0])
