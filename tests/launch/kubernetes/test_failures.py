@@ -111,9 +111,7 @@ def test_200_lines_of_the_first_failure_and_the_events_are_shown(
         cluster.say(f"{name}-worker-1", "Killing", "Stopping container pytorch")
         cluster.crash(1, 137, reason="OOMKilled")
 
-    with pytest.raises(
-        PreflightError, match="OOMKilled, exit code 137; more memory is needed: raise cluster.resources"
-    ):
+    with pytest.raises(PreflightError, match=r"OOMKilled, exit code 137; more memory is needed: raise"):
         scene.launch(story, NO_RESTART)
 
     assert shown(capsys) == [f"line {number}" for number in range(300, 500)]
