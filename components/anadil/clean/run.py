@@ -62,6 +62,10 @@ ESCAPED = (
     "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
     "and were kept; where they are no text on programming, undo them before"
 )
+MENDED = {
+    "turned": "%s had lines spelt backwards, in the order of a page (PDF); they were turned round",
+    "respelled": "%s had letters in the code points of other languages; they became the language's own",
+}
 FORMATS = "fields of text that were no prose, of which the text was taken: %s"
 SHARED = "%s sentences and lines that many documents of a host or file share were taken out of %s documents, such as %r (%s of %s)"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
@@ -131,7 +135,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
     write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
-    _log(stats, clean_stats)
+    _say_counts(stats, clean_stats)
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {
@@ -146,8 +150,11 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     }
 
 
-def _log(stats: Row, clean_stats: CleanStats) -> None:
+def _say_counts(stats: Row, clean_stats: CleanStats) -> None:
     log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
+    for name, message in MENDED.items():
+        if stats[name]:
+            log.warning(message, counted(stats[name], "document"))
     if formats := stats["formats"]:
         log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
     if (shared := stats["shared_sentences"])["sentences"]:
