@@ -59,7 +59,8 @@ ci-full:
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
 
+# The pip of Python 3.11 takes a minute longer to choose the same versions.
 .venv/installed-%: pyproject.toml
-	test -x .venv/bin/pip || $(PYTHON) -m venv .venv
+	test -x .venv/bin/pip || { $(PYTHON) -m venv .venv && .venv/bin/python -m pip install --quiet --upgrade 'pip>=25'; }
 	.venv/bin/python -m pip install --quiet --editable '.[$*]'
 	touch $@

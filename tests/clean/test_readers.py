@@ -207,7 +207,7 @@ def test_a_text_file_that_is_no_document_is_refused_with_the_remedy(
     records, read_stats = read_file(tmp_path / "a.txt")
 
     assert (records, read_stats.bad) == ([], 1)
-    assert "file is larger than 100 B; give it as .jsonl" in read_stats.places[0]
+    assert "say what a document of it is in clean.txt_document, or give it as .jsonl" in read_stats.places[0]
 
 
 def test_every_known_suffix_has_a_reader() -> None:

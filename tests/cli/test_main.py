@@ -191,6 +191,26 @@ def test_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert f"{path}: 2 mistakes" in printed.err
 
 
+@pytest.mark.parametrize(
+    ("uri", "fault"),
+    [
+        ("hf://datasets/a/b@main/x.parquet", "'main' is not a commit and can change; write @ and its 40"),
+        ("hf://datasets/a/b/x.parquet", "names no commit"),
+        ("hf://a/b.jsonl", "is not the address of a data set"),
+        ("s3:///x.jsonl", "names no bucket"),
+        ("gs://bucket/x.jsonl", "storage gs:// is not supported"),
+    ],
+)
+def test_an_address_that_no_run_takes_is_a_mistake_of_the_recipe(
+    uri: str, fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text(f"clean: {{inputs: ['{uri}']}}\nbase: {{model: tiny}}\n", encoding="utf-8")
+
+    assert main.main(["recipe", "check", str(path)]) == 2
+    assert f"clean.inputs: {uri}: {fault}" in capsys.readouterr().err
+
+
 def test_the_schema_command_prints_the_shipped_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["recipe", "schema"]) == 0
 

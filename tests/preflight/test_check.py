@@ -63,7 +63,11 @@ def test_every_command_checks_the_files_of_every_stage() -> None:
     files = {check.name: check.by for check in CHECKS if check.name in {stage.files for stage in FLOW}}
 
     assert files == {stage.files: EVERY for stage in FLOW if stage.files}
-    assert {each.name for each in CHECKS if RECIPE in each.by} == {"base.model", "evaluate.tasks"}
+    assert {each.name for each in CHECKS if RECIPE in each.by} == {
+        "addresses",
+        "base.model",
+        "evaluate.tasks",
+    }
 
 
 FILES = {

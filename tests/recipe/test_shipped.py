@@ -2,14 +2,19 @@
 
 import json
 import logging
+import re
+from pathlib import Path
 
 import pytest
 
 from anadil.artifacts import storage
+from anadil.cli.main import main
 from anadil.core.errors import RecipeError
+from anadil.core.json_text import read_json
 from anadil.recipe.load import load_recipe, parse_recipe, shipped
 from tests.kit.one_text import ONE_TEXT
 
+README = Path(__file__).parents[2] / "README.md"
 NAMES = [path.stem for path in shipped()]
 MIXED = """
 sources: {az: {inputs: [a.txt]}, en: {inputs: [b.txt], language: en}}
@@ -44,9 +49,32 @@ def test_text_on_the_command_line_takes_the_place_of_the_sources_and_says_so(
     assert recipe.clean.inputs == ("builtin:az/prose.jsonl",)
     assert all(phase.mix is None for phase in recipe.pretrain.phases)
     [line] = caplog.messages
-    assert line.endswith(
-        f"clean.inputs, as given here, is the only text; set aside: sources {', '.join(load_recipe(name).sources)}"
+    assert (
+        f"is the only text; set aside: sources {', '.join(load_recipe(name).sources)}; sources.NAME" in line
     )
+
+
+def test_the_text_that_readme_puts_in_keeps_the_replay(caplog: pytest.LogCaptureFixture) -> None:
+    [(name, setting)] = re.findall(
+        r"anadil run (\w+) --set '(\S+\[text\])'", README.read_text(encoding="utf-8")
+    )
+
+    recipe = load_recipe(name, [setting])
+
+    assert (recipe.sources["az"].inputs, recipe.sources["en"].inputs) == (
+        ("text",),
+        ("builtin:en/prose.jsonl",),
+    )
+    assert recipe.pretrain.phases == load_recipe(name).pretrain.phases
+    assert not caplog.messages
+
+
+def test_a_key_of_the_users_files_leaves_built_in_text_readable(tmp_path: Path) -> None:
+    corpus = tmp_path / "corpus"
+    options = ["--recipe", "own", "--set", "clean.text_field=Matn", "--source", "en", "--out", str(corpus)]
+
+    assert main(["clean", *options]) == 0
+    assert read_json(corpus / "stats.json")["bad"] == 0
 
 
 def test_chats_on_the_command_line_take_the_place_of_weighed_ones_and_say_so(

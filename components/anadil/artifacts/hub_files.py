@@ -177,8 +177,8 @@ def endpoint() -> str:
     raise PreflightError(f"HF_ENDPOINT: {address!r} is not a web address; write https://HOST or unset it")
 
 
-def hub_address(uri: str) -> HubAddress:
-    """Take an address apart."""
+def hub_address(uri: str, *, offline: bool = False) -> HubAddress:
+    """Take an address apart; `offline` asks no hub which commit a branch is at."""
     parts = ADDRESS.fullmatch(uri)
     if not parts:
         raise RecipeError(f"{uri}: is not the address of a data set on the hub; write {FORM}")
@@ -186,7 +186,7 @@ def hub_address(uri: str) -> HubAddress:
     if not COMMIT.fullmatch(revision):
         fault = f"{revision!r} is not a commit and can change" if revision else "names no commit"
         try:
-            commit = str(_info(uri, repo, revision or "main").sha or "")
+            commit = "" if offline else str(_info(uri, repo, revision or "main").sha or "")
         except DataError:
             raise
         except AnadilError as error:

@@ -19,7 +19,7 @@ from stat import S_ISDIR, S_ISREG
 from anadil.artifacts import hub_files, local_directory
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, Ranges, ReadableFile
-from anadil.artifacts.s3 import S3Ranges
+from anadil.artifacts.s3 import S3Ranges, split_uri
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.files import atomic_file, file_sha256, write_atomic
@@ -51,6 +51,16 @@ def store(uri: str) -> "LocalStore | S3Store":
 def input_store(uri: str) -> "LocalStore | S3Store | hub_files.HubStore":
     """The storage that an input of a run belongs to; nothing can be written to that of `hf://`."""
     return hub_files.HubStore() if uri.startswith(hub_files.SCHEME) else store(uri)
+
+
+def check_form(uri: str) -> None:
+    """Refuse an address that no storage reads, without asking any."""
+    if uri.startswith(hub_files.SCHEME):
+        hub_files.hub_address(uri, offline=True)
+    elif uri.startswith("s3://"):
+        split_uri(uri)
+    else:
+        store(uri)
 
 
 def is_fixed(uri: str) -> bool:

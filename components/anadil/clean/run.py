@@ -189,6 +189,9 @@ def _check_read(read_stats: ReadStats, settings: Settings) -> None:
         log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
     if read_stats.null_texts:
         log.warning("%s: text of %s is null: empty", key, counted(read_stats.null_texts, "record"))
+    if cuts := read_stats.txt_documents:
+        listed = ", ".join(f"{name} {count:,}" for name, count in sorted(cuts.items()))
+        log.info("%s: .txt files by what is taken for a document of them: %s", key, listed)
     if unread := read_stats.columns_not_read:
         listed = ", ".join(f"{name} ({counted(count, 'file')})" for name, count in sorted(unread.items()))
         log.info("%s: columns that are not read: %s", key, listed)

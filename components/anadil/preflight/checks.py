@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from anadil.artifacts import storage
 from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
 from anadil.artifacts.packaged_base import PACKAGED
+from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stage import Stage
 from anadil.core.stages import FLOW, STAGES
@@ -37,7 +39,15 @@ from anadil.preflight.this_machine import require_packages
 from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import is_kept, is_left_out, is_place, recipes_of
+from anadil.runtime.job import (
+    files_key,
+    is_kept,
+    is_left_out,
+    is_place,
+    named_files,
+    named_side_files,
+    recipes_of,
+)
 from anadil.runtime.threads import num_cores
 
 DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
@@ -122,6 +132,18 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
                 yield inspect_files(stage, recipe, planned.files, here=planned.here)
 
     return inspect
+
+
+def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
+    for stage in planned.stages:
+        named = {files_key(stage, planned.recipe): named_files(stage, planned.recipe)} if stage.files else {}
+        for key, uris in (named | named_side_files(stage, planned.recipe)).items():
+            for uri in uris:
+                try:
+                    storage.check_form(uri)
+                except AnadilError as error:
+                    raise RecipeError(f"{key}: {error}") from None
+    return iter(())
 
 
 def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
@@ -236,6 +258,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
+    Check(name="addresses", by=(RECIPE,), function=_forms),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
     Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),

@@ -315,6 +315,7 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     from anadil.clean.read import readers as read
     from anadil.clean.read.input_kinds import check_suffixes
     from anadil.clean.read.read_stats import ReadStats
+    from anadil.clean.read.text_cut import txt_document_of
 
     settings, key = recipe.clean, files_key(STAGES["clean"], recipe)
     language = load_language(recipe.language)
@@ -325,7 +326,16 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
 
     def some(uri: str) -> Iterator[read.RawRecord]:
         field, code, sides = settings.text_field, language.code, language.sides
-        records = read.read_records(uri, uri, field, read_stats, sample.copy, language=code, sides=sides)
+        records = read.read_records(
+            uri,
+            uri,
+            field,
+            read_stats,
+            sample.copy,
+            language=code,
+            sides=sides,
+            txt_document=txt_document_of(recipe),
+        )
         most = MAX_RECORDS if uri in first else HEAD_RECORDS
         bad, good = read_stats.bad, read_stats.records + read_stats.skipped
         with closing(records):  # type: ignore[type-var]  # they come from a generator

@@ -10,9 +10,20 @@ from anadil.recipe.filter_rules import NO_RULES, Rules, RulesOrNone
 from anadil.text.filter_rules import Mode, RuleName
 
 ExtractMode = Literal["fast", "balanced", "precision"]
+TxtDocument = Literal["guess", "file", "line", "block"]
 OF_RULES = ("modes", "ng_words", "quality_model")
 """Keys that decide nothing where no rule judges."""
-OF_DOCUMENTS = (*OF_RULES, "as_is", "rules", "text_field", "extract", "tables", "code", "line_language")
+OF_DOCUMENTS = (
+    *OF_RULES,
+    "as_is",
+    "rules",
+    "text_field",
+    "txt_document",
+    "extract",
+    "tables",
+    "code",
+    "line_language",
+)
 """Keys that decide nothing of parallel text."""
 
 
@@ -23,6 +34,8 @@ class Clean(StrictModel):
     """Files, globs, `s3://` or `hf://datasets/ORG/NAME@COMMIT/PATH` URIs of `.jsonl[.gz|.zst]`, `.json[.gz|.zst]`, `.csv[.gz|.zst]`, `.tsv[.gz|.zst]`, `.xlsx`, `.txt`, `.html`, `.warc[.wet][.gz]` and `.parquet`."""
     text_field: str = "text"
     """Key (JSON) or column (Parquet, CSV, TSV) that holds the text, or the path to it, such as `document.text`."""
+    txt_document: TxtDocument = "guess"
+    """A document of a `.txt`: the `file`, a `line`, a `block` between blank lines, or `guess`, by the file's beginning. A guess other than `file` needs twenty long lines that end as sentences do."""
     as_is: bool = False
     """The inputs are a corpus that is clean already: its texts stay as they are, no rule judges them, near duplicates stay, and only empty documents and copies go."""
     extract: ExtractMode = "balanced"

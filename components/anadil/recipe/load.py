@@ -166,7 +166,11 @@ def _set_sources_aside(data: dict[str, Any], phases: Sequence[dict[str, Any]], n
     """Take away the sources, and the shares of the phases, of which none is left."""
     if isinstance(data.get("sources"), dict) and (sources := data.pop("sources")):
         names = ", ".join(map(str, sources))
-        log.warning("%s: clean.inputs, as given here, is the only text; set aside: sources %s", name, names)
+        log.warning(
+            "%s: clean.inputs, as given here, is the only text; set aside: sources %s; sources.NAME.inputs changes one alone",
+            name,
+            names,
+        )
         for phase in phases:
             for key in SHARES:
                 phase.pop(key, None)

@@ -27,9 +27,9 @@ JUDGES_WRITTEN = re.compile(
 )
 """Rules that drop what a base wrote: language, repetition, and what the recipe names. All others are counted. They were made
 for pages, and of two good chats of SmolLM2-135M `sentence_length` dropped both: the ends of turns end no sentence."""
-# A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth.
-UNITS = {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
-COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([KMBT])")
+# A plain 500000000 is misread by a zero, and papers write 500M. Not `m`, which is read as a thousandth; k is a thousand.
+UNITS = {"k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+COUNT = re.compile(r"([0-9]+(?:\.[0-9]+)?)([kKMBT])")
 NAME = re.compile(r"^[a-z][a-z0-9_]{0,29}$")
 
 

@@ -36,6 +36,8 @@ class ReadStats:
     """WARC records of other types that hold no web page, by type."""
     columns_not_read: dict[str, int] = field(default_factory=dict)
     """Columns of .csv and .tsv files that are not read, and in how many files."""
+    txt_documents: dict[str, int] = field(default_factory=dict)
+    """`.txt` files by what a document of them is: `file`, `line` or `block`."""
     null_texts: int = 0
     """Records whose text is null: empty documents."""
     addresses: int = 0
@@ -75,6 +77,7 @@ class ReadStats:
         for mine, theirs in (
             (self.not_read, other.not_read),
             (self.columns_not_read, other.columns_not_read),
+            (self.txt_documents, other.txt_documents),
         ):
             for kind, count in theirs.items():
                 mine[kind] = mine.get(kind, 0) + count

@@ -1,6 +1,6 @@
 """Read records of raw files, by suffix; what cannot be read is counted with its place.
 
-No file is held in memory as a whole but `.txt` and `.html`, which are one document each.
+No file is held in memory as a whole but `.html`, and `.txt` that is one document.
 """
 
 import io
@@ -31,7 +31,7 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
-from anadil.clean.read import crawl_index
+from anadil.clean.read import crawl_index, text_cut
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
 from anadil.clean.read.read_stats import RESPONSE, ReadStats
@@ -52,6 +52,7 @@ from anadil.clean.read.warc import ByteRange, Damage, HtmlResponse, html_respons
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json
+from anadil.recipe.clean import TxtDocument
 from anadil.text.code_pages import say_lost_letters
 from anadil.text.letters import letters_of
 
@@ -227,6 +228,7 @@ class Source:
     uri: str = ""
     language: str = ""
     sides: Sides = ()
+    txt_document: TxtDocument = "file"
 
 
 Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
@@ -244,6 +246,7 @@ def read_records(
     version: str = "",
     language: str = "",
     sides: Sides = (),
+    txt_document: TxtDocument = "file",
 ) -> Iterator[RawRecord]:
     """Read the records of one file, local or remote, or of a range of it, in order.
 
@@ -255,9 +258,12 @@ def read_records(
         version: Version of an object: another one in its place is refused.
         language: Language of the pages of a crawl, and of the letters that tell code pages apart.
         sides: Languages of the sides of parallel text; empty for other text.
+        txt_document: What a document of a `.txt` is.
     """
     suffix = suffix_of(uri)
     assert suffix is not None, "check_suffixes comes first"
+    if uri.startswith(storage.BUILT_IN):
+        text_field = "text"  # the recipe names the key of the user's files, beside which built-in ones stand
     reader = READERS[suffix]
     # What the hub gives is compared with its digest where a file is read whole and in order.
     is_part = storage.is_fixed(uri) and (bool(start) or end is not None or suffix in OUT_OF_ORDER)
@@ -271,7 +277,7 @@ def read_records(
             ) from None
         source = Source(
             file=file, name=name, text_field=text_field, start=start, end=end, is_exact=is_exact, uri=uri,
-            language=language, sides=sides,
+            language=language, sides=sides, txt_document=txt_document,
         )  # fmt: skip
         for raw in reader(source, read_stats):
             read_stats.records += 1
@@ -356,9 +362,26 @@ def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStat
 
 
 def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
+    with source.file.open("rb") as stream:
+        size = stream.seek(0, io.SEEK_END)
+    known = text_cut.cut_of(source.file, source.txt_document, source.language, size)
+    if not source.start:
+        read_stats.txt_documents[known.cut] = 1
+    if known.cut != text_cut.FILE:
+        if not source.start and source.txt_document == "guess":
+            log.info(
+                "%s: taken for a document a %s; clean.txt_document can say otherwise", source.name, known.cut
+            )
+        yield from _cut_txt(source, known, read_stats)
+        return
+    if size > text_cut.MAX_DOCUMENT_BYTES and source.txt_document == "guess":
+        log.warning(
+            "%s: %s are taken for one document; where it holds more of them, set clean.txt_document to line or block",
+            source.name, human_bytes(size),
+        )  # fmt: skip
     data = _whole(source.file)
     if data is None:
-        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; give it as .jsonl"
+        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; say what a document of it is in clean.txt_document, or give it as .jsonl"
         read_stats.refuse(source.name, why)
         return
     text, codec = decode_text(data, letters=letters_of(source.language))
@@ -366,6 +389,35 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, codec)
     yield RawRecord(source=source.name, text=text)
+
+
+def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> Iterator[RawRecord]:
+    """Read the documents of a range of a file of lines, or the blocks of a whole file."""
+    if known.codec != "utf-8" and not source.start:
+        read_stats.recoded += 1
+        log.warning("%s: not UTF-8; read as %s", source.name, known.codec)
+    read_stats.lines = 0
+    block: list[str] = []
+    place = offset_of_place = ""
+    for number, (offset, line) in enumerate(
+        lines_with_offsets(source.file, start=source.start, end=source.end), start=1
+    ):
+        read_stats.lines = number
+        if isinstance(line, TooLong):
+            read_stats.refuse(f"{source.name}:{number}", str(line))
+            continue
+        text = line.removeprefix(b"\xef\xbb\xbf").decode(known.codec, "replace").strip("\r\n")
+        if known.is_numbered:
+            text = text_cut.NUMBERED.sub("", text, count=1)
+        if text.strip() and not block:
+            place, offset_of_place = f"{source.name}:{number}", f"{source.name}@{offset}"
+        if text.strip():
+            block.append(text)
+        if block and (known.cut == text_cut.LINE or not text.strip()):
+            yield RawRecord(source=place, place=offset_of_place, text="\n".join(block))
+            block = []
+    if block:
+        yield RawRecord(source=place, place=offset_of_place, text="\n".join(block))
 
 
 def _html(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:  # noqa: ARG001  readers are called alike

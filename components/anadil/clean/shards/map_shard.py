@@ -26,6 +26,7 @@ from anadil.clean.filters.judge_record import (
 )
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document, skip_failed_document
 from anadil.clean.read.readers import RawRecord, read_records
+from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards.shards import InputRange, Shard
 from anadil.clean.write.shard_output import RowWriter, kept_documents
 from anadil.core.json_text import read_json, write_json
@@ -197,7 +198,7 @@ def read_range(part: InputRange, recipe: Recipe, read_stats: ReadStats) -> Itera
     language = load_language(recipe.language)
     return read_records(
         part.uri, part.name, recipe.clean.text_field, read_stats, start=part.start, end=part.end, is_exact=part.is_exact,
-        version=part.version, language=language.code, sides=language.sides,
+        version=part.version, language=language.code, sides=language.sides, txt_document=txt_document_of(recipe),
     )  # fmt: skip
 
 

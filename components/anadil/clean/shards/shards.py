@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.clean.read.input_kinds import ARCHIVES
+from anadil.clean.read.text_cut import LINE, cut_of
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
+from anadil.recipe.clean import TxtDocument
 
 MIN_SHARD_BYTES = 4 * MIB
 """Smaller shards cost more in files than they gain."""
@@ -57,13 +59,21 @@ class Shard:
     ranges: tuple[InputRange, ...]
 
 
-def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[Shard]:
+def plan_shards(
+    uris: Sequence[str],
+    max_bytes: int,
+    num_workers: int,
+    txt_document: TxtDocument = "file",
+    language: str = "",
+) -> list[Shard]:
     """Cut the inputs, in the order of their names, into shards.
 
     The result of the stage does not depend on the cuts.
 
     Args:
         num_workers: That are to have work; small inputs are cut into smaller shards.
+        txt_document: What a document of a `.txt` is; a file whose lines are documents is cut, too.
+        language: Language whose letters tell code pages apart.
     """
     named = sorted(zip(names(uris), uris, strict=True))
     sizes = [storage.input_store(uri).size(uri) for _, uri in named]
@@ -71,7 +81,10 @@ def plan_shards(uris: Sequence[str], max_bytes: int, num_workers: int) -> list[S
     most = min(max_bytes, max(MIN_SHARD_BYTES, share))
     shards: list[list[InputRange]] = []
     for (name, uri), size in zip(named, sizes, strict=True):
-        for part in _ranges(uri, name, size, most):
+        is_cut = uri.lower().endswith(SPLITTABLE) or (
+            size > most and uri.lower().endswith(".txt") and _has_lines(uri, txt_document, language, size)
+        )
+        for part in _ranges(uri, name, size, most, is_cut=is_cut):
             if not shards or sum(each.size for each in shards[-1]) + part.size > most:
                 shards.append([])
             shards[-1].append(part)
@@ -139,10 +152,15 @@ def by_short_name(source: str, named: Mapping[str, str]) -> str:
     return source
 
 
-def _ranges(uri: str, name: str, size: int, most: int) -> Iterator[InputRange]:
+def _has_lines(uri: str, txt_document: TxtDocument, language: str, size: int) -> bool:
+    file = storage.readable(uri, storage.input_store(uri).version(uri))
+    return cut_of(file, txt_document, language, size).cut == LINE
+
+
+def _ranges(uri: str, name: str, size: int, most: int, *, is_cut: bool) -> Iterator[InputRange]:
     version = storage.input_store(uri).version(uri)
     if size > most:
-        if uri.lower().endswith(SPLITTABLE):
+        if is_cut:
             for start in range(0, size, most):
                 end = start + most if start + most < size else None
                 yield InputRange(

@@ -15,6 +15,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.lists import compile_lists
+from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards.map_shard import FACTS, MapTask, remove_notes
 from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
 from anadil.clean.shards.since import EarlierCorpus
@@ -25,6 +26,7 @@ from anadil.core.json_text import read_json
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
+from anadil.text.language import load_language
 
 PLAN, DOCUMENTS = "plan.json", "documents.npy"
 LATER_KEYS = frozenset(
@@ -62,7 +64,15 @@ class Workspace:
         sealed_dir.remove_drafts(self._folder)
         self._plan = self._folder / PLAN
         if not self._plan.exists():
-            write_plan(self._plan, plan_shards(job.files, job.recipe.clean.shard_bytes, num_workers))
+            clean, language = job.recipe.clean, job.recipe.language
+            plan = plan_shards(
+                job.files,
+                clean.shard_bytes,
+                num_workers,
+                txt_document_of(job.recipe),
+                load_language(language).code,
+            )
+            write_plan(self._plan, plan)
         self.shards: list[Shard] = read_plan(self._plan)
 
     @functools.cached_property

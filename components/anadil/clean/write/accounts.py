@@ -292,6 +292,7 @@ def make_stats(
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,
         "not_read": dict(sorted(read_stats.not_read.items())),
+        "txt_documents": dict(sorted(read_stats.txt_documents.items())),
         "null_texts": read_stats.null_texts,
         "addresses": read_stats.addresses,
         "recoded": read_stats.recoded,
