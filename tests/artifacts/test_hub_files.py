@@ -285,7 +285,7 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
         pages = [
             {"Link": f'<{tree}?recursive=false&cursor={each % number}>; rel="next"'} for each in range(30)
         ]
-        hub.faults[:] = [lambda *_, head=head: Reply(body=[], headers=head) for head in pages]
+        hub.faults[:] = [lambda *_, head=head: Reply(text="[]", headers=head) for head in pages]
         with pytest.raises(PreflightError, match="does not answer as the hub does"):
             storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")
         assert len(hub.faults) > 5
