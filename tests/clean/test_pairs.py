@@ -15,6 +15,7 @@ import pytest
 import zstandard
 
 from anadil.artifacts.artifact import finished_manifest
+from anadil.clean.filters.figures import unlike_figures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.pairs import judge_pair
 from anadil.clean.inspect.explain import explain_record, find_record
@@ -166,6 +167,12 @@ def test_files_without_fields_are_refused_with_the_way_to_make_a_table(tmp_path:
         ((PAIRS[0][1], PAIRS[0][0]), "swapped_sides", None),
         (("Köhnə şəhər harada?", "Where is the old town?"), "swapped_sides", None),
         ((PAIRS[0][0], TURKISH[0]), "side_language", "az: tr"),
+        (("It was sold in 1990 for 5 manats.", "O, 1995-ci ildə 5 manata satıldı."), "side_figures", "1990 | 1995"),
+        (("It cost 12 manats in 1990.", "1990-cı ildə o, 21 manat idi."), "side_figures", "12 | 21"),
+        # Other ways to write the same.
+        (("It was May 5, 1990, 3 pm; 1.5 million came.", "05.05.1990, saat 15:00 idi; 1 500 000 nəfər gəldi."), None, None),
+        (("In the 1990s, three of 1,200 left.", "90-cı illərdə 1200 nəfərdən 3-ü getdi."), None, None),
+        (("It is 5 miles away, not 10.", "O, 8 km uzaqdadır, 16 deyil."), None, None),
         (PAIRS[0], None, None),
         # Too short to tell: it counts as right, and is counted.
         (("The shop is closed today.", "Mağaza bugün bağlıdır."), None, None),
@@ -177,6 +184,45 @@ def test_a_pair_is_dropped_for_the_first_fault_of_its_sides(
     judged = judge_pair(pair, SIDES)
 
     assert (judged.reason, judged.value) == (reason, value)
+
+
+@pytest.mark.parametrize(
+    ("code", "first", "second", "expected"),
+    [
+        ("fa", "He was born in 1990.", "او در سال ۱۳۶۹ به دنیا آمد.", None),
+        ("fa", "He was born in 1990.", "او در سال ۱۳۷۹ به دنیا آمد.", "1990 | 1379"),
+        ("ja", "It raised 142 million yen in 1990.", "平成2年に1億4,200万円を集めた。", None),
+        ("hi", "There were 250 people.", "वहाँ २५० लोग थे।", None),
+        ("hi", "There were 250 people.", "वहाँ २०५ लोग थे।", "250 | 205"),
+    ],
+)
+def test_figures_are_compared_in_any_script_and_calendar(
+    code: str, first: str, second: str, expected: str | None
+) -> None:
+    assert unlike_figures((first, second), ("en", code)) == expected
+
+
+@pytest.mark.parametrize("year", ["", " {}"])
+def test_a_side_whose_lines_are_one_too_late_is_refused(tmp_path: Path, year: str) -> None:
+    lines = [
+        (
+            f"Line {'is long ' * (n * 7 % 13)}here{year.format(1900 + n)}.",
+            f"Sətir {'uzundur ' * (n * 7 % 13)}burada{year.format(1900 + n)}.",
+        )
+        for n in range(40)
+    ]
+    late = [(first, second) for (first, _), (_, second) in zip(lines[1:], lines, strict=False)]
+
+    clean_pairs(tmp_path, write_pairs(tmp_path / "good.tsv", lines))
+    with pytest.raises(DataError, match=r"late\.tsv: lines of az stand one line below"):
+        clean_pairs(tmp_path / "corpus", write_pairs(tmp_path / "late.tsv", late))
+
+
+def test_the_separator_of_a_tsv_is_the_tab(tmp_path: Path) -> None:
+    first = ("No, sir, I did not, ever; no.", "Xeyr, cənab, mən, heç; yox.")
+    corpus = clean_pairs(tmp_path, write_pairs(tmp_path / "en-az.tsv", [first, *PAIRS]))
+
+    assert stats(corpus)["kept"] == len(PAIRS) + 1
 
 
 def test_sides_are_normalised_by_their_languages_to_a_line_each() -> None:

@@ -1,5 +1,6 @@
 """Personal data becomes placeholders, and numbers that are none stay."""
 
+import json
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from anadil.clean.filters.pii import (
     replace_personal_data,
 )
 from tests.kit.clean_inputs import texts
-from tests.kit.clean_stage import clean, stats, write_jsonl
+from tests.kit.clean_stage import clean, documents, stats, write_jsonl
 
 LAW = [
     f"Maddə {number}.{clause}.{point}.{item}. Hüquqi şəxs cərimə olunur."
@@ -45,6 +46,27 @@ def replaced(code: str, text: str) -> str:
         ("az", "FİN: 5ABC123, FİN kodu 7AB12CD", "FİN: <FIN>, FİN kodu <FIN>"),
         ("az", "VÖEN: 1234567891", "VÖEN: <VOEN>"),
         ("az", "994551234567 və 994 (55) 123 45 67", "<PHONE> və <PHONE>"),
+        (
+            "fa",
+            "با +۹۸ ۹۱۲ ۳۴۵ ۶۷۸۹ یا ۰۰۹۸۲۱۸۸۷۷۶۶۵۵ تماس بگیرید، ۱۲۳",
+            "با <PHONE> یا <PHONE> تماس بگیرید، ۱۲۳",
+        ),
+        ("bn", "+৮৮০ ১৭১২-৩৪৫৬৭৮", "<PHONE>"),
+        (
+            "zh",
+            "邮箱：ｎａｍｅ＠ｈｏｓｔ．ｃｏｍ，电话＋８６ １３８１２３４５６７８（１２）",
+            "邮箱：<EMAIL>，电话<PHONE>（１２）",
+        ),
+        (
+            "az",
+            "n [at] ev.az, n(at)ev[dot]az, n at ev dot az, n @ ev.az; saat 5 (at) və it, @ 5 manat, look at this dot on it",
+            "<EMAIL>, <EMAIL>, <EMAIL>, <EMAIL>; saat 5 (at) və it, @ 5 manat, look at this dot on it",
+        ),
+        (
+            "az",
+            "wa.me/994501234567, x.az/?phone=0501234567, x.az/0501234567",
+            "wa.me/<PHONE>, x.az/?phone=<PHONE>, x.az/0501234567",
+        ),
         ("tr", "T.C. kimlik no 10000000146", "T.C. kimlik no <KIMLIK>"),
         ("tr", "ayşe@çiçekçi.com.tr, a@örnek.xn--p1ai", "<EMAIL>, <EMAIL>"),
         (
@@ -127,6 +149,21 @@ def test_no_number_is_overlooked_by_the_first_search(text: str) -> None:
     numbers = {hint for hint in (FOUR_NUMBERS, SEVEN_DIGITS) if hint.search(text)}
 
     assert _hints(text, patterns_of("az")) & OF_DIGITS == numbers
+
+
+def test_addresses_and_sources_hold_no_personal_data(tmp_path: Path) -> None:
+    urls = ["https://a:b@x.az/?m=q%40x.az&tel=%2B994501234567", "https://x.az/2024/1234567890?a=%40"]
+    rows = [
+        {"text": text, "url": url, "source": "ad@ev.az"} for text, url in zip(texts(2), urls, strict=True)
+    ]
+    raw = tmp_path / "a.jsonl"
+    raw.write_text("".join(map("{}\n".format, map(json.dumps, rows))), encoding="utf-8")
+
+    corpus = clean(tmp_path, raw, pii=True)
+
+    assert {each.url for each in documents(corpus)} == {"https://x.az/?m=<EMAIL>&tel=<PHONE>", urls[1]}
+    assert {each.source for each in documents(corpus)} == {"a.jsonl:1 <EMAIL>", "a.jsonl:2 <EMAIL>"}
+    assert stats(corpus)["personal_data"] == {"EMAIL": 3, "PHONE": 1}
 
 
 def test_each_kind_is_counted() -> None:

@@ -24,7 +24,7 @@ from anadil.artifacts.separated_file import SeparatedFile
 from anadil.clean.read.input_kinds import suffix_of
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord, read_records
-from anadil.clean.read.record_fields import address_columns, address_of, text_of
+from anadil.clean.read.record_fields import address_columns, address_of, licence_of, text_of
 from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError, RetryableError
 from anadil.core.format import MIB
@@ -64,6 +64,28 @@ def test_the_address_of_a_record_is_found_under_other_keys_too(row: dict[str, An
 )
 def test_what_is_not_the_address_of_the_page_is_not_taken_for_it(row: dict[str, Any]) -> None:
     assert address_of(row) == ""
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ({"license_url": "https://cc.example/by", "license": " CC  BY "}, "CC BY"),
+        ({"License": None, "metadata": {"license": "CC BY"}}, "CC BY"),
+        ({"licenses": ["MIT", "MIT", "Apache-2.0"]}, "MIT, Apache-2.0"),
+        ({"meta": {"licenses": [{"spdx_id": "MIT", "url": "https://mit.example"}]}}, "MIT"),
+        ({"max_stars_repo_licenses": ["MIT"]}, "MIT"),
+        ({"license": {"url": "https://cc.example/by"}}, "https://cc.example/by"),
+        ({"has_license": True, "license_confidence": "high"}, ""),
+    ],
+)
+def test_the_licence_of_a_record_is_found_under_other_keys_too(
+    row: dict[str, Any], expected: str, tmp_path: Path
+) -> None:
+    assert licence_of(row) == expected
+    assert address_of(row) == ""
+    table = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist([{"text": "Salam", **row}]), table)
+    assert read_file(table)[0][0].licence == expected
 
 
 def test_a_host_alone_is_an_address_where_no_better_one_is_given() -> None:

@@ -394,3 +394,37 @@ def test_texts_are_taken_from_any_layout() -> None:
 @pytest.mark.parametrize("text", ["[1] Bakı haqqında qeyd", "{söz", "[" * 100_000])
 def test_text_that_begins_as_a_list_and_is_none_is_text(text: str) -> None:
     assert list(texts_of({"question": text})) == [text]
+
+
+def test_short_questions_are_looked_for_with_their_answers(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    rows = [
+        {"prompt": "Azərbaycanın paytaxtı haradır?", "response": "Bakı şəhəridir."},
+        {
+            "messages": [
+                {"role": "user", "content": "Necəsən bu gün?"},
+                {"role": "assistant", "content": "Yaxşı."},
+            ]
+        },
+        {"question": "Nə vaxt gəldi?", "choices": ["Dünən", "Bu gün"], "answer": 1},
+        {"prompt": "Salam!", "response": "Salam!"},
+    ]
+    chats = tmp_path / "chats.jsonl"
+    chats.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    items = Decontamination(read_items([str(chats)]), load_language("az"))
+    items.save(tmp_path)
+    found = Decontamination.load(tmp_path, load_language("az"))
+
+    assert (items.num_items, items.num_short) == (4, 1)
+    assert found.matches("Sual: AZƏRBAYCANIN paytaxtı haradır - Bakı şəhəridir!") == ["chats.jsonl:1"]
+    # Two of the shortest prove what one does not.
+    assert found.matches("Necəsən bu gün? Yaxşı.") == []
+    assert found.matches("Necəsən bu gün? Yaxşı. Nə vaxt gəldi? Bu gün.") == [
+        "chats.jsonl:2",
+        "chats.jsonl:3",
+    ]
+    assert found.matches("Azərbaycanın paytaxtı haradır? Sumqayıt.") == []
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(3))
+    clean(tmp_path, raw, decontaminate=True, others={"finetune": {"inputs": [str(chats)]}})
+    assert "1 of 4 items are too short to be looked for" in caplog.text

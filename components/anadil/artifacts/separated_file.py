@@ -195,7 +195,12 @@ def not_utf_8(values: Iterable[str]) -> Fault | None:
 
 
 def separator_of(first: str, candidates: str, column: str = "") -> str:
-    """Return the sign that stands most often outside quotes in the header line, if need be one that cuts out `column`."""
+    """Return the sign that stands most often outside quotes in the header line, if need be one that cuts out `column`.
+
+    A tab is the sign of a `.tsv` wherever there is one: without names of columns, the line is sentences with commas.
+    """
+    if candidates[0] == "\t" and "\t" in first:
+        return "\t"
     plain = re.sub(r'"[^"]*"?', "", first)
 
     def has_column(sign: str) -> bool:

@@ -61,6 +61,10 @@ ESCAPED = (
     "{}: line feeds, letters or tags stand there as a program writes them (`\\n`, `&uuml;`, `<br>`), beside others that are real, "
     "and were kept; where they are no text on programming, undo them before"
 )
+MENDED = {
+    "turned": "%s had lines spelt backwards, in the order of a page (PDF); they were turned round",
+    "respelled": "%s had letters in the code points of other languages; they became the language's own",
+}
 FORMATS = "fields of text that were no prose, of which the text was taken: %s"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
@@ -125,11 +129,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
     write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
-    log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
-    if formats := stats["formats"]:
-        log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
-    if stats["escaped"]:
-        log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
+    _say_counts(stats, clean_stats)
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {
@@ -142,6 +142,17 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         "dropped": clean_stats.dropped.total(),
         "docs_per_s": round(stats["in"] / (time.perf_counter() - started), 1),
     }
+
+
+def _say_counts(stats: Row, clean_stats: CleanStats) -> None:
+    log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
+    for name, message in MENDED.items():
+        if stats[name]:
+            log.warning(message, counted(stats[name], "document"))
+    if formats := stats["formats"]:
+        log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
+    if stats["escaped"]:
+        log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
 
 
 def _mapped(

@@ -83,6 +83,10 @@ class Language:
     """One case for all: for comparing texts, never for writing them."""
     normalize: Callable[[str], str]
     """One form for equal text; idempotent."""
+    reorder: Callable[[str], str] = str
+    """The part of `normalize` that turns lines round which are spelt backwards."""
+    respell: Callable[[str], str] = str
+    """The part of `normalize` that gives letters in the code points of others the language's own."""
     is_script: Callable[[str], bool]
     guard: Callable[[str], bool]
     """True for text that surely is of this language, whatever an identifier says of short text."""

@@ -1,7 +1,6 @@
 """Identification of a text's language: CLD2, a second opinion, the language's own letters, its profile or model."""
 
 import functools
-import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +11,7 @@ from anadil.text.fasttext_model import load_fasttext, predict
 from anadil.text.language import is_alone_in_script
 from anadil.text.language_data import Language
 from anadil.text.profile_checks import is_likely
+from anadil.text.reading_order import REFUSED
 
 MIN_PERCENT = 50
 """Share of the text that must be in the language, as CLD2 counts it; the rest may be code or
@@ -24,8 +24,6 @@ PIECE_CHARS = 60
 the pieces are taken for Indonesian, of Malay one in sixteen; of pieces of 40, 100 or 250 more of Malay passes where as much own text is lost."""
 MIN_OWN_SCRIPT = 0.9  # Share of letters in the own script; the others are names and quotations
 MAX_SECOND_CHARS = 2_000  # Characters that the second opinion reads. It is ten times as slow as CLD2.
-REFUSED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
-"""Characters that make CLD2 refuse a text as invalid UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,8 @@ from anadil.text.language_data import (
     UnknownLanguageError,
 )
 from anadil.text.letters import WITHOUT_SPACES, letters_of, lookalike_repair, script_test
+from anadil.text.reading_order import FROM_THE_RIGHT, put_in_reading_order
+from anadil.text.spelling import spelling_repair
 from anadil.text.unicode_repair import (
     MAX_PASSES,
     apply_until_stable,
@@ -229,6 +231,8 @@ def to_language(pack: LanguagePack) -> Language:
         shingle_units=function("shingle_units", units),
         fold=fold,
         normalize=_normalizer(pack, module),
+        reorder=put_in_reading_order if pack.script in FROM_THE_RIGHT else str,
+        respell=spelling_repair(letters_of(pack.code, pack.alphabet)),
         letters=letters_of(pack.code, pack.alphabet),
         is_script=function("is_script", script_test(pack.script)),
         guard=_guard(identification.guard),
@@ -267,16 +271,19 @@ def normalize(text: str) -> str:
 def _normalizer(pack: LanguagePack, module: ModuleType | None) -> Callable[[str], str]:
     """`normalize` with the repairs of a language's letters."""
     repair = getattr(module, "normalize", normalize)
-    repair_lookalikes = lookalike_repair(pack.script, letters_of(pack.code, pack.alphabet))
-    has_dots = pack.code in DOTTED
+    letters = letters_of(pack.code, pack.alphabet)
+    repair_lookalikes, respell = lookalike_repair(pack.script, letters), spelling_repair(letters)
+    has_dots, is_from_right = pack.code in DOTTED, pack.script in FROM_THE_RIGHT
 
     def normalized(text: str) -> str:
+        # Before ligatures become two letters, whose order would be turned as well.
+        text = put_in_reading_order(text) if is_from_right else text
         for _ in range(MAX_PASSES):
             text = after = repair(text)
             if "\u0307" in text and not has_dots:
                 # Most programs lower İ to this.
                 after = text.replace("i\u0307", "i").replace("ı\u0307", "i")
-            after = repair_lookalikes(after)
+            after = respell(repair_lookalikes(after))
             if after == text:
                 break
             text = after

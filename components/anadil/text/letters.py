@@ -7,7 +7,7 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +51,8 @@ LATIN_BESIDE_OTHERS, OTHERS_BESIDE_LATIN = (
 )
 SUFFIXED = {name: re.compile(f"([{letters}]{{2,}})([^{letters}]+)") for name, letters in LETTERS_OF.items()}
 """A name of one script with an ending of another, as agglutinative languages write them."""
+BACK_VOWELS, FRONT_VOWELS = frozenset("аоыұуюяё"), frozenset("әөүіеэи")
+"""Vowels of Turkic and Mongolian languages in Cyrillic, which words do not mix."""
 COMMON = frozenset("асеорхуАВСЕНКМОРТХУ")
 """Letters that all Cyrillic alphabets have."""
 Tables = Mapping[tuple[str, str], Mapping[str, str]]
@@ -157,21 +159,17 @@ def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
     def repair(text: str) -> str:
         if text.isascii() or not text.encode(errors="replace").translate(None, NO_LEAD):
             return text
-        return replace_words(sign, lambda word: _in_one_script(word, script, tables), text)
+        return replace_words(sign, lambda word: _in_one_script(word, script, tables, known), text)
 
     return repair
 
 
 def _reversed(latin_of: Mapping[str, str], known: frozenset[str]) -> dict[str, str]:
-    """Latin letter -> the known one that looks like it, if there is one only."""
-    similar: defaultdict[str, list[str]] = defaultdict(list)
-    for letter, latin in latin_of.items():
-        if letter in known:
-            similar[latin].append(letter)
-    return {latin: letters[0] for latin, letters in similar.items() if len(letters) == 1}
+    """Latin letter -> the first known one that looks like it; `y` is у, or by the other vowels of its word ү."""
+    return {latin: letter for letter, latin in reversed(list(latin_of.items())) if letter in known}
 
 
-def _in_one_script(word: str, script: str, tables: Tables) -> str:
+def _in_one_script(word: str, script: str, tables: Tables, known: frozenset[str]) -> str:
     letters_by_script = {name: re.findall(f"[{letters}]", word) for name, letters in LETTERS_OF.items()}
     present = [name for name, letters in letters_by_script.items() if letters]
     if len(present) != 2 or sum(map(len, letters_by_script.values())) < len(word):
@@ -190,4 +188,16 @@ def _in_one_script(word: str, script: str, tables: Tables) -> str:
     suffixed = SUFFIXED[ways[0][0]].fullmatch(word)
     if suffixed and suffixed[1].isupper() and suffixed[2].islower():
         return word
-    return "".join(tables[ways[0]].get(letter, letter) for letter in word)
+    whole = "".join(tables[ways[0]].get(letter, letter) for letter in word)
+    return _with_front_y(word, whole, known) if "ү" in known and ways[0][1] == "Cyrl" else whole
+
+
+def _with_front_y(word: str, whole: str, known: frozenset[str]) -> str:
+    """Write ү for `y` where the word has no back vowel; in languages with ә it stands in the first syllable alone."""
+    if BACK_VOWELS & set(whole.lower()) - {"у"}:
+        return whole
+    letters = list(whole)
+    for place, letter in enumerate(word):
+        if letter in "yY" and not ("ә" in known and FRONT_VOWELS & set(whole[:place].lower())):
+            letters[place] = "ү" if letter == "y" else "Ү"
+    return "".join(letters)

@@ -8,7 +8,7 @@ from typing import Any
 SAMPLES = 20
 SAMPLE_CHARS = 2_000
 Row = dict[str, Any]
-COUNTERS = ("counts", "dropped", "personal_data", "extraction", "formats", "sides", "seconds")
+COUNTERS = ("counts", "dropped", "personal_data", "extraction", "formats", "sides", "lateness", "seconds")
 
 
 class StepTimer:
@@ -46,6 +46,8 @@ class CleanStats:
         self.formats: Counter[str] = Counter()
         """Documents whose field of text was no prose, by format."""
         self.sides: Counter[str] = Counter()
+        self.lateness: Counter[str] = Counter()
+        """`FILE<tab>KEY`: sums of `figures.Lateness` over the pairs of a file."""
         self.seconds: Counter[str] = Counter()
         self._samples: defaultdict[str, list[tuple[str, int, Row]]] = defaultdict(list)
         self._num_seen = 0

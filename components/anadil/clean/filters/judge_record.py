@@ -1,6 +1,7 @@
 """Extract the document of a raw record, and decide whether it stays, by the `Settings` of a run."""
 
 import hashlib
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -37,6 +38,8 @@ RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Everything that drops a document by itself, in order."""
 NO_LINES = LinesOfLanguage(text="", removed=0, foreign_share=0.0)
 NO_COUNTS: Counter[str] = Counter()
+PLACE = re.compile(r".*?:\d+(?= )", re.DOTALL)
+"""File and place at the beginning of a document's source, where the record names a source too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,13 +71,20 @@ class Settings:
     @cached_property
     def personal_data(self) -> tuple[pii.Pattern, ...]:
         """Patterns that placeholders replace."""
-        return pii.patterns_of(self.language.code) if self.recipe.clean.pii else ()
+        if not self.recipe.clean.pii:
+            return ()
+        codes = [side.code for side in self.language.sides] or [self.language.code]
+        return tuple(dict.fromkeys(pattern for code in codes for pattern in pii.patterns_of(code)))
 
     @cached_property
     def language(self) -> Language:
         """Language of the corpus; it normalizes nothing where texts stay as they are."""
         language = load_language(self.recipe.language)
-        return replace(language, normalize=writable) if self.recipe.clean.as_is else language
+        return (
+            replace(language, normalize=writable, reorder=str, respell=str)
+            if self.recipe.clean.as_is
+            else language
+        )
 
     @cached_property
     def limits(self) -> Limits:
@@ -147,6 +157,10 @@ class ExtractedDocument:
     """Line feeds, letters or tags that a program had written out were undone."""
     has_escapes: bool = False
     """It may hold more of them."""
+    is_turned: bool = False
+    """Lines of it were spelt backwards, in the order of a page."""
+    is_respelled: bool = False
+    """Letters of it had the code points of other languages."""
     formats: Counter[str] = field(default_factory=Counter)
     """Formats that its field of text was written in: see `text_formats`."""
     sides: Counter[str] = field(default_factory=Counter)
@@ -198,10 +212,19 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
         text, is_unescaped, has_escapes = plain_text(raw.text, settings)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
+    is_turned, is_respelled = _is_misspelt(text, normalized, settings.language)
     return _searched(
-        raw, normalized, settings, prose=prose, is_recoded=is_recoded, is_normalized=normalized != text,
+        raw, normalized, settings, prose=prose, is_turned=is_turned, is_respelled=is_respelled, is_recoded=is_recoded, is_normalized=normalized != text,
         is_unescaped=is_unescaped, has_escapes=has_escapes, formats=formats,
     )  # fmt: skip
+
+
+def _is_misspelt(text: str, normalized: str, language: Language) -> tuple[bool, bool]:
+    """Return whether lines of a text were turned round, and whether letters of it got the language's code points."""
+    if text == normalized:
+        return False, False
+    ordered = language.reorder(text)
+    return ordered != text, language.respell(ordered) != ordered
 
 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
@@ -216,6 +239,7 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     settings.timer.lap("pairs")
     facts = {
         "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages,
+        "is_turned": pair.is_turned, "is_respelled": pair.is_respelled,
         "formats": formats,
     }  # fmt: skip
     if pair.reason:
@@ -252,6 +276,8 @@ def plain_text(text: str, settings: Settings) -> Unescaped:
 
 def _unread(raw: RawRecord, text: str, settings: Settings, **facts: Any) -> ExtractedDocument:
     """A record that is dropped before its text is looked at; HTML may hold lone surrogates."""
+    if settings.personal_data:
+        text = pii.replace_personal_data(text, settings.personal_data)[0]
     return _known(raw, text, text.encode(errors="replace") or _place(raw), settings, **facts)
 
 
@@ -259,9 +285,24 @@ def _known(
     raw: RawRecord, written: str, identity: bytes, settings: Settings, **facts: Any
 ) -> ExtractedDocument:
     """Name a document by the hash of its text, or of its place."""
-    key = document_id(identity)
-    document = Document(id=key, text=written, source=raw.source, url=raw.url, lang=settings.language.code)
-    return ExtractedDocument(document=document, licence=raw.licence, bytes_in=raw.num_bytes, **facts)
+    key, source, url, licence = document_id(identity), raw.source, raw.url, raw.licence
+    if patterns := settings.personal_data:
+        url, counts = pii.replace_in_address(url, patterns)
+        # The name of the file stays: by it the text is found again.
+        place, space, origin = _origin(source)
+        (origin, more), (licence, _) = (
+            pii.replace_personal_data(each, patterns) for each in (origin, licence)
+        )
+        source = f"{place}{space}{origin}"
+        facts["personal_data"] = facts.get("personal_data", NO_COUNTS) + counts + more
+    document = Document(id=key, text=written, source=source, url=url, lang=settings.language.code)
+    return ExtractedDocument(document=document, licence=licence, bytes_in=raw.num_bytes, **facts)
+
+
+def _origin(source: str) -> tuple[str, str, str]:
+    """Return the file and place of a text, a space, and the source that its record names."""
+    match = PLACE.match(source)
+    return (match[0], " ", source[match.end() + 1 :]) if match else (source, "", "")
 
 
 def _place(raw: RawRecord) -> bytes:

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, Self
 
@@ -41,6 +42,13 @@ log = logging.getLogger(__name__)
 
 RUN_WORDS = 8
 RUN_CHARS = 40
+SHORT_WORDS, SHORT_CHARS = range(4, RUN_WORDS), (15, 20, 30)
+"""Lengths of a question with its answer that is looked for as a whole, because it is shorter than a run."""
+MIN_ALONE = 25
+"""Letters of one that proves a document by itself; shorter ones, such as `How are you? Fine, thanks.`, two together. Our choice."""
+MAX_APART = 6
+"""Texts of a record from a question to its answer at most: roles and choices may stand between."""
+ROLES = frozenset(("user", "assistant", "system", "human", "gpt", "tool"))
 MIN_MERGED = 1 << 22
 """Runs that wait for others before they are merged."""
 PIECE_CHARS, OVERLAP_CHARS = 1 << 19, 1_000
@@ -77,24 +85,61 @@ class Decontamination:
     def __init__(self, items: Iterable[tuple[str, str]], language: Language) -> None:
         """Hash the runs of the items, by name and text; case, signs, accents and white space are no difference.
 
-        An item with fewer than eight words and 40 characters could be in any document, and is not looked for.
+        Texts of one name with fewer than eight words and 40 characters are looked for as a question and its answer that
+        follow each other. What is shorter even so could be in any document; `num_short` counts these names.
         """
         self._language = language
         self._names: list[str] = []
         self._hashes, self._owners = np.zeros(0, dtype=np.uint64), np.zeros(0, dtype=np.int32)
+        """The lowest bit of an owner is 1 where the run proves a document only together with another."""
+        self._short_lengths: set[int] = set()
+        self.num_items = self.num_short = 0
         pending: list[tuple[Hashes, int]] = []
         num_pending = 0
-        for name, text in items:
-            runs = np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
-            if not len(runs):
+        for name, texts in itertools.groupby(items, itemgetter(0)):
+            owner = 2 * len(self._names)
+            of_item = [
+                (runs, owner + is_weak) for runs, is_weak in self._runs_of_item([text for _, text in texts])
+            ]
+            self.num_items += 1
+            if not of_item:
+                self.num_short += 1
                 continue
-            pending.append((runs, len(self._names)))
+            pending += of_item
             self._names.append(name)
-            num_pending += len(runs)
+            num_pending += sum(len(runs) for runs, _ in of_item)
             if num_pending > max(MIN_MERGED, len(self._hashes)):
                 self._merge(pending)
                 num_pending = 0
         self._merge(pending)
+
+    def _runs_of_item(self, texts: Sequence[str]) -> list[tuple[Hashes, bool]]:
+        """Return the runs of texts of one name, and of short ones that may be a question and its answer, True: weak ones."""
+        of_texts = [
+            np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
+            for text in texts
+        ]
+        short = [
+            text for text, runs in zip(texts, of_texts, strict=True) if not len(runs) and text not in ROLES
+        ]
+        of_item = [(runs, False) for runs in of_texts if len(runs)]
+        for at, question in enumerate(short):
+            for answer in short[at + 1 : at + 1 + MAX_APART]:
+                joined = f"{question} {answer}"
+                runs, is_weak = np.unique(self._runs(joined)), False
+                if not len(runs):
+                    runs, is_weak = self._short_run(joined)
+                of_item += [(runs, is_weak)] if len(runs) else []
+        return of_item
+
+    def _short_run(self, text: str) -> tuple[Hashes, bool]:
+        characters, words = self._units(text)
+        units, lengths = (characters, SHORT_CHARS) if words is None else (words, SHORT_WORDS)
+        length = max((each for each in lengths if each <= len(units)), default=0)
+        if not length:
+            return units[:0], True
+        self._short_lengths.add(length)
+        return ngram_hashes(units[-length:], length), len(characters) < MIN_ALONE
 
     def _merge(self, pending: list[tuple[Hashes, int]]) -> None:
         """Add the runs of items, so that memory follows from how many different ones there are."""
@@ -109,7 +154,8 @@ class Decontamination:
         """Write the hashes and names, so that processes share what one has read."""
         np.save(folder / "runs.npy", self._hashes)
         np.save(folder / "owners.npy", self._owners)
-        (folder / "names.json").write_text(json.dumps(self._names), encoding="utf-8")
+        about = {"names": self._names, "short_lengths": sorted(self._short_lengths)}
+        (folder / "names.json").write_text(json.dumps(about), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path, language: Language) -> Self:
@@ -117,7 +163,8 @@ class Decontamination:
         loaded = cls((), language)
         loaded._hashes = np.load(folder / "runs.npy", mmap_mode="r")
         loaded._owners = np.load(folder / "owners.npy", mmap_mode="r")
-        loaded._names = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        about = json.loads((folder / "names.json").read_text(encoding="utf-8"))
+        loaded._names, loaded._short_lengths = about["names"], set(about["short_lengths"])
         return loaded
 
     def matches(self, text: str) -> list[str]:
@@ -125,19 +172,29 @@ class Decontamination:
         if not len(self._hashes):
             return []
         runs = self._runs(text)
+        if self._short_lengths:
+            characters, words = self._units(text)
+            units = characters if words is None else words
+            runs = np.concatenate([runs, *(ngram_hashes(units, length) for length in self._short_lengths)])
         places = np.searchsorted(self._hashes, runs)
         places[places == len(self._hashes)] = 0
         owners = np.unique(self._owners[places[self._hashes[places] == runs]])
-        return [self._names[each] for each in owners[:MAX_NAMED]]
+        if (owners & 1).all() and len(owners) == 1:
+            return []
+        return [self._names[each] for each in np.unique(owners >> 1)[:MAX_NAMED]]
 
     def _runs(self, text: str) -> Hashes:
-        characters = unit_hashes(text, self._language, by_character=True)
+        characters, words = self._units(text)
         runs = ngram_hashes(characters, RUN_CHARS)
+        return runs if words is None else np.concatenate((runs, ngram_hashes(words, RUN_WORDS)))
+
+    def _units(self, text: str) -> tuple[Hashes, Hashes | None]:
+        """Return the hashes of the characters and words of a text."""
+        characters = unit_hashes(text, self._language, by_character=True)
         # Where a language writes no spaces, its units are characters, and eight of them are in any text.
         if self._language.shingle_units("ab") == ["a", "b"]:
-            return runs
-        words = unit_hashes(text, self._language, by_character=False)
-        return np.concatenate((runs, ngram_hashes(words, RUN_WORDS)))
+            return characters, None
+        return characters, unit_hashes(text, self._language, by_character=False)
 
 
 def _pieces(text: str) -> Iterator[str]:
@@ -326,6 +383,12 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
     tasks = _task_files(recipe, side_files.get(TASK_KEY, ()))
     if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats), *tasks]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
+        if items.num_short:
+            log.warning(
+                "clean.decontaminate: %s of %s items are too short to be looked for, even a question with its answer: fewer than "
+                "%d words",
+                f"{items.num_short:,}", f"{items.num_items:,}", SHORT_WORDS[0],
+            )  # fmt: skip
         (folder / ITEMS).mkdir()
         items.save(folder / ITEMS)
 

@@ -1,13 +1,15 @@
 """Judge parallel text by its two sides, and refuse inputs whose sides are mixed up."""
 
+import logging
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import unescape
 from typing import Any
 
 from anadil.clean.filters.clean_stats import CleanStats
+from anadil.clean.filters.figures import late_side, unlike_figures
 from anadil.clean.filters.line_language import MIN_LINE_CHARS
 from anadil.core.errors import DataError
 from anadil.core.format import counted
@@ -15,14 +17,17 @@ from anadil.text.language_data import Language
 from anadil.text.language_id import identify_language
 from anadil.text.parallel import write_pair
 
+log = logging.getLogger(__name__)
+
 MISSING, EQUAL, LENGTHS, SWAPPED = "missing_side", "equal_sides", "side_lengths", "swapped_sides"
-OTHER_LANGUAGE = "side_language"
+OTHER_LANGUAGE, FIGURES = "side_language", "side_figures"
 REASONS = {
     MISSING: "a side has no letter and no figure",
     EQUAL: "both sides are the same but for case and signs",
     LENGTHS: "one side is more than 9 times as long as the other",
     SWAPPED: "each side is in the language of the other",
     OTHER_LANGUAGE: "a side is surely in another language",
+    FIGURES: "each side has a figure that the other lacks",
 }
 """Reason for which a pair is dropped -> its text for people; the first that is true is the reason."""
 MAX_LENGTH_RATIO = 9
@@ -51,6 +56,8 @@ class JudgedPair:
     """`az tr`: the side that should be Azerbaijani is in Turkish; `az unjudged`; `own`: a side is as it should be."""
     is_normalized: bool
     is_unescaped: bool
+    is_turned: bool
+    is_respelled: bool
 
 
 def judge_pair(raw: Sequence[str], sides: Sequence[Language]) -> JudgedPair:
@@ -61,10 +68,14 @@ def judge_pair(raw: Sequence[str], sides: Sequence[Language]) -> JudgedPair:
     texts = [" ".join(side.normalize(each).split()) for each, side in zip(unescaped, sides, strict=True)]
     languages = Counter[str]()
     reason, value = _fault_of_lengths(texts, sides) or _fault_of_languages(texts, sides, languages)
+    if not reason and (value := unlike_figures(texts, [side.code for side in sides])):
+        reason = FIGURES
     return JudgedPair(
         text="\n".join(texts) if reason == MISSING else write_pair([side.name for side in sides], texts),
         reason=reason, value=value, languages=languages, is_normalized=texts != unescaped,
         is_unescaped=unescaped != list(raw),
+        is_turned=any(side.reorder(each) != each for each, side in zip(unescaped, sides, strict=True)),
+        is_respelled=any(side.respell(each) != each for each, side in zip(unescaped, sides, strict=True)),
     )  # fmt: skip
 
 
@@ -104,8 +115,28 @@ def _are_swapped(texts: Sequence[str], sides: Sequence[Language]) -> bool:
     )
 
 
+def _refuse_late_sides(clean_stats: CleanStats, sides: Sequence[Language], key: str) -> None:
+    """Refuse files most of whose pairs are those of neighbouring lines; warn of those that have some."""
+    for file, (side, share) in late_files(clean_stats.lateness).items():
+        code = sides[side == "second"].code
+        how = f"{key}: {file}: lines of {code} stand one line below those that they translate"
+        remedy = "look for a line that is empty or missing in one of its files"
+        if share > MOST:
+            raise DataError(f"{how}, by figures and lengths; {remedy}")
+        log.warning("%s in %.0f %% of the pairs with figures; %s", how, 100 * share, remedy)
+
+
+def late_files(lateness: Mapping[str, float]) -> dict[str, tuple[str, float]]:
+    """Return the files with a side whose lines stand too late, by the sums of all files: name -> `first` or `second`, share."""
+    by_file: defaultdict[str, dict[str, float]] = defaultdict(dict)
+    for name, value in lateness.items():
+        file, _, key = name.rpartition("\t")
+        by_file[file][key] = value
+    return {file: late for file, counts in sorted(by_file.items()) if (late := late_side(counts))}
+
+
 def refuse_mixed_up(clean_stats: CleanStats, sides: Sequence[Language], key: str) -> None:
-    """Refuse parallel text most of whose sides are not in the languages that the recipe says."""
+    """Refuse parallel text most of whose sides are not in the languages that the recipe says, or a line too late."""
     name, codes, languages = (
         key.removesuffix("inputs") + "pairs",
         [side.code for side in sides],
@@ -129,6 +160,7 @@ def refuse_mixed_up(clean_stats: CleanStats, sides: Sequence[Language], key: str
                 f"pairs that are long enough to tell, mostly in {judged.most_common(1)[0][0]} (CLD2's code), "
                 f"{_example(samples[OTHER_LANGUAGE])}; correct {name} ([{', '.join(codes)}]) or the files"
             )
+    _refuse_late_sides(clean_stats, sides, key)
 
 
 def _languages_of(side: str, languages: Counter[str]) -> Iterator[tuple[str, int]]:

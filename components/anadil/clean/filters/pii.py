@@ -8,12 +8,14 @@ those of countries that no language here belongs to are not looked for.
 Source: ITU-T E.164 and its list of country codes; the national numbering plans as ITU-T publishes them.
 """
 
+import functools
 import re
+import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from ipaddress import IPv4Address
+from urllib.parse import unquote
 
 DASHES = r"\u2010-\u2014\u2212-"
 """Hyphens and dashes of Unicode, and the minus; to stand last in a class of characters."""
@@ -100,12 +102,21 @@ NATIONAL = {
 """Language -> its country's own form; of a language that is not here none is looked for."""
 SEVEN_DIGITS = re.compile(rf"\d(?:[{SIGNS}]{{0,3}}\d){{6}}")
 CONTEXT_CHARS = 40
+LAST_FIGURE = 0x20000
+"""Code point behind the figures of all scripts. Source: Unicode 15, blocks."""
 AT_SIGN = re.compile("@")
+_AT = "at|ət|ät|et|a|@|kuyruklu a|arroba|собака|собачка|эт|кукац"
+_DOT = r"dot|nöqtə|nokta|точка|punkt|punto|point|\."
+_ENDS = "(?:com|org|net|info|edu|gov|biz|io|eu|az|tr|uz|kz|kg|ge|ru|ua|by|ir|pk|de|fr|uk|рф)"
+SPELT_AT = re.compile(
+    rf"[\[({{<«]\s?(?:{_AT})\s?[\])}}>»]| @|@ | (?:at|ət|собака) \S+ (?:{_DOT}) ", re.IGNORECASE
+)
 FOUR_NUMBERS = re.compile(r"\d\.\d{1,3}\.\d{1,3}\.\d")
 FIN_WORD = re.compile(r"\b(?:F[İI]N|[Ff][iİIı]n\b)|identifikasiya", re.IGNORECASE)
 OF_DIGITS = frozenset((FOUR_NUMBERS, SEVEN_DIGITS))
 RUN_OF_DIGITS = re.compile(rf"\d[\d{SIGNS}]{{6}}")
 """With what both hints of numbers begin, or an earlier place: one search spares most texts both."""
+ADDRESS = re.compile(r"([a-z][a-z0-9+.-]*://)?(?:[^/?#@]*@)?([^/?#]*)(.*)", re.IGNORECASE | re.DOTALL)
 NO_DIGIT_BEFORE, NO_DIGIT_AFTER = r"(?<![\w.,/+$€£¥₼₺₽-])", r"(?![\w/-]|[.,]\d)"
 OCTET = r"(?:25[0-5]|2[0-4]\d|1\d\d|[1-9]?\d)"
 SUFFIX = r"(?:['’-]?\w{1,6})?"
@@ -202,6 +213,17 @@ EMAIL = Pattern(
         rf"(?:[a-zA-Z]{{2,24}}(?![a-zA-Z0-9-])|xn--[a-zA-Z0-9-]{{2,59}}|[{FOREIGN}]{{2,24}}(?![{LABEL}]))"
     ),
 )
+SPELT_EMAIL = Pattern(
+    kind="EMAIL",
+    hint=SPELT_AT,
+    expression=re.compile(
+        r"(?<![\w.+%-])[\w.+%-]{1,64}"
+        rf"(?:(?:\s?[\[({{<«]\s?(?:{_AT})\s?[\])}}>»]\s?|\s?@\s?)(?:[{LABEL}]{{1,63}}(?:\.|\s?[\[({{<«]\s?(?:{_DOT})\s?[\])}}>»]\s?| dot )){{1,8}}"
+        rf"| (?:at|ət|собака) (?:[{LABEL}]{{1,63}} (?:{_DOT}) ){{1,8}}(?={_ENDS}\b))[^\W\d_]{{2,24}}(?![a-zA-Z0-9-])",
+        re.IGNORECASE,
+    ),
+)
+"""The same as people write it so that programs do not know it: `ad [at] ev.example`, `ad at ev dot example`."""
 IP = Pattern(
     kind="IP",
     hint=FOUR_NUMBERS,
@@ -240,6 +262,15 @@ LOCAL_PHONE = Pattern(
     not_before=RECORD,
     is_valid=is_local,
 )
+LINKED_PHONE = Pattern(
+    kind="PHONE",
+    expression=re.compile(rf"(?:\+|%2[bB])?\d{{{MIN_LOCAL_DIGITS},{MAX_DIGITS}}}(?!\w)"),
+    context=re.compile(
+        r"(?:\b(?:wa|t|viber|signal)\.me/(?:p/|#p/)?|[?&;](?:phone|tel|telephone|mobile|msisdn|gsm|number|whatsapp)=|\b(?:tel|sms|callto|whatsapp):(?://)?)$",
+        re.IGNORECASE,
+    ),
+)
+"""A number in an address: `wa.me/994501234567`."""
 FIN = Pattern(
     kind="FIN",
     hint=FIN_WORD,
@@ -280,7 +311,7 @@ MY_NUMBER = Pattern(
     is_valid=passes_my_number,
 )
 
-EVERYWHERE = (EMAIL, IP, IBAN, CARD)
+EVERYWHERE = (EMAIL, SPELT_EMAIL, IP, IBAN, CARD, LINKED_PHONE)
 OF_LANGUAGE = {"az": (FIN, VOEN), "ja": (MY_NUMBER,), "tr": (NAMED_KIMLIK, KIMLIK)}
 """Patterns that only texts in a language hold."""
 
@@ -317,11 +348,47 @@ def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str
     Applying it again changes nothing. Time is linear in the length.
     """
     counts: Counter[str] = Counter()
-    hints = _hints(text, patterns)
+    plain = text
+    if not text.isascii():
+        table, others = _ascii_of()
+        plain = text.translate(table) if others.search(text) else text
+    hints = _hints(plain, patterns)
     for pattern in patterns:
-        if pattern.hint in hints:
-            text = pattern.expression.sub(partial(_placed, pattern=pattern, counts=counts), text)
+        if pattern.hint not in hints:
+            continue
+        spans = [match.span() for match in pattern.expression.finditer(plain) if _is_personal(match, pattern)]
+        if spans:
+            counts[pattern.kind] += len(spans)
+            is_same = plain is text
+            text = _placed(text, spans, f"<{pattern.kind}>")
+            plain = text if is_same else _placed(plain, spans, f"<{pattern.kind}>")
     return text, counts
+
+
+@functools.cache
+def _ascii_of() -> tuple[dict[int, str], re.Pattern[str]]:
+    """Figures of all scripts, and wide signs -> what patterns know them by, one for one; and a search for them."""
+    figures = {
+        code: str(unicodedata.decimal(chr(code)))
+        for code in range(0x80, LAST_FIGURE)
+        if chr(code).isdecimal()
+    }
+    table = {
+        **figures,
+        **{code: chr(code - 0xFEE0) for code in range(0xFF01, 0xFF5F)},
+        0xFE62: "+",
+        0xFE6B: "@",
+    }
+    return table, re.compile(f"[{''.join(map(chr, table))}]")
+
+
+def replace_in_address(address: str, patterns: tuple[Pattern, ...]) -> tuple[str, Counter[str]]:
+    """Replace personal data behind the host of an address, in which signs may be `%40`; a user before the host goes."""
+    match = ADDRESS.fullmatch(address)
+    assert match is not None, "every part may be empty"
+    scheme, host, rest = match.groups()
+    replaced, counts = replace_personal_data(unquote(rest), patterns)
+    return f"{scheme or ''}{host}{replaced if counts else rest}", counts
 
 
 def _hints(text: str, patterns: tuple[Pattern, ...]) -> set[re.Pattern[str]]:
@@ -333,15 +400,18 @@ def _hints(text: str, patterns: tuple[Pattern, ...]) -> set[re.Pattern[str]]:
     return present
 
 
-def _placed(match: re.Match[str], pattern: Pattern, counts: Counter[str]) -> str:
+def _is_personal(match: re.Match[str], pattern: Pattern) -> bool:
     before = match.string[max(0, match.start() - CONTEXT_CHARS) : match.start()]
     if pattern.context and not pattern.context.search(before.rpartition("\n")[2]):
-        return match[0]
+        return False
     behind, ahead = pattern.not_behind, pattern.not_before
     # Text beside a number may show that it is a number of another kind.
     if not pattern.is_valid(match[0]) or (behind and behind.search(before)):
-        return match[0]
-    if ahead and ahead.match(match.string, match.end()):
-        return match[0]
-    counts[pattern.kind] += 1
-    return f"<{pattern.kind}>"
+        return False
+    return not (ahead and ahead.match(match.string, match.end()))
+
+
+def _placed(text: str, spans: Sequence[tuple[int, int]], placeholder: str) -> str:
+    ends = [0, *(end for _, end in spans)]
+    starts = [*(start for start, _ in spans), len(text)]
+    return placeholder.join(text[end:start] for end, start in zip(ends, starts, strict=True))

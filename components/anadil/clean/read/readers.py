@@ -36,10 +36,10 @@ from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
 from anadil.clean.read.read_stats import RESPONSE, ReadStats
 from anadil.clean.read.record_fields import (
-    BESIDE,
     Sides,
     address_columns,
     address_of,
+    columns_beside,
     columns_to_read,
     licence_of,
     parquet_columns,
@@ -126,7 +126,7 @@ def _columns(
         raise DataError(
             f"{name}: no column {missing[0]!r} (clean.text_field) among {listed}; the first row must name the columns"
         )
-    read = [*fields, *address_columns(columns), *(column for column in BESIDE if column in columns)]
+    read = [*fields, *address_columns(columns), *columns_beside(columns)]
     for column in read:
         if (count := columns.count(column)) > 1:
             raise DataError(f"{name}: {count} columns are named {column!r}; rename all but one")

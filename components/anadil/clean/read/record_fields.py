@@ -13,13 +13,16 @@ from anadil.core.field_paths import field_of
 from anadil.text.language import find_language
 from anadil.text.language_data import Language
 
-LICENCE_KEYS = ("license", "licence")
-"""Keys or columns under which a record names its licence; the first one that it has."""
-BESIDE = ("source", *LICENCE_KEYS)
-"""Columns that are read where there are any."""
+LICENCE_KEY = re.compile(
+    r"(?:[a-z]+[ _.-])*(?P<own>licen[cs]e)(?P<more>s|[ _.-]?(?:names?|ids?|spdx(?:[ _-]?id)?|abbr\w*|types?|(?P<url>urls?|uri|link)))?",
+    re.IGNORECASE,
+)
+"""Keys or columns under which a record names its licence: `license`, `licenses`, `license_url`, `repo_license_type`."""
+OF_LICENCE = ("spdx_id", "spdx", "id", "name", "title", "abbr", "type", "label", "url", "uri", "href", "link")
+"""Keys of a licence that is a table; the first one that it has."""
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3
-"""Tables within a record in which its address is looked for: `metadata.warc_headers.warc-target-uri` of OSCAR."""
+"""Tables within a record in which address and licence are looked for: `metadata.warc_headers.warc-target-uri` of OSCAR."""
 MAX_ADDRESS_COLUMNS = 3
 """Columns of a table that are read for an address."""
 NO_LETTER = re.compile(r"[^a-z]")
@@ -73,8 +76,35 @@ def field_text(row: Mapping[str, Any], field: str) -> str | None:
 
 def licence_of(row: Mapping[str, Any]) -> str:
     """Return the licence that a record names; empty where it names none."""
-    named = next(filter(None, (writable(row.get(key)) for key in LICENCE_KEYS)), "")
+    named = min(_licences(row, 0), default=(0, 0, ""), key=lambda licence: licence[:2])[2]
     return " ".join(named.split())[:MAX_LICENCE_CHARS]
+
+
+def _licences(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:
+    """Yield each licence with the rank of its key and how deep it lies."""
+    for key, value in row.items():
+        if (rank := _licence_rank(key)) is not None:
+            if text := _licence_text(value):
+                yield rank, depth, text
+        elif isinstance(value, dict) and depth < MAX_DEPTH:
+            yield from _licences(value, depth + 1)
+
+
+@lru_cache(4096)
+def _licence_rank(key: str) -> int | None:
+    """Rank how surely a key is that of the record's licence, 0 the surest; None: it is another."""
+    match = LICENCE_KEY.fullmatch(key)
+    if match is None:
+        return None
+    return 2 * (match["url"] is not None) + (match.end("own") - match.start("own") < len(key))
+
+
+def _licence_text(value: Any) -> str:
+    if isinstance(value, dict):
+        return next(filter(None, (_licence_text(value.get(key)) for key in OF_LICENCE)), "")
+    if isinstance(value, list):
+        return ", ".join(dict.fromkeys(filter(None, map(_licence_text, value))))
+    return writable(value)
 
 
 def address_of(row: Mapping[str, Any]) -> str:
@@ -88,7 +118,7 @@ def _addresses(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, s
     """Yield each address with its rank and how deep it lies."""
     for key, value in row.items():
         if isinstance(value, dict):
-            if depth < MAX_DEPTH:
+            if depth < MAX_DEPTH and _licence_rank(key) is None:
                 yield from _addresses(value, depth + 1)
         elif isinstance(value, str | bytes) and (rank := _rank(key)) is not None:
             text = writable(value).strip()
@@ -124,6 +154,19 @@ def address_columns(paths: Sequence[str]) -> list[str]:
     return [path for _, _, path in sorted(ranked, key=lambda each: each[:2])][:MAX_ADDRESS_COLUMNS]
 
 
+def columns_beside(paths: Sequence[str]) -> list[str]:
+    """Choose the columns of a table that are read beside text and address: `source`, and those that name a licence."""
+    licences: dict[str, None] = {}
+    for path in paths:
+        parts = path.split(".")
+        at = next(
+            (at for at, part in enumerate(parts[: MAX_DEPTH + 1]) if _licence_rank(part) is not None), None
+        )
+        if at is not None:
+            licences[".".join(parts[: at + 1])] = None
+    return [*(path for path in paths if path == "source"), *licences]
+
+
 def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[str]:
     """Choose the columns of text and address, and others that the file has; within tables by their path.
 
@@ -136,7 +179,7 @@ def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[s
     for field in fields:
         if field not in names and not any(path == field or path.startswith(f"{field}.") for path in paths):
             raise DataError(f"{name}: no column {field!r} (clean.text_field) among {', '.join(names)}")
-    columns = [*fields, *address_columns(paths), *(column for column in BESIDE if column in names)]
+    columns = [*fields, *address_columns(paths), *columns_beside(paths)]
     for column in columns:
         if (count := names.count(column)) > 1:
             remedy = "rename or leave out all but one"

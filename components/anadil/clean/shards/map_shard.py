@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Self
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.sorted_documents import DocumentWriter
 from anadil.clean.filters.clean_stats import CleanStats
+from anadil.clean.filters.figures import Lateness
 from anadil.clean.filters.judge_record import (
     ExtractedDocument,
     FilterResult,
@@ -248,6 +249,7 @@ class _ShardRun:
     def _work_on(self, index: int, read_stats: ReadStats) -> None:
         """Judge all records of a range, so many at a time that each costs little."""
         most = 1 if self._guard.is_one_by_one else BATCH_RECORDS
+        lateness, file = Lateness(), self._task.shard.ranges[index].name
         batch: Batch = []
         num_chars = 0
         for place, raw in self._records(index, read_stats):
@@ -261,10 +263,13 @@ class _ShardRun:
                 extracted = prepare_record(raw, self._settings)
                 batch.append((place, self._num_records - 1, extracted))
                 num_chars += len(extracted.document.text)
+                if raw.sides:
+                    lateness.add(raw.sides)
             if len(batch) >= most or num_chars >= BATCH_CHARS:
                 self._judge(batch, index, read_stats)
                 batch, num_chars = [], 0
         self._judge(batch, index, read_stats)
+        self._stats.lateness.update({f"{file}\t{key}": value for key, value in lateness.counts.items()})
 
     def _judge(self, batch: Batch, index: int, read_stats: ReadStats) -> None:
         """Judge records, and write them; where that fails, each by itself."""
@@ -296,7 +301,7 @@ class _ShardRun:
         extracted, stats = result.extracted, self._stats
         stats.counts.update(
             documents_in=1, normalized=extracted.is_normalized, unescaped=extracted.is_unescaped,
-            escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
+            turned=extracted.is_turned, respelled=extracted.is_respelled, escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
             retried=extracted.identified is not None and extracted.identified.retried,
         )  # fmt: skip
         stats.extraction.update(extracted.prose)

@@ -13,7 +13,7 @@ import zstandard
 
 from anadil.clean.filters.clean_stats import CleanStats, Row
 from anadil.clean.filters.judge_record import Settings
-from anadil.clean.filters.pairs import sides_json
+from anadil.clean.filters.pairs import late_files, sides_json
 from anadil.clean.filters.pii import knows_telephones
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.write.corpus_parts import CorpusFile
@@ -296,7 +296,10 @@ def make_stats(
         "null_texts": read_stats.null_texts,
         "addresses": read_stats.addresses,
         "recoded": read_stats.recoded,
-        **{name: counts[name] for name in ("normalized", "unescaped", "escaped", "foreign_lines")},
+        **{
+            name: counts[name]
+            for name in ("normalized", "turned", "respelled", "unescaped", "escaped", "foreign_lines")
+        },
         "identifier_retries": counts["retried"],
         "bytes_in": read_stats.bytes_in,
         "bytes_out": sum(file.num_bytes for file in files),
@@ -331,6 +334,11 @@ def _of_pairs(settings: Settings, clean_stats: CleanStats) -> Row:
             "languages": [side.code for side in sides], "template": TEMPLATE, "directions": len(sides),
             # Those too short to tell count as right.
             "sides": sides_json(sides, clean_stats.sides),
+            # Files with lines of a side below those that they translate.
+            "late": {
+                file: {"side": sides[side == "second"].code, "share": round(share, 4)}
+                for file, (side, share) in late_files(clean_stats.lateness).items()
+            },
         }
     }  # fmt: skip
 
