@@ -132,16 +132,38 @@ def test_what_is_asked_wrongly_is_said_and_no_fault_of_the_server(site: Site, qu
     assert site.pages.ask(f"{site.data}{query}").status == 404
 
 
+@pytest.mark.parametrize(
+    "text", ["9" * 5_000, "-1", "nan", "1e999", "\0", "\ud800".encode("utf-8", "surrogatepass")]
+)
+def test_no_address_is_a_fault_of_the_server(site: Site, text: str | bytes) -> None:
+    run = put_trained(site.root, "Bakı")
+    for path, names in (
+        (site.data, ("from", "least", "most", "order", "by", "reason")),
+        (f"/run/{run}/answers", ("from", "topic", "seen")),
+        (f"/run/{run}", ("from", "to")),
+    ):
+        for name in names:
+            assert site.pages.ask(f"{path}?{urlencode({name: text, 'statistic': 'words'})}").status in (
+                200,
+                404,
+            )
+
+
 def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
     assert site.pages.ask(site.data).status == 200
 
-    (site.root / "corpus/0a1b/stats/part-00000.parquet").write_bytes(b"PAR1 damaged PAR1")
+    part = site.root / "corpus/0a1b/stats/part-00000.parquet"
+    content = part.read_bytes()
+    part.write_bytes(content[:9_000] + bytes([content[9_000] ^ 1]) + content[9_001:])
+    one_bit = site.pages.ask(site.data)
+    part.write_bytes(b"PAR1 damaged PAR1")
     damaged = site.pages.ask(site.data)
     shutil.rmtree(site.root / "corpus")
     gone = site.pages.ask(site.data)
 
-    assert damaged.status == 503
-    assert "make the corpus again" in damaged.text
+    for page in (one_bit, damaged):
+        assert page.status == 503
+        assert "is damaged: its digest is not that of the manifest; make the corpus again" in page.text
     assert gone.status == 404
     assert "no finished corpus" in gone.text
 

@@ -10,17 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError
 from anadil.watch.data import corpora
 from anadil.watch.data.corpora import Place, WatchedCorpus, Where
-from tests.kit.watched_corpus import STATISTICS, make_watched_corpus
+from tests.kit.watched_corpus import STATISTICS, make_watched_corpus, seal_corpus
 
 MILLION = 1_000_000
 ALL = Where()
 
 
 def watched(folder: Path) -> WatchedCorpus:
-    manifest: Any = None
+    manifest = artifact.finished_manifest(str(seal_corpus(folder)), "corpus")
     stats = json.loads((folder / "stats.json").read_text(encoding="utf-8"))
     return WatchedCorpus(word="corpus", uri=str(folder), manifest=manifest, stats=stats)
 
@@ -217,7 +218,7 @@ def test_a_corpus_that_is_gone_or_damaged_says_so(tmp_path: Path) -> None:
     assert rows.documents(ALL).rows
 
     part.write_bytes(part.read_bytes()[:1_000])
-    with pytest.raises(IntegrityError, match=r"cannot be read .* make the corpus again"):
+    with pytest.raises(IntegrityError, match=r"is damaged: .* make the corpus again"):
         rows.documents(ALL)
     part.unlink()
     with pytest.raises(DataError, match="no such file any more; the corpus was removed"):

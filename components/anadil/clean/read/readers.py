@@ -265,7 +265,7 @@ def read_records(
     if uri.startswith(storage.BUILT_IN):
         text_field = "text"  # the recipe names the key of the user's files, beside which built-in ones stand
     reader = READERS[suffix]
-    # What the hub gives is compared with its digest where a file is read whole and in order.
+    # Bytes of the hub are compared with their digest where a file is read whole and in order.
     is_part = storage.is_fixed(uri) and (bool(start) or end is not None or suffix in OUT_OF_ORDER)
     lying: Callable[[str, str], ReadableFile] = checked_copy if is_part else storage.readable
     with copy(uri) if copy else nullcontext(lying(uri, version)) as file:
