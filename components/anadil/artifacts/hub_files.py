@@ -295,7 +295,7 @@ def _list(address: HubAddress, folder: str, *, is_deep: bool) -> dict[str, HubFi
 
 @contextmanager
 def _pages_end() -> Iterator[None]:
-    """Refuse pages of a listing that name each other, or have no end: the library asks for each."""
+    """Refuse a listing whose pages name each other, or have no end."""
     from huggingface_hub import get_session
 
     session, named = get_session(), set[str]()

@@ -32,7 +32,7 @@ FILES_AT_A_TIME = 8
 RESERVE_BYTES = 1024**3
 """Space that is left free on the disk."""
 MAX_HUB_BYTES = 8 * 1024**3
-"""Most bytes of copies of the hub's files beside the one that is read; those that were used least lately go."""
+"""Most bytes of copies of the hub's files beside the one that is read. The least recently used go."""
 LARGER_DISK = "set ANADIL_CACHE to a directory on a larger disk"
 POLL_S = 0.5
 BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -105,9 +105,9 @@ def remove_oldest(folder: Path, most_bytes: int) -> None:
 
 @functools.cache
 def checked_copy(uri: str, version: str = "") -> Path:
-    """A copy of a file of the hub with the bytes of its commit, for readers whose pieces alone no digest tells of.
+    """A copy of a file of the hub with the bytes of its commit, for readers of pieces, of which no digest tells.
 
-    Fetched once for all processes of a machine, and looked through once by each.
+    One process of a machine fetches the file, and every process compares the digest once.
     """
     there = hub_files.HubStore()
     version = version or there.version(uri)

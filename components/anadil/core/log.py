@@ -24,7 +24,7 @@ URL_PASSWORD = re.compile(
 """Up to the last `@`, since people do not escape what is in a password. A number before a slash is a port, but for
 databases, whose addresses have a user."""
 URL_USER = re.compile(r"(\bhttps?://)[^/\s:@?#'\"<>]+(?=@)|(://)[^/\s:@?#'\"<>]{20,}(?=@)", re.IGNORECASE)
-"""A user without a password: of a web server it is as likely a token, and so is a long one of any other."""
+"""A user without a password. Tokens stand in that place for web servers, and long ones for others."""
 URL_TOKEN = re.compile(
     r"([?&;][\w.-]*(?:token|secret|password|signature|credential|api[_-]?key|sig)=)[^&;#\s'\"]+",
     re.IGNORECASE,

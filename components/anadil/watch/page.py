@@ -86,7 +86,7 @@ async def form_of(request: Request) -> dict[str, str]:
 
 
 def place_of(text: str) -> int:
-    """Read a place in a list, of an address; what is none is the beginning."""
+    """Read a place in a list, of an address. Other text means the beginning."""
     # Python refuses to read thousands of digits.
     return int(text) if text.isdecimal() and len(text) < 10 else 0
 
