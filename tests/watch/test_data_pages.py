@@ -163,7 +163,7 @@ def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
 
     for page in (one_bit, damaged):
         assert page.status == 503
-        assert "is damaged: its digest is not that of the manifest; make the corpus again" in page.text
+        assert "is damaged: its digest differs from the manifest; make the corpus again" in page.text
     assert gone.status == 404
     assert "no finished corpus" in gone.text
 

@@ -365,7 +365,7 @@ class WatchedCorpus:
                 uri, storage.store(uri).version(uri), str(known.get("sha256"))
             ):
                 raise IntegrityError(
-                    f"{uri}: is damaged: its digest is not that of the manifest; make the corpus again"
+                    f"{uri}: is damaged: its digest differs from the manifest; make the corpus again"
                 )
         with _errors(files):
             cursor = _database(join(self.uri, "stats")).cursor()
