@@ -6,13 +6,19 @@ modules of packages that are there, as those of mlflow-skinny that need numpy.
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.images.files import STAGES, pins
+from tests.charts.chart import CASES, texts
+from tests.images.files import NAMES, ROOT, STAGES, pins
 from tests.images.test_containerfiles import STARTS, reached
 from tests.kit.marks import matrix
 
@@ -30,7 +36,7 @@ held, imports = json.loads(sys.stdin.read())
 brings = importlib.metadata.packages_distributions()
 missing = {
     name for name, distributions in brings.items()
-    if name != "anadil" and not any(re.sub("[-_.]+", "-", each).lower() in held for each in distributions)
+    if not name.startswith("anadil") and not any(re.sub("[-_.]+", "-", each).lower() in held for each in distributions)
 }
 
 class Held(importlib.machinery.PathFinder):
@@ -105,3 +111,74 @@ def test_a_module_of_a_held_package_loads_without_packages_that_the_image_lacks(
 def test_a_module_that_needs_what_the_image_lacks_is_found() -> None:
     """It is in mlflow-skinny, which each image holds, and needs numpy."""
     assert "mlflow.models.utils:" in failed_imports("tools", {("mlflow.models.utils", "")})
+
+
+OF_COMMANDS = {
+    "watch": "anadil.watch.server",
+    "launch": "anadil.cli.cluster.launch",
+    **dict.fromkeys(("schedule", "submit"), "anadil_pipelines.submit"),
+    "run": "anadil.cli.runs.run",
+    "chat": "anadil.cli.models.chat",
+}
+"""Command of `anadil` that a chart, a manifest, a pipeline or a guide starts -> module that it loads before it does anything."""
+
+
+def containers(value: Any) -> Iterator[tuple[str, list[str]]]:
+    """Image and words of each container that a document holds, at any depth."""
+    if isinstance(value, dict):
+        image = (
+            re.search(r"anadil/([\w-]+)[:@]", value["image"]) if isinstance(value.get("image"), str) else None
+        )
+        if image and image[1] in NAMES:
+            command = value.get("command") or []
+            words = command.split() if isinstance(command, str) else [*command]
+            yield image[1], [str(each) for each in (*words, *(value.get("args") or []))]
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from containers(each)
+
+
+@cache
+def started() -> frozenset[tuple[str, str]]:
+    """Image, and module or code, of everything that charts, manifests, pipelines, jobs and guides start."""
+    files = [*ROOT.glob("manifests/**/*.yaml"), *ROOT.glob("tests/golden/**/*.yaml")]
+    charts = [
+        text for values in CASES.values() for name, text in texts(values).items() if name.endswith(".yaml")
+    ]
+    written = [each.read_text(encoding="utf-8") for each in files] + charts
+    documents = [each for text in written for each in yaml.load_all(text, Loader=yaml.CSafeLoader)]
+    calls = [*containers(documents)]
+    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
+        shown = re.findall(r"anadil/([\w-]+):[\w.]+ ([a-z]+)\b", page.read_text(encoding="utf-8"))
+        calls += [(image, ["python", "-m", "anadil", command]) for image, command in shown if image in NAMES]
+    return frozenset((image, target) for image, words in calls if (target := target_of(image, words)))
+
+
+def target_of(image: str, words: list[str]) -> str:
+    """Module, or code, that a container runs; empty for a program that is not ours."""
+    if words[:2] == ["python", "-c"]:
+        return words[2]
+    name, *rest = words[2:] if words[:2] == ["python", "-m"] else (f"anadil.{image}", *words)
+    if name in ("anadil", "anadil.tools", "anadil.pipelines", "anadil.laptop"):
+        return OF_COMMANDS[rest[0]]
+    if words[:1] in (["mlflow"], ["ray"]) or image == "mlflow":
+        return ""
+    folder = ROOT / "components" / name.replace(".", "/")
+    return OF_COMMANDS["launch"] if name == "anadil.launch" else f"{name}.run" if folder.is_dir() else name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("image", sorted({*STAGES, "tools", "pipelines", "laptop"} - {"tasks"}))
+def test_what_charts_manifests_pipelines_and_guides_start_loads_in_its_image(image: str) -> None:
+    targets = {target for name, target in started() if name == image}
+    code = {target for target in targets if not re.fullmatch(r"[\w.]+", target)}
+    imports = {(each, "") for each in targets - code}
+    for text in code:
+        nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Import | ast.ImportFrom)]
+        imports |= {
+            (name, "") for each in nodes
+            for name in ([alias.name for alias in each.names] if isinstance(each, ast.Import) else [each.module or ""])
+        }  # fmt: skip
+
+    assert targets, "nothing starts this image"
+    assert failed_imports(image, imports) == {}
+    assert image != "tools" or "anadil.watch.server" in targets

@@ -361,7 +361,7 @@ class WatchedCorpus:
         # Parquet has no checksum that DuckDB would look at; a store compares its own.
         for uri in files if "://" not in self.uri else ():
             known = self.manifest.files.get(f"stats/{uri.rpartition('/')[2]}", {})
-            if Path(uri).is_file() and not _is_whole(
+            if Path(uri).is_file() and not _is_undamaged(
                 uri, storage.store(uri).version(uri), str(known.get("sha256"))
             ):
                 raise IntegrityError(
@@ -412,7 +412,7 @@ def _version(uri: str) -> str:
 
 
 @functools.lru_cache(4_096)
-def _is_whole(path: str, version: str, sha256: str) -> bool:  # noqa: ARG001  a file that was written again is read again
+def _is_undamaged(path: str, version: str, sha256: str) -> bool:  # noqa: ARG001  a file that was written again is read again
     return file_sha256(path) == sha256
 
 
