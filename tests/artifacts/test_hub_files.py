@@ -47,16 +47,8 @@ def test_globs_folders_and_files_are_listed_with_their_sizes(hub: FakeHub) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "a file @ home.jsonl",
-        "m\u0259tn/\u6587\u7ae0.jsonl",
-        "100%25 #1?.jsonl",
-        "a+b&c=d.jsonl",
-        "part[1].jsonl",
-    ],
-)
+@pytest.mark.parametrize("path", ["a file @ home.jsonl", "m\u0259tn/\u6587\u7ae0.jsonl", "100%25 #1?.jsonl",
+    "a+b&c=d.jsonl", "part[1].jsonl"])  # fmt: skip
 def test_any_path_is_listed_and_read(hub: FakeHub, path: str) -> None:
     for large in (False, True):
         uri = hub.put(path, LINES, large=large)
@@ -266,15 +258,8 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
     hub.put("a.jsonl", LINES)
     hub.put("b.jsonl", LINES)
     hub.page = 1
-    first = hub.reply(
-        Request(
-            method="GET",
-            path=f"/api/datasets/{REPO}/tree/{COMMIT}",
-            query={"recursive": "false"},
-            headers=Message(),
-            content=b"",
-        )
-    )
+    first = hub.reply(Request(method="GET", path=f"/api/datasets/{REPO}/tree/{COMMIT}",
+        query={"recursive": "false"}, headers=Message(), content=b""))  # fmt: skip
     hub.faults += [lambda *_: first] * 9
     with pytest.raises(PreflightError, match="does not answer as the hub does"):
         storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")
@@ -282,9 +267,7 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
     monkeypatch.setattr(hub_files, "MAX_PAGES", 20)
     for number in (2, 10_000):
         tree = f"{hub.url}/api/datasets/{REPO}/tree/{COMMIT}"
-        pages = [
-            {"Link": f'<{tree}?recursive=false&cursor={each % number}>; rel="next"'} for each in range(30)
-        ]
+        pages = [{"Link": f'<{tree}?recursive=false&cursor={each % number}>; rel="next"'} for each in range(30)]  # fmt: skip
         hub.faults[:] = [lambda *_, head=head: Reply(text="[]", headers=head) for head in pages]
         with pytest.raises(PreflightError, match="does not answer as the hub does"):
             storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")

@@ -314,11 +314,9 @@ def test_every_kind_of_file_is_read_out_of_a_bucket_as_from_a_disk(
     monkeypatch.setattr(storage, "local_copy", None)  # nothing is fetched whole
     lines = b"".join(b'{"text": "%d setir"}\n' % number for number in range(200))
     pages = [warc_record(page("Bir cümlə."), url=f"https://a.az/{number}") for number in range(5)]
-    kinds = {
-        "a.jsonl": lines, "a.jsonl.gz": gzip.compress(lines), "a.jsonl.zst": zstandard.compress(lines),
+    kinds = {"a.jsonl": lines, "a.jsonl.gz": gzip.compress(lines), "a.jsonl.zst": zstandard.compress(lines),
         "a.txt": b"bir " * 900, "a.html": page("Bir."), "a.warc": b"".join(pages),
-        "a.warc.gz": b"".join(members(pages)),
-    }  # fmt: skip
+        "a.warc.gz": b"".join(members(pages))}  # fmt: skip  # fmt: skip
     for name, data in kinds.items():
         (tmp_path / name).write_bytes(data)
     pq.write_table(pa.table({"text": ["bir"] * 3_000}), tmp_path / "a.parquet", row_group_size=500)
@@ -416,11 +414,7 @@ def test_a_corpus_of_a_commit_is_there_already(
     hub.put("a.jsonl", lines(OWN))
 
     def run() -> MadeArtifact:
-        data = {
-            "language": "az",
-            "clean": {"inputs": [f"{ROOT}/*.jsonl"]},
-            "storage": {"root": str(tmp_path)},
-        }
+        data = {"language": "az", "clean": {"inputs": [f"{ROOT}/*.jsonl"]}, "storage": {"root": str(tmp_path)}}  # fmt: skip
         return execute(STAGES["clean"], parse_recipe(json.dumps(data), "recipe", ()), {}, (), None)
 
     first, asked = run(), hub.bytes_sent()

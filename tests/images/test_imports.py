@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import pytest
 import yaml
 
 from tests.charts.chart import CASES, texts
-from tests.images.files import NAMES, ROOT, STAGES, pins
+from tests.images.files import ROOT, STAGES, pins
 from tests.images.test_containerfiles import STARTS, reached
 from tests.kit.marks import matrix
 
@@ -114,71 +113,54 @@ def test_a_module_that_needs_what_the_image_lacks_is_found() -> None:
 
 
 OF_COMMANDS = {
-    "watch": "anadil.watch.server",
-    "launch": "anadil.cli.cluster.launch",
-    **dict.fromkeys(("schedule", "submit"), "anadil_pipelines.submit"),
-    "run": "anadil.cli.runs.run",
-    "chat": "anadil.cli.models.chat",
-}
-"""Command of `anadil` that a chart, a manifest, a pipeline or a guide starts -> module that it loads before it does anything."""
+    "watch": "anadil.watch.server", "launch": "anadil.cli.cluster.launch", "schedule": "anadil_pipelines.submit",
+    "submit": "anadil_pipelines.submit", "run": "anadil.cli.runs.run", "chat": "anadil.cli.models.chat",
+}  # fmt: skip
+"""Command of `anadil` -> module that it loads before it does anything."""
+SHOWN = re.compile(r"anadil/([\w-]+):[\w.]+ ([a-z]+)\b")
 
 
 def containers(value: Any) -> Iterator[tuple[str, list[str]]]:
-    """Image and words of each container that a document holds, at any depth."""
-    if isinstance(value, dict):
-        image = (
-            re.search(r"anadil/([\w-]+)[:@]", value["image"]) if isinstance(value.get("image"), str) else None
-        )
-        if image and image[1] in NAMES:
-            command = value.get("command") or []
-            words = command.split() if isinstance(command, str) else [*command]
-            yield image[1], [str(each) for each in (*words, *(value.get("args") or []))]
+    """Image and words of each container of a document."""
+    if isinstance(value, dict) and (image := re.search(r"anadil/([\w-]+)[:@]", str(value.get("image")))):
+        command = value.get("command") or []
+        words = command.split() if isinstance(command, str) else command
+        yield image[1], [*map(str, (*words, *(value.get("args") or ())))]
     for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         yield from containers(each)
 
 
-@cache
-def started() -> frozenset[tuple[str, str]]:
-    """Image, and module or code, of everything that charts, manifests, pipelines, jobs and guides start."""
-    files = [*ROOT.glob("manifests/**/*.yaml"), *ROOT.glob("tests/golden/**/*.yaml")]
-    charts = [
-        text for values in CASES.values() for name, text in texts(values).items() if name.endswith(".yaml")
-    ]
-    written = [each.read_text(encoding="utf-8") for each in files] + charts
-    documents = [each for text in written for each in yaml.load_all(text, Loader=yaml.CSafeLoader)]
-    calls = [*containers(documents)]
-    for page in (ROOT / "README.md", *ROOT.glob("docs/**/*.md")):
-        shown = re.findall(r"anadil/([\w-]+):[\w.]+ ([a-z]+)\b", page.read_text(encoding="utf-8"))
-        calls += [(image, ["python", "-m", "anadil", command]) for image, command in shown if image in NAMES]
-    return frozenset((image, target) for image, words in calls if (target := target_of(image, words)))
-
-
 def target_of(image: str, words: list[str]) -> str:
-    """Module, or code, that a container runs; empty for a program that is not ours."""
+    """Module, or code, that a container runs."""
     if words[:2] == ["python", "-c"]:
         return words[2]
     name, *rest = words[2:] if words[:2] == ["python", "-m"] else (f"anadil.{image}", *words)
-    if name in ("anadil", "anadil.tools", "anadil.pipelines", "anadil.laptop"):
-        return OF_COMMANDS[rest[0]]
-    if words[:1] in (["mlflow"], ["ray"]) or image == "mlflow":
-        return ""
-    folder = ROOT / "components" / name.replace(".", "/")
-    return OF_COMMANDS["launch"] if name == "anadil.launch" else f"{name}.run" if folder.is_dir() else name
+    if name in ("anadil", "anadil.tools", "anadil.laptop", "anadil.launch"):
+        return OF_COMMANDS["launch" if name == "anadil.launch" else rest[0]]
+    return f"{name}.run" if (ROOT / "components" / name.replace(".", "/")).is_dir() else name
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("image", sorted({*STAGES, "tools", "pipelines", "laptop"} - {"tasks"}))
-def test_what_charts_manifests_pipelines_and_guides_start_loads_in_its_image(image: str) -> None:
-    targets = {target for name, target in started() if name == image}
-    code = {target for target in targets if not re.fullmatch(r"[\w.]+", target)}
-    imports = {(each, "") for each in targets - code}
-    for text in code:
-        nodes = [each for each in ast.walk(ast.parse(text)) if isinstance(each, ast.Import | ast.ImportFrom)]
-        imports |= {
-            (name, "") for each in nodes
-            for name in ([alias.name for alias in each.names] if isinstance(each, ast.Import) else [each.module or ""])
-        }  # fmt: skip
+def test_what_charts_manifests_pipelines_and_guides_start_loads_in_its_image() -> None:
+    files = [*ROOT.glob("manifests/**/*.yaml"), *ROOT.glob("tests/golden/**/*.yaml")]
+    written = [each.read_text(encoding="utf-8") for each in files]
+    written += [
+        text for values in CASES.values() for name, text in texts(values).items() if name.endswith(".yaml")
+    ]
+    calls = [each for text in written for each in containers([*yaml.load_all(text, Loader=yaml.CSafeLoader)])]
+    pages = (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    shown = [each for page in pages for each in SHOWN.findall(page.read_text(encoding="utf-8"))]
+    calls += [(image, ["python", "-m", "anadil", command]) for image, command in shown]
+    targets = {
+        (image, target_of(image, words))
+        for image, words in calls
+        if image in {*STAGES, "tools", "pipelines", "laptop"}
+    }
 
-    assert targets, "nothing starts this image"
-    assert failed_imports(image, imports) == {}
-    assert image != "tools" or "anadil.watch.server" in targets
+    assert {("tools", OF_COMMANDS["watch"]), ("pretrain", "anadil.merge.run")} <= targets
+    for image in {image for image, _ in targets}:
+        modules = {(target, "") for name, target in targets if name == image and " " not in target}
+        code = "\n".join(target for name, target in targets if name == image and " " in target)
+        imported = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Import)]
+        imports = modules | {(alias.name, "") for each in imported for alias in each.names}
+        assert failed_imports(image, imports) == {}, image

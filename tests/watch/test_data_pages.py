@@ -46,16 +46,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     corpus = make_watched_corpus(tmp_path / "corpus/0a1b", 9_000)
-    texts = [
-        Document(
-            id=f"{number:032x}",
-            text=f"{HOSTILE_TEXT}\n\nXəzər dənizi {number}",
-            source=f"crawl-0.jsonl:{number}",
-            url="javascript:alert(1)",
-            lang="az",
-        )
-        for number in range(0, 200, 2)
-    ]
+    texts = [Document(id=f"{number:032x}", text=f"{HOSTILE_TEXT}\n\nXəzər dənizi {number}",
+        source=f"crawl-0.jsonl:{number}", url="javascript:alert(1)", lang="az") for number in range(0, 200, 2)]  # fmt: skip
     write_documents(corpus, "train", texts)
     write_documents(corpus, "heldout", [])
     seal_corpus(corpus)
@@ -155,15 +147,12 @@ def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
     part = site.root / "corpus/0a1b/stats/part-00000.parquet"
     content = part.read_bytes()
     part.write_bytes(content[:9_000] + bytes([content[9_000] ^ 1]) + content[9_001:])
-    one_bit = site.pages.ask(site.data)
-    part.write_bytes(b"PAR1 damaged PAR1")
     damaged = site.pages.ask(site.data)
     shutil.rmtree(site.root / "corpus")
     gone = site.pages.ask(site.data)
 
-    for page in (one_bit, damaged):
-        assert page.status == 503
-        assert "is damaged: its digest differs from the manifest; make the corpus again" in page.text
+    assert damaged.status == 503
+    assert "is damaged: its digest differs from the manifest; make the corpus again" in damaged.text
     assert gone.status == 404
     assert "no finished corpus" in gone.text
 
@@ -181,11 +170,7 @@ def test_answers_are_shown_as_text(site: Site) -> None:
 @pytest.mark.slow
 def test_pages_fit_every_screen_and_say_no_error(site: Site) -> None:
     run = put_trained(site.root, HOSTILE_TEXT)
-    paths = [
-        f"{site.data}?statistic=words&by=host",
-        kept_place(site),
-        f"/run/{run}/answers",
-    ]
+    paths = [f"{site.data}?statistic=words&by=host", kept_place(site), f"/run/{run}/answers"]  # fmt: skip
     server = f"http://{HOST}:{site.pages.port}"
     with browser() as tab:
         name, _, value = site.pages.cookie.partition("=")
