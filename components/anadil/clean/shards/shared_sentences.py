@@ -1,8 +1,8 @@
 """Find sentences and lines that many documents of a host share, and take them out: footers, notices, invitations.
 
 C4 drops spans of three sentences that come twice, CCNet paragraphs. Here one sentence is enough, where it stands in many
-documents of one host: those of law or of a poem, that a few documents share, stay. Documents without an address are
-compared with those of their file.
+documents of one host: sentences of law or of a poem, shared by a few documents, stay. Documents without an address are
+compared within their file.
 Source: C4, arXiv:1910.10683, section 2.2; CCNet, arXiv:1911.00359, section 3.1.
 """
 
@@ -45,7 +45,7 @@ MIN_DOCUMENTS = 10
 """Documents that share a sentence, at least. Our choice: fewer of a small host may quote the same."""
 SENTENCES, GROUPS, SHARED = "sentences.npy", "groups.npy", "shared.npy"
 GROUP_BITS = 24
-"""First bits of a key: the host, so that those of a host lie together. Hosts that agree in them count as one."""
+"""First bits of a key: the host, whose keys lie together. Hosts that agree in these bits count as one."""
 SENTENCE_BITS = 64 - GROUP_BITS
 PART_SENTENCES = 1 << 22
 """Compared at a time, at some 40 bytes of memory for each."""
