@@ -25,6 +25,7 @@ from anadil.preflight.checks import SUBMIT, PlannedRun, refuse
 from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracker
+from anadil.runtime.flow import flow_of
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values
 from anadil_pipelines.adapt import NAME, describe, pipeline_yaml
@@ -59,6 +60,10 @@ FIELDS: tuple[tuple[str, int, int, list[str]], ...] = (
     ("day of the week", 0, 6, DAYS),
 )
 """Field, smallest, largest, names. Source: github.com/robfig/cron v1, which Kubeflow Pipelines reads cron with."""
+
+
+Requests = list[dict[str, Any]]
+"""Method and path, condition and body of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,13 +153,13 @@ def new_name(stem: str) -> str:
     return f"{stem}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def render_requests(requests: list[dict[str, Any]], pipeline: str) -> str:
+def render_requests(requests: Requests, pipeline: str) -> str:
     """Return requests as YAML, then the file that is uploaded."""
     text = yaml.safe_dump({"requests": requests}, sort_keys=False, allow_unicode=True, width=110)
     return f"{text}---\n{pipeline}"
 
 
-def requests_before_run(submission: Submission) -> list[dict[str, Any]]:
+def requests_before_run(submission: Submission) -> Requests:
     """Return the requests before a run or a recurring run; ids are the server's to give."""
     options = submission.options
     namespace = {"namespace": options.namespace} if options.namespace else {}
@@ -171,10 +176,27 @@ def requests_before_run(submission: Submission) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def dry_run_submit(submission: Submission) -> str:
-    """Return the requests that `submit` would send, as YAML."""
+def requests_of_run(submission: Submission) -> Requests:
+    """Return the requests that `submit` would send."""
     run = {"POST": "/apis/v2beta1/runs", "body": submission.run(EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)}
-    return render_requests([*requests_before_run(submission), run], submission.pipeline)
+    return [*requests_before_run(submission), run]
+
+
+def summary(submission: Submission, requests: Requests) -> dict[str, str]:
+    """Return what requests come to, for people."""
+    options = submission.options
+    sent = [
+        f"{verb} {each[verb]}" + (f" (if {each['if']})" if "if" in each else "")
+        for each in requests
+        for verb in ("POST", "DELETE")
+        if verb in each
+    ]
+    return {
+        "name": options.name, "experiment": options.experiment, "namespace": options.namespace or "the server's",
+        "service_account": options.service_account or "the server's", "version": submission.version,
+        "steps": ", ".join(step.name for step in flow_of(submission.recipe)),
+        "requests": ", ".join(sent), "objects": "add -o yaml",
+    }  # fmt: skip
 
 
 def upload(server: Kubeflow, submission: Submission) -> tuple[str, str, str]:
@@ -253,16 +275,15 @@ def recurring_run_body(
     }
 
 
-def dry_run_schedule(submission: Submission, cron: str) -> str:
-    """Return the requests that `schedule` would send, as YAML."""
+def requests_of_schedule(submission: Submission, cron: str) -> Requests:
+    """Return the requests that `schedule` would send."""
     place = "/apis/v2beta1/recurringruns"
     body = recurring_run_body(submission, cron, EXPERIMENT_ID, PIPELINE_ID, VERSION_ID)
-    requests = [
+    return [
         *requests_before_run(submission),
         {"DELETE": f"{place}/<recurring_run_id>", "if": f"named {submission.options.name}"},
         {"POST": place, "body": body},
     ]
-    return render_requests(requests, submission.pipeline)
 
 
 def dry_run_change(name: str, verb: str) -> str:

@@ -1,8 +1,10 @@
 """Bases that are no Llama 3: which template is used, and that what is trained is what will be served."""
 
+import json
 import logging
 from dataclasses import replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from anadil.core.errors import DataError
 from anadil.finetune.chat_format import chat_format, recipe_format, system_turn, with_system
 from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pairs
 from anadil.model.chat_ids import chat_ids
+from anadil.model.load import load_tokenizer
 from anadil.recipe.finetune import Finetune
 from anadil.text.chats import Chat, DroppedChats, Message, Pair, messages_of, pair_of
 from tests.finetune.conftest import encode_chat, small_tokenizer
@@ -439,6 +442,44 @@ def test_none_takes_the_base_s_system_turn_out_of_what_is_trained_and_served(
     assert default not in "".join(texts)
     own = (("system", default), *turns)
     assert rendered(tokenizer, *own) == rendered(base, *own), "a chat keeps the system turn that it has"
+
+
+DATED = CHATML.replace(GREETING, "Bu gün {{ strftime_now('%d %B') }}.")
+
+
+def test_a_date_in_the_template_s_own_system_turn_is_no_obstacle_to_chats_that_have_one() -> None:
+    tokenizer, dropped = tokenizer_of("qwen", DATED), DroppedChats()
+    plain = chat(("user", "Bir?"), ("assistant", "İki."))
+
+    written, default = recipe_format(tokenizer, Finetune())
+    taught = list(encode_chats(tokenizer, [plain.with_system("Qısa."), plain], 500, dropped))
+
+    assert (written.writes_date, default, len(taught)) == (True, "", 1)
+    [place] = dropped.places["template"]
+    assert "writes today's date into a chat without a system turn; set finetune.system" in place
+    recipe_format(tokenizer, NONE)
+    assert rendered(tokenizer, ("user", "Bir?")) == DEFAULTS[0][2]
+    with pytest.raises(
+        DataError, match=r"writes today's date.*replace strftime_now\(\.\.\.\) by a text in chat_template"
+    ):
+        chat_format(tokenizer_of("phi", "{{ strftime_now('%d') }}" + PHI))
+
+
+def test_of_several_named_templates_the_one_called_default_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    tokenizer_of("phi", PHI).save_pretrained(path)
+    (path / "chat_template.jinja").unlink()
+    settings = json.loads((path / "tokenizer_config.json").read_text())
+
+    def load(*names: str) -> Any:
+        named = [{"name": name, "template": f"{PHI}{{# {name} #}}"} for name in names]
+        (path / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": named}))
+        return load_tokenizer(path)
+
+    assert chat_format(load("tool_use", "default")).template.endswith("{# default #}")
+    assert chat_format(load("chat")).template.endswith("{# chat #}")
+    with pytest.raises(DataError, match=r"none of its named templates \(rag, tool_use\) is called default"):
+        chat_format(load("rag", "tool_use"))
 
 
 def test_a_template_that_writes_no_system_turn_stays_as_it_is() -> None:

@@ -17,6 +17,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.model.architecture import check_fit, empty_model, read_config
+from anadil.model.chat_template import end_ids
 from anadil.model.families import FAMILIES
 from anadil.model.family import TENSOR_LAYOUTS, Architecture, Family
 from anadil.model.family_table import LAYOUTS, check_family, families, model_types
@@ -25,7 +26,6 @@ from anadil.model.load import (
     document_ids,
     encode_text,
     encode_texts,
-    end_ids,
     load_model,
     load_tokenizer,
     pick_dtype,
@@ -413,6 +413,41 @@ def test_documents_are_framed_by_bos_or_the_end_of_text_and_that(tokenizer_dir: 
     assert document_ids(tokenizer, "t") == (256, 257)
     assert end_ids(tokenizer) == [257, 258]
     assert document_ids(load_tokenizer(tokenizer_dir), "t") == (257, 257)
+
+
+TURNS = "{% for m in messages %}<|user|>{{ m.content }}{% if m.role == 'assistant' %}<|turn|>{% endif %}{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    ("template", "generation", "config", "ends"),
+    [
+        (TURNS, None, None, ["<|doc|>", "<|turn|>"]),
+        (TURNS.replace("<|turn|>", ""), None, None, ["<|doc|>", "<|user|>"]),
+        ("{{ raise_exception('no') }}", [256, 258], None, ["<|doc|>", "<|turn|>"]),
+        ("", 256, [256, 258], ["<|doc|>", "<|turn|>"]),
+        ("", [256, 35, 999, -1, "a"], None, ["<|doc|>"]),  # an ordinary token, and none
+    ],
+)
+def test_texts_end_as_the_chat_template_and_the_files_of_a_model_say(
+    tmp_path: Path, template: str, generation: object, config: object, ends: list[str]
+) -> None:
+    made = Tokenizer(models.BPE(vocab={chr(0x100 + i): i for i in range(256)}, merges=[]))
+    special = [
+        AddedToken(token, special=True, normalized=False) for token in ("<|doc|>", "<|user|>", "<|turn|>")
+    ]
+    made.add_special_tokens(special)
+    made.save(str(tmp_path / "tokenizer.json"))
+    named = {"eos_token": "<|doc|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+    for name, content in {
+        "tokenizer_config.json": named | ({"chat_template": template} if template else {}),
+        "generation_config.json": {"eos_token_id": generation},
+        "config.json": {"eos_token_id": config},
+    }.items():
+        (tmp_path / name).write_text(json.dumps(content))
+
+    found: Any = load_tokenizer(tmp_path)
+
+    assert found.convert_ids_to_tokens(end_ids(found, tmp_path)) == ends
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,8 @@ from trl import chat_template_utils
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError
 from anadil.model import template_limits
-from anadil.model.chat_ids import MARKS, chat_ids, rendered
+from anadil.model.chat_ids import MARKS, chat_ids
+from anadil.model.chat_template import rendered
 from anadil.model.load import load_tokenizer
 from anadil.model.template_limits import check_limits
 from anadil.recipe.sections import Base

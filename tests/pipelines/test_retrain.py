@@ -132,7 +132,7 @@ def test_a_schedule_can_be_switched_and_removed_once(
 def test_a_dry_run_of_a_schedule_prints_what_would_be_sent(
     anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    anadil("schedule", recipe_file, "--cron", SUNDAYS, "--dry-run")
+    anadil("schedule", recipe_file, "--cron", SUNDAYS, "--dry-run", "-o", "yaml")
     printed = capsys.readouterr().out
     nothing = list(kubeflow.requests)
     anadil("schedule", recipe_file, "--cron", SUNDAYS)

@@ -1,4 +1,5 @@
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -202,7 +203,14 @@ def test_several_users_need_a_namespace() -> None:
 def test_a_dry_run_prints_what_would_be_sent_and_sends_nothing(
     anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = anadil("submit", recipe_file, "--name", "first", "--dry-run")
+    assert anadil("submit", recipe_file, "--name", "first", "--dry-run") == 0
+    summary = capsys.readouterr().out
+    assert len(summary.splitlines()) < 15
+    assert re.search(r"steps +.*clean, tokenizer, .*report\n", summary)
+    assert re.search(
+        r"requests +POST /apis/v2beta1/experiments \(if not there\), .*POST /apis/v2beta1/runs\n", summary
+    )
+    code = anadil("submit", recipe_file, "--name", "first", "--dry-run", "-o", "yaml")
     printed = capsys.readouterr().out
     nothing = list(kubeflow.requests)
     anadil("submit", recipe_file, "--name", "first")
@@ -248,7 +256,7 @@ def test_places_of_one_machine_are_refused_and_a_dry_run_warns_of_them(
         "clean.inputs=['builtin:az/prose.jsonl', '/fsx/raw/*']",
     )
     check_reach(load_recipe(recipe_file, ["cluster.volumes=[{claim: fsx, path: /fsx}]", *claimed]))
-    assert anadil("submit", "smoke", "--dry-run") == 0
+    assert anadil("submit", "smoke", "--dry-run", "-o", "yaml") == 0
     out, messages = capsys.readouterr()
     assert "would be refused: no step on the cluster would see\n  storage.root: not set" in messages
     assert len(list(yaml.safe_load_all(out))) == 3

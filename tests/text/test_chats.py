@@ -80,6 +80,15 @@ def test_usual_layouts_give_the_same_chat(row: dict[str, Any]) -> None:
         {"messages": [turn("developer", SYSTEM[1]), turn("user", ASKED), turn("assistant", ANSWERED)]},
         {"system": SYSTEM[1], "conversations": [said("human", ASKED), said("gpt", ANSWERED)]},
         {"system_prompt": SYSTEM[1], "question": ASKED, "response": ANSWERED},
+        *(
+            {"system": each, "question": ASKED, "response": ANSWERED}
+            for each in (
+                [{"text": SYSTEM[1]}],
+                {"role": "system", "content": SYSTEM[1]},
+                json.dumps([{"type": "text", "text": SYSTEM[1]}]),
+            )
+        ),
+        {"system_instruction": {"parts": [{"text": SYSTEM[1]}]}, "question": ASKED, "response": ANSWERED},
     ],
 )
 def test_a_system_turn_is_read_in_each_layout(row: dict[str, Any]) -> None:
@@ -180,6 +189,18 @@ def test_a_turn_that_is_marked_as_not_to_be_learnt_is_context(mark: dict[str, An
 
     assert not isinstance(found, Refusal)
     assert [each.trained for each in found] == [True, False, True, True]
+
+
+@pytest.mark.parametrize("marks", [[0, 1], "[0, 1]", [1, 0, 1, 1]])
+def test_a_list_of_marks_beside_the_turns_says_which_answers_are_learnt(marks: object) -> None:
+    messages = [turn(role, text) for role, text in [*PAIR, *PAIR]]
+
+    found = messages_of({"messages": messages, "loss_mask": marks})
+
+    assert not isinstance(found, Refusal)
+    assert [each.trained for each in found if each.role == "assistant"] == [False, True]
+    wrong = messages_of({"messages": messages, "loss_mask": [0, 1, 1]})
+    assert wrong == Refusal("unknown_mark", "loss_mask of 3 marks")
 
 
 def test_a_mark_that_lets_a_turn_be_learnt_changes_nothing() -> None:
@@ -364,6 +385,24 @@ COMMONSENSE = {"question": "Hansı?", "choice0": "bir", "choice1": "iki"}
         ({**ARC, "answerKey": "1"}, "bir"),
         ({**COMMONSENSE, "label": 1}, "iki"),
         ({**COMMONSENSE, "label": 0}, "bir"),
+        *(
+            ({"question": "Hansı?", "options": each, "answer": "B"}, "iki")
+            for each in (
+                ["bir", "iki"],
+                '["bir", "iki"]',
+                {"A": "bir", "B": "iki"},
+                "A) bir\nB) iki",
+                [{"key": "A", "value": "bir"}, {"key": "B", "value": "iki"}],
+            )
+        ),
+        ({"instruction": "Hansı?", "Options": ["bir", "iki"], "output": "(b)"}, "iki"),
+        ({"question": "Hansı?", "options": ["bir", "iki"], "label": 0}, "bir"),
+        ({"question": "Hansı?", "A": "bir", "B": "iki", "answer": "B"}, "iki"),
+        ({"question": "Hansı?", "Option A": "bir", "Option B": "iki", "answer": "a"}, "bir"),
+        *(
+            ({"question": "Hansı?", "variant_1": "bir", "variant_2": "iki", "answer": each}, "iki")
+            for each in (2, "2")
+        ),
     ],
 )
 def test_a_row_of_choices_is_a_chat_whose_answer_is_one_of_them(
@@ -390,6 +429,14 @@ def test_rows_whose_question_is_cause_or_effect_are_left_out_and_counted(tmp_pat
 
     assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
     assert dropped.counts == {"no_chat": 1}
+
+
+def test_a_letter_whose_choices_cannot_be_read_is_not_taught() -> None:
+    row = {"question": "Hansı?", "options": "bir yaxud iki", "answer": "B"}
+
+    assert read(row) == Refusal("no_choice", "B")
+    assert read({**row, "answer": "iki"}) == (("user", "Hansı?"), ("assistant", "iki"))
+    assert read({**row, "options": ["bir", "iki"], "answer": "C"}) == Refusal("no_choice", "C")
 
 
 @pytest.mark.parametrize("answer", [3, -1, True, None, "üç", "C"])

@@ -12,8 +12,14 @@ from typing import Any, Literal
 
 import yaml
 
-from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_settings, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import END_OF_TURN, OTHER_ENDS_OF_TURNS, USUAL_ENDS, token_text
+from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_tokenizer, tokenizer_config
+from anadil.artifacts.base_vocabulary import (
+    END_OF_TURN,
+    OTHER_ENDS_OF_TURNS,
+    USUAL_ENDS,
+    ends_by_file,
+    token_text,
+)
 from anadil.artifacts.mlmodel import MLMODEL
 
 Kind = Literal["pretrained", "post-trained", "unknown"]
@@ -81,9 +87,16 @@ def stored_template(folder: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     written: Any = tokenizer_config(folder).get("chat_template")
     if isinstance(written, list):  # several by name, as transformers 4 wrote them
-        named = (each for each in written if isinstance(each, dict) and each.get("name") == "default")
-        written = next(named, {}).get("template")
+        written = {each.get("name"): each.get("template") for each in written if isinstance(each, dict)}
+    written = chosen_template(written)
     return written if isinstance(written, str) else None
+
+
+def chosen_template(written: Any) -> Any:
+    """Return the one of several templates, by name, that chats are served with: `default`, or the only one; else what is given."""
+    if not isinstance(written, Mapping):
+        return written
+    return written.get("default") or (next(iter(written.values())) if len(written) == 1 else written)
 
 
 def _kind_of_artifact(folder: Path) -> BaseKind | None:
@@ -121,13 +134,8 @@ def _sign_of_ends(folder: Path, template: str | None) -> tuple[int, str]:
 def _listed_ends(folder: Path, tokenizer: Any) -> Iterator[tuple[str, str | None]]:
     """Yield the ends of a generation, each with the file that lists it."""
     # generation_config.json decides when text is generated; config.json stands in for it.
-    for name in ("generation_config.json", "config.json"):
-        settings = read_settings(folder / name)
-        ids = settings.get("eos_token_id") or (settings.get("text_config") or {}).get("eos_token_id")
-        if ids is not None:
-            for index in ids if isinstance(ids, list) else [ids]:
-                yield name, tokenizer.id_to_token(index) if isinstance(index, int) and index >= 0 else None
-            break
+    for name, tokens in [*ends_by_file(folder, tokenizer).items()][:1]:
+        yield from ((name, token) for token in tokens)
     yield "tokenizer_config.json", token_text(tokenizer_config(folder).get("eos_token"))
 
 

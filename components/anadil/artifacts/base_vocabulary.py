@@ -174,7 +174,32 @@ def ends_of(vocabulary: Mapping[str, int], eos: str | None) -> list[int]:
         documents = [vocabulary[token] for token in USUAL_ENDS if token in vocabulary][:1]
     ends = documents or ([vocabulary[eos]] if eos is not None and eos in vocabulary else [])
     turns = [vocabulary[token] for token in OTHER_ENDS_OF_TURNS if token in vocabulary]
-    return list(dict.fromkeys([*ends, *turns]))
+    named = [vocabulary[eos]] if eos is not None and eos in vocabulary else []
+    return list(dict.fromkeys([*ends, *named, *turns]))
+
+
+def declared_ends(folder: Path) -> list[str]:
+    """Return the tokens with which a model's own files end a generation."""
+    tokenizer = read_tokenizer(folder)
+    # The id of an ordinary token is a leftover of another tokenizer.
+    unmerged = _unmerged_tokens(tokenizer)
+    return [
+        token for tokens in ends_by_file(folder, tokenizer).values() for token in tokens if token in unmerged
+    ]
+
+
+def ends_by_file(folder: Path, tokenizer: "Tokenizer") -> dict[str, list[str | None]]:
+    """Return the files that list ends of a generation -> the tokens; None for an id that none has."""
+    listed: dict[str, list[str | None]] = {}
+    for name in ("generation_config.json", "config.json"):
+        settings = read_settings(folder / name)
+        ids = settings.get("eos_token_id") or (settings.get("text_config") or {}).get("eos_token_id")
+        if ids is not None:
+            listed[name] = [
+                tokenizer.id_to_token(index) if type(index) is int and index >= 0 else None
+                for index in (ids if isinstance(ids, list) else [ids])
+            ]
+    return listed
 
 
 def begins_turns(bos: str | None, template: str) -> bool:

@@ -89,7 +89,7 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
-        result_version=4,
+        result_version=5,
         image="tokenizer",
         # The model's compute per token, which decides between candidates; and the stage that shares the image.
         rooms=("model", "plan", "encode"),
@@ -144,7 +144,7 @@ FLOW = (
     ),
     Stage(
         name="pretrain",
-        result_version=2,
+        result_version=3,
         image="pretrain",
         # The trial of tokenizers trains with this stage's loop, and a merge makes rows as it does: they share its image.
         rooms=("model", "plan", "trial", "merge", "tokenizer", "evaluate", "encode"),
@@ -170,6 +170,7 @@ FLOW = (
     ),
     Stage(
         name="merge",
+        result_version=2,
         image="pretrain",
         # `auto` measures on the corpus's held-out text.
         reads=("model", "tokenizer", "trial", "corpus"),
@@ -202,7 +203,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=6,
+        result_version=7,
         image="finetune",
         rooms=("model", "plan"),
         reads=("merged", "model"),

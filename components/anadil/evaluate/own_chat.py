@@ -21,9 +21,9 @@ from anadil.core.format import counted
 from anadil.evaluate.generate import language_of
 from anadil.evaluate.heldout import NO_SOURCES, RETAINED_KEY, Heldout, read_retained
 from anadil.evaluate.models import CandidateModel, ScoredModel
-from anadil.model.chat_ids import ControlWords, chat_ids, rendered
+from anadil.model.chat_ids import ControlWords, chat_ids
+from anadil.model.chat_template import end_ids, rendered
 from anadil.model.decoding import text_of
-from anadil.model.load import end_ids
 from anadil.model.template_limits import RAISED
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document, read_corpora

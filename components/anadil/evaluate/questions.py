@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from anadil.artifacts.chat_files import HELDOUT_CHATS, SEEN_CHATS, kept_chats, read_chats
 from anadil.core.errors import DataError
 from anadil.evaluate.models import ScoredModel, encode_for_all
-from anadil.model.chat_ids import chat_ids, rendered
+from anadil.model.chat_ids import chat_ids
+from anadil.model.chat_template import rendered
 from anadil.model.load import encode_texts
 from anadil.runtime.job import Job
 from anadil.text.chat_columns import Names

@@ -22,8 +22,9 @@ from anadil.artifacts.base_model import BEGIN, CHAT_TEMPLATE, OTHER_CHAT_TOKENS
 from anadil.artifacts.base_vocabulary import END_OF_TEXT, END_OF_TURN
 from anadil.core.errors import DataError
 from anadil.model.chat_ids import MARKS, ControlWords
+from anadil.model.chat_template import SYSTEM
 from anadil.model.load import encode_texts
-from anadil.model.template_limits import RAISED, SAMPLES, check_limits
+from anadil.model.template_limits import PLACES, RAISED, SAMPLES, check_limits
 from anadil.recipe.finetune import NO_SYSTEM, Finetune
 from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message
@@ -47,7 +48,9 @@ FAMILIES = dict(
 
 Gemma 3's writes what Gemma 1 and 2's do, and takes a system turn, which those refuse."""
 DATE = "strftime_now"
-"""In a template that writes today's date: other training data every day."""
+"""Function of a template that writes today's date: other training data every day."""
+FIXED_DATE = f"{{% macro {DATE}(format) %}}{MARKS[2]}{{% endmacro %}}\n"
+"""Before a template: it writes a mark instead of the date. Jinja drops the line end."""
 
 Piece = tuple[str | int, bool]
 """A text or the id of a control token, and whether it is trained."""
@@ -74,6 +77,10 @@ def chat_format(tokenizer: PreTrainedTokenizerFast, name: str = "model") -> Chat
             except UnprovenTemplateError as error:
                 faults.append(f"{which} {error}")
     missing = ", ".join(token for token in CONTROL if token not in vocabulary)
+    if isinstance(named := tokenizer.chat_template, Mapping):
+        faults.append(f"none of its named templates ({', '.join(named)}) is called default: call one so")
+    if any("date" in fault for fault in faults):
+        faults.append(f"replace {DATE}(...) by a text in {PLACES}")
     raise DataError(
         f"{name}: its tokenizer has no {missing}, and no chat template of its own that can be trained on "
         f"({'; '.join(faults) or 'it has none'}); take the Instruct model of this base, another base.model, or leave "
@@ -90,6 +97,7 @@ class Llama3Format:
     origin: str = "Llama 3's template"
     default_system: str = ""
     writes_reasoning: bool = False
+    writes_date: bool = False
 
     @property
     def template(self) -> str:
@@ -124,9 +132,16 @@ class TemplateFormat:
             name: token.id for name, token in self._words.tokens.items() if name in template or name == end
         }
 
+    @cached_property
+    def writes_date(self) -> bool:
+        """True if the template writes today's date into a chat without a system turn."""
+        return MARKS[2] in self._render([{"role": "user", "content": MARKS[0]}])
+
     @property
     def default_system(self) -> str:
-        """System turn that the template writes in a chat without one; empty for none."""
+        """System turn that the template writes in a chat without one; empty for none, or for one with today's date."""
+        if self.writes_date:
+            return ""
         question = {"role": "user", "content": MARKS[0]}
         try:
             with_system = self.render([{"role": "system", "content": MARKS[1]}, question])
@@ -144,7 +159,7 @@ class TemplateFormat:
         question, answer = ({"role": role, "content": MARKS[0]} for role in ("user", "assistant"))
         with suppress(UnprovenTemplateError):
             for key in REASONINGS:
-                if MARKS[1] in self.render([question, {**answer, key: MARKS[1]}]):
+                if MARKS[1] in self._render([question, {**answer, key: MARKS[1]}]):
                     return key
         return None
 
@@ -201,11 +216,23 @@ class TemplateFormat:
         return len(opened), close.end()
 
     def render(self, messages: Sequence[Mapping[str, str]], **settings: bool) -> str:
-        """Return some turns as the template writes them."""
+        """Return some turns as the template writes them, without today's date."""
+        text = self._render(messages, **settings)
+        if MARKS[2] in text:
+            plain = (
+                ""
+                if messages[0]["role"] == "system"
+                else " into a chat without a system turn; set finetune.system"
+            )
+            raise UnprovenTemplateError(f"writes today's date{plain}")
+        return text
+
+    def _render(self, messages: Sequence[Mapping[str, str]], **settings: Any) -> str:
         settings |= {"tokenize": False}
+        template = FIXED_DATE + self.template if DATE in self.template else self.template
         try:
             return str(
-                self._tokenizer.apply_chat_template(list(messages), chat_template=self.template, **settings)
+                self._tokenizer.apply_chat_template(list(messages), chat_template=template, **settings)
             )
         except RAISED as error:
             raise UnprovenTemplateError(f"cannot be rendered ({error})") from None
@@ -231,12 +258,11 @@ def _proven(
     tokenizer: Any, template: str, samples: Sequence[Sequence[tuple[str, str]]], origin: str
 ) -> TemplateFormat:
     """Return the format of a template that writes the sample chats so that each answer can be trained."""
-    if DATE in template:
-        raise UnprovenTemplateError("writes today's date")
     unproven = TemplateFormat(tokenizer, template)
+    system = (("system", SYSTEM["content"]),) if unproven.writes_date else ()
     chats = [
         Chat(messages=tuple(Message(role=role, content=content) for role, content in turns), place="sample")
-        for turns in samples
+        for turns in ((*(system if turns[0][0] != "system" else ()), *turns) for turns in samples)
     ]
     pieces = [piece for chat in chats for piece in unproven.pieces(chat)]
     ends = {piece for piece, trained in pieces if trained and isinstance(piece, int)}
@@ -262,6 +288,10 @@ def recipe_format(
     With `finetune.system: none` the tokenizer gets a template without that turn, which is trained and shipped.
     """
     written = chat_format(tokenizer, name)
+    if settings.system == NO_SYSTEM and isinstance(written, TemplateFormat) and written.writes_date:
+        # The turn that is taken out must be the same every day.
+        tokenizer.chat_template = FIXED_DATE.replace(MARKS[2], "today") + written.template
+        written = chat_format(tokenizer, name)
     default = written.default_system
     if settings.system != NO_SYSTEM or not default:
         return written, default

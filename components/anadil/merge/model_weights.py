@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from anadil.artifacts.base_vocabulary import declared_ends
 from anadil.artifacts.weight_files import StoredTensor, stored_tensors
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import as_in_model, check_fit, empty_model, read_config
-from anadil.model.chat_ids import ControlWords, rendered
+from anadil.model.chat_ids import ControlWords
+from anadil.model.chat_template import rendered, turn_end
 from anadil.model.family_table import families
 from anadil.model.load import document_ids, load_tokenizer, refuse_not_numbers
 from anadil.model.safetensors_files import read_rows
@@ -216,6 +218,8 @@ class ChatFormat:
     """Control token -> its id in the merged model, and in the model that brings it."""
     absent: tuple[str, ...]
     """Tokens that the template names and a plain chat does not use, such as those of tools, which the merged model lacks."""
+    ends: tuple[str, ...]
+    """Tokens that end its turns and texts."""
 
 
 def chat_format_of(model: Path, minus: Path, tokenizer: Path, name: str) -> ChatFormat | None:
@@ -247,7 +251,8 @@ def chat_format_of(model: Path, minus: Path, tokenizer: Path, name: str) -> Chat
     }
     absent = tuple(token for token in named if token not in known)
     is_new = template != _template_of(load_tokenizer(minus))
-    return ChatFormat(template=template, is_new=is_new, ids=ids, absent=absent)
+    ends = (turn_end(its), *declared_ends(model))
+    return ChatFormat(template=template, is_new=is_new, ids=ids, absent=absent, ends=ends)
 
 
 def write_chat_template(folder: Path, template: str) -> None:

@@ -176,7 +176,8 @@ class Ends:
                 yield rounded
 
         counts = write_weights(out, layout, blocks)
-        save_settings(self._settings, out)
+        chats = [self.vectors[number].chat for number, _ in _active(weights)]
+        save_settings(self._settings, out, ends=[end for each in chats if each for end in each.ends])
         if chat := self.chat(weights):
             write_chat_template(out, chat.template)
         return counts

@@ -7,10 +7,9 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerFast
 
-from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError
+from anadil.model.chat_template import rendered
 from anadil.model.load import encode_texts
-from anadil.model.template_limits import check_limits
 
 MARKS = tuple(map(chr, range(0xFDD0, 0xFDF0)))
 """Code points that are no characters, for use inside a program. Source: Unicode 15, section 23.7."""
@@ -65,14 +64,6 @@ class ControlWords:
             text = text.lstrip() if before and before.rstrip else text
             yield text.rstrip() if token and token.lstrip else text, token, first
             before, start = token, match.end() if match else len(rendered)
-
-
-def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
-    """Return the result of `apply_chat_template`, with a template that was checked to take little for a short chat."""
-    template = tokenizer.get_chat_template()
-    if template != CHAT_TEMPLATE.read_text(encoding="utf-8"):
-        check_limits(template, tokenizer.name_or_path or "the model")
-    return tokenizer.apply_chat_template(messages, **settings)
 
 
 def chat_ids(

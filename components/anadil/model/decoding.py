@@ -18,7 +18,7 @@ import torch
 from transformers import PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
-from anadil.model.load import end_ids
+from anadil.model.chat_template import end_ids
 
 TEMPERATURE = 0.6
 TOP_P = 0.9

@@ -25,6 +25,7 @@ from transformers import (
 from transformers.utils import logging as transformers_logging
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from anadil.artifacts.base_kind import chosen_template
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, model_config, tokenizer_config
 from anadil.artifacts.base_vocabulary import (
     END_OF_TEXT,
@@ -37,6 +38,7 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import check_fit, read_config
+from anadil.model.chat_template import end_ids
 from anadil.model.family import Version4Keys
 from anadil.model.family_table import families
 from anadil.text.encoder import Encoder
@@ -57,9 +59,13 @@ def load_model(
     """
     check_fit(path)
     transformers_logging.disable_progress_bar()
+    config = read_config(path)
+    # torch makes no table without a row for padding; the tokenizer says how it is filled up.
+    if not 0 <= (config.pad_token_id or 0) < config.vocab_size:
+        config.pad_token_id = None
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            path, config=read_config(path), dtype=dtype, local_files_only=True, use_safetensors=True,
+            path, config=config, dtype=dtype, local_files_only=True, use_safetensors=True,
             trust_remote_code=False, quantization_config=quantization, **placement,
         )  # fmt: skip
     except SafetensorError as error:
@@ -105,6 +111,7 @@ def load_tokenizer(path: Path) -> PreTrainedTokenizerFast:
         ) from None
     if not tokenizer.is_fast:
         raise DataError(f"{path}: holds no tokenizer.json; convert the tokenizer to a fast one")
+    tokenizer.chat_template = chosen_template(tokenizer.chat_template)
     # transformers does not look for them in config.json.
     if tokenizer.eos_token is None and tokenizer.bos_token is None:
         settings = base_settings(path, tokenizer.backend_tokenizer)
@@ -132,11 +139,6 @@ def encode_text(tokenizer: PreTrainedTokenizerFast, text: str) -> list[int]:
     return encode_texts(tokenizer, [text])[0]
 
 
-def end_ids(tokenizer: PreTrainedTokenizerFast) -> list[int]:
-    """Return the ids that end a generation; the first ends a document."""
-    return ends_of(tokenizer.get_vocab(), tokenizer.eos_token)
-
-
 def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:
     """Return the id of BOS where the tokenizer itself sets it before every text; None where it sets none."""
     # Such a model never saw a text without BOS at position 0, and may lean on it: Gemma 3 270M takes 5.85 nats a
@@ -147,7 +149,7 @@ def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
     """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text."""
-    ends = end_ids(tokenizer)
+    ends = ends_of(tokenizer.get_vocab(), tokenizer.eos_token)
     if not ends:
         raise DataError(f"{name}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
     bos: Any = tokenizer.bos_token_id
@@ -161,9 +163,15 @@ def document_frame(tokenizer: PreTrainedTokenizerFast, name: str) -> str:
     return f"{before} before each, {after} after it{hint}"
 
 
-def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype) -> None:
-    """Write a Hugging Face directory that transformers 4 and 5 and vLLM load; the model itself is cast to `dtype`."""
-    _set_special_tokens(model.config, model.generation_config, load_tokenizer(tokenizer_dir))
+def save_model(
+    model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: torch.dtype, base: Path | None = None
+) -> None:
+    """Write a Hugging Face directory that transformers 4 and 5 and vLLM load; the model itself is cast to `dtype`.
+
+    Texts end as those of `base` do, too.
+    """
+    ends = end_ids(tokenizer := load_tokenizer(tokenizer_dir), base)
+    _set_special_tokens(model.config, model.generation_config, tokenizer, ends)
     out.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()
     cast: Any = model
@@ -173,25 +181,29 @@ def save_model(model: PreTrainedModel, tokenizer_dir: Path, out: Path, dtype: to
     copy_tokenizer(tokenizer_dir, out)
 
 
-def save_settings(base: Path, out: Path, config: Any = None, tokenizer: Path | None = None) -> None:
+def save_settings(
+    base: Path, out: Path, config: Any = None, tokenizer: Path | None = None, ends: Sequence[str] = ()
+) -> None:
     """Write what `save_model` writes beside the weights, for a model with the settings of another one.
 
-    Without `config` and `tokenizer` it has the same shape, precision and vocabulary.
+    Without `config` and `tokenizer` it has the same shape, precision and vocabulary. Texts end with the tokens `ends` too.
     """
     config, tokenizer = config or read_config(base), tokenizer or base
     generating: Any = GenerationConfig.from_model_config(config)
     if (base / "generation_config.json").is_file():
         generating = GenerationConfig.from_pretrained(base, local_files_only=True)
-    _set_special_tokens(config, generating, load_tokenizer(tokenizer))
+    ids = end_ids(loaded := load_tokenizer(tokenizer), base, ends)
+    _set_special_tokens(config, generating, loaded, ids)
     config.save_pretrained(out)
     generating.save_pretrained(out)
     write_both_spellings(out / "config.json")
     copy_tokenizer(tokenizer, out)
 
 
-def _set_special_tokens(config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+def _set_special_tokens(
+    config: Any, generating: Any, tokenizer: PreTrainedTokenizerFast, ends: list[int]
+) -> None:
     """Set the tokens that begin, end and fill up texts when the model is served."""
-    ends = end_ids(tokenizer)
     config.bos_token_id = tokenizer.bos_token_id
     config.eos_token_id = ends[0] if ends else None
     config.pad_token_id = tokenizer.pad_token_id

@@ -107,20 +107,36 @@ def fit_vocabulary(model: PreTrainedModel, tokenizer: Path, init: Init = "mean",
     )
 
 
+WITHOUT_ROWS = "or give the base those rows (transformers: resize_token_embeddings)"
+
+
 def vocabulary_rows(
     tokenizer: Path, num_base: int, init: Init = "mean", *, seed: int = 0
 ) -> VocabularyRows | None:
     """Find the sources of each row for a base of `num_base` rows; None where the base's own vocabulary stays."""
     rows, keeps_size = _read_map(tokenizer)
-    used = {index: token for token, index in load_tokenizer(tokenizer).get_vocab().items()}
+    loaded = load_tokenizer(tokenizer)
+    used = {index: token for token, index in loaded.get_vocab().items()}
+    # Bases are published with a token for padding that only the tokenizer was given.
+    pad = loaded.pad_token_id if (loaded.pad_token_id or 0) >= num_base else None
     if rows is None:
-        if max(used) >= num_base:
+        if max(used.keys() - {pad}) >= num_base:
             raise DataError(
                 f"{tokenizer}: {max(used) + 1} tokens, but the base model has {num_base} embedding rows; "
-                "make the tokenizer from the same base.model"
+                f"make the tokenizer from the same base.model, {WITHOUT_ROWS}"
             )
-        return None
-    _check(rows, tokenizer, used=used, num_base=num_base)
+        if pad is None:
+            return None
+        rows = [[row] for row in range(max(used) + 1)]
+    without = [row for row, pieces in enumerate(rows) if pieces == [pad]]
+    _check(
+        [pieces if row not in without else [0] for row, pieces in enumerate(rows)], tokenizer, used, num_base
+    )
+    for row in without:
+        log.warning(
+            "the base model has no embedding row for its padding %s: it gets the mean of its rows", used[row]
+        )
+        rows[row] = []
     if keeps_size:
         rows += [[] for _ in range(len(rows), num_base)]
     new = [row for row, pieces in enumerate(rows) if len(pieces) > 1]
@@ -149,7 +165,7 @@ def _read_map(tokenizer: Path) -> tuple[list[list[int]] | None, bool]:
     return rows, content.get("strategy") == "surgery"
 
 
-def _check(rows: list[list[int]], tokenizer: Path, *, used: Mapping[int, str], num_base: int) -> None:
+def _check(rows: list[list[int]], tokenizer: Path, used: Mapping[int, str], num_base: int) -> None:
     if len(rows) <= max(used):
         raise DataError(
             f"{tokenizer}/embedding_map.json: {len(rows)} rows for {max(used) + 1} tokens; "
@@ -164,7 +180,7 @@ def _check(rows: list[list[int]], tokenizer: Path, *, used: Mapping[int, str], n
         if any(not 0 <= piece < num_base for piece in pieces):
             raise DataError(
                 f"{tokenizer}/embedding_map.json: token {token} is made of base ids {pieces[:8]}, but the "
-                f"base model has {num_base} embedding rows; make the tokenizer from the same base.model"
+                f"base model has {num_base} embedding rows; make the tokenizer from the same base.model, {WITHOUT_ROWS}"
             )
 
 

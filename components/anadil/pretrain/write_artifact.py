@@ -40,17 +40,17 @@ def write_artifact(training: Training) -> Figures:
     job = training.job
     trainer, tokenizer = training.trainer, job.inputs["tokenizer"]
     steps = job.recipe.averaged_steps
+    storage = _callback(training, CheckpointStorage)
+    # Base, or model that training began with: their configs differ in the vocabulary alone.
+    start = storage.start
+    weights = start.folder(verify=False) if isinstance(start, StartWeights) else None
+    base = weights or base_model(job.recipe.base, job.base_cache)
     if steps or trainer.net.mesh.shares_model:
         # No process holds the mean, or the whole model, but checkpoints do.
-        storage = _callback(training, CheckpointStorage)
         paths = [directory.path_of(storage.durable.folder, step) for step in steps or (training.state.step,)]
-        # Base, or model that training began with: their configs differ in the vocabulary alone.
-        start = storage.start
-        weights = start.folder(verify=False) if isinstance(start, StartWeights) else None
-        base = weights or base_model(job.recipe.base, job.base_cache)
         export_checkpoints(paths, base, tokenizer, job.out, dtype=trainer.dtype)
     else:
-        save_model(trainer.net.model, tokenizer, job.out, trainer.dtype)
+        save_model(trainer.net.model, tokenizer, job.out, trainer.dtype, base)
         clean_generation_settings(job.out, tokenizer)
     beside = [name for name in (FILE, TEXTS) if (job.work / name).is_file()]
     for name in beside:

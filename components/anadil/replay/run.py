@@ -28,7 +28,8 @@ from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
-from anadil.model.chat_ids import ControlWords, chat_ids, rendered
+from anadil.model.chat_ids import ControlWords, chat_ids
+from anadil.model.chat_template import rendered
 from anadil.model.decoding import TEMPERATURE, TOP_P, Continuation, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, load_placed, load_tokenizer
 from anadil.model.template_limits import RAISED

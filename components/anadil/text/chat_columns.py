@@ -7,7 +7,7 @@ import itertools
 import re
 import string
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Literal
@@ -40,8 +40,17 @@ REASONINGS = ("reasoning_content", "reasoning", "thinking")
 """Keys of what an assistant thinks before its answer: DeepSeek's and Qwen's, OpenRouter's, gpt-oss's."""
 HISTORY = "history"
 """Column of LLaMA-Factory's Alpaca layout: pairs of what was asked and answered before."""
-SYSTEMS = ("system", "system_prompt")
-CHOICES = "choices"
+SYSTEMS = ("system", "system_prompt", "system_message", "system_instruction")
+CHOICES = ("choices", "options")
+"""Columns that hold all choices: a list, or an object of them by letter."""
+LETTERED = re.compile(r"(.*)([A-Za-z0-9])", re.DOTALL)
+"""Column of one choice, whatever the words before its letter: `A`, `option_b`, `variant C`, `Option 4`."""
+NUMBERED_CHOICES = ("option", "opt", "variant")
+"""Words of such columns whose last sign is a figure; those of any other name are too often something else."""
+MAX_LABEL = 6
+"""Characters of the letter or number of a choice, with signs round it."""
+CHOICE_TEXTS, CHOICE_LABELS = ("text", "value", "content", "option"), ("label", "key", "id", "letter")
+"""Keys of a choice that is an object."""
 TURN_TEXTS = ("role", "from", "content", "value")
 PASSAGE_TEXTS = ("text", "content")
 """Keys that hold the text where a passage is an object."""
@@ -73,7 +82,7 @@ DETAILS = ("train_detail", "training_detail")
 SIDES = ("chosen", "rejected")
 """Columns of two answers, the better one first."""
 KEYS = (
-    *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
+    *LISTS, *QUESTIONS, *PASSAGES, *ANSWERS, *REASONINGS, HISTORY, *SYSTEMS, *CHOICES, *TURN_TEXTS, *MARK_KEYS, *DETAILS,
     *CHOICE_ANSWERS, *CHOICE_COLUMNS,
 )  # fmt: skip
 
@@ -106,8 +115,11 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
 
 def names_no_choice(row: Mapping[str, object]) -> bool:
     """Return True if a row has choices and does not say which one is right."""
-    if not _listed(row)[0] or chosen_text(row) is not None:
+    if chosen_text(row) is not None:
         return False
+    if not _listed(row)[0]:
+        # A letter without what it stands for teaches nothing.
+        return any(_holds(row.get(name)) for name in CHOICES) and _label(_answer(row)) != ""
     free = (key for key in ("response", "completion", "output") if row.get(key) is not None)
     return _answer(row) is not None or next(free, None) is None
 
@@ -126,12 +138,12 @@ def first_place(rows: Iterable[Mapping[str, object]]) -> int:
 def with_chosen(row: dict[str, object], first: int) -> dict[str, object]:
     """The row with the text of its right choice where it gives a place."""
     text = chosen_text(row, first) if names_place(row) else None
-    return row if text is None else {**row, CHOICE_ANSWERS[0]: text}
+    return row if text is None else {**row, CHOICES[0]: _listed(row)[0], CHOICE_ANSWERS[0]: text}
 
 
 def has_choices(row: Mapping[str, object]) -> bool:
     """Return True if a row has choices, whose `label` is the right one."""
-    return "choices" in row or CHOICE_COLUMNS[0] in row
+    return any(_holds(row.get(name)) for name in CHOICES) or CHOICE_COLUMNS[0] in row
 
 
 def names_place(row: Mapping[str, object]) -> bool:
@@ -140,8 +152,17 @@ def names_place(row: Mapping[str, object]) -> bool:
 
 
 def _answer(row: Mapping[str, object]) -> object:
-    keys = (*CHOICE_ANSWERS, "label") if CHOICE_COLUMNS[0] in row else CHOICE_ANSWERS
-    return next((row[key] for key in keys if row.get(key) is not None), None)
+    keys = (*CHOICE_ANSWERS, "label") if has_choices(row) else CHOICE_ANSWERS
+    given = next((row[key] for key in keys if row.get(key) is not None), None)
+    return next((row[key] for key in ANSWERS if _label(row.get(key))), None) if given is None else given
+
+
+def _label(answer: object) -> str:
+    """The letter or number that an answer is, as `B`, `(b)` and `2.`; empty for a text."""
+    if isinstance(answer, bool) or not isinstance(answer, int | str) or len(text := str(answer)) > MAX_LABEL:
+        return ""
+    plain = unicodedata.normalize("NFKC", text).strip().strip("().").upper()
+    return plain if (len(plain) == 1 and plain.isalnum()) or plain.isdecimal() else ""
 
 
 def _place(row: Mapping[str, object]) -> int | None:
@@ -156,16 +177,54 @@ def _place(row: Mapping[str, object]) -> int | None:
 
 def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
     """The texts of a row's choices and their letters; none unless all are texts. ARC's are a table of both."""
-    listed: object = row.get("choices")
+    name = next((name for name in CHOICES if _holds(row.get(name))), None)
+    listed: object = parsed(row[name]) if name else None
     if listed is None:
         listed = [row[key] for key in itertools.takewhile(row.__contains__, CHOICE_COLUMNS)]
+        listed = listed or {label: row[key] for label, key in _lettered(row).items()}
+    if isinstance(listed, str):
+        listed = _numbered(listed)
     labels: object = list(string.ascii_uppercase)
+    if isinstance(listed, list | tuple) and all(isinstance(each, Mapping) for each in listed):
+        letters = [_first_text(each, CHOICE_LABELS) for each in listed]
+        labels = letters if all(letters) and letters else labels
+        listed = [_first_text(each, CHOICE_TEXTS) for each in listed]
     if isinstance(listed, Mapping):
-        labels, listed = listed.get("label"), listed.get("text")
+        texts_apart = isinstance(listed.get("text"), list | tuple)
+        labels, listed = (
+            (listed.get("label"), listed["text"])
+            if texts_apart
+            else ([*map(_upper, listed)], [*listed.values()])
+        )
     texts = list(listed) if isinstance(listed, list | tuple) else []
     if not isinstance(labels, list) or not all(isinstance(text, str) for text in (*texts, *labels)):
         return [], []
     return texts, labels
+
+
+def _upper(label: object) -> str:
+    return str(label).strip().upper()
+
+
+def _first_text(given: Mapping[str, object], names: Iterable[str]) -> str | None:
+    return next((str(given[name]).strip() for name in names if isinstance(given.get(name), str | int)), None)
+
+
+def _lettered(row: Mapping[str, object]) -> dict[str, str]:
+    """Letter or number -> column of a choice, where the answer is one of them: `A`, `B`, ... or `option_1`, ...; else none."""
+    label = _label(next((row[key] for key in (*CHOICE_ANSWERS, *ANSWERS) if row.get(key) is not None), None))
+    stems: dict[str, dict[str, str]] = {}
+    for key, value in row.items() if label else ():
+        match = LETTERED.fullmatch(_letters(key))
+        if match and isinstance(value, str):
+            stems.setdefault(match[1], {})[match[2].upper()] = key
+    for stem, named in stems.items():
+        if label in named and len(named) > 1 and (label.isalpha() or stem in NUMBERED_CHOICES):
+            order = (
+                ("0" * ("0" in named) + string.digits[1:]) if label.isdecimal() else string.ascii_uppercase
+            )
+            return {each: named[each] for each in itertools.takewhile(named.__contains__, order)}
+    return {}
 
 
 def _numbered(question: str) -> tuple[str, ...]:
@@ -269,15 +328,16 @@ def first_answer(given: object) -> object:
 def columns_read(row: Mapping[str, object], answers: Iterable[str] = ANSWERS) -> set[str]:
     """Columns of a row that its chat is made of."""
     marks = {name for name in MARK_KEYS if name in row and _verdict(row, name) is not None}
-    read = marks | {name for name in SYSTEMS if isinstance(row.get(name), str)}
+    marks |= {name for name in (*SWITCHES, MASKED) if isinstance(row.get(name), list | tuple)}
+    read = marks | {name for name in SYSTEMS if system_parts(row.get(name)) is not None}
     listed = first_of(row, LISTS)
     if listed:
         return read | {listed, *below(row, listed)}
     answer, asked = first_of(row, answers), first_of(row, QUESTIONS)
-    choices = {CHOICES, *CHOICE_ANSWERS, *CHOICE_COLUMNS, *(["label"] if CHOICE_COLUMNS[0] in row else [])}
+    choices = {*CHOICES, *CHOICE_ANSWERS, *CHOICE_COLUMNS, "label"}
     read |= {name for name in (answer, asked, HISTORY, reasoning_beside(row, answer)) if name}
     read |= {*below(row, asked)} if asked else set()
-    return read | choices if has_choices(row) else read
+    return read | choices if has_choices(row) else read | {*_lettered(row).values()}
 
 
 def reasoning_beside(row: Mapping[str, object], answer: str | None) -> str | None:
@@ -299,10 +359,15 @@ def unread_columns(row: Mapping[str, object], read: set[str]) -> Iterator[str]:
 
 def given_turns(given: object) -> object:
     """A list of turns, also where a table keeps it as one JSON text or as columns."""
-    if isinstance(given, str) and given.lstrip().startswith("["):
+    return turns_of(parsed(given))
+
+
+def parsed(given: object) -> object:
+    """A list or an object, also where a table keeps it as one JSON text."""
+    if isinstance(given, str) and given.lstrip().startswith(("[", "{")):
         with suppress(ValueError):
-            given = parse_json(given)
-    return turns_of(given)
+            return parse_json(given)
+    return given
 
 
 def turns_of(given: object) -> object:
@@ -343,6 +408,40 @@ def mark_of_row(row: Mapping[str, object]) -> tuple[Literal["marked", "unknown_m
         if mark is False:
             return "marked", f"{name} {row[name]}"
     return None
+
+
+def masks_of(row: Mapping[str, object], is_answer: Sequence[bool]) -> list[bool] | None:
+    """Return which turns may be learnt, by a row's list of marks for all turns or for the answers; None where it has none.
+
+    Raises:
+        ValueError: The list has another length, or other marks.
+    """
+    for name in (*SWITCHES, MASKED):
+        marks = parsed(row.get(name))
+        if not isinstance(marks, list | tuple) or not marks:
+            continue
+        learnt = [_verdict({name: mark}, name) for mark in marks]
+        if None in learnt or len(learnt) not in (len(is_answer), sum(is_answer)):
+            raise ValueError(f"{name} of {len(marks)} marks")
+        if len(learnt) == len(is_answer):
+            return [mark is True for mark in learnt]
+        answers = iter(learnt)
+        return [is_one and next(answers) is True for is_one in is_answer]
+    return None
+
+
+def system_parts(given: object) -> object:
+    """A system turn beside the messages, as a text or a list of parts; None for what is neither."""
+    listed = parsed(given)
+    if isinstance(given, str):  # a text may be a JSON object, too
+        return (
+            listed
+            if isinstance(listed, list) and all(isinstance(each, Mapping) for each in listed)
+            else given
+        )
+    if isinstance(listed, Mapping):
+        listed = next((listed[key] for key in ("content", "text", "parts") if key in listed), None)
+    return listed if isinstance(listed, str | list | tuple) else None
 
 
 def is_learnt(turn: Mapping[str, object]) -> bool | str:

@@ -35,11 +35,13 @@ from anadil.text.chat_columns import (
     given_turns,
     is_learnt,
     mark_of_row,
+    masks_of,
     names_no_choice,
     passage_text,
     reasoning_beside,
     reasoning_of,
     role_of,
+    system_parts,
     turns_of,
     with_known_names,
 )
@@ -267,9 +269,17 @@ def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
     messages = [_message(item) for item in given]
     if messages and messages[0].role == "system" and not messages[0].content:
         messages.pop(0)  # as ShareGPT's files have it where nothing is to be said
-    system = next((text for key in SYSTEMS if isinstance(text := row.get(key), str) and text.strip()), None)
+    try:
+        learnt = masks_of(row, [message.role == "assistant" for message in messages])
+    except ValueError as error:
+        raise RefusedRowError("unknown_mark", str(error)) from None
+    if learnt:
+        messages = [
+            replace(one, trained=one.trained and mark) for one, mark in zip(messages, learnt, strict=True)
+        ]
+    system = next(filter(None, (_system(row.get(key)) for key in SYSTEMS)), "")
     if system and not (messages and messages[0].role == "system"):
-        messages.insert(0, Message(role="system", content=system.strip()))
+        messages.insert(0, Message(role="system", content=system))
     # Turns behind the last answer that is learnt cost tokens and teach nothing.
     while messages and (messages[-1].role == "user" or not messages[-1].trained):
         messages.pop()
@@ -409,6 +419,11 @@ def _text(content: object) -> str:
             raise RefusedRowError("malformed")
         texts.append(text)
     return "".join(texts)
+
+
+def _system(given: object) -> str:
+    parts = system_parts(given)
+    return "" if parts is None else _text(parts).strip()
 
 
 def _check_turns(messages: list[Message]) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 from tokenizers import Tokenizer, processors
 
-from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD, tokenizer_config
+from anadil.artifacts.base_kind import stored_template
+from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Strategy
@@ -209,12 +210,8 @@ def chat_template(base: Path, tokenizer: Tokenizer) -> str:
     """The chat template of every candidate: ours for Llama 3's control tokens, else the base's own."""
     if None not in map(tokenizer.token_to_id, CHAT_TOKENS):
         return CHAT_TEMPLATE.read_text(encoding="utf-8")
-    path = base / CHAT_TEMPLATE.name
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    inline = tokenizer_config(base).get("chat_template")
-    if isinstance(inline, str):
-        return inline
+    if template := stored_template(base):
+        return template
     other = next((each for each in OTHER_CHAT_TOKENS if None not in map(tokenizer.token_to_id, each)), None)
     if other:
         log.info("the base has no chat template; finetune takes the template of %s", other[0])

@@ -13,6 +13,7 @@ from anadil.cli.options import (
     add_set_option,
 )
 from anadil.cli.output import print_table
+from anadil.core.errors import RecipeError
 from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import add_remake_option
@@ -20,7 +21,7 @@ from anadil.runtime.remake import allow_remake
 
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow
-    from anadil_pipelines.submit import Submission
+    from anadil_pipelines.submit import Requests, Submission
 log = logging.getLogger(__name__)
 EXPERIMENT = "anadil"
 
@@ -99,8 +100,7 @@ def submit_command(options: argparse.Namespace) -> int:
         allow_remake()
     submission = _prepare(options, options.name or submit.new_name(Path(options.recipe).stem))
     if options.dry_run:
-        sys.stdout.write(submit.dry_run_submit(submission))
-        return 0
+        return _show(submission, submit.requests_of_run(submission), options.output)
     server = _server(options)
     if options.upload_only:
         submit.upload(server, submission)
@@ -125,13 +125,22 @@ def schedule_command(options: argparse.Namespace) -> int:
     cron = submit.kubeflow_cron(options.cron)
     submission = _prepare(options, name)
     if options.dry_run:
-        sys.stdout.write(submit.dry_run_schedule(submission, cron))
-        return 0
+        return _show(submission, submit.requests_of_schedule(submission, cron), options.output)
     server = _server(options)
     made = submit.schedule(server, submission, cron)
     log.info("cron %s (seconds first), in UTC unless the server's CRON_SCHEDULE_TIMEZONE differs", cron)
     page = server.link(f"recurringrun/details/{made}")
     print_table({"recurring_run": made, "version": submission.version, "page": page}, options.output)
+    return 0
+
+
+def _show(submission: "Submission", requests: "Requests", output: str) -> int:
+    from anadil_pipelines import submit
+
+    if output == "yaml":
+        sys.stdout.write(submit.render_requests(requests, submission.pipeline))
+    else:
+        print_table(submit.summary(submission, requests), output)
     return 0
 
 
@@ -150,7 +159,7 @@ def _change(options: argparse.Namespace, name: str) -> int:
 def _add_common(parser: argparse.ArgumentParser) -> None:
     add_recipe_argument(parser)
     add_set_option(parser)
-    text = "print exactly what would be sent, as YAML, and send nothing"
+    text = "print what would be sent, and send nothing; -o yaml prints the requests and the pipeline whole"
     parser.add_argument("--dry-run", action="store_true", help=text)
     text = (
         "address of Kubeflow Pipelines (default: KF_PIPELINES_ENDPOINT, the pod's cluster, or the kubeconfig)"
@@ -163,7 +172,13 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     text = "ServiceAccount of the steps, whose AWS role reads and writes storage.root (default: the server's)"
     parser.add_argument("--service-account", metavar="NAME", help=text)
     add_retrain_option(parser)
-    add_output_option(parser)
+    add_output_option(
+        parser,
+        "table",
+        "json",
+        "yaml",
+        text="format of the output, yaml of --dry-run alone (default: %(default)s)",
+    )
 
 
 def _prepare(options: argparse.Namespace, name: str) -> "Submission":
@@ -173,6 +188,8 @@ def _prepare(options: argparse.Namespace, name: str) -> "Submission":
         name=name, experiment=options.experiment, namespace=options.namespace,
         service_account=options.service_account, retrains=options.retrain,
     )  # fmt: skip
+    if options.output == "yaml" and not options.dry_run:
+        raise RecipeError("-o yaml: prints what --dry-run would send; add --dry-run, or give -o json")
     return prepare(load_recipe(options.recipe, options.set), submit_options, dry=options.dry_run)
 
 

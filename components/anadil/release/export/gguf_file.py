@@ -23,12 +23,13 @@ from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
 from anadil.artifacts.base_kind import stored_template
-from anadil.artifacts.base_vocabulary import END_OF_TURN, OTHER_ENDS_OF_TURNS
 from anadil.artifacts.local_directory import check_space
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
+from anadil.model.chat_template import end_ids, turn_end
 from anadil.model.family import Gguf, ModuleNames
+from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release.export.gguf_refusal import (
     NUM_BYTES,
@@ -115,8 +116,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     score = scores(content["model"]) if pieces else {}
     before, after = frame(tokenizer)
     special = special_ids(directory, tokenizer)
-    turns = (tokenizer.token_to_id(text) for text in (END_OF_TURN, *OTHER_ENDS_OF_TURNS))
-    special |= next(({"eot": index} for index in turns if index is not None), {})
+    special |= _other_ends(directory, special.get("eos"))
     return Vocabulary(
         tokens=tokens,
         types=types,
@@ -129,6 +129,23 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         special=special,
         template=stored_template(directory),
     )
+
+
+def _other_ends(directory: Path, eos: int | None) -> dict[str, int]:
+    """Ids of the ends that are not EOS: GGUF has a key for that of a turn, and one for one more."""
+    loaded: Any = load_tokenizer(directory)
+    turn = loaded.get_vocab().get(turn_end(loaded))
+    turns = [each for each in dict.fromkeys([turn, *end_ids(loaded, directory)]) if each not in (None, eos)]
+    # llama.cpp takes EOS for an end whatever else a file names.
+    roles = dict(
+        zip(("eot", "eom"), [turn, *turns[turn in turns :]] if turn is not None else turns, strict=False)
+    )
+    if lost := set(turns) - set(roles.values()):
+        log.warning(
+            "%s: GGUF names three ends of a text, and it has %d more: %s; set them as stop words where it is served",
+            directory, len(lost), ", ".join(loaded.convert_ids_to_tokens(sorted(lost))),
+        )  # fmt: skip
+    return roles
 
 
 def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:

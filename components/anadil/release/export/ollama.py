@@ -13,8 +13,8 @@ from typing import Any
 
 from jinja2 import TemplateError
 
-from anadil.model.chat_ids import rendered
-from anadil.model.load import end_ids, load_tokenizer
+from anadil.model.chat_template import end_ids, rendered
+from anadil.model.load import load_tokenizer
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ def modelfile(model: str, directory: Path, *, adds_bos: bool) -> str:
         lines.append(f'TEMPLATE """{go_template(turns, adds_bos=adds_bos)}"""')
     except (UnusualTemplateError, TemplateError) as error:
         log.warning("%s: no TEMPLATE in the Modelfile: %s; write one by hand", directory, error)
-    stops = [tokenizer.convert_ids_to_tokens(index) for index in end_ids(tokenizer)]
+    stops = [tokenizer.convert_ids_to_tokens(index) for index in end_ids(tokenizer, directory)]
     lines += [f"PARAMETER stop {json.dumps(stop, ensure_ascii=False)}" for stop in stops]
     return "\n".join(lines) + "\n"
 
