@@ -110,10 +110,10 @@ def without_wrong_letters(text: str, letters: Letters) -> str:
 @functools.lru_cache(maxsize=8)
 def _as_code_pages_write(letters: Letters) -> Letters:
     # Code pages have letters with a cedilla for those of Romanian with a comma below, and quotation marks for Uzbek's.
-    own = frozenset(QUOTES.get(each, each) for each in letters.own)
+    alphabet = frozenset(QUOTES.get(each, each) for each in letters.own)
     # A language that writes ASCII has quotation marks and foreign names beyond it.
-    own = own or frozenset(QUOTES.values() if letters.others else ())
-    return Letters(own=own, others=letters.others | set(map(_cedilla, own)) - own)
+    alphabet = alphabet or frozenset(QUOTES.values() if letters.others else ())
+    return Letters(own=alphabet, others=letters.others | set(map(_cedilla, alphabet)) - alphabet)
 
 
 def _cedilla(letter: str) -> str:
