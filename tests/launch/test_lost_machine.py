@@ -58,7 +58,7 @@ def test_a_job_that_loses_the_host_of_its_store_heals_and_is_followed_on(
 
     assert scene.cluster.made == 1
     assert scene.cluster.asked("DELETE", ".") == 0
-    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
+    assert caplog.text.count("; restart 1 of 1") == 1
 
 
 @pytest.mark.parametrize("guilty", [0, matrix(1)])

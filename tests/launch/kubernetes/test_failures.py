@@ -111,13 +111,25 @@ def test_200_lines_of_the_first_failure_and_the_events_are_shown(
         cluster.say(f"{name}-worker-1", "Killing", "Stopping container pytorch")
         cluster.crash(1, 137, reason="OOMKilled")
 
-    with pytest.raises(PreflightError, match=r"OOMKilled .*more memory is needed: raise cluster.resources"):
+    with pytest.raises(PreflightError, match=r"OOMKilled, exit code 137; more memory is needed: raise"):
         scene.launch(story, NO_RESTART)
 
     assert shown(capsys) == [f"line {number}" for number in range(300, 500)]
     assert "worker-1: Killing: Stopping container pytorch" in caplog.text
     # What to do stands before the log.
     assert caplog.text.index("raise cluster.resources") < caplog.text.index("lines of worker 1")
+
+
+def test_an_event_tells_of_memory_where_no_pod_does(scene: Scene) -> None:
+    def story(cluster: Cluster) -> None:
+        begin(cluster)
+        cluster.say(
+            cluster.job()["metadata"]["name"], "OOMKilling", "Memory cgroup out of memory: Killed process 7"
+        )
+        cluster.fail()
+
+    with pytest.raises(PreflightError, match=r"out of memory: Killed process 7; more memory is needed"):
+        scene.launch(story, NO_RESTART)
 
 
 def test_an_eviction_can_be_retried(scene: Scene) -> None:
@@ -156,7 +168,7 @@ def test_a_drained_node_uses_up_no_restart(scene: Scene, caplog: pytest.LogCaptu
     scene.launch(story, "cluster.restarts=3")
 
     assert caplog.text.count("the cluster took a worker away; this uses up no restart") == 2
-    assert caplog.text.count("a worker failed; restart 1 of 3") == 1
+    assert caplog.text.count("; restart 1 of 3") == 1
 
 
 def test_a_worker_that_fails_by_itself_as_another_is_drained_counts(
@@ -175,7 +187,7 @@ def test_a_worker_that_fails_by_itself_as_another_is_drained_counts(
 
     scene.launch(story, "cluster.restarts=1")
 
-    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
+    assert caplog.text.count("; restart 1 of 1") == 1
     assert "uses up no restart" not in caplog.text
 
 
@@ -216,7 +228,8 @@ def test_restarts_in_place_and_new_pods_are_counted_together(scene: Scene) -> No
                 cluster.restart(1)
             cluster.await_requests("GET", "pytorchjobs/", 3)
 
-    with pytest.raises(AnadilError, match=r"failed 3 times, cluster.restarts allows 2 restarts; .*failure 2"):
+    told = r"failed 3 times, cluster.restarts allows 2 restarts; .*failure 2.*the first of 3 failures: .*failure 0"
+    with pytest.raises(AnadilError, match=told):
         scene.launch(story, "cluster.restarts=2")
 
     scene.cluster.wait(lambda: not scene.cluster.jobs)
@@ -238,7 +251,7 @@ def test_machines_that_fail_together_use_up_one_restart(
 
     scene.launch(story, "cluster.restarts=1")
 
-    assert caplog.text.count("a worker failed; restart 1 of 1") == 1
+    assert caplog.text.count("; restart 1 of 1") == 1
 
 
 def test_three_failures_at_one_step_end_the_job(scene: Scene) -> None:

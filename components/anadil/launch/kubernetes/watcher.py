@@ -5,6 +5,7 @@ leaves the job alone, so that the next launcher finds it.
 """
 
 import logging
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,6 +50,7 @@ log = logging.getLogger(__name__)
 MOST_LOGS = 8  # Workers whose logs are compared.
 MOST_EVENTS = 15
 MAX_MESSAGE_CHARS = 1_500
+OUT_OF_MEMORY = re.compile(r"OOM-?Kill|out of memory", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +70,9 @@ class RootCause:
     def message(self) -> str:
         """Its last words."""
         text = read_termination_message(self.failure.message).message
-        if text or self.failure.reason in INFRASTRUCTURE or self.failure.reason == "OOMKilled":
+        if self.failure.reason == "OOMKilled":
+            return text  # Kubernetes gives the end of the log, before which nobody would see the remedy
+        if text or self.failure.reason in INFRASTRUCTURE:
             return text or self.failure.message
         errors = [fields for line in self.lines if (fields := log_fields(line)).get("level") == "error"]
         return str(errors[-1]["msg"]) if errors else self.failure.message
@@ -79,9 +83,10 @@ class RootCause:
         failure = self.failure
         node = f", node {failure.node}" if failure.node else ""
         code = "" if self.exit_code is None else f", exit code {self.exit_code}"
-        text = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
-        reason = "" if failure.reason == "Error" else f" {failure.reason}"
-        return f"worker {failure.index} (pod {failure.pod}{node}) failed first:{reason} {text or 'no last words'}{code}"
+        said = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
+        reason = "" if failure.reason == "Error" else failure.reason
+        text = " ".join(filter(None, (reason, said))) or "no last words"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed first: {text}{code}"
 
 
 def find_root_cause(
@@ -112,10 +117,13 @@ def report_job_failure(
     failed = true_conditions(job).get("Failed", {})
     text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
+    circumstances = _circumstances(api, job, cause, workers)
     if failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text:
         error = error_from_exit_code(BudgetReached.exit_code, f"{name}: {text}")
     elif cause:
         error = error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+    elif killed := next((line for line in circumstances if OUT_OF_MEMORY.search(line)), ""):
+        error = error_from_exit_code(None, f"{name}: {killed}", "OOMKilled")
     else:
         reason = text or "no reason given"
         error = error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
@@ -125,7 +133,7 @@ def report_job_failure(
         log.error("%s: the last %d lines of worker %d:", name, len(cause.lines), cause.failure.index)
         for line in cause.lines:
             write_log_line(line)
-    for line in _circumstances(api, job, cause, workers):
+    for line in circumstances:
         log.error("%s", line)
     if text:
         log.error("%s %s: %s", api.kind.title, name, text)
@@ -215,7 +223,7 @@ class Watcher:
         self._outage = Outage(pace.api_s)
         self._pending_s = self._silent_s = self._absent_s = 0.0
         self._recovered_at: int | None = None
-        self._exhausted = ""
+        self._exhausted = self._first = ""
         idle_s = ledger.load(api.kind, job)
         since_s = None if idle_s is None else idle_s + pace.poll_s
         self._stream = LogRelay(
@@ -309,8 +317,11 @@ class Watcher:
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
         error = report_job_failure(self._api, self._job, cause, self._workers)
-        if why:
-            error.args = (f"{why}; {error}",)
+        earlier = (
+            f"; the first of {self._counter.ended} failures: {self._first}" if self._counter.ended > 1 else ""
+        )
+        if why or earlier:
+            error.args = (f"{why}{'; ' if why else ''}{error}{earlier if self._first else ''}",)
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
@@ -334,6 +345,8 @@ class Watcher:
         self._next_note = time.monotonic()  # so that a launcher that takes over knows
         allowed, step = self._cluster.restarts, self._counter.failing_step
         failures = self._counter.round.failures if self._counter.round else []
+        cause = find_root_cause(self._api, self._workers, failures, self._stream.last_lines)
+        self._first = self._first or (cause.text if cause else "")
         final = [each.stage_code for each in failures if each.would_come_again]
         if final:
             self._exhausted = f"exit code {final[0]}: another start would end the same"
@@ -343,7 +356,8 @@ class Watcher:
         elif self._counter.used > allowed:
             self._exhausted = f"failed {self._counter.used} times, cluster.restarts allows {allowed} restarts"
         elif self._counter.used > used:
-            log.warning("%s: a worker failed; restart %d of %d", self.name, self._counter.used, allowed)
+            words = cause.text if cause else "a worker failed"
+            log.warning("%s: %s; restart %d of %d", self.name, words, self._counter.used, allowed)
         elif self._counter.ended > ended:
             log.warning("%s: the cluster took a worker away; this uses up no restart", self.name)
 
