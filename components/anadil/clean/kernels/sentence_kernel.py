@@ -19,7 +19,7 @@ SPACE, SENTENCE_END, CLOSER = of.SPACE, of.SENTENCE_END, of.CLOSER
 FIRST_WIDE = 0x2E80
 """From here on signs end a sentence without a space behind them."""
 MIN_LETTERS = 20
-"""Of a sentence or line that is compared; ideographs and kana count twice. Shorter ones are said by chance. Our choice."""
+"""Least letters of a sentence or line that is compared; ideographs and kana count twice. Shorter lines recur by chance. Our choice."""
 
 
 class Sentences(NamedTuple):
