@@ -98,11 +98,13 @@ def list_sentences(task: CountTask) -> None:
     is_kept = Verdicts(task.verdicts).is_kept(np.arange(shard.num_rows) + task.first_document)
     keys = [np.empty(0, dtype=np.uint64)]
     for lines in _batches(shard):
-        kept = [(row, line) for row, line in lines if is_kept[row]]
-        found = _sentences([text_of(line) for _, line in kept], [groups[row] for row, _ in kept], language)
+        chosen = [(row, line) for row, line in lines if is_kept[row]]
+        sentences = _sentences(
+            [text_of(line) for _, line in chosen], [groups[row] for row, _ in chosen], language
+        )
         # A document counts once, however often it says a sentence.
-        order = np.lexsort((found.hashes, found.texts))
-        texts, hashes = found.texts[order], found.hashes[order]
+        order = np.lexsort((sentences.hashes, sentences.texts))
+        texts, hashes = sentences.texts[order], sentences.hashes[order]
         keys.append(
             hashes[np.append(True, (texts[1:] != texts[:-1]) | (hashes[1:] != hashes[:-1]))[: len(hashes)]]
         )
@@ -167,9 +169,9 @@ class _Trimming:
         writer = DocumentWriter(self._draft, self._settings.minhash.bands)
         for lines in _batches(self._shard):
             texts = [text_of(line) for _, line in lines]
-            found = _sentences(texts, [self._groups[row] for row, _ in lines], self._settings.language)
-            is_shared = np.isin(found.hashes, self._shared)
-            spans = Sentences(*(each[is_shared] for each in found))
+            sentences = _sentences(texts, [self._groups[row] for row, _ in lines], self._settings.language)
+            is_shared = np.isin(sentences.hashes, self._shared)
+            spans = Sentences(*(each[is_shared] for each in sentences))
             for number, (row, line) in enumerate(lines):
                 chosen = spans.texts == number
                 if chosen.any():
@@ -280,9 +282,9 @@ def _batches(shard: SortedDocuments) -> Iterator[Lines]:
 
 
 def _sentences(texts: Sequence[str], groups: Sequence[int], language: Language) -> Sentences:
-    found = sentences_of(texts, language)
-    host = np.array(groups, dtype=np.uint64)[found.texts] << np.uint64(SENTENCE_BITS)
-    return found._replace(hashes=host | (found.hashes >> np.uint64(GROUP_BITS)))
+    sentences = sentences_of(texts, language)
+    host = np.array(groups, dtype=np.uint64)[sentences.texts] << np.uint64(SENTENCE_BITS)
+    return sentences._replace(hashes=host | (sentences.hashes >> np.uint64(GROUP_BITS)))
 
 
 def _groups(folder: Path, shard: SortedDocuments) -> tuple[Numbers, list[str]]:
