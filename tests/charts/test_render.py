@@ -1,7 +1,6 @@
 """The chart renders valid Kubernetes objects, in the strictest security profile, with no more rights than are needed."""
 
 import json
-import tarfile
 from pathlib import Path
 
 import helm_python
@@ -165,19 +164,6 @@ def test_the_notes_say_what_to_do_next() -> None:
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
 def test_what_is_rendered_is_the_golden_file(path: Path) -> None:
     assert path.read_text(encoding="utf-8") == GOLDEN[path](), "run make golden and read the difference"
-
-
-def test_the_chart_can_be_packaged(tmp_path: Path) -> None:
-    helm_python.package(str(CHART), destination=str(tmp_path))
-
-    with tarfile.open(next(tmp_path.glob("*.tgz"))) as packed:
-        names = packed.getnames()
-    assert {
-        "anadil/values.schema.json",
-        "anadil/dashboards/training.json",
-        "anadil/files/check_mlflow.py",
-    } <= set(names)
-    assert "anadil/.checkov.yaml" not in names
 
 
 def test_a_namespace_of_digits_is_text() -> None:

@@ -67,20 +67,6 @@ def test_texts_are_the_content_of_a_corpus_and_their_sources_are_not(
     assert len(tokenizers) == 1
 
 
-def test_another_text_is_another_content(recipe: Recipe, raw: Path, tmp_path: Path) -> None:
-    lines = raw.read_text(encoding="utf-8").splitlines(keepends=True)
-    (tmp_path / "less.jsonl").write_text("".join(lines[:-1]), encoding="utf-8")
-
-    digests = {
-        execute.execute(
-            STAGES["clean"], again(recipe, f"clean.inputs=['{path}']"), {}, (), None
-        ).manifest.digest
-        for path in (raw, tmp_path / "less.jsonl")
-    }
-
-    assert len(digests) == 2
-
-
 @pytest.mark.slow
 def test_duplicates_leave_tokenizer_model_and_scores_and_the_report_counts_them(
     recipe: Recipe, more: list[Path], tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -57,13 +57,6 @@ def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
     assert "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)" in done.stderr
 
 
-def test_a_wrong_type_is_told_with_its_value(run: Run, tmp_path: Path) -> None:
-    code, messages = run(tmp_path, "pretrain.batch_size=eight")
-
-    assert code == 2
-    assert 'pretrain.batch_size: must be a whole number (got "eight")' in messages
-
-
 def test_a_missing_file_is_told_before_anything_runs(run: Run, tmp_path: Path) -> None:
     code, messages = run(tmp_path, "finetune.inputs=[/nowhere/chats.jsonl]", stage="finetune")
 

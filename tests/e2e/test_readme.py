@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -64,11 +63,3 @@ def test_the_newcomers_commands_work_in_their_order(
     assert codes == {"recipe copy": 0, "recipe check": 0, "compile cluster.yaml": 0}
     assert (tmp_path / "pipeline.yaml").is_file()
     assert "my.yaml" in capsys.readouterr().out
-
-
-def test_the_module_starts_like_the_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "anadil", "--version"], capture_output=True, text=True, check=True
-    )
-
-    assert done.stdout.startswith("anadil ")

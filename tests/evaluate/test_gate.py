@@ -105,15 +105,6 @@ def value(scores: dict[str, Any], name: str) -> float:
     return float(measured)
 
 
-def test_a_finetuned_model_as_good_as_the_adapted_one_is_released(gate: Gate, healthy: Path) -> None:
-    scores = gate(finetuned=healthy)
-
-    assert failed(scores) == set()
-    assert scores["gate"]["released"] == "finetuned"
-    assert value(scores, "finetuned.bits_per_byte") == 1
-    assert all(check["name"].split(".")[0] in scores["candidates"] for check in scores["gate"]["checks"])
-
-
 def test_an_adapter_that_writes_only_quotation_marks_is_not_released(
     gate: Gate, healthy: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

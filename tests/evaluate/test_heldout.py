@@ -18,7 +18,7 @@ from anadil.core.format import MIB
 from anadil.evaluate import heldout
 from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout, read_retained
 from anadil.recipe.sections import Evaluate
-from anadil.text.corpus import Document, write_documents
+from anadil.text.corpus import write_documents
 from anadil.text.language import load_language
 from anadil.text.overlap import CHARACTERS_OF_NGRAM, ngram_hashes, unit_hashes
 from tests.kit.child import peak_memory
@@ -375,14 +375,3 @@ def test_hashes_depend_on_the_order_of_units() -> None:
     forward, backward = ngram_hashes(units, 8), ngram_hashes(units[::-1].copy(), 8)
 
     assert len(set(forward.tolist()) | set(backward.tolist())) == 2 * 43
-
-
-def test_ids_follow_the_order_of_the_documents() -> None:
-    heldout = [
-        Document(id=name, text=text, source="", url="", lang="az")
-        for name, text in zip("zya", HELDOUT, strict=True)
-    ]
-
-    found = find_contamination(heldout, [document(text) for text in HELDOUT], load_language("az"))
-
-    assert found.exact == ("z", "y", "a")

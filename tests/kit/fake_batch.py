@@ -22,12 +22,18 @@ class Batch:
         self.pods: dict[str, Object] = {}
         self.ran: list[int] = []
         self.outages: list[Reply] = []
-        """What the next requests about an object that was made are answered with."""
+        """What the next requests about an object are answered with, from when one was made on."""
+        self.is_away_at_first = False
         self._run_pod = run_pod
 
     def answer(self, method: str, path: str, _query: dict[str, str], body: Object) -> Reply:
         """The answer of the API server, or of what is in `outages`."""
-        if self.made and self.outages and "/pods" not in path and "/events" not in path:
+        if (
+            (self.made or self.is_away_at_first)
+            and self.outages
+            and "/pods" not in path
+            and "/events" not in path
+        ):
             return self.outages.pop(0)
         if path.endswith("/events"):
             return Reply(body={"items": []})

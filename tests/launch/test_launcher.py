@@ -185,18 +185,6 @@ def test_an_exit_code_is_an_error_of_its_class(code: int, error: type[AnadilErro
     assert type(raised.value) is error
 
 
-def test_the_real_stage_says_what_it_lacks() -> None:
-    with pytest.raises(DataError, match="pretrain: ended with exit code 3"):
-        LocalBackend().run(
-            TrainingJob(
-                stage="pretrain",
-                recipe=load_recipe("smoke", [ONE_TEXT]),
-                inputs={"corpus": "/none/corpus", "tokenizer": "/none/tokenizer"},
-                target="/none/model",
-            )
-        )
-
-
 @pytest.mark.parametrize(("number", "error"), [(signal.SIGTERM, Stopped), (signal.SIGINT, KeyboardInterrupt)])
 def test_a_signal_is_passed_on_once_and_the_stage_may_save(
     number: int, error: type[BaseException], tmp_path: Path

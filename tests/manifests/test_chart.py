@@ -55,12 +55,6 @@ def test_the_policy_and_the_claim_are_the_same_but_for_the_size() -> None:
     assert claims[0] == claims[1]
 
 
-def test_the_recipe_is_called_the_same() -> None:
-    ours, theirs = (one(each, "ConfigMap", "anadil-recipe") for each in (overlay("laptop"), chart("default")))
-
-    assert list(ours["data"]) == list(theirs["data"]) == ["recipe.yaml"]
-
-
 def test_the_launcher_s_pod_is_the_same() -> None:
     values = {
         "recipe": {"language": "az"},

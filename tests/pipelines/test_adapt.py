@@ -51,10 +51,6 @@ def tasks(compiled: dict[str, Any], group: str = "") -> dict[str, Any]:
     return steps
 
 
-def test_the_pipeline_has_a_task_for_every_stage(compiled: dict[str, Any]) -> None:
-    assert set(tasks(compiled)) == set(ALONE)
-
-
 def test_a_source_is_compared_with_all_others_in_a_step_of_its_own(tmp_path: Path) -> None:
     sources = {name: {"inputs": [f"/data/{name}.jsonl"]} for name in ("web", "news", "law")}
     phase = {"trains": "all", "steps": 1, "lr": 0.001, "mix": dict.fromkeys(sources, 1)}

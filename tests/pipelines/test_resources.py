@@ -55,13 +55,6 @@ def test_nothing_is_cached_by_its_names(tasks: dict[str, Any]) -> None:
     assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
 
 
-def test_no_secret_is_in_the_pipeline() -> None:
-    text = compiled(*WHOLE["everything"])
-
-    assert "hooks.slack.com" not in text
-    assert text.count("secretName:") == (2 + 2) * 12 + len(WATCHERS)  # of variables, and to pull images
-
-
 @pytest.mark.parametrize(
     ("stage", "settings", "expected"),
     [

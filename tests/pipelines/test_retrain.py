@@ -1,13 +1,9 @@
 import json
-from pathlib import Path
 
 import pytest
 import yaml
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import STAGES
-from anadil.recipe.load import parse_recipe
-from anadil.runtime.execute import execute
 from anadil_pipelines.submit import kubeflow_cron
 from tests.kit.fake_kubeflow import FakeKubeflow
 
@@ -150,27 +146,6 @@ def test_a_dry_run_of_a_schedule_prints_what_would_be_sent(
         "pipeline_spec": spec,
         "platform_spec": platform,
     }
-
-
-def test_a_later_run_reuses_what_is_there_until_a_file_comes(
-    raw: Path, tmp_path: Path, clean_in_this_process: None
-) -> None:
-    folder = tmp_path / "raw"
-    folder.mkdir()
-    lines = raw.read_text(encoding="utf-8").splitlines(keepends=True)
-    (folder / "monday.jsonl").write_text("".join(lines[:7]), encoding="utf-8")
-    data = {"clean": {"inputs": [f"{folder}/*.jsonl"]}, "storage": {"root": str(tmp_path / "root")}}
-    recipe = parse_recipe(json.dumps(data | {"tracking": {"uri": "off"}}), "recipe")
-    first = execute(STAGES["clean"], recipe, {}, (), None)
-
-    again = execute(STAGES["clean"], recipe, {}, (), None)
-    (folder / "tuesday.jsonl").write_text("".join(lines[7:]), encoding="utf-8")
-    later = execute(STAGES["clean"], recipe, {}, (), None)
-
-    assert again.uri == first.uri
-    assert later.uri != first.uri
-    new = later.manifest.origin.items() - first.manifest.origin.items()
-    assert [name for name, _ in new] == [f"file {folder}/tuesday.jsonl"]
 
 
 def test_a_recurring_retraining_is_pinned(

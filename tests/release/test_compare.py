@@ -284,16 +284,6 @@ def test_a_wrong_name_is_told(
     assert "Traceback" not in said
 
 
-def test_a_damaged_manifest_ends_a_comparison_with_exit_code_5(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    make_run(tmp_path, "run-a")
-    (tmp_path / "model" / "run-a-model" / "manifest.json").write_text("{")
-
-    assert main.main(["compare", "run-a", "run-a", "--work", str(tmp_path)]) == IntegrityError.exit_code
-    assert "no manifest of this program" in capsys.readouterr().err
-
-
 def test_a_secret_in_a_recipe_is_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghij")
     found = both(

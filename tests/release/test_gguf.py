@@ -21,9 +21,8 @@ from anadil.tokenizer.makers import recut_base
 from anadil.tokenizer.pretokens import count_texts
 from tests.kit.base_styles import make_base_tokenizer
 from tests.kit.llama import small_llama
-from tests.kit.llama_3 import SCALED, SCRIPTS, make_llama_3, mixed_documents
+from tests.kit.llama_3 import SCRIPTS, make_llama_3, mixed_documents
 from tests.kit.llama_cpp import opened
-from tests.kit.marks import slow
 from tests.kit.pre_tokenizers import BYTES, split
 
 
@@ -45,31 +44,6 @@ def by_transformers(directory: Path, ids: torch.Tensor) -> Any:
 
 def some_ids(number: int = 200) -> torch.Tensor:
     return torch.randint(0, 880, (number,), generator=torch.Generator().manual_seed(4))
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        slow({"tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 32}),
-        slow({"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}, "attention_bias": True}),
-        slow(
-            {"rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0}, "mlp_bias": True}
-        ),
-        slow({"rope_parameters": {**SCALED, "original_max_position_embeddings": 64, "factor": 8.0}}),
-        slow({"num_key_value_heads": 1, "head_dim": 16, "rms_norm_eps": 1e-2}),
-    ],
-)
-def test_llama_cpp_computes_the_logits_of_transformers(changes: dict[str, Any], tmp_path: Path) -> None:
-    directory = make_llama_3(tmp_path / "model", **changes)
-    ids = some_ids()
-
-    with opened(write(directory, tmp_path / "m.gguf")) as model:
-        theirs = model.logits(ids.tolist())
-
-    ours = by_transformers(directory, ids)
-    assert np.abs(ours).max() > 1
-    assert np.abs(ours - theirs).max() < 1e-4
 
 
 @pytest.mark.parametrize(

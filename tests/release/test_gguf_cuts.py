@@ -272,6 +272,10 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
         slow("phi3", {"rope_parameters": {**LOCAL, "partial_rotary_factor": 0.5}, "num_key_value_heads": 1}),
         matrix("glm4", {"attention_bias": False, "head_dim": 16}),
         matrix("mistral", {**LLAMA_3, "head_dim": 16, "sliding_window": None}),
+        slow("llama", {**LLAMA_3, "tie_word_embeddings": False, "num_key_value_heads": 4, "head_dim": 32}),
+        slow(
+            "llama", {**scaled("linear"), "attention_bias": True, "mlp_bias": True, "num_key_value_heads": 1}
+        ),
         slow("granite", {**LLAMA_3, "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": True}),
         slow("qwen2", {**YARN, "num_key_value_heads": 4, "tie_word_embeddings": True}),
         matrix("qwen3", {**scaled("linear"), "num_key_value_heads": 1}),

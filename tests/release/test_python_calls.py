@@ -17,7 +17,6 @@ from tests.kit.clean_stage import write_jsonl
 from tests.kit.texts import ANOTHER, AZERBAIJANI
 
 ROOT = Path(__file__).parents[2]
-NOTEBOOK = ROOT / "examples/stages.ipynb"
 LOOK = """
 import json, signal, sys, time
 before = (signal.getsignal(2), signal.getsignal(15))

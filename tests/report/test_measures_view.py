@@ -287,13 +287,6 @@ def test_a_base_that_could_not_be_asked_is_a_warning(tmp_path: Path) -> None:
     ]
 
 
-def test_nothing_is_said_of_a_pretrained_base(tmp_path: Path) -> None:
-    facts = read_facts(report_run.job(tmp_path))
-
-    assert not any("chat format" in text for text in verdict(facts).warnings)
-    assert not any("chat format" in measure.title for measure in measures_view(facts))
-
-
 def text(prompt: str, answer: str, **more: object) -> Json:
     return {"kind": "answer", "mode": "greedy", "prompt": prompt, "text": answer, **more}
 

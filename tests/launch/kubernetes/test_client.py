@@ -51,16 +51,6 @@ def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -
     assert scene.cluster.asked(method, "pytorchjobs") > 2
 
 
-def test_a_creation_whose_answer_is_lost_makes_one_job(scene: Scene) -> None:
-    # D2
-    scene.cluster.fail_next("POST", "pytorchjobs", 1, None, after=True)
-
-    scene.backend.run(scene.job(), detach=True)
-
-    assert scene.cluster.made == 1
-    assert scene.cluster.asked("POST", "pytorchjobs") == 2
-
-
 def test_a_cluster_that_never_answers_is_an_error_to_retry(scene: Scene) -> None:
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))

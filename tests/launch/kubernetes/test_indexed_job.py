@@ -151,14 +151,17 @@ def test_the_last_words_of_the_pod_that_failed_are_told_and_its_job_stays(
     assert batch.deleted == [], "its pods would go with it"
 
 
-@pytest.mark.parametrize("status", [503, 403, 429, 500])
+@pytest.mark.parametrize(
+    ("status", "at_first"), [(503, False), (403, False), (429, False), (500, False), (503, True)]
+)
 def test_an_api_that_is_away_or_refuses_for_a_while_does_not_end_the_run(
-    batch: Batch, tmp_path: Path, status: int, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, tmp_path: Path, status: int, at_first: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from anadil.launch.kubernetes import client
 
     monkeypatch.setattr(client, "RetryPolicy", lambda: QUICK)
     batch.outages = [refused(status, "the server is starting", {})] * 12
+    batch.is_away_at_first = at_first
 
     made = run_tasks(tmp_path)
 

@@ -24,8 +24,6 @@ from tests.kit.following import PACE, QUICK, Scene, begin
 # A signal may come in the midst of opening a connection, whose socket is then left to the collector.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-LONG_AGO = "2026-01-01T00:00:00Z"
-
 
 def signalled(number: int) -> Callable[[Cluster], None]:
     def story(cluster: Cluster) -> None:
@@ -315,4 +313,5 @@ def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene)
     with pytest.raises(Stopped, match="was told to end"):
         scene.launch(signalled_later(signal.SIGTERM))
 
+    assert scene.cluster.made == 1
     scene.cluster.wait(lambda: not scene.cluster.jobs)

@@ -19,7 +19,6 @@ from anadil.plan.instances import machine
 from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from tests.kit.jobs import container, environment, job
-from tests.kit.restricted import violations
 from tests.launch.golden import cpu, hyperpod, japanese
 
 HEALTH = "sagemaker.amazonaws.com/node-health-status"
@@ -49,15 +48,6 @@ def test_kubernetes_knows_every_field(name: str, version: str) -> None:
     pod["spec"]["containers"][0]["imagePullPolicies"] = "Always"
     with pytest.raises(Exception, match="imagePullPolicies"):
         validate(pod, version, strict=True)
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_a_pod_is_as_restricted_as_the_strictest_policy_asks(name: str) -> None:
-    made = template(JOBS[name])
-
-    assert violations(made["spec"]) == []
-    assert made["spec"]["automountServiceAccountToken"] is False
-    assert container(made)["securityContext"]["readOnlyRootFilesystem"] is True
 
 
 def test_claims_may_be_read_only_and_have_dots_in_their_names() -> None:

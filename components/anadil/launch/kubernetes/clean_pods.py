@@ -309,13 +309,22 @@ def own_pod(api: Api) -> tuple[ApiObject, ...]:
 def make_anew(api: JobApi, manifest: ApiObject, pause_s: float) -> ApiObject:
     """Create the object of a manifest; one that a killed driver has left is deleted first."""
     # Finished work of the old pods has its marker, and two that do the same do each other no harm.
-    deadline = time.monotonic() + GONE_S
-    name = manifest["metadata"]["name"]
-    while (made := api.create(manifest)) is None:
-        if time.monotonic() > deadline:
-            raise RetryableError(f"{name}: of an earlier run, and does not go; delete it and run again")
-        api.delete(name)
-        time.sleep(pause_s)
+    deadline, outage = time.monotonic() + GONE_S, Outage()
+    name, made = manifest["metadata"]["name"], None
+    while made is None:
+        try:
+            if (made := api.create(manifest)) is None and time.monotonic() <= deadline:
+                api.delete(name)
+        except RetryableError as error:
+            # Hours of shards may be done by now: an API that restarts ends them no more here than while they run.
+            outage.bear(f"{api.kind.title} {name}", error, RUN_AGAIN, "waits to be made")
+            deadline = time.monotonic() + GONE_S
+        else:
+            outage.end()
+            if made is None and time.monotonic() > deadline:
+                raise RetryableError(f"{name}: of an earlier run, and does not go; delete it and run again")
+        if made is None:
+            time.sleep(pause_s)
     log.info("made %s %s in namespace %s", api.kind.title, name, api.namespace)
     return made
 

@@ -173,15 +173,17 @@ class Outage:
         self.has_answered = True
         self._reported = ""
 
-    def bear(self, what: str, error: AnadilError, remedy: str) -> None:
-        """Log once that an object cannot be seen."""
+    def bear(
+        self, what: str, error: AnadilError, remedy: str, state: str = "runs on, but cannot be seen"
+    ) -> None:
+        """Log once that the API does not answer, and what that means; raise the error after the limit."""
         # A good right, token or certificate is refused while an API server restarts, so a refusal after the first
         # answer is borne like silence.
         refused, text = isinstance(error, PreflightError), str(error).removesuffix(AGAIN)
         if (refused and not self.has_answered) or time.monotonic() - self._answered_s > self._limit_s:
             raise error if refused else RetryableError(f"{what}: {text}; {remedy}")
         if text != self._reported:
-            log.warning("%s runs on, but cannot be seen: %s", what, text)
+            log.warning("%s %s: %s", what, state, text)
             self._reported = text
 
 
