@@ -287,7 +287,7 @@ def test_pairs_that_do_not_fit_are_refused_with_a_batch_that_does() -> None:
     said = str(error.value)
     assert said.startswith("finetune.preference does not fit: finetune.preference.batch_size 64 pairs")
     assert said.endswith("leave it out: --set finetune.preference=null")
-    size = said.split("--set finetune.preference.batch_size=")[1].split(",")[0]
+    size = said.split("--set finetune.preference.batch_size=")[1].split(",", maxsplit=1)[0]
     assert "fits" in check_finetune(
         load_recipe("azerbaijani-8b", [*words, f"finetune.preference.batch_size={size}"]), here=False
     )

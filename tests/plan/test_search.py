@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks.plan.published import Row, largest_batch, rows
+from benchmarks.plan.published import largest_batch, rows
 
 from anadil.core.errors import RecipeError
 from anadil.plan.instances import Machine, machine, machines
@@ -374,11 +374,6 @@ def test_a_device_whose_speed_is_not_known_is_refused() -> None:
 
     with pytest.raises(RecipeError, match=r"local: the peak and memory bandwidth of RTX 6000 are not known"):
         speed(ONE, FSDP8, WORK, unknown, 1)
-
-
-def row(name: str) -> Row:
-    (found,) = [each for each in rows() if each.name == name]
-    return found
 
 
 def test_exactly_the_rows_that_were_looked_into_are_not_explained() -> None:
