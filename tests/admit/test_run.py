@@ -58,9 +58,8 @@ def test_all_reasons_are_told_at_once(tmp_path: Path) -> None:
 def test_personal_data_above_the_usual_share_is_refused_also_where_it_stays(
     tmp_path: Path, pii: bool
 ) -> None:
-    private = [
-        row | {"text": f"{row['text']} ali.veli{place}@example.com"} for place, row in enumerate(ROWS[60:120])
-    ]
+    private = [row | {"text": f"{row['text']} ali.veli{place}@example.com"} for place,
+        row in enumerate(ROWS[60:120])]  # fmt: skip
     corpus = corpus_of_weeks(tmp_path, [ROWS[:60], private], pii=pii)
 
     with pytest.raises(DataError, match=r"100 % of .* hold personal data"):
@@ -121,10 +120,8 @@ def test_few_long_documents_are_judged_by_their_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"of the text are in another language.*retrain\.limits\.language"):
         admission(tmp_path, {"corpus": language})
 
-    long = [
-        {"text": "\n".join(texts(1_200)[150 + 20 * number :][:20]), "url": "https://a.az"}
-        for number in range(52)
-    ]
+    long = [{"text": "\n".join(texts(1_200)[150 + 20 * number :][:20]),
+        "url": "https://a.az"} for number in range(52)]  # fmt: skip
     large = add_week(tmp_path, "large", long, corpus)
     with pytest.raises(DataError, match=r"times as large as usual \([\d,]+ bytes of text, usually"):
         admission(tmp_path, {"corpus": large})

@@ -10,7 +10,7 @@ from email.message import Message
 import pytest
 from huggingface_hub import constants
 
-from anadil.artifacts import hub_files, storage
+from anadil.artifacts import hub_files, prefetch, storage
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError, RetryableError
 from tests.kit.fake_hub import COMMIT, REPO, ROOT, Answer, FakeHub, cut, refusal
 from tests.kit.http_server import Reply, Request
@@ -47,16 +47,8 @@ def test_globs_folders_and_files_are_listed_with_their_sizes(hub: FakeHub) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "a file @ home.jsonl",
-        "m\u0259tn/\u6587\u7ae0.jsonl",
-        "100%25 #1?.jsonl",
-        "a+b&c=d.jsonl",
-        "part[1].jsonl",
-    ],
-)
+@pytest.mark.parametrize("path", ["a file @ home.jsonl", "m\u0259tn/\u6587\u7ae0.jsonl", "100%25 #1?.jsonl",
+    "a+b&c=d.jsonl", "part[1].jsonl"])  # fmt: skip
 def test_any_path_is_listed_and_read(hub: FakeHub, path: str) -> None:
     for large in (False, True):
         uri = hub.put(path, LINES, large=large)
@@ -151,6 +143,9 @@ def test_bytes_that_are_not_those_of_the_commit_are_refused_and_copied_again(
     faults.extend([other_bytes] * 2)
     with pytest.raises(IntegrityError, match="is not the file"), storage.local_copy(uri):
         pass
+    prefetch.checked_copy(uri).write_bytes(b"damaged on this disk")
+    prefetch.checked_copy.cache_clear()
+    assert prefetch.checked_copy(uri).read_bytes() == LINES
 
 
 @pytest.mark.parametrize("revision", ["@main", "", "@refs/convert/parquet", "@refs%2Fconvert%2Fparquet"])
@@ -263,18 +258,20 @@ def test_what_does_not_answer_as_a_hub_does_is_refused(hub: FakeHub, monkeypatch
     hub.put("a.jsonl", LINES)
     hub.put("b.jsonl", LINES)
     hub.page = 1
-    first = hub.reply(
-        Request(
-            method="GET",
-            path=f"/api/datasets/{REPO}/tree/{COMMIT}",
-            query={"recursive": "false"},
-            headers=Message(),
-            content=b"",
-        )
-    )
+    first = hub.reply(Request(method="GET", path=f"/api/datasets/{REPO}/tree/{COMMIT}",
+        query={"recursive": "false"}, headers=Message(), content=b""))  # fmt: skip
     hub.faults += [lambda *_: first] * 9
     with pytest.raises(PreflightError, match="does not answer as the hub does"):
         storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")
+    # Pages without an entry that name each other, or ever new ones.
+    monkeypatch.setattr(hub_files, "MAX_PAGES", 20)
+    for number in (2, 10_000):
+        tree = f"{hub.url}/api/datasets/{REPO}/tree/{COMMIT}"
+        pages = [{"Link": f'<{tree}?recursive=false&cursor={each % number}>; rel="next"'} for each in range(30)]  # fmt: skip
+        hub.faults[:] = [lambda *_, head=head: Reply(text="[]", headers=head) for head in pages]
+        with pytest.raises(PreflightError, match="does not answer as the hub does"):
+            storage.expand([f"{ROOT}/*.jsonl"], "clean.inputs")
+        assert len(hub.faults) > 5
     hub.faults.clear()
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(RetryableError, match="the hub did not answer; check the network"):

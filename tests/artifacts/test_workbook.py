@@ -38,13 +38,8 @@ def test_chats_of_a_workbook_are_read_with_the_columns_that_the_recipe_names(tmp
 def test_sheets_with_the_same_columns_are_read_and_others_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sheets = {
-        "Haqqında": [("Bu fayl suallar üçündür",)],
-        "Bakı": [NAMES, ROWS[0]],
-        "Gəncə": [(), NAMES, ROWS[1]],
-        "Arxiv": [("Tarix", "Qeyd", "Ad"), ("a", "b", "c")],
-        "Gizli": [NAMES, ("gizli", "gizli")],
-    }
+    sheets = {"Haqqında": [("Bu fayl suallar üçündür")], "Bakı": [NAMES, ROWS[0]], "Gəncə": [(), NAMES, ROWS[1]],
+        "Arxiv": [("Tarix", "Qeyd", "Ad"), ("a", "b", "c")], "Gizli": [NAMES, ("gizli", "gizli")]}  # fmt: skip
     path = write_workbook(tmp_path / "a.xlsx", sheets, lambda book: hide(book, "Gizli"))
 
     with caplog.at_level(logging.INFO):
@@ -63,14 +58,7 @@ def hide(book: Any, sheet: str) -> None:
 def test_a_merged_text_belongs_to_each_of_its_rows_and_a_title_to_none(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    rows = [
-        ("Suallar", None),
-        (),
-        NAMES,
-        ("Bağlanır?", "Altıda."),
-        ("Nə vaxt bağlanır?", None),
-        ("Bölmə", None),
-    ]
+    rows = [("Suallar", None), (), NAMES, ("Bağlanır?", "Altıda."), ("Nə vaxt bağlanır?", None), ("Bölmə", None)]  # fmt: skip
 
     def merge(book: Any) -> None:
         for cells in ("A1:B1", "B4:B5", "A6:B6"):
@@ -107,11 +95,8 @@ def test_a_formula_that_was_computed_has_its_value_also_as_a_name(tmp_path: Path
     path = write_workbook(
         tmp_path / "a.xlsx", {"S": [("Sual", '="Cavab"'), ("Cəm?", "=1+1"), ("Səhv?", "=1/0")]}
     )
-    values = {
-        b"B1": b't="str"><f>"Cavab"</f><v>Cavab',
-        b"B2": b"><f>1+1</f><v>2",
-        b"B3": b't="e"><f>1/0</f><v>#DIV/0!',
-    }
+    values = {b"B1": b't="str"><f>"Cavab"</f><v>Cavab', b"B2": b"><f>1+1</f><v>2",
+        b"B3": b't="e"><f>1/0</f><v>#DIV/0!'}  # fmt: skip
     change_sheet(path, lambda xml: with_values(xml, values))
 
     assert list(separated_rows(path, "a.xlsx")) == [
@@ -138,16 +123,8 @@ def change_sheet(path: Path, change: Callable[[bytes], bytes]) -> None:
 def test_numbers_shares_and_dates_are_read_plainly_and_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    values = [
-        0.1 + 0.2,
-        42,
-        0.18,
-        dt.date(2026, 11, 26),
-        dt.datetime.fromisoformat("2026-11-26T09:30"),
-        5.5,
-        True,
-        "_x000D_a",
-    ]
+    values = [0.1 + 0.2, 42, 0.18, dt.date(2026, 11, 26), dt.datetime.fromisoformat("2026-11-26T09:30"), 5.5, True,
+        "_x000D_a"]  # fmt: skip
     rows = [NAMES, *((f"s{number}", value) for number, value in enumerate(values))]
 
     read = [cells[2] for cells in rows_of(write_workbook(tmp_path / "a.xlsx", {"S": rows}))]

@@ -61,7 +61,7 @@ def test_a_call_is_made_again_after_the_named_errors_only(caplog: pytest.LogCapt
         return "done"
 
     assert retried(call, 3) == "done"
-    assert caplog.messages == ["no answer; attempt 1 of 3", "no answer; attempt 2 of 3"]
+    assert caplog.messages == ["no answer; attempt 1 of 3", "the same again; attempt 2 of 3"]
 
     failures += [RetryableError("still none"), RetryableError("no answer")]
     with pytest.raises(RetryableError, match="still none"):

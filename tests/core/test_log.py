@@ -112,7 +112,7 @@ def test_secrets_are_masked_in_messages_and_in_tracebacks(
             for text in (
                 "http://host:5000/models@champion",
                 "s3://bucket/a@b",
-                "https://me@host/x:y",
+                "ftp://me@host/x:y",
                 "a: b@c",
             )
         ),

@@ -6,13 +6,18 @@ modules of packages that are there, as those of mlflow-skinny that need numpy.
 
 import ast
 import json
+import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
-from tests.images.files import STAGES, pins
+from tests.charts.chart import CASES, texts
+from tests.images.files import ROOT, STAGES, pins
 from tests.images.test_containerfiles import STARTS, reached
 from tests.kit.marks import matrix
 
@@ -30,7 +35,7 @@ held, imports = json.loads(sys.stdin.read())
 brings = importlib.metadata.packages_distributions()
 missing = {
     name for name, distributions in brings.items()
-    if name != "anadil" and not any(re.sub("[-_.]+", "-", each).lower() in held for each in distributions)
+    if not name.startswith("anadil") and not any(re.sub("[-_.]+", "-", each).lower() in held for each in distributions)
 }
 
 class Held(importlib.machinery.PathFinder):
@@ -105,3 +110,57 @@ def test_a_module_of_a_held_package_loads_without_packages_that_the_image_lacks(
 def test_a_module_that_needs_what_the_image_lacks_is_found() -> None:
     """It is in mlflow-skinny, which each image holds, and needs numpy."""
     assert "mlflow.models.utils:" in failed_imports("tools", {("mlflow.models.utils", "")})
+
+
+OF_COMMANDS = {
+    "watch": "anadil.watch.server", "launch": "anadil.cli.cluster.launch", "schedule": "anadil_pipelines.submit",
+    "submit": "anadil_pipelines.submit", "run": "anadil.cli.runs.run", "chat": "anadil.cli.models.chat",
+}  # fmt: skip
+"""Command of `anadil` -> module that it loads before it does anything."""
+SHOWN = re.compile(r"anadil/([\w-]+):[\w.]+ ([a-z]+)\b")
+
+
+def containers(value: Any) -> Iterator[tuple[str, list[str]]]:
+    """Image and words of each container of a document."""
+    if isinstance(value, dict) and (image := re.search(r"anadil/([\w-]+)[:@]", str(value.get("image")))):
+        command = value.get("command") or []
+        words = command.split() if isinstance(command, str) else command
+        yield image[1], [*map(str, (*words, *(value.get("args") or ())))]
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from containers(each)
+
+
+def target_of(image: str, words: list[str]) -> str:
+    """Module, or code, that a container runs."""
+    if words[:2] == ["python", "-c"]:
+        return words[2]
+    name, *rest = words[2:] if words[:2] == ["python", "-m"] else (f"anadil.{image}", *words)
+    if name in ("anadil", "anadil.tools", "anadil.laptop", "anadil.launch"):
+        return OF_COMMANDS["launch" if name == "anadil.launch" else rest[0]]
+    return f"{name}.run" if (ROOT / "components" / name.replace(".", "/")).is_dir() else name
+
+
+@pytest.mark.slow
+def test_what_charts_manifests_pipelines_and_guides_start_loads_in_its_image() -> None:
+    files = [*ROOT.glob("manifests/**/*.yaml"), *ROOT.glob("tests/golden/**/*.yaml")]
+    written = [each.read_text(encoding="utf-8") for each in files]
+    written += [
+        text for values in CASES.values() for name, text in texts(values).items() if name.endswith(".yaml")
+    ]
+    calls = [each for text in written for each in containers([*yaml.load_all(text, Loader=yaml.CSafeLoader)])]
+    pages = (ROOT / "README.md", *ROOT.glob("docs/**/*.md"))
+    shown = [each for page in pages for each in SHOWN.findall(page.read_text(encoding="utf-8"))]
+    calls += [(image, ["python", "-m", "anadil", command]) for image, command in shown]
+    targets = {
+        (image, target_of(image, words))
+        for image, words in calls
+        if image in {*STAGES, "tools", "pipelines", "laptop"}
+    }
+
+    assert {("tools", OF_COMMANDS["watch"]), ("pretrain", "anadil.merge.run")} <= targets
+    for image in {image for image, _ in targets}:
+        modules = {(target, "") for name, target in targets if name == image and " " not in target}
+        code = "\n".join(target for name, target in targets if name == image and " " in target)
+        imported = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Import)]
+        imports = modules | {(alias.name, "") for each in imported for alias in each.names}
+        assert failed_imports(image, imports) == {}, image

@@ -160,6 +160,8 @@ def test_a_run_keeps_what_the_model_writes_at_each_validation(tmp_path: Path, ba
     recipe = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"prompts": prompts})})
     job = make_job(tmp_path, recipe)
     job.inputs["corpus"] = make_corpus(tmp_path / "scored", heldout=PRETRAINING_TEXTS)
+    # A run that was killed before its first checkpoint.
+    (job.work / FILE).write_text(json.dumps({"step": 0, "texts": []}) + '\n{"step": 4, "te')
 
     run(job)
 

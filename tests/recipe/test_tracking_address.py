@@ -17,7 +17,8 @@ LINK_LOCAL = [
     "[::ffff:a9fe:a9fe]", "[::169.254.169.254]", "[64:ff9b::a9fe:a9fe]", "[2002:a9fe:a9fe::1]", "[fd00:ec2::254]",
     "2852039166", "0xa9fea9fe", "0xA9.0xFE.0xA9.0xFE", "0251.0376.0251.0376", "169.254.43518", "169.16689662",
     "169.254.169.254.", "%31%36%39.254.169.254", "\uff11\uff16\uff19.254.169.254", "169\u3002254\u3002169\u3002254",
-    "user@169.254.169.254",
+    "user@169.254.169.254", "100.100.100.200", "192.0.0.192", "168.63.129.16", "[fd20:ce::254]", "0x646464c8", "[::ffff:100.100.100.200]",
+    "metadata.google.internal", "Metadata.Google.Internal.", "instance-data",
 ]  # fmt: skip
 
 
@@ -34,7 +35,33 @@ def test_what_is_no_server_and_no_database_is_refused(uri: str) -> None:
 @pytest.mark.parametrize("host", LINK_LOCAL)
 @pytest.mark.parametrize("uri", ["http://{}", "https://{}:8080/x"])
 def test_link_local_addresses_are_refused_however_they_are_written(host: str, uri: str) -> None:
-    assert "link-local" in tracking_fault(uri.format(host))
+    assert "link-local or metadata" in tracking_fault(uri.format(host))
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("tracking.uri=https://ghp_0a1b2c@mlflow.example.org", "holds a password, a token or a user"),
+        ("tracking.uri=HTTP://a@b@mlflow", "holds a password, a token or a user"),
+        ("tracking.uri=postgresql://ghp_0a1b2c3d4e5f6g7h8i9j@db/mlflow", "holds a password, a token or a user"),
+        ("tracking.uri=tensorboard:/etc", "/etc is the machine's own; name a directory for figures"),
+        ("tracking.uri=tensorboard:/var/../usr/x", "/usr is the machine's own"),
+        ("tracking.uri=tensorboard:/", "/ is the machine's own"),
+        ('tracking.uri="http://mlflow:5000\\n"', "holds a blank or a control character"),
+        ('cluster.image="a/{stage}:1\\n  command: [sh]"', "is not the name of an image"),
+        ("cluster.image=a b/{stage}", "is not the name of an image"),
+        ('cluster.node_selector={"a\\rb": c}', "holds a line feed or another control character"),
+        ('cluster.volumes=[{"claim": c, "path": "/a\\u2028b"}]', "holds a line feed or another control character"),
+    ],
+)  # fmt: skip
+def test_an_address_or_a_manifest_that_would_carry_more_than_its_name_is_refused(
+    setting: str, words: str
+) -> None:
+    with pytest.raises(RecipeError) as refusal:
+        parse_recipe("", "r", [setting])
+
+    assert words in str(refusal.value)
+    assert "ghp_" not in str(refusal.value)
 
 
 def test_a_recipe_says_which_key_and_what_to_write() -> None:

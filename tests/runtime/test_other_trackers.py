@@ -188,7 +188,7 @@ class BrokenClient:
         raise AssertionError("it was closed after its end")
 
 
-@pytest.mark.parametrize("uri", [PROJECT, "tensorboard:/proc/none"])
+@pytest.mark.parametrize("uri", [PROJECT, "tensorboard:README.md/none"])
 def test_a_tracker_that_fails_ends_no_stage_and_is_said_once(
     uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:

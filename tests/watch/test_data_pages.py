@@ -46,16 +46,8 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Site]:
     corpus = make_watched_corpus(tmp_path / "corpus/0a1b", 9_000)
-    texts = [
-        Document(
-            id=f"{number:032x}",
-            text=f"{HOSTILE_TEXT}\n\nXəzər dənizi {number}",
-            source=f"crawl-0.jsonl:{number}",
-            url="javascript:alert(1)",
-            lang="az",
-        )
-        for number in range(0, 200, 2)
-    ]
+    texts = [Document(id=f"{number:032x}", text=f"{HOSTILE_TEXT}\n\nXəzər dənizi {number}",
+        source=f"crawl-0.jsonl:{number}", url="javascript:alert(1)", lang="az") for number in range(0, 200, 2)]  # fmt: skip
     write_documents(corpus, "train", texts)
     write_documents(corpus, "heldout", [])
     seal_corpus(corpus)
@@ -132,16 +124,35 @@ def test_what_is_asked_wrongly_is_said_and_no_fault_of_the_server(site: Site, qu
     assert site.pages.ask(f"{site.data}{query}").status == 404
 
 
+@pytest.mark.parametrize(
+    "text", ["9" * 5_000, "-1", "nan", "1e999", "\0", "\ud800".encode("utf-8", "surrogatepass")]
+)
+def test_no_address_is_a_fault_of_the_server(site: Site, text: str | bytes) -> None:
+    run = put_trained(site.root, "Bakı")
+    for path, names in (
+        (site.data, ("from", "least", "most", "order", "by", "reason")),
+        (f"/run/{run}/answers", ("from", "topic", "seen")),
+        (f"/run/{run}", ("from", "to")),
+    ):
+        for name in names:
+            assert site.pages.ask(f"{path}?{urlencode({name: text, 'statistic': 'words'})}").status in (
+                200,
+                404,
+            )
+
+
 def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
     assert site.pages.ask(site.data).status == 200
 
-    (site.root / "corpus/0a1b/stats/part-00000.parquet").write_bytes(b"PAR1 damaged PAR1")
+    part = site.root / "corpus/0a1b/stats/part-00000.parquet"
+    content = part.read_bytes()
+    part.write_bytes(content[:9_000] + bytes([content[9_000] ^ 1]) + content[9_001:])
     damaged = site.pages.ask(site.data)
     shutil.rmtree(site.root / "corpus")
     gone = site.pages.ask(site.data)
 
     assert damaged.status == 503
-    assert "make the corpus again" in damaged.text
+    assert "is damaged: its digest differs from the manifest; make the corpus again" in damaged.text
     assert gone.status == 404
     assert "no finished corpus" in gone.text
 
@@ -159,11 +170,7 @@ def test_answers_are_shown_as_text(site: Site) -> None:
 @pytest.mark.slow
 def test_pages_fit_every_screen_and_say_no_error(site: Site) -> None:
     run = put_trained(site.root, HOSTILE_TEXT)
-    paths = [
-        f"{site.data}?statistic=words&by=host",
-        kept_place(site),
-        f"/run/{run}/answers",
-    ]
+    paths = [f"{site.data}?statistic=words&by=host", kept_place(site), f"/run/{run}/answers"]  # fmt: skip
     server = f"http://{HOST}:{site.pages.port}"
     with browser() as tab:
         name, _, value = site.pages.cookie.partition("=")

@@ -48,6 +48,8 @@ ADDRESS = re.compile(
 COMMIT = re.compile("[0-9a-f]{40}")
 GLOB = re.compile(r"[*?[]")
 COPY = "or copy the files to a disk or s3:// and name them there"
+MAX_PAGES = 10_000
+"""Pages of a listing. The hub's have 1,000 entries."""
 DOWNLOADS = 2
 """Times that a copy is fetched whose bytes are not those of the commit."""
 
@@ -82,9 +84,7 @@ class HubRanges:
         self.size = int(size)
         self._stream: Any = None
         self._num_hashed = 0
-        # Git's id of a blob counts its length, too.
-        is_large = len(self._content_id) == 64
-        self._digest = hashlib.sha256() if is_large else hashlib.sha1(b"blob %d\0" % self.size)  # noqa: S324  Git's
+        self._digest = _digest_of(version)
 
     def fetch(self, start: int, num_bytes: int) -> bytes:
         """Return a piece; compare the digest with the last one of a file that is read in order."""
@@ -137,9 +137,9 @@ class HubStore:
             stream.seek(max(0, size + start) if start < 0 else start)
             return stream.read(num_bytes), size
 
-    def download(self, uri: str, path: Path, count: Count | None = None) -> None:
+    def download(self, uri: str, path: Path, count: Count | None = None, version: str = "") -> None:
         """Copy one file, again where its bytes are not those of the commit."""
-        file = RangedFile(uri, functools.partial(HubRanges, uri, self.version(uri)))
+        file = RangedFile(uri, functools.partial(HubRanges, uri, version or self.version(uri)))
 
         def copy() -> None:
             with file.open("rb", 0) as source, atomic_file(path) as draft, draft.open("wb") as target:
@@ -149,6 +149,21 @@ class HubStore:
                         count(len(piece))
 
         retried(copy, DOWNLOADS, errors=IntegrityError)
+
+
+def is_content(path: Path, version: str) -> bool:
+    """Return whether a local file has the bytes of a version."""
+    digest = _digest_of(version)
+    with path.open("rb") as file:
+        while piece := file.read(PIECE_BYTES):
+            digest.update(piece)
+    return bool(digest.hexdigest() == version.rpartition("-")[0])
+
+
+def _digest_of(version: str) -> Any:
+    content_id, _, size = version.rpartition("-")
+    # Git's id of a blob counts its length, too.
+    return hashlib.sha256() if len(content_id) == 64 else hashlib.sha1(b"blob %d\0" % int(size))  # noqa: S324  Git's
 
 
 def endpoint() -> str:
@@ -265,7 +280,7 @@ def _entry(address: HubAddress) -> HubFile | None:
 def _list(address: HubAddress, folder: str, *, is_deep: bool) -> dict[str, HubFile]:
     """Return the entries of a folder, or all below it."""
     listed: dict[str, HubFile] = {}
-    with _hub_errors(address.uri(folder)):
+    with _hub_errors(address.uri(folder)), _pages_end():
         tree = _api().list_repo_tree(
             address.repo, folder or None, recursive=is_deep, revision=address.commit, repo_type="dataset"
         )
@@ -276,6 +291,27 @@ def _list(address: HubAddress, folder: str, *, is_deep: bool) -> dict[str, HubFi
             listed[path] = file
     _known(endpoint(), address.repo, address.commit).update(listed)
     return listed
+
+
+@contextmanager
+def _pages_end() -> Iterator[None]:
+    """Refuse a listing whose pages name each other, or have no end."""
+    from huggingface_hub import get_session
+
+    session, named = get_session(), set[str]()
+    hooks = session.event_hooks
+
+    def look(response: Any) -> None:
+        following = response.links.get("next", {}).get("url") if response.status_code == 200 else None
+        if following in named or len(named) > MAX_PAGES:
+            raise ValueError("a page of the listing is named twice")
+        named.update([following] if following else ())
+
+    session.event_hooks = {**hooks, "response": [*hooks["response"], look]}
+    try:
+        yield
+    finally:
+        session.event_hooks = hooks
 
 
 def _entries(entries: Iterable[Any]) -> Iterator[tuple[str, HubFile]]:

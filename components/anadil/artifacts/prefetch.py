@@ -3,6 +3,7 @@
 Files are fetched side by side and checked against their manifest. A killed run resumes with the files that are missing.
 """
 
+import functools
 import hashlib
 import logging
 import os
@@ -10,11 +11,12 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from pathlib import Path
 
 from filelock import FileLock
 
-from anadil.artifacts import artifact, storage
+from anadil.artifacts import artifact, hub_files, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import MANIFEST, Count, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError, Stopped
@@ -29,6 +31,9 @@ FILES_AT_A_TIME = 8
 """Files fetched side by side; boto3 fetches each in ranges, ten at a time."""
 RESERVE_BYTES = 1024**3
 """Space that is left free on the disk."""
+MAX_HUB_BYTES = 8 * 1024**3
+"""Most bytes of copies of the hub's files beside the one that is read. The least recently used go."""
+LARGER_DISK = "set ANADIL_CACHE to a directory on a larger disk"
 POLL_S = 0.5
 BOOT = Path("/proc/sys/kernel/random/boot_id")
 """Another one after each start of the machine, and on each machine."""
@@ -80,6 +85,44 @@ def copy_to_cache(uri: str, manifest: Manifest, beginnings: tuple[str, ...] = ()
     return target
 
 
+def remove_oldest(folder: Path, most_bytes: int) -> None:
+    """Remove the blocks that were not used for longest, until the others take no more than `most_bytes`."""
+    files = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            # Another process may remove it at the same time.
+            with suppress(FileNotFoundError):
+                status = entry.stat()
+                files.append((status.st_mtime, status.st_size, entry.path))
+    total = sum(size for _, size, _ in files)
+    for _, size, path in sorted(files):
+        if total <= most_bytes:
+            return
+        # Whoever reads it has it open, and whoever comes later fetches it again.
+        Path(path).unlink(missing_ok=True)
+        total -= size
+
+
+@functools.cache
+def checked_copy(uri: str, version: str = "") -> Path:
+    """A copy of a file of the hub with the bytes of its commit, for readers of pieces, of which no digest tells.
+
+    One process of a machine fetches the file, and every process compares the digest once.
+    """
+    there = hub_files.HubStore()
+    version = version or there.version(uri)
+    content_id, _, size = version.rpartition("-")
+    target = cache() / "hub" / f"{content_id}-{Path(uri).name}"
+    _check_space(target.parent, 0 if target.is_file() else int(size), uri, LARGER_DISK)
+    with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
+        if target.is_file() and hub_files.is_content(target, version):
+            os.utime(target)
+        else:
+            there.download(uri, target, version=version)
+    remove_oldest(target.parent, MAX_HUB_BYTES + int(size))
+    return target
+
+
 def fetch_from(uri: str) -> Fetch:
     """Return a function that fetches files below a URI."""
     store = storage.store(uri)
@@ -91,7 +134,7 @@ def fill(
     files: Mapping[str, Entry],
     fetch: Fetch,
     source: str,
-    remedy: str = "set ANADIL_CACHE to a directory on a larger disk",
+    remedy: str = LARGER_DISK,
 ) -> None:
     """Make `target` hold these files, every byte checked, a manifest if it has one, and nothing else.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from anadil.artifacts import storage
-from anadil.artifacts.prefetch import RESERVE_BYTES, cache
+from anadil.artifacts.prefetch import RESERVE_BYTES, cache, remove_oldest
 from anadil.artifacts.ranged import RangedStream
 from anadil.artifacts.s3 import S3Ranges
 from anadil.core.errors import DataError, IntegrityError
@@ -204,27 +204,9 @@ class _Sweeper:
         self.unswept += num_bytes
         if self.unswept >= SWEEP_BYTES:
             self.unswept = 0
-            _remove_oldest(self.folder, MAX_BLOCKS_BYTES)
+            remove_oldest(self.folder, MAX_BLOCKS_BYTES)
 
 
 @cache_once
 def _sweeper(folder: Path) -> _Sweeper:
     return _Sweeper(folder)
-
-
-def _remove_oldest(folder: Path, most_bytes: int) -> None:
-    """Remove the blocks that were not used for longest, until the others take no more than `most_bytes`."""
-    files = []
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            # Another process may remove it at the same time.
-            with suppress(FileNotFoundError):
-                status = entry.stat()
-                files.append((status.st_mtime, status.st_size, entry.path))
-    total = sum(size for _, size, _ in files)
-    for _, size, path in sorted(files):
-        if total <= most_bytes:
-            return
-        # Whoever reads it has it open, and whoever comes later fetches it again.
-        Path(path).unlink(missing_ok=True)
-        total -= size

@@ -23,6 +23,8 @@ URL_PASSWORD = re.compile(
 )
 """Up to the last `@`, since people do not escape what is in a password. A number before a slash is a port, but for
 databases, whose addresses have a user."""
+URL_USER = re.compile(r"(\bhttps?://)[^/\s:@?#'\"<>]+(?=@)|(://)[^/\s:@?#'\"<>]{20,}(?=@)", re.IGNORECASE)
+"""A user without a password. Tokens stand in that place for web servers, and long ones for others."""
 URL_TOKEN = re.compile(
     r"([?&;][\w.-]*(?:token|secret|password|signature|credential|api[_-]?key|sig)=)[^&;#\s'\"]+",
     re.IGNORECASE,
@@ -172,4 +174,5 @@ def masked(text: str, hidden: Sequence[str] | None = None) -> str:
     """
     for value in secrets() if hidden is None else hidden:
         text = text.replace(value, "***")
-    return URL_TOKEN.sub(r"\1***", URL_PASSWORD.sub(lambda match: f"{match[1] or match[2] or ''}:***", text))
+    text = URL_PASSWORD.sub(lambda match: f"{match[1] or match[2] or ''}:***", text)
+    return URL_TOKEN.sub(r"\1***", URL_USER.sub(lambda match: f"{match[1] or match[2]}***", text))

@@ -26,10 +26,13 @@ def retried(
         pause_s: Before the second attempt; doubled before each further one.
         errors: Failures after which it is called again. Each is logged.
     """
+    last = ""
     for attempt in range(1, attempts):
         try:
             return call()
         except errors as error:
-            log.warning("%s; attempt %d of %d", error, attempt, attempts)
+            text = "the same again" if str(error) == last else str(error)
+            log.warning("%s; attempt %d of %d", text, attempt, attempts)
+            last = str(error)
             time.sleep(pause_s * 2 ** (attempt - 1))
     return call()

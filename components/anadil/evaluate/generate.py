@@ -19,7 +19,6 @@ from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import Continuation, Decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text
 from anadil.text.language_data import Language
-from anadil.text.language_id import identify_language
 from anadil.text.metrics import distinct, is_loop
 
 log = logging.getLogger(__name__)
@@ -154,6 +153,9 @@ def language_of(text: str, language: Language) -> str | None:
     letters = [*filter(str.isalpha, text)]
     if len(letters) < MIN_LETTERS:
         return None
+    # A merge decodes by this module in an image without identifiers.
+    from anadil.text.language_id import identify_language
+
     identified = identify_language(language.normalize(text), language)
     # A profile tells nothing of under 40 letters, and lets text pass that is in another script.
     if identified.is_language and 2 * sum(map(language.is_script, letters)) >= len(letters):

@@ -36,6 +36,8 @@ IMPORT_NAMES = {
     "kfp-kubernetes": "kfp.kubernetes",
     "tensorboardx": "tensorboardX",
 }
+SHOWN_PACKAGES = 5
+"""In a message: the remedy installs all."""
 ON_GPUS_ONLY = frozenset({"liger-kernel"})
 """Packages that the build of torch for CPUs has no use for: our images with `TORCH=cpu` go without them."""
 
@@ -131,7 +133,9 @@ def answers(host: str, port: int) -> bool:
 
 def require_packages(extra: str, why: str = "") -> None:
     """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes."""
-    if absent := ", ".join(missing_packages(extra)):
+    if names := missing_packages(extra):
+        more = f" and {len(names) - SHOWN_PACKAGES} more" if len(names) > SHOWN_PACKAGES else ""
+        absent = ", ".join(names[:SHOWN_PACKAGES]) + more
         raise PreflightError(
             f"{f'{why} and needs {absent}' if why else f'not installed: {absent}'}; {install(extra)}"
         )

@@ -294,15 +294,19 @@ class TextSamples(Callback):
         before, self._end = document_ids(tokenizer, str(run.job.inputs["tokenizer"]))
         self._ids = [[before, *encode_text(tokenizer, prompt)] for prompt in self._prompts]
         self._tokenizer, self._num_ids = tokenizer, max(tokenizer.get_vocab().values()) + 1
-        self.post_rollback()
+        # A run that begins again lets its base write again, which may be another one.
+        self._cut_back(run.state.step or -1)
         if run.state.step == 0:
             self._write()
 
     def post_rollback(self) -> None:
         """Drop the texts of later steps."""
+        self._cut_back(self.training.state.step)
+
+    def _cut_back(self, num_done: int) -> None:
         if self._path.is_file() and self.training.group.is_first:
             lines = self._path.read_text(encoding="utf-8").splitlines(keepends=True)
-            write_atomic(self._path, "".join(line for line in lines if self._is_done(line)))
+            write_atomic(self._path, "".join(line for line in lines if self._is_done(line, num_done)))
 
     def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Let the model write where it was validated."""
@@ -314,9 +318,9 @@ class TextSamples(Callback):
     def _path(self) -> Path:
         return self.training.job.work / FILE
 
-    def _is_done(self, line: str) -> bool:
+    def _is_done(self, line: str, num_done: int) -> bool:
         try:
-            return line.endswith("\n") and int(json.loads(line)["step"]) <= self.training.state.step
+            return line.endswith("\n") and int(json.loads(line)["step"]) <= num_done
         except (ValueError, KeyError, TypeError):
             return False  # the process was killed while it wrote
 

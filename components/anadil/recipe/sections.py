@@ -200,8 +200,8 @@ class Tracking(StrictModel):
         # The recipe goes into manifests and pipelines, where others read it.
         if uri is not None and masked(uri) != uri:
             raise ValueError(
-                "holds a password; leave it out and set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
-                "or the whole URI as MLFLOW_TRACKING_URI"
+                "holds a password, a token or a user, which may be one; leave it out and set MLFLOW_TRACKING_USERNAME and "
+                "MLFLOW_TRACKING_PASSWORD, or the whole URI as MLFLOW_TRACKING_URI"
             )
         if uri is not None and (fault := tracker_fault(uri)):
             raise ValueError(fault)

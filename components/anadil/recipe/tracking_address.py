@@ -1,6 +1,7 @@
 """Addresses of MLflow, W&B and TensorBoard that a recipe may name."""
 
 import ipaddress
+import os
 import re
 import socket
 import unicodedata
@@ -16,10 +17,19 @@ TENSORBOARD = "tensorboard"
 METADATA = (
     ipaddress.ip_network("169.254.0.0/16"),
     ipaddress.ip_network("fe80::/10"),
-    ipaddress.ip_network("fd00:ec2::/32"),
+    *map(ipaddress.ip_network, ("fd00:ec2::/32", "fd20:ce::254/128", "100.100.100.200/32", "192.0.0.192/32", "168.63.129.16/32")),
+)  # fmt: skip
+"""Link-local addresses, and others where clouds serve a machine's credentials. Source: RFC 3927, RFC 4291, the guides to
+instance metadata of Amazon EC2, Google, Alibaba and Oracle Cloud, Azure's on 168.63.129.16."""
+METADATA_NAMES = frozenset((
+    "metadata", "metadata.google.internal", "metadata.goog", "metadata.tencentyun.com", "instance-data",
+    "instance-data.ec2.internal",
+))  # fmt: skip
+"""Names that clouds give them."""
+SYSTEM = frozenset(
+    ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
 )
-"""Link-local addresses, where clouds serve a machine's credentials. Source: RFC 3927, RFC 4291, Amazon EC2
-User Guide, "Instance metadata"."""
+"""Directories of a machine that are no place for figures."""
 
 
 def tracker(uri: str) -> str:
@@ -46,7 +56,14 @@ def tracker_fault(uri: str) -> str:
     if kind == WANDB:
         return "" if all(wandb_project(uri)) else "names no project of W&B; write wandb://ENTITY/PROJECT"
     if kind == TENSORBOARD:
-        return "" if tensorboard_folder(uri) else "names no directory of a machine; write tensorboard:DIR"
+        if not (folder := tensorboard_folder(uri)):
+            return "names no directory of a machine; write tensorboard:DIR"
+        root = os.path.abspath(folder).lstrip("/").partition("/")[0]  # noqa: PTH100  no link is followed
+        return (
+            f"/{root} is the machine's own; name a directory for figures"
+            if root in SYSTEM or not root
+            else ""
+        )
     return tracking_fault(uri)
 
 
@@ -55,6 +72,8 @@ def tracking_fault(uri: str) -> str:
 
     A host name is not resolved: what it means is known only where the stages run.
     """
+    if re.search(r"[\s\x00-\x1f\x7f]", uri):
+        return "holds a blank or a control character; write the address alone"
     scheme = uri.partition(":")[0].lower() if ":" in uri else ""
     if uri == "off" or scheme == "arn" or scheme.partition("+")[0] in DATABASES:
         return ""
@@ -68,9 +87,7 @@ def tracking_fault(uri: str) -> str:
     if not host:
         return "names no host; write http://host:port"
     if _is_link_local(host):
-        return (
-            "is a link-local address, where a cloud serves its machines' credentials; name the MLflow server"
-        )
+        return "is a link-local or metadata address, where a cloud serves its machines' credentials; name the MLflow server"
     return ""
 
 
@@ -79,6 +96,8 @@ def _is_link_local(host: str) -> bool:
     # Clients fold what looks like a digit or a dot, the ideographic full stop among them.
     text = unicodedata.normalize("NFKC", unquote(host)).replace("\u3002", ".")
     text = text.rstrip(".").partition("%")[0]
+    if text.lower() in METADATA_NAMES:
+        return True
     address: ipaddress.IPv4Address | ipaddress.IPv6Address
     try:
         address = ipaddress.ip_address(text)

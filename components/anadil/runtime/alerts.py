@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 
 from anadil.core.install import install
 from anadil.core.log import masked
+from anadil.recipe.tracking_address import METADATA
 
 log = logging.getLogger(__name__)
 
@@ -37,8 +38,6 @@ TOPIC = re.compile(r"arn:aws[a-z-]*:sns:(?P<region>[a-z0-9-]+):\d{12}:[A-Za-z0-9
 LOOPBACK = ("127.0.0.1", "localhost")
 SHARED = ipaddress.ip_network("100.64.0.0/10")
 """Where some clouds answer with credentials of the machine (100.100.100.200)."""
-AWS_METADATA = ipaddress.ip_network("fd00:ec2::/32")
-"""Source: Amazon EC2 guide, "Access instance metadata": [fd00:ec2::254]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,13 +168,12 @@ def _is_inside(text: str) -> bool:
     address = ipaddress.ip_address(text)
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
-    network = SHARED if address.version == 4 else AWS_METADATA
     return (
         address.is_link_local
         or address.is_loopback
         or address.is_multicast
         or address.is_unspecified
-        or address in network
+        or any(address in each for each in (SHARED, *METADATA) if each.version == address.version)
     )
 
 

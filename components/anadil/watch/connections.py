@@ -13,7 +13,7 @@ ANSWER_S = 300.0
 
 
 class Connection(H11Protocol):
-    """HTTP of a connection with an end: at its time, or before where more come than the server holds."""
+    """HTTP of a connection that ends in time, or before where the server has too many."""
 
     timer: asyncio.TimerHandle | None = None
 
@@ -32,7 +32,7 @@ class Connection(H11Protocol):
         self._stop_timer()
 
     def data_received(self, data: bytes) -> None:
-        """Give the answer its time once the request is there; a byte now and then prolongs nothing."""
+        """Give the answer time once the request is there. A byte now and then prolongs nothing."""
         waited = self._waits
         super().data_received(data)
         if waited and not self._waits:
@@ -44,7 +44,7 @@ class Connection(H11Protocol):
         self._end_in(REQUEST_S if self._waits else ANSWER_S)
 
     def end(self) -> None:
-        """Close it, whatever is under way."""
+        """Close the connection, whatever is under way."""
         self._stop_timer()
         self.transport.abort()
 

@@ -85,6 +85,12 @@ async def form_of(request: Request) -> dict[str, str]:
     return {name: values[-1] for name, values in fields.items()}
 
 
+def place_of(text: str) -> int:
+    """Read a place in a list, of an address. Other text means the beginning."""
+    # Python refuses to read thousands of digits.
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
 def link(text: str, address: str) -> Markup:
     """A cell of a table that leads somewhere."""
     return Markup('<a href="{}">{}</a>').format(address, text)

@@ -10,17 +10,18 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
+from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError
 from anadil.watch.data import corpora
 from anadil.watch.data.corpora import Place, WatchedCorpus, Where
-from tests.kit.watched_corpus import STATISTICS, make_watched_corpus
+from tests.kit.watched_corpus import STATISTICS, make_watched_corpus, seal_corpus
 
 MILLION = 1_000_000
 ALL = Where()
 
 
 def watched(folder: Path) -> WatchedCorpus:
-    manifest: Any = None
+    manifest = artifact.finished_manifest(str(seal_corpus(folder)), "corpus")
     stats = json.loads((folder / "stats.json").read_text(encoding="utf-8"))
     return WatchedCorpus(word="corpus", uri=str(folder), manifest=manifest, stats=stats)
 
@@ -180,7 +181,8 @@ def test_the_database_reads_one_folder_installs_nothing_and_loads_no_pandas(corp
         "from anadil.watch.server import spare_memory\n"
         "spare_memory()\n"
         "from anadil.watch.data import corpora\n"
-        f"rows = corpora.WatchedCorpus(word='', uri={str(corpus)!r}, manifest=None, stats={{}})\n"
+        f"manifest = corpora.artifact.finished_manifest({str(seal_corpus(corpus))!r}, 'corpus')\n"
+        f"rows = corpora.WatchedCorpus(word='', uri={str(corpus)!r}, manifest=manifest, stats={{}})\n"
         "assert rows.documents(corpora.Where()).rows\n"
         "print([name for name in ('pandas', 'numpy', 'pyarrow') if name in sys.modules])\n"
         f"database = corpora._database({str(corpus / 'stats')!r})\n"
@@ -217,7 +219,7 @@ def test_a_corpus_that_is_gone_or_damaged_says_so(tmp_path: Path) -> None:
     assert rows.documents(ALL).rows
 
     part.write_bytes(part.read_bytes()[:1_000])
-    with pytest.raises(IntegrityError, match=r"cannot be read .* make the corpus again"):
+    with pytest.raises(IntegrityError, match=r"is damaged: .* make the corpus again"):
         rows.documents(ALL)
     part.unlink()
     with pytest.raises(DataError, match="no such file any more; the corpus was removed"):

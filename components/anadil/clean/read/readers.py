@@ -26,6 +26,7 @@ from anadil.artifacts.line_reader import (
     lines_with_offsets,
     unpacked,
 )
+from anadil.artifacts.prefetch import checked_copy
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
@@ -57,6 +58,8 @@ from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
 
+OUT_OF_ORDER = (".parquet", WORKBOOK)
+"""Suffixes of files that are not read from first to last."""
 SAMPLE_BYTES = MIB
 """First bytes of a file, by which its encoding is known."""
 NAMES = {"\t": "tabs"}
@@ -262,7 +265,10 @@ def read_records(
     if uri.startswith(storage.BUILT_IN):
         text_field = "text"  # the recipe names the key of the user's files, beside which built-in ones stand
     reader = READERS[suffix]
-    with copy(uri) if copy else nullcontext(storage.readable(uri, version)) as file:
+    # Bytes of the hub are compared with their digest where a file is read whole and in order.
+    is_part = storage.is_fixed(uri) and (bool(start) or end is not None or suffix in OUT_OF_ORDER)
+    lying: Callable[[str, str], ReadableFile] = checked_copy if is_part else storage.readable
+    with copy(uri) if copy else nullcontext(lying(uri, version)) as file:
         try:
             file.open("rb").close()
         except OSError as error:

@@ -87,7 +87,7 @@ def explain(options: argparse.Namespace) -> int:
 
 
 def _check_identity(asked: str, number: str, rows: list[dict[str, Any]]) -> None:
-    """Refuse a record that is not the document that its id asks for; say it of one that a place asks for."""
+    """Refuse another record than the id asks for. Where a place asks, only warn."""
     known = [row["id"] for row in rows]
     if not rows or number in known:
         return

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import duckdb
@@ -22,6 +23,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, IntegrityError
+from anadil.core.files import file_sha256
 from anadil.release.runs import Run
 from anadil.report.read import Json
 from anadil.text.domains import site_of
@@ -356,6 +358,15 @@ class WatchedCorpus:
 
     def _ask(self, select: str, files: Sequence[str], rest: str = "true", **values: Any) -> list[Any]:
         source = "read_parquet(string_split($files, chr(10)), file_row_number = true, filename = true)"
+        # Parquet has no checksum that DuckDB would look at; a store compares its own.
+        for uri in files if "://" not in self.uri else ():
+            known = self.manifest.files.get(f"stats/{uri.rpartition('/')[2]}", {})
+            if Path(uri).is_file() and not _is_undamaged(
+                uri, storage.store(uri).version(uri), str(known.get("sha256"))
+            ):
+                raise IntegrityError(
+                    f"{uri}: is damaged: its digest differs from the manifest; make the corpus again"
+                )
         with _errors(files):
             cursor = _database(join(self.uri, "stats")).cursor()
             # A list as parameter would load numpy and pandas, 90 MB.
@@ -398,6 +409,11 @@ class StoredFiles(AbstractFileSystem):  # type: ignore[misc] # fsspec has no typ
 @functools.lru_cache(4_096)
 def _version(uri: str) -> str:
     return storage.store(uri).version(uri)
+
+
+@functools.lru_cache(4_096)
+def _is_undamaged(path: str, version: str, sha256: str) -> bool:  # noqa: ARG001  a file that was written again is read again
+    return file_sha256(path) == sha256
 
 
 def _database(folder: str) -> duckdb.DuckDBPyConnection:

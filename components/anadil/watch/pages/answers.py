@@ -19,7 +19,7 @@ from anadil.core.table import Table
 from anadil.report.format import clip, figure
 from anadil.text.chats import folded
 from anadil.watch.data.corpora import uri_of
-from anadil.watch.page import link, page
+from anadil.watch.page import link, page, place_of
 from anadil.watch.watched import Watched
 
 SCORES = "scores"
@@ -72,7 +72,7 @@ def _show(watched: Watched, request: Request) -> Response:
     view: dict[str, object] = {"title": "Answers", "run": run, "place": place, "deciding": ""}
     if SCORES in run.artifacts:
         given = request.query_params
-        topic, start = given.get("topic", ""), int(given["from"]) if given.get("from", "").isdecimal() else 0
+        topic, start = given.get("topic", ""), place_of(given.get("from", ""))
         seen = bool(given.get("seen"))
         deciding, topics, questions = answers_of(uri_of(run, SCORES), seen=seen)
         chosen = [each for each in questions if not topic or each.topic == topic]
