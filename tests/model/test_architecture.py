@@ -415,6 +415,29 @@ def test_documents_are_framed_by_bos_or_the_end_of_text_and_that(tokenizer_dir: 
     assert document_ids(load_tokenizer(tokenizer_dir), "t") == (257, 257)
 
 
+@pytest.mark.parametrize(
+    ("settings", "fault"),
+    [
+        (
+            {"num_hidden_layers": 10**9},
+            r"asks for 1,000,000,000 layers \(num_hidden_layers\), and its files hold 2",
+        ),
+        ({"text_config": {"n_layer": 10**9}}, r"1,000,000,000 layers \(n_layer\)"),
+        ({"num_hidden_layers": "2"}, "expected int, got str"),
+        ({"intermediate_size": 10**18}, "cannot be made as a causal language model"),
+    ],
+)
+def test_sizes_are_compared_with_the_files_before_anything_is_made_of_them(
+    tmp_path: Path, settings: dict[str, object], fault: str
+) -> None:
+    base = make_family(tmp_path / "base", "llama")
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({**config, **settings}))
+
+    with pytest.raises((DataError, IntegrityError), match=fault):
+        check_fit(base)
+
+
 TURNS = "{% for m in messages %}<|user|>{{ m.content }}{% if m.role == 'assistant' %}<|turn|>{% endif %}{% endfor %}"
 
 

@@ -1,6 +1,7 @@
 """Layouts in which people keep chats, and the part of the data that each falls in."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -429,6 +430,17 @@ def test_rows_whose_question_is_cause_or_effect_are_left_out_and_counted(tmp_pat
 
     assert not list(read_chats([str(tmp_path / "c.jsonl")], dropped))
     assert dropped.counts == {"no_chat": 1}
+
+
+def test_a_table_of_many_columns_is_read_at_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    names = [f"c{number}" for number in range(60_000)]
+    (tmp_path / "c.csv").write_text(f"question,answer,{','.join(names)}\nBir?,Bir!{',x' * len(names)}\n")
+    caplog.set_level("INFO")
+    started = time.process_time()
+
+    assert len(list(read_chats([str(tmp_path / "c.csv")], DroppedChats()))) == 1
+    assert time.process_time() - started < 10
+    assert "and 59,970 more" in caplog.text
 
 
 def test_a_letter_whose_choices_cannot_be_read_is_not_taught() -> None:

@@ -63,6 +63,8 @@ COPIED_TOKENIZER_FILES = (
 )
 """Files of a tokenizer that lie beside a model's weights, each where the model has it."""
 
+MAX_GAP, MAX_GAP_SHARE = 100_000, 2
+"""Ids that a vocabulary may leave out: a number, and for each of its tokens. Published ones leave out some hundred."""
 TINY_BPE_TOKENS = 4_096
 """Ordinary tokens of `tiny`: few enough for its text, so that each is seen many times."""
 TINY_VOCABULARY = TINY_BPE_TOKENS + len(LLAMA_3_SPECIALS)
@@ -200,7 +202,15 @@ def read_tokenizer(directory: Path) -> "Tokenizer":
 
 def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
     """Refuse a file without some ids: the library then silently counts those of added tokens from the number of tokens."""
-    for token in parse_json(path.read_text(encoding="utf-8")).get("added_tokens", ()):
+    content = parse_json(path.read_text(encoding="utf-8"))
+    vocab = content["model"].get("vocab")
+    last = max(vocab.values(), default=0) if isinstance(vocab, dict) else 0
+    if last > MAX_GAP + MAX_GAP_SHARE * len(vocab):
+        raise DataError(
+            f"{path}: an id is {last:,}, for {len(vocab):,} tokens: a model would need a row for each up to it; fetch or "
+            "make it again"
+        )
+    for token in content.get("added_tokens", ()):
         own_id = tokenizer.token_to_id(token["content"])
         if own_id != token["id"]:
             raise DataError(

@@ -4,6 +4,7 @@
 """
 
 import logging
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -194,7 +195,7 @@ def _encoding(path: Path, name: str, letters: Letters) -> str:
 
 def _columns(names: Sequence[str], place: str) -> list[str]:
     named = [name or f"column {number}" for number, name in enumerate(names, 1)]
-    twice = next((name for name in named if named.count(name) > 1), None)
+    twice = next((name for name, count in Counter(named).items() if count > 1), None)
     if twice is not None:
         raise DataError(f"{place}: two columns are called {twice!r}; rename one")
     return named

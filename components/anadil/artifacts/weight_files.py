@@ -5,6 +5,7 @@ torch.
 """
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ ALONE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLED = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
 """Ends of weight files that run code when they are loaded."""
 FLOATS = ("F64", "F32", "F16", "BF16")
+BYTES = dict(zip(FLOATS, (8, 4, 2, 2), strict=True))
 """Types of weights that are numbers by themselves; those of fewer bits need scales, or another model's word for them."""
 LENGTH_BYTES, MAX_HEADER_BYTES = 8, 100_000_000
 """Length of the header that begins a safetensors file, and the longest that is read. Source: safetensors, README."""
@@ -103,6 +105,12 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
             )
             for name, entry in entries.items()
         }
+        if any(
+            math.prod(each.shape) * BYTES[each.dtype] != each.end - each.begin
+            for each in tensors.values()
+            if each.dtype in BYTES
+        ):
+            raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError, IndexError):
         raise IntegrityError(
             f"{file}: has {size:,} bytes, and no header of safetensors; fetch the model again"

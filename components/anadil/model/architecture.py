@@ -29,13 +29,22 @@ RECOMPUTED = r"rotary_emb\.inv_freq$"
 """Frequencies, which old files hold. Source: transformers 5.23, modeling_utils.py, `additional_unexpected_patterns`."""
 
 
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MAX_LAYERS = 10_000
+"""Where no files tell the number: published models have up to some hundred."""
+LAYER = re.compile(r"\.(\d+)\.")
+"""Number of a layer in the name of a tensor."""
+
+
 def read_config(folder: Path) -> Any:
     """Read the configuration of a local directory, tied as its files are and with no attention of its own choice."""
-    refuse_quantized(model_config(folder), str(folder))
+    settings = model_config(folder)
+    refuse_quantized(settings, str(folder))
+    _refuse_more_layers(folder, settings)
     try:
         config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    except Exception as error:  # noqa: BLE001  each family checks its keys by code of its own
+        raise _unusable(folder, error) from None
     # A config.json written by hand may leave the number of experts to the defaults of its type.
     refuse_mixture(config.to_dict(), str(folder))
     if chosen := config._attn_implementation:  # noqa: SLF001  there is no public name
@@ -49,6 +58,29 @@ def read_config(folder: Path) -> Any:
             _warn_untied(folder, tables)
             config.tie_word_embeddings = False
     return config
+
+
+def _unusable(folder: Path, error: Exception) -> DataError:
+    words = " ".join(str(error).split())
+    return DataError(
+        f"{folder}: cannot be made as a causal language model ({words}); correct config.json, or take another model"
+    )
+
+
+def _refuse_more_layers(folder: Path, settings: Mapping[str, Any]) -> None:
+    """Refuse a config.json that asks for more layers than the files hold: transformers makes something for each of them."""
+    most = MAX_LAYERS
+    if has_weights(folder):
+        numbers = (LAYER.search(name) for name in stored_tensors(folder))
+        most = min(most, 1 + max((int(number[1]) for number in numbers if number), default=-1))
+    parts = (settings, *(part for part in settings.values() if isinstance(part, Mapping)))
+    for key, asked in ((key, part.get(key)) for part in parts for key in LAYER_KEYS):
+        if isinstance(asked, int | float) and asked > most:
+            raise IntegrityError(
+                f"{folder}: config.json asks for {asked:,} layers ({key}), and "
+                f"{f'its files hold {most:,}' if most < MAX_LAYERS else f'no model has {MAX_LAYERS:,}'}; "
+                "fetch or make the model again"
+            )
 
 
 @cache
@@ -72,8 +104,8 @@ def empty_model(folder: Path, *, num_tokens: int | None = None) -> PreTrainedMod
             model: PreTrainedModel = AutoModelForCausalLM.from_config(
                 config, dtype=torch.float32, trust_remote_code=False
             )
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{folder}: cannot be made as a causal language model ({error})") from None
+    except Exception as error:  # noqa: BLE001  as in `read_config`
+        raise _unusable(folder, error) from None
     return model
 
 

@@ -85,6 +85,8 @@ HARMLESS: tuple[Reason, ...] = ("duplicate", "near_duplicate", "evaluation_quest
 
 log = logging.getLogger(__name__)
 
+MAX_NAMED = 30
+"""Columns in a message."""
 MAX_DROPPED_PLACES = 5  # Places kept for each reason
 TOOL_ROLES = frozenset((
     "tool", "function", "function_call", "function_response", "tool_call", "tool_response", "observation", "ipython",
@@ -215,7 +217,8 @@ class DroppedChats:
         """Log the columns of a file that are not read."""
         counts = self.unread.get(file, {})
         if names := sorted(counts, key=lambda one: (-counts[one], one)):
-            listed = ", ".join(f"{name} ({counts[name]:,})" for name in names)
+            listed = ", ".join(f"{name} ({counts[name]:,})" for name in names[:MAX_NAMED])
+            listed += f", and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
             log.info(
                 "%s: columns that are not read, and in how many rows they hold something: %s; finetune.columns names the one "
                 "of a question, an answer, a system turn or a context",
@@ -259,7 +262,8 @@ def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
         raise RefusedRowError("no_choice", str(row.get("answer", "")))
     given = _pair(row) if listed is None else given_turns(row[listed])
     if given is None:
-        raise RefusedRowError("no_chat", ", ".join(name for name, value in row.items() if value is not None))
+        names = [name for name, value in row.items() if value is not None]
+        raise RefusedRowError("no_chat", ", ".join(names[:MAX_NAMED]))
     if not isinstance(given, list | tuple):
         raise RefusedRowError("malformed")
     if listed:

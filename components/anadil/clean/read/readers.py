@@ -6,6 +6,7 @@ No file is held in memory as a whole but `.html`, and `.txt` that is one documen
 import io
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -63,6 +64,8 @@ OUT_OF_ORDER = (".parquet", WORKBOOK)
 SAMPLE_BYTES = MIB
 """First bytes of a file, by which its encoding is known."""
 NAMES = {"\t": "tabs"}
+MAX_NAMED = 30
+"""Columns in a message."""
 MAX_RECORD_BYTES = MAX_LINE_BYTES
 """A longer line or file is not read."""
 PARQUET_BATCH = 1_000
@@ -122,18 +125,18 @@ def _columns(
     """Return the columns to read with their numbers; `fields` are those of the text."""
     columns = table.columns
     if missing := [field for field in fields if field not in columns]:
-        listed = ", ".join(map(repr, columns))
+        listed = ", ".join(map(repr, columns[:MAX_NAMED])) + (", ..." if len(columns) > MAX_NAMED else "")
         raise DataError(
             f"{name}: no column {missing[0]!r} (clean.text_field) among {listed}; the first row must name the columns"
         )
     read = [*fields, *address_columns(columns), *columns_beside(columns)]
+    counts, numbers = Counter(columns), {column: number for number, column in enumerate(columns)}
     for column in read:
-        if (count := columns.count(column)) > 1:
-            raise DataError(f"{name}: {count} columns are named {column!r}; rename all but one")
-    for column in columns:
-        if column not in read:
-            read_stats.columns_not_read[column] = 1
-    return {column: columns.index(column) for column in dict.fromkeys(read)}
+        if counts[column] > 1:
+            raise DataError(f"{name}: {counts[column]} columns are named {column!r}; rename all but one")
+    used = {*read}
+    read_stats.columns_not_read.update({column: 1 for column in counts if column not in used})
+    return {column: numbers[column] for column in dict.fromkeys(read)}
 
 
 @contextmanager

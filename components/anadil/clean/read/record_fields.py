@@ -1,6 +1,7 @@
 """Find text, address, source and licence of a record, under whatever keys its data set has them."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
@@ -180,8 +181,9 @@ def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[s
         if field not in names and not any(path == field or path.startswith(f"{field}.") for path in paths):
             raise DataError(f"{name}: no column {field!r} (clean.text_field) among {', '.join(names)}")
     columns = [*fields, *address_columns(paths), *columns_beside(paths)]
+    counts = Counter(names)
     for column in columns:
-        if (count := names.count(column)) > 1:
+        if (count := counts[column]) > 1:
             remedy = "rename or leave out all but one"
             if column in fields:
                 remedy = "rename them, and name the one to read in clean.text_field"
