@@ -38,7 +38,7 @@ def test_chats_of_a_workbook_are_read_with_the_columns_that_the_recipe_names(tmp
 def test_sheets_with_the_same_columns_are_read_and_others_are_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sheets = {"Haqqında": [("Bu fayl suallar üçündür")], "Bakı": [NAMES, ROWS[0]], "Gəncə": [(), NAMES, ROWS[1]],
+    sheets = {"Haqqında": [("Bu fayl suallar üçündür",)], "Bakı": [NAMES, ROWS[0]], "Gəncə": [(), NAMES, ROWS[1]],
         "Arxiv": [("Tarix", "Qeyd", "Ad"), ("a", "b", "c")], "Gizli": [NAMES, ("gizli", "gizli")]}  # fmt: skip
     path = write_workbook(tmp_path / "a.xlsx", sheets, lambda book: hide(book, "Gizli"))
 

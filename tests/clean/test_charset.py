@@ -12,6 +12,7 @@ from anadil.clean.read.charset import codec_of, decode_text
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord, read_records
 from anadil.recipe.sections import Recipe
+from anadil.text.code_pages import best_code_page
 from anadil.text.letters import letters_of
 from tests.kit.texts import AZERBAIJANI, JAPANESE
 
@@ -239,3 +240,13 @@ def test_files_and_pages_are_read_in_the_code_page_of_the_recipes_language(tmp_p
     assert read.text == KAZAKH
     assert judged.extracted.document.text == KAZAKH
     assert judged.extracted.is_recoded
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [("uz", "Yomg‘irli kunda o‘qish ma’no beradi"), ("en", "It’s “naïve”, isn’t it?")]
+)
+def test_quotation_marks_of_code_pages_are_letters_of_some_languages(code: str, text: str) -> None:
+    page = best_code_page(text.encode("cp1254"), (), letters_of(code))
+
+    assert page
+    assert text.encode("cp1254").decode(page) == text

@@ -307,3 +307,29 @@ def test_a_list_away_from_the_text_is_counted() -> None:
 
     assert INGREDIENTS[0] not in found.text
     assert found.lost == len("".join(INGREDIENTS))
+
+
+SHORT = f"<h2>Ərzaqlar</h2><ul>{''.join(f'<li>{line}</li>' for line in ('Un', LINES[0], 'Duz'))}</ul>"
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(
+    "body",
+    [f"{FIRST}{SHORT}", f"{SHORT}<h2>Hazırlanması</h2>{FIRST}", f"{FIRST}<section>{SHORT}</section>{LAST}"],
+)
+def test_a_list_below_a_heading_stays_whole(mode: ExtractMode, body: str) -> None:
+    text = main_text(f"<html><body><h1>Plov</h1>{body}</body></html>", az, Extraction(mode=mode))
+
+    assert f"Ərzaqlar\nUn\n{LINES[0]}\nDuz" in text
+
+
+@pytest.mark.parametrize(
+    ("marked", "shown"),
+    [
+        ("O dedi: <q class=a>Gəl</Q> və getdi", "O dedi: “Gəl” və getdi"),
+        ("Qiymət <del>20</del> <ins>15</ins> manatdır", "Qiymət 15 manatdır"),
+        ("Qiymət <s>20 <b>manat</b></s> <STRIKE>18</STRIKE> 15 manatdır", "Qiymət 15 manatdır"),
+    ],
+)
+def test_quoted_text_keeps_its_marks_and_deleted_text_goes(marked: str, shown: str) -> None:
+    assert shown in main_text(article(FIRST, f"<p>{marked}. {ANOTHER}</p>"), az)

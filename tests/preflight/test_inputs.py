@@ -17,6 +17,7 @@ from anadil.preflight.inputs import InputSample, cut_at_record
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
+from tests.kit.texts import AZERBAIJANI, TURKISH
 
 CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
@@ -155,7 +156,7 @@ def test_no_more_than_the_beginning_of_a_large_file_is_read(
     count = int(found.detail.split(", ")[1].split()[0].replace(",", ""))
     assert 20 < count < 2_000
     assert found.detail.endswith("in what was checked (the first 256.0 KiB of a file)")
-    assert found.remedy == ""
+    assert "read" not in found.remedy
 
 
 @pytest.mark.usefixtures("small")
@@ -336,3 +337,18 @@ def test_what_asks_for_attention_is_a_warning(caplog: pytest.LogCaptureFixture) 
     skipped("c", "unseen").log()
 
     assert caplog.messages == ["b: 2 chats; 1 row is none", "c: unseen"]
+
+
+@pytest.mark.parametrize("stage", ["clean", "finetune"])
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [(TURKISH, "3 of 3 texts are in another language than Azerbaijani, mostly in tr "), (AZERBAIJANI, "")],
+)
+def test_files_in_another_language_are_said(
+    stage: str, text: str, advice: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    row = {"text": text} if stage == "clean" else {"prompt": text[:80], "response": text}
+
+    remedy = look(recipe, stage, put(tmp_path, "a.jsonl", lines(*[row] * 3))).remedy
+
+    assert remedy.startswith(advice) if advice else not remedy

@@ -8,6 +8,7 @@ import io
 import tempfile
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
@@ -34,6 +35,7 @@ from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
 from anadil.text.language import load_language
+from anadil.text.language_data import Language
 
 PIECE_BYTES = 4 * MIB  # Fetched at a time; between two pieces the clock is read.
 # Bytes of `.txt` and `.html`, which are one document each; readers refuse more than 16 MiB.
@@ -47,6 +49,8 @@ NEXT_WARC_RECORD = b"\r\n\r\nWARC/1."
 FIRST_BYTES = {"clean.inputs": 4 * MIB, "finetune.inputs": 64 * MIB, "evaluate.heldout": 64 * MIB}
 PATIENCE_S = 10.0  # For the files of one key; those that were not reached are said to be unread.
 MAX_FILES = 64  # Files of `clean.inputs` that are read first and furthest, spread over all of them.
+# Texts whose language is looked at: so many, of so many characters, and the fewest that say something.
+MAX_IDENTIFIED, MIN_IDENTIFIED_CHARS, MAX_IDENTIFIED_CHARS, MIN_IDENTIFIED = 50, 60, 2_000, 3
 # Records of one such file, and of each other file as long as there is time.
 MAX_RECORDS, HEAD_RECORDS = 10_000, 100
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
@@ -320,7 +324,7 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     settings, key = recipe.clean, files_key(STAGES["clean"], recipe)
     language = load_language(recipe.language)
     check_suffixes(files, key, is_pairs=bool(language.sides))
-    read_stats = ReadStats()
+    read_stats, sampled = ReadStats(), _Sampled(language)
     first = {files[index * len(files) // MAX_FILES] for index in range(MAX_FILES)}
     unreadable: list[str] = []
 
@@ -348,8 +352,8 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
             unreadable.append(uri)
 
     # Those that are spread over all come first: time may end before the others.
-    for _ in _taken(sorted(files, key=lambda uri: uri not in first), sample, some):
-        pass
+    for _, record in _taken(sorted(files, key=lambda uri: uri not in first), sample, some):
+        sampled.add(record.text)
     total = read_stats.records + read_stats.bad
     if read_stats.bad and (sample.whole or not read_stats.records + read_stats.skipped):
         read_stats.check_bad_share(settings.max_bad_records)
@@ -360,7 +364,38 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
         remedy = f"{read_stats.bad:,} of {total:,} records could not be read, such as {read_stats.places[0]}"
     if unreadable:
         remedy += f"; {counted(len(unreadable), 'file')} without a readable record, such as {unreadable[0]}"
+    remedy = "; ".join(filter(None, (remedy, sampled.remedy())))
     return counted(read_stats.records, "document"), remedy
+
+
+class _Sampled:
+    """Count of the texts of a sample that are in the recipe's language, and of the languages of the others."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self._counts: Counter[str] = Counter()
+
+    def add(self, text: str) -> None:
+        """Identify a text that is long enough, of the first ones."""
+        from anadil.text.language_id import identify_language
+
+        if len(text) < MIN_IDENTIFIED_CHARS or self._counts.total() >= MAX_IDENTIFIED or self._language.sides:
+            return
+        identified = identify_language(self._language.normalize(text[:MAX_IDENTIFIED_CHARS]), self._language)
+        if identified.is_language or identified.is_reliable:
+            self._counts["" if identified.is_language else identified.code] += 1
+
+    def remedy(self) -> str:
+        """Advice where most texts are in other languages; else empty."""
+        total, num_own = self._counts.total(), self._counts[""]
+        if total < MIN_IDENTIFIED or num_own >= total / 2:
+            return ""
+        del self._counts[""]
+        other = self._counts.most_common(1)[0][0]
+        return (
+            f"{total - num_own:,} of {counted(total, 'text')} are in another language than {self._language.name}, mostly in "
+            f"{other} (CLD2's code); correct language or the files"
+        )
 
 
 def _inspect_rows(
@@ -377,17 +412,19 @@ def _inspect_rows(
     columns, letters = recipe.finetune.columns, letters_of(recipe.language_code)
     files = chat_files.check_chat_files(files)
     result = _taken(files, sample, lambda uri: read([uri], dropped, sample.copy, columns, letters))
-    number, sources = 0, set[str]()
+    number, sources, sampled = 0, set[str](), _Sampled(load_language(recipe.language))
     for _, each in result:
         number += 1
         if isinstance(each, Chat):
             sources.add(each.source)
+            sampled.add("\n".join(message.content for message in each.messages))
     if sample.whole or dropped.total:
         chat_files.refuse_no_chats(files, number, dropped, kind, columns)
     # A source may begin behind what was looked at.
     if sample.whole and kind == "chats":
         chat_files.refuse_unknown_mix(recipe.finetune.mix, sources)
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
+    remedy = "; ".join(filter(None, (remedy, sampled.remedy())))
     return counted(number, kind.removesuffix("s")), remedy
 
 

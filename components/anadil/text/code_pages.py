@@ -25,6 +25,8 @@ CODE_PAGES = (
     "mac-iceland", "mac-arabic", "mac-farsi",
 )  # fmt: skip
 """With one byte a character, of those that Python knows; usual ones first."""
+QUOTES = {"ʻ": "‘", "ʼ": "’"}
+"""Letters of Uzbek and others -> what keyboards and code pages have for them."""
 MIN_COVERAGE = 0.8
 """Least share of a language's letters that a code page has: Azerbaijani was written without ə, Bashkir with signs for its own."""
 MIN_FIT = 0.8
@@ -71,9 +73,9 @@ def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> 
 
     `candidates` are declared or detected; the first of equals is taken.
     """
+    letters = _as_code_pages_write(letters)
     if not letters.own:
         return None
-    letters = _with_cedillas(letters)
     sample = b" ".join(match[0] for match in itertools.islice(WORDS.finditer(data), MAX_WORDS))
     counts = Counter(sample)
     of_codec = _letters_of_code_pages(letters)
@@ -95,7 +97,7 @@ def best_code_page(data: bytes, candidates: Sequence[str], letters: Letters) -> 
 def without_wrong_letters(text: str, letters: Letters) -> str:
     """Replace what the language does not write by U+FFFD, where no code page was right."""
     text = unicodedata.normalize("NFC", text)
-    letters = _with_cedillas(letters)
+    letters = _as_code_pages_write(letters)
     known = letters.own | letters.others
     signs_beside = Counter(BESIDE_LETTERS.findall(text))
     signs = {each for each in WITHIN.findall(text) if each not in known}
@@ -106,9 +108,12 @@ def without_wrong_letters(text: str, letters: Letters) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def _with_cedillas(letters: Letters) -> Letters:
-    # Code pages have letters with a cedilla for those of Romanian with a comma below.
-    return Letters(own=letters.own, others=letters.others | set(map(_cedilla, letters.own)) - letters.own)
+def _as_code_pages_write(letters: Letters) -> Letters:
+    # Code pages have letters with a cedilla for those of Romanian with a comma below, and quotation marks for Uzbek's.
+    alphabet = frozenset(QUOTES.get(each, each) for each in letters.own)
+    # A language that writes ASCII has quotation marks and foreign names beyond it.
+    alphabet = alphabet or frozenset(QUOTES.values() if letters.others else ())
+    return Letters(own=alphabet, others=letters.others | set(map(_cedilla, alphabet)) - alphabet)
 
 
 def _cedilla(letter: str) -> str:

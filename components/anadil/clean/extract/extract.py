@@ -29,6 +29,7 @@ from anadil.clean.extract.page_prose import (
     drop_structure,
     elements_of,
     letters_of,
+    misses_list,
     misses_prose,
     restore,
 )
@@ -239,8 +240,9 @@ class _Source:
         restored = replace(restored, lost=restored.lost + sum(map(len, items)))
         return self._extracted("\n".join(blocks_left), "resiliparse", restored), discarded
 
-    def _restored(self, blocks_left: list[Block]) -> Restored:
-        if not misses_prose(blocks_left, self._lines, self._language):
+    def _restored(self, blocks_left: list[Block], *, with_lists: bool = False) -> Restored:
+        is_listed = with_lists and misses_list(blocks_left, self._lines)
+        if not is_listed and not misses_prose(blocks_left, self._lines, self._language):
             return Restored(blocks=blocks_left)
         return restore(blocks_left, self._blocks, self._language, self._is_in_article)
 
@@ -250,7 +252,7 @@ class _Source:
         lines = _precise_text(page, self._extraction).split("\n")
         if lines == [""]:
             return None
-        restored = self._restored([Block(text=line) for line in lines])
+        restored = self._restored([Block(text=line) for line in lines], with_lists=True)
         text = "\n".join(block.text for block in restored.blocks if self._is_asked_for(block))
         return self._extracted(text, "trafilatura", restored)
 
@@ -303,7 +305,11 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
         first -= 1
     while long and first and (blocks[first - 1].is_row or blocks[first - 1].is_code):
         first -= 1
-    first -= _list_length(blocks[:first][::-1])
+    # Lists with a heading of the text behind them.
+    before = blocks[:first][::-1]
+    heading = int(bool(before) and before[0].is_heading)
+    num_items = _list_length(before[heading:])
+    first -= heading + num_items if num_items else 0
     while 0 <= last < len(blocks) - 1 and (blocks[last + 1].is_row or blocks[last + 1].is_code):
         last += 1
     if long:

@@ -116,6 +116,12 @@ FUNCTION = re.compile(
 WORD = re.compile(r"[^\W\d_]{2,}\Z")
 EXPONENTS = ("2", "3")
 """Exponents of units; any other number that stands behind a word is a footnote's."""
+QUOTED, QUOTE_TAG = re.compile(r"<[qQ][ >]"), re.compile(r"<(/?)[qQ](?:\s[^<>]*)?>")
+DELETING = ("<del", "<s>", "<strike", "<DEL", "<S>", "<STRIKE")
+DELETED = re.compile(r"<(del|s|strike)\b[^<>]*+>((?:[^<]++|<(?!/?\1\b))*+)</\1\s*>", re.IGNORECASE)
+"""Text that stands there crossed out, beside what replaces it."""
+MAX_DELETED_CHARS = 2_000
+"""A longer one is more likely a tag that is closed too late."""
 RAISED_TAG = re.compile(
     r"<(?:[sS][uU][pPbB]|[mM](?:[sS][uU][pPbB]|[fF][rR][aA][cC]|[sS][qQ][rR][tT]|[rR][oO][oO][tT]))"
 )
@@ -125,13 +131,24 @@ RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
 
 
 def rewrite_page(page: str) -> str:
-    """Rewrite a page with elements that extractors keep, marks of list items, and raised and lowered text as characters."""
+    """Rewrite a page with elements that extractors keep, marks of list items, and raised and lowered text as characters.
+
+    Quoted text gets the marks that browsers draw, and deleted text goes.
+    """
     page = raised_as_text(page)
+    if QUOTED.search(page):
+        page = QUOTE_TAG.sub(lambda match: "”" if match[1] else "“", page)
+    if any(map(page.__contains__, DELETING)):
+        page = DELETED.sub(_without_deleted, page)
     if "<button" in page or "<BUTTON" in page:
         page = BUTTON.sub(_button, page)
     if ASKED.search(page):
         page = LOCAL_LINK.sub(_local_link, page)
     return TAGS.sub(_rewritten, page.replace("aria-expanded", "data-expanded"))
+
+
+def _without_deleted(match: re.Match[str]) -> str:
+    return match[0] if len(match[2]) > MAX_DELETED_CHARS else ""
 
 
 def without_marks(text: str) -> str:

@@ -5,6 +5,7 @@ them is counted: a name may be wrong.
 """
 
 import html
+import itertools
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -41,6 +42,8 @@ MIN_RUN_PROSE = 0.5
 """Share of a discarded run that is sentences."""
 END_CHARS = 20
 """Letters at the beginning or the end of a block by which it is known where an extractor has shortened it."""
+MIN_ITEMS = 2
+"""Items of a list below a heading that are put back; one alone may be anything."""
 MAX_SHORTENED = 2
 """A block of the page that is so many times as long as what is left of it is another block."""
 MAX_COMPARED = 200_000_000
@@ -185,6 +188,13 @@ def misses_prose(extracted: Sequence[Block], page: str, language: Language) -> b
     return 2 * num_letters >= language.min_long_block
 
 
+def misses_list(extracted: Sequence[Block], page: str) -> bool:
+    """Return whether an extractor may have discarded items of a list, by a page's text with its marks."""
+    texts = {block.text for block in extracted}
+    missing = (line for line in map(str.strip, page.split("\n")) if line.startswith(ITEM_MARK))
+    return sum(without_marks(line) not in texts for line in missing) >= MIN_ITEMS
+
+
 def _may_be_prose(line: str, language: Language) -> bool:
     """Return whether a line with marks is a question, a sentence, or a list item as long as one; none that begins with a link."""
     if len(line) < MIN_QUESTION_CHARS or line.startswith(LINKED_ITEM):
@@ -220,6 +230,9 @@ def restore(
         text = next((page[index] for index in run if page[index].is_long(language)), None)
         if is_inside or (long and text and is_in_article(page[long[0]], page[long[-1]], text)):
             back += run
+    back += (
+        [index for index in _listed(page, places, long, is_in_article) if index not in back] if long else []
+    )
     # A question above its answer is shorter than prose.
     at = {
         place for place, block in zip(places, extracted, strict=True) if place >= 0 and not block.is_heading
@@ -239,6 +252,36 @@ def restore(
     return Restored(
         blocks=_merged(whole, places, page, back), restored=restored + inside, lost=missing - restored
     )
+
+
+def _listed(
+    page: Sequence[Block],
+    places: Sequence[int],
+    long: Sequence[int],
+    is_in_article: Callable[[Block, Block, Block], bool],
+) -> list[int]:
+    """Find headings with the lists below them, of which items are missing, in the article or beside what was kept of it."""
+    at, missing = set(places), list[int]()
+    for index, heading in enumerate(page):
+        items = (
+            list(itertools.takewhile(lambda block: block.is_item, page[index + 1 :]))
+            if heading.is_heading
+            else []
+        )
+        end = index + 1 + len(items)
+        run = [each for each in range(index, end) if each not in at]
+        num_linked = sum(item.num_linked for item in items)
+        if (
+            len(items) < MIN_ITEMS
+            or not run
+            or num_linked >= MAX_LONG_LINK_DENSITY * sum(len(item.text) for item in items)
+        ):
+            continue
+        behind = end + (end < len(page) and page[end].is_heading)
+        is_near = index - 1 in at or behind in at or (end < len(page) and end in at)
+        if long[0] < index < long[-1] or is_near or is_in_article(page[long[0]], page[long[-1]], items[0]):
+            missing += run
+    return missing
 
 
 def _is_inside(run: Sequence[int], long: Sequence[int], page: Sequence[Block]) -> bool:
