@@ -383,10 +383,8 @@ def test_a_saved_model_reloads_bit_equal_with_its_tie(
 def test_a_saved_model_has_what_others_need_and_no_more(
     tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Any process of a group may be the one that saves.
-    monkeypatch.setattr("transformers.distributed.mixin._is_torch_distributed_initialized", lambda: True)
-    monkeypatch.setattr("transformers.distributed.mixin._get_torch_distributed_rank", lambda: 1)
-
+    for name, value in (("is_torch_distributed_initialized", True), ("get_torch_distributed_rank", 1)):
+        monkeypatch.setattr(f"transformers.distributed.mixin._{name}", lambda value=value: value)
     save_model(make(), tokenizer_dir, tmp_path / "out", torch.bfloat16)
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
