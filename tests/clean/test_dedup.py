@@ -281,7 +281,7 @@ def test_where_all_documents_repeat_others_the_run_says_so(
     common = " ".join(OWN[0].split()[:60])
     raw = write_jsonl(tmp_path / "a.jsonl", [f"{common} {' '.join(text.split()[:50])}" for text in OWN[1:40]])
 
-    corpus = clean(tmp_path, raw, heldout_fraction=0.3)
+    corpus = clean(tmp_path, raw, heldout_fraction=0.3, max_shared=1)
 
     assert stats(corpus)["heldout"]["contaminated"] == stats(corpus)["records"]["heldout"] == 1
     assert "1 document instead of" in caplog.text

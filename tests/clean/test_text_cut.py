@@ -1,14 +1,14 @@
 """Documents of a `.txt`."""
 
-import logging
 import random
 import textwrap
 from pathlib import Path
 
 import pytest
 
+from anadil.clean.read import text_cut
 from anadil.clean.read.read_stats import ReadStats
-from anadil.clean.read.readers import MAX_RECORD_BYTES, read_records
+from anadil.clean.read.readers import read_records
 from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards import shards
 from anadil.recipe.clean import TxtDocument
@@ -92,12 +92,9 @@ def test_a_file_of_text_that_stays_as_it_is_is_one_document_unless_asked(
     assert txt_document_of(recipe) == cut
 
 
-def test_a_file_that_is_too_large_for_one_document_says_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_a_large_file_that_is_taken_for_one_document_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO)
-    poem = (f"{POEM}\n" * (MAX_RECORD_BYTES // len(POEM.encode()) + 1)).encode()
-    texts, read_stats = read(tmp_path / "a.txt", poem, "guess")
-    assert texts == []
-    assert "say what a document of it is in clean.txt_document" in read_stats.places[0]
+    monkeypatch.setattr(text_cut, "MAX_DOCUMENT_BYTES", 100)
+    assert len(read(tmp_path / "a.txt", POEM.encode(), "guess")[0]) == 1
     assert "are taken for one document; where it holds more of them, set clean.txt_document" in caplog.text

@@ -1,5 +1,6 @@
 """Fields of text that are no prose."""
 
+import html
 from collections import Counter
 
 import pytest
@@ -60,11 +61,13 @@ def test_the_sides_of_a_pair_lose_the_tags_of_subtitles() -> None:
     assert without_tags("<i>Salam</i> {\\an8}&lt;b&gt;dünya&lt;/b&gt; 1 < 2") == "Salam dünya 1 < 2"
 
 
+@pytest.mark.parametrize("is_escaped", [False, True])
 @pytest.mark.parametrize(("as_is", "formats"), [(False, {"page": 1}), (True, {})])
 def test_a_page_in_a_field_of_text_is_extracted_unless_texts_stay(
-    as_is: bool, formats: dict[str, int]
+    as_is: bool, formats: dict[str, int], is_escaped: bool
 ) -> None:
     page = f"<!DOCTYPE html><html><body><nav><a href=/>Menu</a></nav><script>var x=1</script><article><p>{4 * SENTENCE}</p></article></body></html>"
+    page = html.escape(page) if is_escaped else page
     recipe = Recipe.model_validate({"language": "az", "clean": {"as_is": as_is}})
     prepared = prepare_record(RawRecord(source="a.jsonl:1", text=page), Settings(recipe=recipe))
     assert prepared.formats == formats

@@ -15,6 +15,7 @@ from anadil.core.install import install
 from anadil.core.modules import load_module
 
 WHEEL = "/tmp/a b/anadil-0.1.0-py3-none-any.whl"
+LACKS = "the image host:5000/anadil/tools:0.1.0 does not hold them"
 
 
 @pytest.mark.parametrize(
@@ -72,18 +73,9 @@ def test_the_remedy_of_this_environment_installs(tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize(
     ("extra", "remedy"),
     [
-        (
-            "pipelines",
-            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/pipelines:0.1.0",
-        ),
-        (
-            "ray",
-            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/clean-ray:0.1.0",
-        ),
-        (
-            "evaluate",
-            "the image host:5000/anadil/tools:0.1.0 does not hold them; run it in host:5000/anadil/laptop:0.1.0",
-        ),
+        ("pipelines", f"{LACKS}; run it in host:5000/anadil/pipelines:0.1.0"),
+        ("ray", f"{LACKS}; run it in host:5000/anadil/clean-ray:0.1.0"),
+        ("evaluate", f"{LACKS}; run it in host:5000/anadil/laptop:0.1.0"),
         (
             "launch",
             "no image holds them beside this command; run it on a machine whose anadil has the extra 'launch'",

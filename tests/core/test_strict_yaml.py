@@ -82,13 +82,6 @@ def test_a_number_too_long_for_python_is_a_word() -> None:
     assert strict_yaml.scalar(f"0x{digits}") == f"0x{digits}"
 
 
-def test_a_billion_laughs_are_refused_at_once() -> None:
-    levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
-
-    with pytest.raises(RecipeError, match="line 2: alias"):
-        strict_yaml.parse_yaml("a0: &a0 ha\n" + "\n".join(levels), "r.yaml")
-
-
 @given(st.text(max_size=60))
 def test_any_text_is_read_or_refused_as_a_recipe_error(text: str) -> None:
     with contextlib.suppress(RecipeError):

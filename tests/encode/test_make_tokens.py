@@ -1,12 +1,11 @@
 import errno
 import json
-import signal
 import socket
 import subprocess
 import sys
-import time
 from itertools import pairwise
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +19,6 @@ from anadil.encode.encode_file import EncodeTask
 from anadil.encode.packing import TokenStream
 from anadil.encode.tensor_file import TensorWriter
 from anadil.model.load import encode_texts, load_tokenizer
-from anadil.runtime.executors import processes
 from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
 from tests.kit.encoding import Unlike
@@ -29,7 +27,6 @@ from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.tokens import tokens_of_corpus
 
 BOS, END = 297, 298
-ROOT = Path(__file__).parents[2]
 
 
 def documents(*texts: str) -> list[Document]:
@@ -203,9 +200,8 @@ def test_a_full_disk_is_told_with_place_and_remedy(
     tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     corpus = make_corpus(tmp_path / "corpus")
-    monkeypatch.setattr(
-        TensorWriter, "append", lambda *_, **__: raise_(OSError(errno.ENOSPC, "No space left on device"))
-    )
+    full = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(TensorWriter, "append", Mock(side_effect=full))
 
     with pytest.raises(PreflightError) as caught:
         token_stream(corpus, tokenizer, tmp_path / "work")
@@ -216,71 +212,6 @@ def test_a_full_disk_is_told_with_place_and_remedy(
         caught.value
     )
     assert not list((tmp_path / "work").rglob("*.partial-*"))
-
-
-def raise_(error: BaseException) -> None:
-    raise error
-
-
-@pytest.mark.usefixtures("in_processes")
-def test_a_process_that_was_killed_is_told(
-    tmp_path: Path, tokenizer: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    corpus = make_parts(tmp_path / "corpus", PRETRAINING_TEXTS[:3], PRETRAINING_TEXTS[3:])
-    monkeypatch.setattr(processes, "MAX_DEATHS", 2)
-    (tmp_path / "pill").mkdir()
-    (tmp_path / "pill" / "sitecustomize.py").write_text(
-        "import sys, os, signal\n"
-        "if '--multiprocessing-fork' in sys.argv or 'spawn_main' in ' '.join(sys.orig_argv):\n"
-        "    os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(tmp_path / "pill"))
-        with pytest.raises(PreflightError, match="2 processes died at it, the last one SIGKILL"):
-            token_stream(corpus, tokenizer, tmp_path / "work")
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-if __name__ == "__main__":
-    sys.path.insert(0, sys.argv[4])
-    from anadil.encode import make_tokens
-    from tests.kit.tokens import tokens_of_corpus
-    make_tokens.SMALL_BYTES = 0
-    tokens_of_corpus(*map(Path, sys.argv[1:4]))
-"""
-
-
-@pytest.mark.slow
-def test_the_processes_end_with_the_run_that_started_them(tmp_path: Path, tokenizer: Path) -> None:
-    corpus = make_parts(
-        tmp_path / "corpus", tuple(PRETRAINING_TEXTS) * 20_000, tuple(PRETRAINING_TEXTS) * 20_000
-    )
-    (tmp_path / "script.py").write_text(SCRIPT)
-    arguments = [str(path) for path in (tmp_path / "script.py", corpus, tokenizer, tmp_path / "work", ROOT)]
-    run = subprocess.Popen([sys.executable, *arguments])
-    while not list((tmp_path / "work").rglob("shard.safetensors")):
-        time.sleep(0.1)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()
-
-    run.send_signal(signal.SIGKILL)
-    run.wait()
-
-    deadline = time.monotonic() + 60
-    while any(map(encodes, children)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert children
-    assert not any(map(encodes, children))
-
-
-def encodes(child: str) -> bool:
-    """Whether a process still runs and is not Python's own, which cleans up after the others."""
-    try:
-        command = Path(f"/proc/{child}/cmdline").read_text()
-    except FileNotFoundError:
-        return False
-    return bool(command) and "resource_tracker" not in command
 
 
 def test_the_processes_load_no_torch() -> None:

@@ -154,15 +154,6 @@ def test_a_point_that_is_worse_than_both_ends_gives_way_to_the_better_end(
     assert "worse than at both ends" in choice.warnings[0]
 
 
-def test_the_worst_of_several_texts_decides() -> None:
-    def score(share: float, _: tuple[float, ...]) -> Figures:
-        return Figures(target=2 + share, retained={"en": text_of(1.0), "ru": text_of(1.5 - share)})
-
-    choice = choose(score, None, (), LIMITS)
-
-    assert choice.base_share == 0.25
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_figure_that_is_not_finite_is_a_data_error(value: float) -> None:
     with pytest.raises(

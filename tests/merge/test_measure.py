@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -136,16 +135,6 @@ def test_other_text_in_the_language_of_a_small_source_stands_for_it(
 
     assert list(texts.counts) == [TARGET, "en"]
     assert "source text other has 1 document held out, and is not tuned by" in caplog.text
-
-
-def test_a_small_file_of_retained_text_is_a_data_error(tmp_path: Path, models: Path) -> None:
-    job = job_on(tmp_path, models, {"": LONG})
-    (tmp_path / "ru.txt").write_text("Одна книга.", encoding="utf-8")
-
-    with pytest.raises(
-        DataError, match=r"retained text ru has 1 document .* documents in evaluate\.retained"
-    ):
-        read_tuning_texts(replace(job, side_files={"evaluate.retained": (str(tmp_path / "ru.txt"),)}))
 
 
 def test_a_point_has_the_figures_of_its_weights(tmp_path: Path, models: Path) -> None:

@@ -161,16 +161,8 @@ def test_checkpoints_at_a_step_of_three_seconds_are_counted_in_steps() -> None:
     ]
     assert found.bandwidth_bytes_per_s == pytest.approx(1_000 / (1_500 * 0.9))
     assert (found.bytes_per_parameter, found.storage_bytes) == (10, 3_000)
-
-
-def test_an_interval_shorter_than_a_step_is_one_step() -> None:
-    found = checkpoints_of(1_000, 100, stall_s=1, mtbf_s=9_000, step_s=5_000, every=1, keep=3)
-
-    assert found.intervals[1].steps == 1
-
-
-def test_a_run_that_never_fails_loses_only_its_checkpoints() -> None:
-    assert effective_training_time_ratio(99, 1, 1e15) == pytest.approx(0.99)
+    shorter = checkpoints_of(1_000, 100, stall_s=1, mtbf_s=9_000, step_s=5_000, every=1, keep=3)
+    assert shorter.intervals[1].steps == 1
 
 
 def test_failures_cost_half_an_interval_and_a_restart_each() -> None:
@@ -287,15 +279,11 @@ def test_a_run_on_one_node_is_compared_with_the_prediction_for_one(folder: Path)
         ([], {"precision": "fp32"}, "precision is fp32, not bf16"),
         (["pretrain.sequence_length=1024"], {}, "sequence_length is 1024, not 2048"),
         (["pretrain.state=bf16"], {}, "state is bf16, not fp32"),
+        ([], {"lines": 1}, "no phase logged two lines"),
     ],
 )  # fmt: skip
-def test_a_run_of_another_model_machine_or_precision_is_refused(
+def test_a_run_of_another_model_machine_or_precision_or_too_short_a_one_is_refused(
     folder: Path, settings: list[str], summary: dict[str, Any], said: str
 ) -> None:
     with pytest.raises(RecipeError, match=f"--measured {folder}: .*{said}"):
         measured(folder, *settings, **summary)
-
-
-def test_a_run_too_short_to_be_measured_is_refused(folder: Path) -> None:
-    with pytest.raises(RecipeError, match="no phase logged two lines"):
-        measured(folder, lines=1)

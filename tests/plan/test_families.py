@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import logging
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,12 +76,6 @@ REAL = {
     "Gemma 3 270M": config_json("gemma3_text", 640, 2_048, 18, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
     "Gemma 3 1B": config_json("gemma3_text", 1_152, 6_912, 26, 4, 262_144, num_key_value_heads=1, head_dim=256, sliding_window=512),
 }  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
-    """Its records of missing back ends carry tracebacks; where they are kept, so are the tensors in them."""
-    caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
 def parameters_of(config: Any) -> int:

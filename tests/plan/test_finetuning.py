@@ -39,7 +39,6 @@ ALL = "finetune.trains=all"
 REFUSAL = r"finetune does not fit: all weights of meta-llama/Llama-3\.3-70B"
 P5 = machine("p5.48xlarge")
 PAIRS = "finetune.preference.inputs=[pairs.jsonl]"
-GPUS = machine("p5.48xlarge")
 VECTOR = "{model: meta-llama/Llama-3.2-1B-Instruct, minus: meta-llama/Llama-3.2-1B, weight: %s}"
 
 
@@ -90,12 +89,6 @@ def test_a_job_of_finetune_has_a_process_for_each_of_its_gpus() -> None:
 def finetune_of(name: str, *overrides: str, kind: Machine = P5, nodes: int = 1) -> StageMemory:
     recipe = load_recipe(name, overrides)
     return finetune_plan(trained_shape(recipe), recipe, kind, nodes)
-
-
-def refused(name: str, *overrides: str) -> str:
-    with pytest.raises(PreflightError) as error:
-        check_finetune(load_recipe(name, overrides), here=False)
-    return str(error.value)
 
 
 def test_the_70b_recipe_names_chats_and_four_gpus_hold_its_finetune_and_evaluate() -> None:
@@ -288,11 +281,13 @@ def test_pairs_that_do_not_fit_are_refused_with_a_batch_that_does() -> None:
         "finetune.preference.batch_size=64",
     )
 
-    said = refused("azerbaijani-8b", *words)
+    with pytest.raises(PreflightError) as error:
+        check_finetune(load_recipe("azerbaijani-8b", words), here=False)
 
+    said = str(error.value)
     assert said.startswith("finetune.preference does not fit: finetune.preference.batch_size 64 pairs")
     assert said.endswith("leave it out: --set finetune.preference=null")
-    size = said.split("--set finetune.preference.batch_size=")[1].split(",")[0]
+    size = said.split("--set finetune.preference.batch_size=")[1].split(",", maxsplit=1)[0]
     assert "fits" in check_finetune(
         load_recipe("azerbaijani-8b", [*words, f"finetune.preference.batch_size={size}"]), here=False
     )
@@ -316,18 +311,18 @@ def test_a_merge_takes_a_gpu_only_to_score_what_it_chooses_from(
 ) -> None:
     recipe = recipe_of(merge)
 
-    need = merge_need(trained_shape(recipe), recipe, GPUS)
+    need = merge_need(trained_shape(recipe), recipe, P5)
 
     assert need
     assert (need.points, need.memory is not None) == (points, points > 0)
-    assert stage_devices("merge", recipe, GPUS, 1) == devices
+    assert stage_devices("merge", recipe, P5, 1) == devices
 
 
 def test_each_model_is_read_once() -> None:
     plain = recipe_of("{base_share: 0.25}")
     added = recipe_of(f"{{add: [{VECTOR % 1.0}]}}")
 
-    needs = [merge_need(trained_shape(each), each, GPUS) for each in (plain, added)]
+    needs = [merge_need(trained_shape(each), each, P5) for each in (plain, added)]
 
     one, two = (need for need in needs if need)
     # The base is what is subtracted, and is read once.
@@ -337,7 +332,7 @@ def test_each_model_is_read_once() -> None:
 def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
     plans = []
     for settings in ([], ["merge={base_share: 0.25}"]):
-        request = request_for("r", load_recipe("azerbaijani-1b", settings), GPUS, 1, None)
+        request = request_for("r", load_recipe("azerbaijani-1b", settings), P5, 1, None)
         plans.append(build_plan(request, choose_layout(request)))
 
     shown = ["\n".join(plan_lines(plan)) for plan in plans]

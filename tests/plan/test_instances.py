@@ -11,18 +11,6 @@ from anadil.core.format import GIB, MIB
 from anadil.plan.instances import DRIVER_BYTES, Machine, cpu_speed, machine, machines, ram_bytes, this_machine
 from tests.plan.conftest import answers
 
-NEW_TYPE = """
-lab:
-  device: H100
-  devices: 4
-  memory_gib: 79.1
-  bf16_tflops: 989.4
-  hbm_gb_per_s: 3350
-  nvlink_gb_per_s: 900
-  network_gbit_per_s: 100
-  vcpus: 64
-  ram_gib: 512
-"""
 V1 = {"memory/job/memory.limit_in_bytes": 64 * MIB, "memory/memory.limit_in_bytes": 2**63 - 4096}
 
 
@@ -94,12 +82,6 @@ def test_a_new_price_does_not_keep_the_old_date(tmp_path: Path) -> None:
 
     assert p5.on_demand == 40
     assert p5.checked == "on demand not checked"
-
-
-def test_a_file_can_describe_a_new_type(tmp_path: Path) -> None:
-    lab = machine("lab", prices(tmp_path, NEW_TYPE))
-
-    assert (lab.devices, lab.network, lab.disk_bytes, lab.on_demand) == (4, 12.5e9, 0, None)
 
 
 def test_every_mistake_of_a_file_is_told_at_once_with_its_line(tmp_path: Path) -> None:

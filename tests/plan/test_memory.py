@@ -115,13 +115,6 @@ def test_a_tied_table_has_three_gradients_at_the_end() -> None:
     assert untied.parts["gradients"] == 2 * (layers + 2 * ONE.embedding)
 
 
-def test_the_embeddings_phase_holds_no_moments_of_layers() -> None:
-    frozen = peak_memory(ONE, Layout(), replace(WORK, trains="embeddings"))
-
-    assert frozen.parts["optimizer"] == 2 * 4 * ONE.embedding
-    assert frozen.parts["weights"] == 4 * ONE.parameters
-
-
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])
 def test_frozen_layers_never_keep_more(recompute: Recompute) -> None:
     layout = Layout(recompute=recompute)
@@ -129,25 +122,6 @@ def test_frozen_layers_never_keep_more(recompute: Recompute) -> None:
 
     assert activations.saved_bytes(ONE, frozen, layout) <= activations.saved_bytes(ONE, WORK, layout)
     assert activations.layer_bytes(ONE, frozen, layout) < activations.layer_bytes(ONE, WORK, layout)
-
-
-def test_less_is_kept_with_more_recomputation() -> None:
-    kept = [
-        activations.saved_bytes(ONE, WORK, Layout(recompute=each)) for each in ("none", "selective", "full")
-    ]
-
-    assert kept == sorted(kept, reverse=True)
-    assert len(set(kept)) == 3
-
-
-def test_sharded_fp32_weights_are_gathered_in_bf16() -> None:
-    layout = Layout(data=8, shard=8, micro_batch_size=8)
-
-    memory = peak_memory(EIGHT, layout, WORK)
-
-    assert memory.parts["gathered weights"] == 2 * (EIGHT.embeddings + EIGHT.hidden + EIGHT.layer)
-    assert memory.parts["weights"] == EIGHT.parameters * 4 // 8
-    assert memory.prefetched == 2 * EIGHT.layer
 
 
 def test_layers_that_are_kept_are_all_gathered_and_their_shares_do_not_change() -> None:
@@ -173,15 +147,6 @@ def test_only_unsharded_fp32_weights_are_copied_by_autocast() -> None:
         (Layout(micro_batch_size=4), replace(WORK, compute="fp32")),
     ):
         assert "autocast copies" not in peak_memory(ONE, layout, work).parts
-
-
-def test_logits_cost_three_fp32_tables_at_their_gradient() -> None:
-    work = replace(WORK, kernels="torch", loss="logits", state="bf16")
-
-    memory = peak_memory(ONE, Layout(micro_batch_size=4), work)
-
-    assert memory.moment == "gradient of the loss"
-    assert memory.parts["loss"] == 3 * 4 * 4 * 2_048 * ONE.vocabulary
 
 
 def test_a_gpu_needs_what_no_allocator_sees_and_a_sharded_one_a_layer_more() -> None:
@@ -305,18 +270,6 @@ def test_degrees_that_do_not_divide_the_devices_name_them_and_the_way_out() -> N
     assert str(refused.value) == (
         "pretrain.parallelism: tensor 3 x context 1 x pipeline 2 do not divide 16 devices "
         "(2 x p4d.24xlarge); choose degrees whose product does, or another cluster.nodes"
-    )
-
-
-def test_a_shard_that_does_not_divide_its_group_names_the_group() -> None:
-    recipe = load_recipe(NAME, ["pretrain.parallelism={shard: 16, tensor: 4}"])
-
-    with pytest.raises(RecipeError) as refused:
-        layout_of(recipe, P4D, 2)
-
-    assert str(refused.value) == (
-        "pretrain.parallelism.shard: 16 does not divide the 4 devices that hold the same layers "
-        "(2 x p4d.24xlarge); choose a divisor"
     )
 
 

@@ -129,7 +129,7 @@ def test_every_sequence_of_a_source_comes_once_in_an_epoch_up_to_its_limit(
     try:
         schedule = schedule_of(recipe, sizes)
     except RecipeError:
-        assert sum(each.most_sequences for each in sizes.values()) < schedule_end(recipe)
+        assert sum(each.most_sequences for each in sizes.values()) < recipe.steps * recipe.batch_size
         return
 
     drawn_so_far = [0] * len(sources)
@@ -139,10 +139,6 @@ def test_every_sequence_of_a_source_comes_once_in_an_epoch_up_to_its_limit(
         assert schedule.positions(number) == tuple(drawn_so_far)
         drawn_so_far[source] += 1
     assert all(count <= 4 * sequences for count, (sequences, _) in zip(drawn_so_far, sources, strict=True))
-
-
-def schedule_end(recipe: Pretrain) -> int:
-    return recipe.steps * recipe.batch_size
 
 
 def test_a_source_that_runs_out_leaves_its_share_to_the_others_in_proportion() -> None:
@@ -186,15 +182,6 @@ def test_positions_run_on_over_phases_and_equal_mixes_are_one_segment() -> None:
     assert schedule.place_of(999) == (0, 999)
     assert schedule.positions(1000) == (1000, 0)
     assert schedule.positions(3000) == (2000, 1000)
-
-
-def test_anneal_is_the_mix_of_the_steps_in_which_wsd_falls() -> None:
-    recipe = pretrain({"mix": {"web": 1}, "anneal": {"en": 1}}, schedule="wsd", decay_fraction=0.2)
-
-    schedule = schedule_of(recipe, {"web": size(), "en": size()})
-
-    assert schedule.place_of(799) == (0, 799)
-    assert schedule.place_of(800) == (1, 0)
 
 
 def test_other_shares_from_a_step_on_go_on_from_the_positions() -> None:

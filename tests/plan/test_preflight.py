@@ -135,8 +135,12 @@ def test_a_tight_fit_is_no_refusal(driver: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])
-def test_a_shipped_recipe_fits_its_machines(name: str) -> None:
-    assert check_fits(load_recipe(name), here=False).endswith("(fits)")
+def test_a_shipped_recipe_fits_its_machines_and_has_a_place_for_its_checkpoints(name: str) -> None:
+    recipe = load_recipe(name)
+
+    assert check_fits(recipe, here=False).endswith("(fits)")
+    check_shared(recipe, str(recipe.storage.root), recipe.cluster.backend)
+    check_shared(recipe, str(recipe.storage.root), "trainjob")
 
 
 def test_a_type_that_is_trained_but_not_planned_is_not_refused(tmp_path: Path) -> None:
@@ -207,14 +211,6 @@ def test_machines_that_share_a_place_or_need_none_are_fine(
     settings: list[str], target: str, backend: str
 ) -> None:
     check_shared(load_recipe("azerbaijani-1b", settings), target, backend)
-
-
-@pytest.mark.parametrize("name", ["azerbaijani-1b", "azerbaijani-8b", "japanese-1b", "japanese-70b"])
-def test_a_shipped_recipe_has_a_place_for_its_checkpoints(name: str) -> None:
-    recipe = load_recipe(name)
-
-    check_shared(recipe, str(recipe.storage.root), recipe.cluster.backend)
-    check_shared(recipe, str(recipe.storage.root), "trainjob")
 
 
 def test_machines_that_finetune_together_share_a_place_too() -> None:

@@ -50,16 +50,6 @@ def test_new_rows_are_means_of_base_rows_in_every_table(tmp_path: Path, tied: bo
         assert torch.allclose(new[310:], old.mean(0).expand(10, -1), atol=1e-6)  # rows of no token
 
 
-def test_a_map_of_null_leaves_the_rows_as_they_are(tmp_path: Path) -> None:
-    model = load_model(make_model(tmp_path / "model"))
-    before = model.get_input_embeddings().weight.clone()
-    make_tokenizer_artifact(tmp_path / "tokenizer", None)
-
-    fit_vocabulary(model, tmp_path / "tokenizer")
-
-    assert torch.equal(model.get_input_embeddings().weight, before)
-
-
 @pytest.mark.parametrize(
     ("rows", "vocab_size", "text"),
     [
@@ -217,14 +207,13 @@ def packed(*sizes: int, length: int = 64) -> Packed:
     )
 
 
-def ask(model: Any, sequences: Packed) -> FirstPosition | None:
-    return probe_first_position(model, sequences)
+probe: Any = probe_first_position
 
 
 @pytest.mark.parametrize("groups", [1, 3])
 @pytest.mark.parametrize("length", [8, 64, 200])
 def test_the_same_targets_are_scored_behind_bos_and_without(length: int, groups: int) -> None:
-    found = ask(Model(without=3.5, groups=groups), packed(90, 20, 250, 81, length=length))
+    found = probe(Model(without=3.5, groups=groups), packed(90, 20, 250, 81, length=length))
 
     assert found is not None
     assert (found.with_bos, found.without) == pytest.approx((1.0, 3.5))
@@ -233,14 +222,14 @@ def test_the_same_targets_are_scored_behind_bos_and_without(length: int, groups:
 
 
 def test_a_base_that_does_not_mind_does_not_lean() -> None:
-    found = ask(Model(without=0.99), packed(90, 20))
+    found = probe(Model(without=0.99), packed(90, 20))
 
     assert found is not None
     assert found.without - found.with_bos <= LEANS_FROM
 
 
 def test_short_documents_are_no_answer() -> None:
-    assert ask(Model(without=3.5), packed(5, 20, 60)) is None
+    assert probe(Model(without=3.5), packed(5, 20, 60)) is None
 
 
 @pytest.mark.parametrize(("bos", "warned"), [(BOS, False), (None, True)])

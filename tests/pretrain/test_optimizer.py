@@ -187,11 +187,8 @@ PHASES = (Phase(trains="embeddings", steps=10, lr=1.0), Phase(trains="all", step
 RATES = Pretrain(phases=PHASES, warmup_fraction=0.2, final_lr_fraction=0.1)
 
 
-def test_a_step_belongs_to_the_phase_that_its_number_falls_into() -> None:
+def test_a_step_belongs_to_the_phase_that_its_number_falls_into_and_phases_end_after_their_last() -> None:
     assert [phase_of(step, PHASES) for step in (0, 9, 10, 29)] == [(0, 0), (0, 9), (1, 0), (1, 19)]
-
-
-def test_phases_end_after_their_last_step() -> None:
     assert [step for step in range(40) if ends_phase(step, PHASES)] == [10, 30]
 
 

@@ -41,11 +41,9 @@ from tests.kit.pretraining import (
     make_model,
     make_recipe,
     run_in_child,
-    run_in_several,
 )
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.ranks import Fork, in_forks, run_module, run_script
-from tests.kit.tokens import tokens_of_corpus
 
 
 def test_a_run_writes_a_model_that_loads_a_journal_and_a_summary_the_same_each_time(
@@ -167,17 +165,6 @@ def test_a_resume_may_change_what_leaves_the_losses_alone_and_does_not_encode_th
     assert [path.name for path in generations(job)] == ["step-00000012", "step-00000010"]
 
 
-def test_two_processes_train_as_one_does(tmp_path: Path, base: Path) -> None:
-    recipe = make_recipe(base, batch_size=5, phases=SHORT)  # 3 sequences for one process, 2 for the other
-    run(make_job(tmp_path, recipe, "one"))
-
-    codes = run_in_several(make_job(tmp_path, recipe, "two"))
-
-    assert codes == [0, 0]
-    assert losses(tmp_path / "two/out") == pytest.approx(losses(tmp_path / "one/out"), rel=1e-5)
-    assert json.loads((tmp_path / "two/out/training.json").read_text())["world_size"] == 2
-
-
 def test_bf16_on_a_cpu_reports_the_loss_in_full_precision(
     tmp_path: Path, base: Path, whole: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,19 +222,6 @@ def test_a_corpus_shorter_than_a_sequence_still_trains(tmp_path: Path, base: Pat
     run(job)
 
     assert all(math.isfinite(loss) for loss in losses(job.out).values())
-
-
-def test_control_text_in_a_document_never_becomes_a_control_token(tmp_path: Path, base: Path) -> None:
-    make_corpus(tmp_path / "planted", ["Sual <|eot_id|> cavab <|end_of_text|> son"])
-    tokenizer = tmp_path / "tokenizer"
-
-    stream = tokens_of_corpus(tmp_path / "planted", tokenizer, tmp_path / "work").packed.stream
-
-    ids = stream.ids[:].tolist()
-    vocabulary = load_tokenizer(tokenizer).get_vocab()
-    assert vocabulary["<|eot_id|>"] not in ids
-    assert ids.count(vocabulary["<|end_of_text|>"]) == 1
-    assert (ids[0], ids[-1]) == (vocabulary["<|begin_of_text|>"], vocabulary["<|end_of_text|>"])
 
 
 @pytest.mark.parametrize("steps", [9, 12])  # in the middle, and all of them

@@ -149,18 +149,6 @@ def test_the_number_does_not_depend_on_how_many_processes_share_the_work(
     assert len({len(scorer.batches) for scorer in scorers}) == 1
 
 
-def test_it_is_given_up_between_two_passes_when_the_run_ends(
-    tmp_path: Path, tokenizer: Path, model: LlamaForCausalLM
-) -> None:
-    validation = made(make_corpus(tmp_path / "corpus", heldout=HELDOUT), tokenizer, 8)
-    scorer = Scorer(model)
-
-    found = scored(validation, scorer, ends=lambda: len(scorer.batches) == 2)
-
-    assert found is None
-    assert len(scorer.batches) == 2
-
-
 def test_only_the_first_documents_with_text_count(tmp_path: Path, tokenizer: Path) -> None:
     corpus = make_corpus(tmp_path / "corpus", heldout=("", *HELDOUT))
 

@@ -179,12 +179,3 @@ def test_training_on_the_counts_gives_the_merges_of_training_on_the_text(tiny: T
     vocab, merges = trained.cut(700)
     assert [list(pair) for pair in merges] == expected["merges"]
     assert vocab == expected["vocab"]
-
-
-def test_a_smaller_vocabulary_is_the_start_of_a_larger_one(tiny: Tokenizer) -> None:
-    counts = count_texts(tiny, TEXTS)
-
-    large = train_vocabulary(counts, 600, min_frequency=2)
-    small = train_vocabulary(counts, 400, min_frequency=2)
-
-    assert large.cut(400) == small.cut(400)

@@ -176,17 +176,6 @@ def test_transformers_gives_equal_ids_also_after_saving_again(
     assert chat.count(tokenizer.token_to_id("<|eot_id|>")) == 1
 
 
-def test_a_kept_token_copies_its_row_and_a_special_token_that_of_its_name(
-    base: Tokenizer, replacement: Tokenizer
-) -> None:
-    rows = embedding_rows(base, replacement)
-    new = replacement.get_vocab()
-
-    assert len(rows) == 600
-    assert rows[new["a"]] == [base.token_to_id("a")]
-    assert rows[new["<|eot_id|>"]] == [base.token_to_id("<|eot_id|>")]
-
-
 def test_every_row_spells_the_bytes_of_its_token_also_where_they_are_part_of_a_letter(
     base: Tokenizer, replacement: Tokenizer
 ) -> None:

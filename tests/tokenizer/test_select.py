@@ -251,15 +251,6 @@ def test_rare_tokens_are_warned_of_in_the_log_and_in_both_tables(
     assert entries["base"]["own_tokens"] == 0
 
 
-def test_enough_uses_are_no_warning(tiny: Tokenizer) -> None:
-    _, enough, few = candidates(
-        tiny, {"base": 3.0, "extend_100": Figures(1.5, 0.9), "extend_200": Figures(1.5, 0.895)}
-    )
-
-    assert enough.warning == ""
-    assert "supports extend 700" in few.warning
-
-
 def test_uses_are_counted_over_the_whole_vocabulary_without_special_tokens(tiny: Tokenizer) -> None:
     usage = SweepUsage(tiny, {"ab": 9, "q": 100}, min_uses=100).of(tiny, 0)
 

@@ -226,13 +226,6 @@ def test_one_count_says_how_often_every_size_uses_its_tokens(
     assert sweep.of(tokenizer, size) == alone.of(tokenizer, size)
 
 
-def test_a_base_without_other_scripts_has_nothing_to_exchange(tiny: Tokenizer, counts: WordCounts) -> None:
-    settings = Settings(strategies=("surgery",), vocab_sizes=(10,))
-
-    with pytest.raises(DataError, match=r"no token of a script that neither .* leave it out"):
-        next(surgeries(tiny, counts, (10,), settings, {}))
-
-
 def test_a_base_with_nothing_to_exchange_leaves_the_other_strategies_their_comparison(
     make_job: Callable[..., Job], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -19,7 +19,7 @@ from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
-from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
+from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings, keeps_signs
 from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
 from anadil.clean.filters.pairs import refuse_mixed_up
 from anadil.clean.filters.pii import knows_telephones
@@ -29,6 +29,7 @@ from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
 from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
+from anadil.clean.shards.shared_sentences import list_sentences, num_shared, trim_shard, write_shared
 from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.warm_kernels import warm_kernels
@@ -66,6 +67,7 @@ MENDED = {
     "respelled": "%s had letters in the code points of other languages; they became the language's own",
 }
 FORMATS = "fields of text that were no prose, of which the text was taken: %s"
+SHARED = "%s sentences and lines that many documents of a host or file share were taken out of %s documents, such as %r (%s of %s)"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 NO_PAGES = (
     "{key}: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
@@ -103,6 +105,10 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             refuse_mixed_up(clean_stats, settings.language.sides, key)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
+        if _trimmed(workspace, running, signatures, settings):
+            _, clean_stats, _ = _summed(workspace)
+            signatures = Signatures(workspace.shard_folders, workspace.held_folders)
+            verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
         _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places, written)
         if not earlier and verdicts.count(KEPT) == 1:
@@ -123,7 +129,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
         for file, read in zip(facts["files"], facts["read"], strict=True):
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
-    stats["data_sets"] = named_sets
+    stats |= {"data_sets": named_sets, "shared_sentences": _shared_json(workspace, clean_stats)}
     stats |= {"written": written} if written else {}
     # Files of a part that come first; all counts are those of the files behind them.
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
@@ -151,6 +157,12 @@ def _say_counts(stats: Row, clean_stats: CleanStats) -> None:
             log.warning(message, counted(stats[name], "document"))
     if formats := stats["formats"]:
         log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
+    if (shared := stats["shared_sentences"])["sentences"]:
+        first = shared["examples"][0]
+        log.info(
+            SHARED, f"{shared['sentences']:,}", f"{shared['documents']:,}", first["text"], f"{first['documents']:,}",
+            first["host"],
+        )  # fmt: skip
     if stats["escaped"]:
         log.warning(ESCAPED.format(counted(stats["escaped"], "document")))
 
@@ -169,6 +181,17 @@ def _mapped(
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
             tasks = workspace.correct_cuts()
+    read_stats, clean_stats, warc = _summed(workspace)
+    without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
+    if not clean_stats.counts["documents_in"] and not read_stats.bad:
+        raise DataError((NO_PAGES if without else NO_DOCUMENTS).format(key=key, name=(*without, "")[0]))
+    for name in without:
+        log.warning(NO_PAGES.format(key=key, name=name))
+    return read_stats, clean_stats
+
+
+def _summed(workspace: Workspace) -> tuple[ReadStats, CleanStats, dict[str, Counter[str]]]:
+    """Sum what the shards counted; and count the responses of each file."""
     read_stats, clean_stats = ReadStats(), CleanStats()
     warc: defaultdict[str, Counter[str]] = defaultdict(Counter)
     for shard, facts, first_lines in zip(
@@ -183,12 +206,7 @@ def _mapped(
             row["source"] = renumbered(row["source"], first_lines)
         clean_stats.add(facts["clean"])
     read_stats.excused = sum(is_excused(**counts) for counts in warc.values())
-    without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
-    if not clean_stats.counts["documents_in"] and not read_stats.bad:
-        raise DataError((NO_PAGES if without else NO_DOCUMENTS).format(key=key, name=(*without, "")[0]))
-    for name in without:
-        log.warning(NO_PAGES.format(key=key, name=name))
-    return read_stats, clean_stats
+    return read_stats, clean_stats, warc
 
 
 def _check_read(read_stats: ReadStats, settings: Settings) -> None:
@@ -217,6 +235,33 @@ def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settin
         with sealed_dir.create(folder, {"key": key}) as draft:
             find_duplicates(signatures, settings.minhash, draft, only_exact=settings.recipe.clean.as_is)
     return Verdicts(folder)
+
+
+def _trimmed(workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings) -> bool:
+    """Take sentences out that many documents of a host share; False where there are none."""
+    most = settings.recipe.clean.max_shared
+    if most == 1 or keeps_signs(settings) or settings.language.sides:
+        return False
+    tasks = workspace.count_tasks(signatures)
+    executor.map(list_sentences, tasks)
+    folder, key = workspace.shared_folder, workspace.dedup_key
+    if not sealed_dir.verify(folder, {"key": key}):
+        with sealed_dir.create(folder, {"key": key}) as draft:
+            write_shared([task.folder for task in tasks], most, draft)
+    if not num_shared(folder):
+        return False
+    executor.map(trim_shard, workspace.trim_tasks())
+    return True
+
+
+def _shared_json(workspace: Workspace, clean_stats: CleanStats) -> Row:
+    """Return how many sentences went for what many documents share, of how many documents, and the most frequent ones."""
+    examples: dict[str, Row] = {}
+    for facts in workspace.facts():
+        examples |= {key: each for key, each in facts.get("shared", {}).items() if key not in examples}
+    ranked = sorted(examples.values(), key=lambda each: (-each["documents"], each["text"]))
+    counts = clean_stats.counts
+    return {"documents": counts["trimmed"], "sentences": counts["shared_sentences"], "examples": ranked}
 
 
 def _count_duplicates(

@@ -9,6 +9,7 @@ from anadil.clean.kernels.characters import characters_of
 from anadil.clean.kernels.compiled import KERNELS
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.kernels.ng_words import NgWords
+from anadil.clean.kernels.sentence_kernel import sentences_of
 from anadil.clean.kernels.statistics import Statistics
 from anadil.text.language import load_language
 
@@ -21,6 +22,7 @@ def warm_kernels() -> None:
     minhash.band_keys("bir iki")
     minhash.shingles("bir iki")
     minhash.exact_key("bir iki")
+    sentences_of(["bir iki"], language)
     NgWords(["bir"], characters_of(language)).shares(["bir iki"])
 
 

@@ -64,6 +64,8 @@ class Clean(StrictModel):
     """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
     quality_label: Text = "__label__hq"
     """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
+    max_shared: Fraction = 0.2
+    """Largest share of the documents of a host, or of a file whose records name no address, that may have a sentence or line of 20 letters in common: what more of them share, and ten at least, is taken out of all. 1 keeps everything."""
     minhash_bands: PositiveInt = 14
     """Bands of the MinHash signature. Source: FineWeb, arXiv:2406.17557, section 3.4."""
     minhash_rows: PositiveInt = 8

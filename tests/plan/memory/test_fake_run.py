@@ -1,5 +1,4 @@
 import importlib.util
-import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,12 +32,6 @@ REPEATED = (
     "FSDP, selective", "FSDP, embeddings", "FSDP, accumulation", "FSDP, kept, logits",
 )  # fmt: skip
 """Two of the others together."""
-
-
-@pytest.fixture(autouse=True)
-def no_records_of_liger(caplog: pytest.LogCaptureFixture) -> None:
-    """Its records of missing back ends carry tracebacks; where they are kept, so are the tensors in them."""
-    caplog.set_level(logging.ERROR, logger="liger_kernel")
 
 
 def one(layers: int) -> Shape:
@@ -117,16 +110,3 @@ def test_pipeline_cases_have_their_worst_moment_where_they_say(name: str, stage:
     case = REDUCED[f"PP, the {name} stage is the worst"]
 
     assert peak_memory(*case).stage == stage
-
-
-# Every other whole model is measured by benchmarks/plan/memory.py, which takes a quarter of an hour.
-FULL = {
-    "1B, Liger": (ONE, Layout(micro_batch_size=4), work(LIGER)),
-    "1B, HSDP": (ONE, Layout(data=8, shard=4, micro_batch_size=8, recompute="selective"), work(LIGER)),
-    "8B, PP": (EIGHT, Layout(pipeline=4, micro_batches=8), work(LIGER, state="bf16")),
-}
-
-
-@pytest.mark.parametrize("name", [slow("1B, Liger"), matrix("1B, HSDP"), matrix("8B, PP")])
-def test_the_closed_form_is_what_a_whole_model_holds(name: str) -> None:
-    assert_close(*FULL[name])

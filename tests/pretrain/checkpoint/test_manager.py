@@ -75,19 +75,6 @@ def test_a_part_of_a_checkpoint_is_loaded_and_another_shape_is_refused(make: Mak
         checkpoints.load(found, {NAME: torch.zeros(14, 4)})
 
 
-def test_the_memory_of_one_checkpoint_serves_the_next(make: Make) -> None:
-    checkpoints = make()
-    tensors = tensors_of(1)
-
-    for step in (1, 2):
-        for name, tensor in tensors_of(step).items():
-            tensors[name].copy_(tensor)
-        checkpoints.save(state_of(step), tensors)
-    checkpoints.wait()
-
-    assert_newest(checkpoints, 2)
-
-
 def test_at_a_phase_border_there_are_parameters_only(make: Make) -> None:
     checkpoints = make()
     parameters = {name: tensor for name, tensor in tensors_of(4).items() if " " not in name}

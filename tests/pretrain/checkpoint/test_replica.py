@@ -1,7 +1,6 @@
 """Copies of checkpoints in another directory or in S3: written by one run, brought back, kept few."""
 
 import json
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -51,14 +50,6 @@ def test_the_archive_gets_the_newest_generations(make: Make, place: str, tmp_pat
     assert names_in(place) == ["step-00000004", "step-00000006"]
     assert directory.steps(tmp_path / "checkpoints") == [6, 4]  # and still lie where they were written
     assert not list((tmp_path / "checkpoints").glob("*.upload"))
-
-
-def test_an_empty_work_directory_is_filled_from_the_archive(make: Make, place: str, tmp_path: Path) -> None:
-    first = make(place)
-    saved_and_copied(first, 2)
-    shutil.rmtree(tmp_path / "checkpoints")
-
-    assert_newest(make(place), 2)
 
 
 def test_an_archive_of_other_settings_is_told_apart(make: Make, place: str) -> None:

@@ -239,14 +239,6 @@ def test_the_content_of_the_checkpoint_decides_the_key_and_its_place_does_not(tm
     assert "start_from" not in str(stage_origin(STAGES["pretrain"], recipe_of(), {}, ()))
 
 
-def test_branch_points_stay_beside_the_newest_and_are_marked(tmp_path: Path) -> None:
-    for step in (10, 20, 34, 40, 50):
-        write(tmp_path, step)
-        directory.retain(tmp_path, 2, step, needed={20})
-
-    assert directory.steps(tmp_path) == [50, 40, 20]
-
-
 def test_the_doctor_says_where_a_run_begins_and_what_follows(tmp_path: Path) -> None:
     place = write(tmp_path / "KEY.work" / "checkpoints")
     other = recipe_of(base={"model": "tiny"})

@@ -69,16 +69,6 @@ def test_no_label_crosses_a_document_border() -> None:
     assert torch.equal(labels[inner], inputs[inner] + 1)
 
 
-def test_positions_begin_at_zero_with_every_document() -> None:
-    packed = pack(stream_of(3, 5, 4), 16)
-
-    inputs, positions, labels = all_rows(packed)
-
-    assert torch.equal(positions == 0, (inputs == BOS) | ((labels == IGNORED) & (positions == 0)))
-    assert positions[labels == IGNORED].tolist() == [0]
-    assert positions[0].tolist() == [*range(4), *range(6), *range(5), 0]
-
-
 def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
     packed = pack(stream_of(3, 5, 4, 14), 16)
 
@@ -90,17 +80,6 @@ def test_borders_are_the_begins_of_documents_of_rows_and_of_paddings() -> None:
     assert batch.borders[:-1].tolist() == begins.tolist()
 
 
-def test_a_process_without_sequences_has_an_empty_batch() -> None:
-    packed = pack(stream_of(3, 40), 16)
-    chosen = sequences_of_step(0, batch_size=2, blocks=packed.blocks, seed=0)
-
-    batch = batch_of(packed, chosen[2::3])
-
-    assert batch.input_ids.shape == batch.position_ids.shape == batch.labels.shape == (0, 16)
-    assert batch.borders.tolist() == [0]
-    assert packed.targets_of(chosen[2::3]) == 0
-
-
 def test_a_batch_goes_to_a_device_and_its_borders_stay() -> None:
     batch = batch_of(pack(stream_of(3, 40), 16), np.array([0]))
 
@@ -109,15 +88,6 @@ def test_a_batch_goes_to_a_device_and_its_borders_stay() -> None:
     assert moved.input_ids.is_meta
     assert moved.labels.is_meta
     assert moved.borders is batch.borders
-
-
-def test_pieces_are_packed_with_little_waste() -> None:
-    random = np.random.default_rng(0)
-
-    packed = pack(stream_of(*random.integers(1, 400, 300)), 256)
-
-    assert packed.waste < 0.02
-    assert packed.num_sequences == pytest.approx(packed.num_targets / 256, rel=0.03)
 
 
 def one_at_a_time(sizes: np.ndarray, length: int) -> list[int]:
@@ -160,15 +130,6 @@ def test_a_million_documents_are_packed_in_seconds() -> None:
 
     assert time.process_time() - started < 30
     assert packed.waste < 0.001
-
-
-def test_targets_are_counted_without_building_the_batch() -> None:
-    packed = pack(stream_of(3, 40, 7), 16)
-    sequences = np.array([1, 0])
-
-    labels = batch_of(packed, sequences).labels
-
-    assert packed.targets_of(sequences) == int((labels != IGNORED).sum())
 
 
 def test_documents_without_a_pair_are_a_data_error() -> None:

@@ -1,7 +1,6 @@
 """Accounts of time: they add up, and outlive a process that is killed at any moment."""
 
 import itertools
-import json
 import logging
 import os
 import signal
@@ -208,14 +207,6 @@ def test_a_full_disk_costs_one_warning(
     assert accounts.seconds["step"] == 38
 
 
-def test_other_processes_count_and_write_nothing(tmp_path: Path) -> None:
-    accounts = Goodput(tmp_path, writes=False, age_s=0)
-
-    accounts.resume_after(3)
-
-    assert not list(tmp_path.iterdir())
-
-
 EVENTS = st.lists(
     st.one_of(
         st.tuples(
@@ -261,18 +252,6 @@ def test_the_shares_add_up_to_one_and_the_seconds_to_the_clock_whatever_happens(
     assert sum(accounts.shares().values()) == pytest.approx(1)
     assert all(seconds >= -1e-9 for seconds in accounts.seconds.values())
     assert set(accounts.shares()) == set(CAUSES)
-
-
-def test_the_summary_is_for_people_and_programs(clock: Clock, tmp_path: Path) -> None:
-    accounts = clock.goodput(tmp_path, age_s=2)
-    train(clock, accounts, range(1, 4))
-    clock.spend(accounts, "checkpoint", 2)
-
-    found = accounts.summary()
-
-    assert (found["goodput"], found["seconds"], found["starts"]) == (0.6, 10, 1)
-    assert found["causes"]["checkpoint"] == {"seconds": 2, "share": 0.2}
-    assert json.loads(json.dumps(found)) == found
 
 
 def count_for_ever(work: Path, ready: int) -> None:

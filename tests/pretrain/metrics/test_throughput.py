@@ -104,10 +104,6 @@ def test_the_published_throughput_of_a_1b_on_h100_gives_its_published_share_of_t
     assert found["mfu"] == pytest.approx(0.530, abs=0.0005)
 
 
-def test_embeddings_that_are_looked_up_do_no_arithmetic() -> None:
-    assert ONE_B.flops_per_token(2_048) == 6 * 1_235_746_816 + 12 * 16 * 2_048 * 2_048
-
-
 def test_frozen_layers_count_less() -> None:
     rates = Throughput(shape=ONE_B, context=2_048, devices=1, peak_flops=1e15)
 

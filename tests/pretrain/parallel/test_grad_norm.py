@@ -206,17 +206,6 @@ def test_shared_sequences_have_the_loss_and_gradients_of_whole_ones() -> None:
     in_ranks(shared_equals_whole, 4)
 
 
-def test_stretches_are_the_whole_batch_and_its_borders_stay() -> None:
-    whole = batch()
-
-    stretches = [slice_of(whole, rank, 4) for rank in range(4)]
-
-    for name in ("input_ids", "position_ids", "labels"):
-        parts = [getattr(stretch, name) for stretch in stretches]
-        assert torch.equal(torch.cat(parts, dim=1), getattr(whole, name))
-    assert all(torch.equal(stretch.borders, whole.borders) for stretch in stretches)
-
-
 def test_a_length_that_cannot_be_shared_is_refused_with_the_remedy() -> None:
     check_context(2048, 4, 2)
 

@@ -195,16 +195,10 @@ def test_a_tensor_of_another_shape_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "error", "text"),
     [
-        (lambda folder: (folder / INDEX).unlink(), DataError, r"no model.safetensors or"),
         (
             lambda folder: (folder / INDEX).write_text("[]"),
             IntegrityError,
             r"is not an index of safetensors files",
-        ),
-        (
-            lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "../a.safetensors"}}'),
-            IntegrityError,
-            r"names '../a.safetensors', which is not a safetensors file beside it",
         ),
         (
             lambda folder: (folder / INDEX).write_text('{"weight_map": {"a": "b.safetensors"}}'),

@@ -12,7 +12,6 @@ from anadil.pretrain.resilience.loss_spikes import (
     WARM_UP,
     SpikeDetector,
     StepVerdict,
-    refuse,
     write_documents_of_step,
 )
 from anadil.recipe.pretrain import Faults
@@ -75,18 +74,6 @@ def test_clean_curves_raise_no_alarm(noise: float) -> None:
             assert anomalies.judge(step, loss, 1.0, phase=step // 500).finding == "fine"
 
 
-def test_after_a_roll_back_the_batches_since_the_copy_are_left_out() -> None:
-    anomalies = SpikeDetector(SKIP)
-    calm(anomalies, 30)
-    verdict = anomalies.judge(31, math.nan, 1.0)
-
-    anomalies.skip_since(verdict, 28)
-
-    # Steps 29, 30 and 31 had batches 28, 29 and 30.
-    assert [anomalies.batch_of(step) for step in (27, 28, 29)] == [27, 31, 32]
-    assert anomalies.num_skips == 1
-
-
 def test_a_second_roll_back_leaves_out_what_came_after_the_first() -> None:
     anomalies = SpikeDetector(SKIP)
     calm(anomalies, 30)
@@ -136,17 +123,6 @@ def test_a_resume_judges_as_the_run_that_was_not_interrupted() -> None:
     assert resumed.state() == whole.state()
     assert resumed.batch_of(40) == whole.batch_of(40) == 46
     assert resumed.judge(26, 6.1, 1.0) == whole.judge(26, 6.1, 1.0)
-
-
-def test_the_error_names_numbers_step_and_the_list_of_documents() -> None:
-    verdict = StepVerdict(finding="stop", step=7, loss=math.nan, norm=2.5, reason="the loss is nan")
-
-    error = refuse(verdict, 0.0024, "work/anomaly-step-7.json")
-
-    assert error.exit_code == 2
-    assert "the loss is nan at step 7 (gradient norm 2.5, learning rate 0.0024)" in str(error)
-    assert "listed in work/anomaly-step-7.json" in str(error)
-    assert "pretrain.faults.on_anomaly=skip" in str(error)
 
 
 def test_the_documents_of_a_step_are_listed_with_their_text(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -213,7 +214,7 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
     is_turned, is_respelled = _is_misspelt(text, normalized, settings.language)
-    return _searched(
+    return searched(
         raw, normalized, settings, prose=prose, is_turned=is_turned, is_respelled=is_respelled, is_recoded=is_recoded, is_normalized=normalized != text,
         is_unescaped=is_unescaped, has_escapes=has_escapes, formats=formats,
     )  # fmt: skip
@@ -230,7 +231,7 @@ def _is_misspelt(text: str, normalized: str, language: Language) -> tuple[bool, 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     """Write a pair as text in its first direction, by which it is compared; the files of the corpus get both."""
     formats, sides = NO_COUNTS, raw.sides
-    if not _keeps_signs(settings):
+    if not keeps_signs(settings):
         undone = [without_format(without_tags(side)) for side in raw.sides]
         sides = tuple(each.text for each in undone)
         if sides != raw.sides:
@@ -244,21 +245,22 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     }  # fmt: skip
     if pair.reason:
         return _unread(raw, pair.text, settings, reason=pair.reason, sample={"value": pair.value}, **facts)
-    return _searched(raw, pair.text, settings, **facts)
+    return searched(raw, pair.text, settings, **facts)
 
 
 def opened(raw: RawRecord, settings: Settings) -> tuple[RawRecord, Counter[str]]:
     """Return a record with its field of text as prose, or as the page that it holds, and the format that it was in."""
-    if raw.html is not None or raw.sides or _keeps_signs(settings):
+    if raw.html is not None or raw.sides or keeps_signs(settings):
         return raw, NO_COUNTS
-    if is_page(raw.text):
-        page = raw.text.encode(errors="replace")
-        return replace(raw, html=page, charset="utf-8"), Counter({PAGE: 1})
+    # A page may be escaped as a whole, by who put it into XML.
+    source = unescape(raw.text) if raw.text.startswith("&lt;") else raw.text
+    if is_page(source):
+        return replace(raw, html=source.encode(errors="replace"), charset="utf-8"), Counter({PAGE: 1})
     text, formats = without_format(raw.text)
     return (replace(raw, text=text), formats) if formats else (raw, NO_COUNTS)
 
 
-def _keeps_signs(settings: Settings) -> bool:
+def keeps_signs(settings: Settings) -> bool:
     """Return whether texts mean their escapes and tags: text in no language, such as code, and what a base wrote.
 
     The turns of its chats begin and end with tokens that look like tags.
@@ -269,7 +271,7 @@ def _keeps_signs(settings: Settings) -> bool:
 
 def plain_text(text: str, settings: Settings) -> Unescaped:
     """Undo what a program has written out, where a text does not mean it."""
-    if _keeps_signs(settings):
+    if keeps_signs(settings):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     return undo_escapes(text)
 
@@ -310,7 +312,7 @@ def _place(raw: RawRecord) -> bytes:
     return (raw.place or raw.source).encode(errors="replace")
 
 
-def _searched(raw: RawRecord, text: str, settings: Settings, **facts: Any) -> ExtractedDocument:
+def searched(raw: RawRecord, text: str, settings: Settings, **facts: Any) -> ExtractedDocument:
     """Look through a normalized text with the identifier and the lists."""
     language, timer = settings.language, settings.timer
     identified = identify_language(text, language)

@@ -18,6 +18,7 @@ from anadil.clean.filters.lists import compile_lists
 from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards.map_shard import FACTS, MapTask, remove_notes
 from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
+from anadil.clean.shards.shared_sentences import CountTask, TrimTask
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.write.accounts import limits_in_force
 from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, WriteTask
@@ -58,10 +59,9 @@ class Workspace:
             if other != self._folder:
                 shutil.rmtree(other, ignore_errors=True)  # of other inputs or settings
         self._folder.mkdir(parents=True, exist_ok=True)
-        self.dedup_folder, self.candidates_folder, self.heldout_folder = (
-            self._folder / name for name in ("dedup", "candidates", "heldout")
-        )
+        self.candidates_folder, self.heldout_folder = self._folder / "candidates", self._folder / "heldout"
         sealed_dir.remove_drafts(self._folder)
+        self._is_trimmed = False
         self._plan = self._folder / PLAN
         if not self._plan.exists():
             clean, language = job.recipe.clean, job.recipe.language
@@ -89,12 +89,47 @@ class Workspace:
     @property
     def shard_folders(self) -> list[Path]:
         """Folders of the output of each shard."""
-        return [self._folder / f"shard-{shard.number:05}" for shard in self.shards]
+        kind = "trimmed" if self._is_trimmed else "shard"
+        return [self._folder / f"{kind}-{shard.number:05}" for shard in self.shards]
 
     @functools.cached_property
     def held_folders(self) -> list[Path]:
         """Folders of the columns of the earlier corpus."""
         return self._earlier.write_columns(self._folder) if self._earlier else []
+
+    @property
+    def dedup_folder(self) -> Path:
+        """Folder of the verdicts of dedup."""
+        return self._folder / ("dedup-trimmed" if self._is_trimmed else "dedup")
+
+    @property
+    def shared_folder(self) -> Path:
+        """Folder of the sentences that documents share."""
+        return self._folder / "shared"
+
+    def count_tasks(self, signatures: Signatures) -> list[CountTask]:
+        """Make a task for each shard whose sentences are listed."""
+        starts = signatures.starts[len(self.held_folders) :].tolist()
+        return [
+            CountTask(
+                shard=shard, verdicts=self.dedup_folder, first_document=start, language=self._job.recipe.language,
+                folder=self._folder / f"sentences-{shard.name}", key=self.dedup_key,
+            )
+            for shard, start in zip(self.shard_folders, starts, strict=False)
+        ]  # fmt: skip
+
+    def trim_tasks(self) -> list[TrimTask]:
+        """Make a task for each shard that is written again, and take what they write for the shards from now on."""
+        shards, key = self.shard_folders, self.dedup_key
+        self._is_trimmed = True
+        del self.dedup_key
+        return [
+            TrimTask(
+                shard=shard, shared=self.shared_folder, recipe=self._job.recipe, lists=self.lists_folder,
+                folder=folder, key=key,
+            )
+            for shard, folder in zip(shards, self.shard_folders, strict=True)
+        ]  # fmt: skip
 
     @functools.cached_property
     def dedup_key(self) -> str:

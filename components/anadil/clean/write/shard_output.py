@@ -67,7 +67,7 @@ class RowWriter:
         row = (
             record, document.id, file, document.source, host_of(document.url) if document.url else "",
             extracted.licence, extracted.bytes_in, extracted.num_bytes, result.statistics is not None,
-            sum(BIT_OF[name] for name in result.failed), result.reason, extracted.personal_data.total(),
+            failed_bits(result), result.reason, extracted.personal_data.total(),
         )  # fmt: skip
         for column, value in zip(self._columns.values(), row, strict=True):
             column.append(value)
@@ -95,6 +95,11 @@ class RowWriter:
     def _clear(self) -> None:
         self._columns = {name: [] for name in SCHEMA.names if name not in STATISTICS}
         self._statistics = []
+
+
+def failed_bits(result: FilterResult) -> int:
+    """Return the bits of the rules that a record breaks."""
+    return sum(BIT_OF[name] for name in result.failed)
 
 
 def kept_documents(
