@@ -87,8 +87,10 @@ def test_a_larger_week_of_files_that_an_admitted_week_was_made_of_is_admitted(tm
     assert admission(tmp_path, {"corpus": large})["admitted"]
 
 
-@pytest.mark.parametrize("num_weeks", [1, 3])
-def test_one_of_two_feeds_that_delivers_alone_is_admitted(tmp_path: Path, num_weeks: int) -> None:
+@pytest.mark.parametrize(("num_weeks", "num_laws"), [(1, 0), (1, 1), (3, 0)])
+def test_one_of_two_feeds_that_delivers_alone_is_admitted(
+    tmp_path: Path, num_weeks: int, num_laws: int
+) -> None:
     laws = [f"Maddə {number}. {text[:200]}" for number, text in enumerate(texts(320)[160:])]
     news, law = rows_of(texts(160), "xeber.az"), rows_of(laws, "qanun.az")
     corpus = ""
@@ -96,7 +98,7 @@ def test_one_of_two_feeds_that_delivers_alone_is_admitted(tmp_path: Path, num_we
         files = {f"news-{number}": news[40 * number :][:40], f"laws-{number}": law[40 * number :][:40]}
         corpus = add_files(tmp_path, f"week-{number}", files, corpus)
 
-    alone = add_files(tmp_path, "alone", {"news-9": news[120:]}, corpus)
+    alone = add_files(tmp_path, "alone", {"news-9": news[120:], "laws-9": law[120:][:num_laws]}, corpus)
 
     assert admission(tmp_path, {"corpus": alone})["admitted"]
 

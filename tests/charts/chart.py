@@ -143,13 +143,11 @@ def _texts(values: str, namespace: str, *, upgrade: bool) -> str:
 
 
 def texts(values: dict[str, Any], namespace: str = NAMESPACE, *, upgrade: bool = False) -> dict[str, str]:
-    """Template -> what it gives."""
     rendered: dict[str, str] = json.loads(_texts(json.dumps(values), namespace, upgrade=upgrade))
     return rendered
 
 
 def render(values: dict[str, Any], namespace: str = NAMESPACE, *, upgrade: bool = False) -> list[Object]:
-    """Every object."""
     return [
         document
         for name, text in sorted(texts(values, namespace, upgrade=upgrade).items())
@@ -160,7 +158,6 @@ def render(values: dict[str, Any], namespace: str = NAMESPACE, *, upgrade: bool 
 
 
 def identity(item: Object) -> str:
-    """Kind, namespace and name."""
     metadata = item["metadata"]
     return f"{item['kind']} {metadata.get('namespace', '-')}/{metadata['name']}"
 
@@ -186,5 +183,4 @@ def pods(objects: list[Object]) -> Iterator[tuple[str, Object, Object]]:
 
 
 def environment(container: Object) -> dict[str, Any]:
-    """Variables of a container: the value, or the reference to it."""
     return {entry["name"]: entry.get("value", entry.get("valueFrom")) for entry in container.get("env", [])}

@@ -19,7 +19,6 @@ def default() -> str:
 
 
 def launcher() -> str:
-    """The launcher's pod."""
     [text] = [text for name, text in texts(CASES["launch"]).items() if name.endswith("/launch.yaml")]
     return compact(*yaml.safe_load_all(text))
 

@@ -56,10 +56,7 @@ def server() -> Iterator[Server]:
 
 def check_mlflow(server: Server, **environment: str) -> "subprocess.CompletedProcess[str]":
     uri = f"http://127.0.0.1:{server.port}"
-    return subprocess.run(
-        [sys.executable, FILES / "check_mlflow.py"], env={"MLFLOW_TRACKING_URI": uri} | environment,
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    return check({"MLFLOW_TRACKING_URI": uri} | environment)
 
 
 def test_a_server_that_answers_by_its_name_alone_passes(server: Server) -> None:

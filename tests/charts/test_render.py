@@ -1,5 +1,3 @@
-"""The chart renders valid Kubernetes objects, in the strictest security profile, with no more rights than are needed."""
-
 import json
 from pathlib import Path
 

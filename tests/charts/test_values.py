@@ -68,7 +68,6 @@ REFUSALS = [
 
 
 def tables(schema: Object, path: str = "") -> Iterator[tuple[str, Object]]:
-    """Every table of the schema, with its path."""
     if "$ref" in schema:
         schema = SCHEMA["$defs"][schema["$ref"].rsplit("/", 1)[1]]
     if schema.get("type") == "object" or "object" in schema.get("type", []):
@@ -145,12 +144,6 @@ def test_pretrain_can_be_launched_with_a_trial_and_without(inputs: dict[str, str
 
     given = [each for each in spec["containers"][0]["args"] if "=/data/run/" in each]
     assert given == [f"--{word}={uri}" for word, uri in sorted(inputs.items())]
-
-
-def test_the_charts_version_of_the_program_is_the_programs() -> None:
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
-
-    assert chart["appVersion"] == __version__
 
 
 def recipe_of(values: Object) -> str:

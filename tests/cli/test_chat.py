@@ -23,8 +23,6 @@ from anadil.core.errors import DataError
 
 
 class EchoModel:
-    """Answers a line with itself, and notes which lines came together."""
-
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
 
@@ -34,8 +32,6 @@ class EchoModel:
 
 
 class FakeChat:
-    """Answers with given pieces."""
-
     def __init__(self, pieces: Callable[[str], Iterator[str]]) -> None:
         self.pieces, self.resets, self.left_out = pieces, 0, 0
         self.asked: list[str] = []
@@ -241,15 +237,6 @@ def test_options_that_mean_nothing_are_refused(
 def test_a_system_turn_and_a_continuation_contradict(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["chat", "URI", "--complete", "--system", "Qısa."]) == 2
     assert "leave one of them out" in capsys.readouterr().err
-
-
-def test_an_interrupted_pipe_ends_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(*_: object) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("anadil.release.chat.conversation.open_chat", interrupt)
-
-    assert main(["chat", "URI"]) == 130
 
 
 @pytest.mark.slow

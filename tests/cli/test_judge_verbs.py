@@ -1,5 +1,3 @@
-"""`anadil evaluate judge-export` and `judge-import`."""
-
 import json
 import re
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-"""`anadil plan` as a user types it."""
-
 import json
 from pathlib import Path
 from typing import Any

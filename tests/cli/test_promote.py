@@ -30,7 +30,6 @@ def test_each_kind_is_judged_by_its_own_checks(tmp_path: Path) -> None:
 
 
 def rewrite(judged: Path, change: Callable[[dict[str, Any]], object]) -> str:
-    """The same scores with another `scores.json`."""
     rows = json.loads((judged / "scores.json").read_text())
     change(rows)
     (judged / "scores.json").write_text(json.dumps(rows))

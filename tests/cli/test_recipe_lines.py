@@ -1,25 +1,9 @@
-import yaml
-
-from anadil.cli.runs.plan import least_waste, recipe_lines, recipe_settings
+from anadil.cli.runs.plan import least_waste, recipe_settings
 from anadil.plan.budget import CheckpointPlan, checkpoint_interval, checkpoints_of
-from anadil.plan.instances import machine, this_machine
+from anadil.plan.instances import this_machine
 from anadil.plan.layout import Layout
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
-SETTINGS = recipe_settings(LAYOUT, machine("p4d.24xlarge"), 2)
-
-
-def test_a_layout_becomes_the_keys_that_the_recipe_has_for_it() -> None:
-    assert SETTINGS == {
-        "pretrain.micro_batch_size": 7,
-        "pretrain.activation_checkpointing": "selective",
-        "pretrain.parallelism.shard": 8,
-        "pretrain.parallelism.tensor": 1,
-        "pretrain.parallelism.context": 1,
-        "pretrain.parallelism.pipeline": 1,
-        "cluster.instance": "p4d.24xlarge",
-        "cluster.nodes": 2,
-    }
 
 
 def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
@@ -32,10 +16,3 @@ def test_the_distance_of_checkpoints_that_wastes_least_is_written() -> None:
     assert least_waste(checkpoints(1.0), 1_000) == 1_000
     assert least_waste(checkpoints(None), 1_000) is None
     assert recipe_settings(LAYOUT, this_machine(), 1, every)["pretrain.checkpoint_every"] == 1_414
-
-
-def test_settings_are_lines_of_a_recipe() -> None:
-    lines = recipe_lines(SETTINGS)
-
-    assert lines[:2] == ["pretrain:", "  micro_batch_size: 7"]
-    assert yaml.safe_load("\n".join(lines))["cluster"] == {"instance": "p4d.24xlarge", "nodes": 2}

@@ -1,5 +1,3 @@
-"""`anadil remove`: of what is damaged or not needed, and of nothing else."""
-
 import json
 from pathlib import Path
 

@@ -1,5 +1,3 @@
-"""What `anadil run` ends with, for people."""
-
 import json
 import sys
 from pathlib import Path

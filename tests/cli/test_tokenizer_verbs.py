@@ -1,5 +1,3 @@
-"""`anadil tokenizer inspect`."""
-
 import json
 import shutil
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""`anadil watch`, and `anadil run --watch`."""
-
 import os
 import re
 import signal

@@ -95,7 +95,6 @@ class Flow(NamedTuple):
 
 
 def flow(small: Recipe, files: list[Path], caplog: pytest.LogCaptureFixture) -> Flow:
-    """The whole flow without chats."""
     caplog.clear()
     caplog.set_level("INFO")
     made = made_folders(again(small, f"clean.inputs={list(map(str, files))}", "finetune.inputs=[]"))

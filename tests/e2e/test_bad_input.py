@@ -94,16 +94,6 @@ def test_an_invalid_json_line_and_a_file_that_is_no_warc_are_named(
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
 
 
-def test_a_model_directory_without_config_is_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:
-    (tmp_path / "model").mkdir()
-
-    code, messages = run(tmp_path / "work", f"base.model={tmp_path / 'model'}", stage="pretrain")
-
-    assert code == 3
-    assert "has no config.json and no tokenizer.json and no *.safetensors" in messages
-    assert not (tmp_path / "work").exists()
-
-
 def test_s3_without_credentials_says_how_to_give_them(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

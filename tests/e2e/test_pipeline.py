@@ -134,14 +134,12 @@ def run_in_group(*words: str) -> None:
 
 
 def finished(run: Fork) -> str:
-    """What a run says that ends well."""
     code, said = run.wait(), run.log.read_text(encoding="utf-8")
     assert code == 0, said
     return said
 
 
 def wait_for(run: Fork, comes: Callable[[], object]) -> None:
-    """Return when it is there."""
     deadline = time.monotonic() + 300
     while not comes():
         assert run.poll() is None, run.log.read_text(encoding="utf-8")
@@ -150,31 +148,26 @@ def wait_for(run: Fork, comes: Callable[[], object]) -> None:
 
 
 def checkpoints(work: Path) -> list[int]:
-    """Steps of the whole checkpoints of an unfinished model."""
     found = work.glob("model/*.work/checkpoints/step-*[0-9]")
     return [int(path.name.removeprefix("step-")) for path in found]
 
 
 def journal(work: Path) -> dict[int, float]:
-    """Step -> loss of an unfinished model."""
     return losses(next(work.glob("model/*.work/training.jsonl")))
 
 
 def anadil(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run the command line to its end."""
     return subprocess.run(
         [sys.executable, "-m", "anadil", *arguments], capture_output=True, text=True, check=False, timeout=600
     )
 
 
 def settings(work: Path) -> list[str]:
-    """The overrides that make a run small."""
     small = (f"base.model={work / START}", *SMALL)
     return [word for setting in small for word in ("--set", setting)]
 
 
 def losses(journal: Path) -> dict[int, float]:
-    """Step -> loss of a training.jsonl."""
     lines = [json.loads(line) for line in journal.read_text(encoding="utf-8").splitlines()]
     assert len({line["step"] for line in lines}) == len(lines)
     return {line["step"]: line["loss"] for line in lines if line["step"]}

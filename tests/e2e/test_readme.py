@@ -1,5 +1,3 @@
-"""What the README and the guides say can be done."""
-
 import re
 import subprocess
 from pathlib import Path

@@ -25,7 +25,6 @@ SHORT = (
 
 
 def questions() -> list[tuple[str, str]]:
-    """300 questions with their answers."""
     with storage.built_in("builtin:az/questions.jsonl").open(encoding="utf-8") as file:
         rows = [[turn["content"] for turn in json.loads(line)["messages"]] for line in file]
     made = [(asked, answer) for asked, answer in rows]

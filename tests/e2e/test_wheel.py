@@ -24,7 +24,6 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def anadil(installed: Path, place: Path, *words: str) -> str:
-    """Output of the installed program."""
     command = [str(installed / "env/bin/anadil"), *words]
     done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -27,7 +27,6 @@ SMALL = {"min_documents": 5, "min_ended_rate": 0, "max_empty_rate": 0.6}
 
 
 def taught(folder: Path, texts: Sequence[str], steps: int) -> Path:
-    """A model that has learned a few texts, with a chat template."""
     tokenizer = train_tokenizer(400)
     tokenizer.chat_template = TEMPLATE
     model = tiny_model(len(tokenizer)).train()

@@ -41,7 +41,6 @@ def continuation(text: str) -> GenerationPrompt:
 
 
 def always(model: Any, token: int) -> Any:
-    """Make the model give one token, whatever it reads."""
     with torch.no_grad():
         model.config.tie_word_embeddings = False
         model.lm_head = torch.nn.Linear(32, model.config.vocab_size, bias=True)
@@ -52,7 +51,6 @@ def always(model: Any, token: int) -> Any:
 
 
 def read_by_model(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
-    """The ids of a prompt, as the model gets them."""
     model = tiny_model(len(tokenizer))
     read: list[list[int]] = []
     model.register_forward_pre_hook(
@@ -60,19 +58,6 @@ def read_by_model(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
     )
     write(model, tokenizer, prompt, new=1)
     return read[0]
-
-
-def test_greedy_text_is_that_of_the_model_without_a_cache(model: Any, tokenizer: Any) -> None:
-    ids = [tokenizer.bos_token_id, *encode_text(tokenizer, BEGINNINGS[0])]
-    start = len(ids)
-    while len(ids) < start + 12:
-        with torch.inference_mode():
-            ids.append(int(model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, -1].argmax()))
-
-    greedy = write(model, tokenizer, continuation(BEGINNINGS[0]), new=12)[0]
-
-    assert greedy.mode == "greedy"
-    assert greedy.text == tokenizer.decode(ids[start:], skip_special_tokens=True)
 
 
 def test_a_row_that_only_fills_the_embedding_up_is_never_written(tokenizer: Any) -> None:
@@ -126,16 +111,6 @@ def test_each_end_token_ends_a_text(end: str, tokenizer: Any) -> None:
     assert made[0].ended
     assert made[0].num_tokens == 0
     assert not made[0].loop
-
-
-def test_the_ends_that_the_model_itself_lists_count(tokenizer: Any) -> None:
-    (token,) = encode_text(tokenizer, "a")
-    model = always(tiny_model(len(tokenizer)), token)
-    model.generation_config.eos_token_id = [1, token]
-
-    made = write(model, tokenizer, continuation("Salam"))
-
-    assert made[0].ended
 
 
 def test_other_special_tokens_are_not_shown(tokenizer: Any) -> None:

@@ -134,8 +134,6 @@ def test_the_digest_follows_the_texts(tmp_path: Path) -> None:
         ("a.jsonl", b'{"text": "\\ud83d"}\n', r"a\.jsonl:1: holds half a surrogate pair"),
         ("a.jsonl", b'{"text": "\xff"}\n', r"a\.jsonl:1: not a JSON line .*utf-8"),
         ("a.jsonl.gz", gzip.compress(LINES)[:-20], r"a\.jsonl\.gz: is damaged"),
-        ("a.jsonl.gz", b"no gzip", r"a\.jsonl\.gz: is damaged"),
-        ("a.jsonl.zst", b"no zstd", r"a\.jsonl\.zst: is damaged"),
         ("a.txt", b"\xff\xfe", r"a\.txt: is damaged or not UTF-8"),
         ("a.parquet", b"no parquet", r"a\.parquet: is a damaged table"),
     ],
@@ -181,15 +179,6 @@ def test_a_text_file_longer_than_a_document_is_refused_unread(tmp_path: Path) ->
         DataError, match=r"a\.txt: is one document of 17\.0 MiB, longer than 16\.0 MiB; give its"
     ):
         read(file)
-
-
-def test_a_row_longer_than_a_document_is_refused(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"text": ["Salam", "x" * (16 * MIB + 1)]}), tmp_path / "a.parquet")
-
-    with pytest.raises(
-        DataError, match=r"a\.parquet:2: row of 16\.0 MiB is longer than 16\.0 MiB; cut or repair the row"
-    ):
-        read(tmp_path / "a.parquet")
 
 
 @pytest.mark.parametrize("limit", ["MAX_DOCUMENTS", "MAX_BYTES"])

@@ -110,22 +110,16 @@ def test_an_answer_that_ends_its_turn_in_the_language_is_sound(base: ScoredModel
 
 
 def test_each_fault_of_an_answer_has_a_share_of_its_own(base: ScoredModel, asked: OwnChat) -> None:
-    silent, other, endless = (
-        answers_of(base, asked, *case) for case in ((" ...",), (AZERBAIJANI,), (ENGLISH, "a"))
+    document_end = (ENGLISH, "<|end_of_text|>")
+    silent, other, endless, ended = (
+        answers_of(base, asked, *case) for case in ((" ...",), (AZERBAIJANI,), (ENGLISH, "a"), document_end)
     )
 
     assert (value(silent, "empty"), value(silent, "sound"), value(silent, "own_language")) == (1, 0, None)
     assert (value(other, "own_language"), value(other, "ended"), value(other, "sound")) == (0, 1, 0)
     assert (value(endless, "ended"), value(endless, "loop"), value(endless, "sound")) == (0, 1, 0)
-
-
-def test_a_turn_that_ends_as_a_document_does_did_not_end_in_the_chat_format(
-    base: ScoredModel, asked: OwnChat
-) -> None:
-    figures = answers_of(base, asked, ENGLISH, "<|end_of_text|>")
-
-    assert (value(figures, "ended"), value(figures, "own_language"), value(figures, "loop")) == (0, 1, 0)
-    assert figures["answers"][0]["text"] == ENGLISH
+    assert (value(ended, "ended"), value(ended, "own_language"), value(ended, "loop")) == (0, 1, 0)
+    assert ended["answers"][0]["text"] == ENGLISH
 
 
 def test_the_own_template_of_a_candidate_stays(base: ScoredModel, asked: OwnChat, tmp_path: Path) -> None:
@@ -181,28 +175,31 @@ def test_candidates_are_compared_with_the_base_question_by_question(
     )
 
 
-def test_a_template_that_fails_is_said_with_its_error(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("template", "language", "error"),
+    [
+        ("{{ raise_exception('tools are needed') }}<|eot_id|>", "en", "tools are needed"),
+        (
+            "<|eot_id|>{% for m in messages %}{{ m.content[0].text }}{% endfor %}",  # of a list of parts
+            "en",
+            "does not render a question (it writes '<|eot_id|>",
+        ),
+        (TEMPLATE, "ko", "its card names ko"),
+    ],
+    ids=["the template fails", "it leaves the question out", "no questions"],
+)
+def test_a_base_that_cannot_be_asked_is_said_with_its_error(
+    template: str, language: str, error: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    template = "{{ raise_exception('tools are needed') }}<|eot_id|>"
+    folder = make_base(tmp_path / "base", template)
+    (folder / "README.md").write_text(f"---\nlanguage: {language}\n---\n", encoding="utf-8")
 
-    how = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", template)))
+    how = open_own_chat(NAME, open_model("base", folder))
 
     assert how
     assert not how.questions
-    assert "tools are needed" in how.facts()["error"]
+    assert error in how.facts()["error"]
     assert "not asked in its chat format" in caplog.text
-
-
-def test_a_template_that_leaves_the_question_out_is_said(tmp_path: Path) -> None:
-    # It takes a content for a list of parts.
-    template = "<|eot_id|>{% for m in messages %}{{ m.content[0].text }}{% endfor %}"
-
-    how = open_own_chat(NAME, open_model("base", make_base(tmp_path / "base", template)))
-
-    assert how
-    assert not how.questions
-    assert "does not render a question (it writes '<|eot_id|>" in how.facts()["error"]
 
 
 def test_a_template_that_wants_a_system_turn_gets_one(tmp_path: Path) -> None:
@@ -236,17 +233,6 @@ def test_a_base_of_another_language_is_asked_in_it(tmp_path: Path) -> None:
     assert how
     assert how.language.code == "ja"
     assert how.questions == how.language.questions != ()
-
-
-def test_a_language_without_questions_is_said(tmp_path: Path) -> None:
-    folder = make_base(tmp_path / "base")
-    (folder / "README.md").write_text("---\nlanguage: ko\n---\n", encoding="utf-8")
-
-    how = open_own_chat(NAME, open_model("base", folder))
-
-    assert how
-    assert not how.questions
-    assert "its card names ko" in how.error
 
 
 FOR_TUNING, FOR_SCORES = (

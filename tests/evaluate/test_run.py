@@ -63,8 +63,6 @@ def scored(job: Job) -> tuple[dict[str, Any], Figures]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a job of all candidates."""
-
     scores: dict[str, Any]
     figures: Figures
     job: Job
@@ -86,7 +84,6 @@ def outcome(inputs: Path, tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 @pytest.fixture
 def own(inputs: Path, tmp_path: Path) -> Path:
-    """A copy of the inputs that a test may change."""
     return shutil.copytree(inputs, tmp_path / "inputs")
 
 

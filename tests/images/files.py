@@ -1,5 +1,3 @@
-"""The images' files, read."""
-
 import re
 import tomllib
 from pathlib import Path
@@ -16,7 +14,6 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def locks(name: str, kind: str = "cpu") -> list[Path]:
-    """The lock files that an image is made of."""
     image, _, engine = name.partition("-")
     names = (
         "common",
@@ -28,7 +25,6 @@ def locks(name: str, kind: str = "cpu") -> list[Path]:
 
 
 def pins(name: str, kind: str = "cpu") -> dict[str, str]:
-    """Package -> version of an image."""
     return {
         package: version
         for lock in locks(name, kind)

@@ -1,5 +1,3 @@
-"""Which images a change touches."""
-
 import subprocess
 from pathlib import Path
 

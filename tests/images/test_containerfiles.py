@@ -31,7 +31,6 @@ files = pytest.mark.parametrize("text", [STAGE, MLFLOW], ids=["stage", "mlflow"]
 
 
 def path_of(module: str) -> Path | None:
-    """The file of one of our modules."""
     base = (ROOT / "components").joinpath(*module.split("."))
     return next((path for path in (base.with_suffix(".py"), base / "__init__.py") if path.is_file()), None)
 

@@ -1,11 +1,10 @@
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
 from anadil.core.stages import LAPTOP
-from tests.images.files import FOLDER, NAMES, PIN, PROJECT, TORCH, locks, pins
+from tests.images.files import NAMES, PIN, PROJECT, TORCH, locks, pins
 
 LINUX = {"platform_machine": "x86_64", "sys_platform": "linux", "python_version": "3.11"}
 ON_GPUS_ONLY = {"liger-kernel"}
@@ -80,16 +79,6 @@ def test_a_package_stands_in_one_of_the_locks_of_an_image(name: str) -> None:
         listed = [package for lock in locks(name, kind) for package, _, _ in PIN.findall(lock.read_text())]
 
         assert len(listed) == len(set(listed))
-
-
-@pytest.mark.parametrize("lock", sorted(FOLDER.glob("locks/*.txt")), ids=lambda path: path.stem)
-def test_every_line_of_a_lock_is_a_version_with_hashes(lock: Path) -> None:
-    text = lock.read_text(encoding="utf-8")
-
-    rest = PIN.sub("", text)
-
-    assert all(hashes for _, _, hashes in PIN.findall(text))
-    assert [line for line in rest.splitlines() if line and not line.startswith("#")] == []
 
 
 def test_the_variant_for_cpus_holds_nothing_for_gpus() -> None:

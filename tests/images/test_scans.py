@@ -1,5 +1,3 @@
-"""Licences and known vulnerabilities of what images hold."""
-
 import json
 from pathlib import Path
 from typing import Any

@@ -25,7 +25,6 @@ class Cluster:
     """(verb, resource[/subresource]) that a review does not allow."""
     version: tuple[str, str, str] = ("1", "32", "v1.32.4")
     asked: list[tuple[str, str]] = field(default_factory=list)  # (method, path) of every request.
-    silent: bool = False  # True: it takes connections and never answers.
 
     def put(self, path: str, **content: Any) -> None:
         """Answer a path with an object whose metadata holds the last part of the path as its name."""
@@ -49,8 +48,6 @@ class Cluster:
     def answer(self, method: str, path: str, query: dict[str, str], body: Object) -> Reply:
         """What an API server says."""
         self.asked.append((method, path))
-        if self.silent:
-            return Reply(status=0, delay_s=1.0)
         if method == "POST":
             return self._review(path, body)
         if path == "/version":

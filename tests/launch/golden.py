@@ -55,7 +55,6 @@ MANIFESTS: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 def text(name: str) -> str:
-    """What `anadil launch --dry-run` prints, in fewer lines."""
     return compact(MANIFESTS[name]())
 
 

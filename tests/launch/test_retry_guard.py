@@ -22,7 +22,6 @@ RUN = "run-7"
 
 
 def sealed(folder: Path, kind: str) -> str:
-    """An artifact that an earlier step has left."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     artifact.seal(folder, kind=kind, origin={"stage": kind})

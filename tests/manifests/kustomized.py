@@ -25,23 +25,19 @@ def build(folder: Path) -> list[Object]:
 
 
 def overlay(name: str) -> list[Object]:
-    """The objects of an overlay."""
     return build(MANIFESTS / "overlays" / name)
 
 
 def one(objects: list[Object], kind: str, name: str) -> Object:
-    """The object of a kind and a name."""
     [found] = [each for each in objects if each["kind"] == kind and each["metadata"]["name"] == name]
     return found
 
 
 def jobs(objects: list[Object]) -> list[Object]:
-    """The training jobs among them."""
     return [each for each in objects if each["kind"] == JOB]
 
 
 def template(job: Object) -> Object:
-    """The pod template of a training job."""
     for key in TEMPLATE:
         job = job[key]
     return job

@@ -1,6 +1,7 @@
 """manifests/: every overlay builds into objects that a cluster takes, and that the launcher would make."""
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import copytree
 
@@ -10,7 +11,7 @@ import yaml
 import make_manifests
 from anadil.core.format import amount
 from anadil.core.stages import STAGES
-from anadil.launch.kubernetes.checks import ENGINE_KINDS, engine_rules
+from anadil.launch.kubernetes.checks import ENGINE_KINDS, AccessRule, engine_rules, launcher_rules
 from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.runtime import entry_point, termination
@@ -84,15 +85,20 @@ def test_patches_make_what_the_launcher_renders_for_the_same_recipe(name: str) -
     assert plain(job) == plain(make_manifests.rendered("pretrain", recipe))
 
 
-def test_finetuning_on_hyperpod_is_one_line_away(tmp_path: Path) -> None:
-    tree = copytree(MANIFESTS, tmp_path / "manifests")
-    file = tree / "overlays" / "hyperpod" / "kustomization.yaml"
-    file.write_text(
-        file.read_text().replace("  # - ../../components/finetune", "  - ../../components/finetune")
-    )
-    recipe = load_recipe(str(tree / "overlays" / "hyperpod" / "recipe.yaml"))
+def edited(folder: Path, name: str, edit: Callable[[str], str]) -> list[Object]:
+    """The objects of an overlay whose kustomization a user has edited."""
+    tree = copytree(MANIFESTS, folder / "manifests")
+    file = tree / "overlays" / name / "kustomization.yaml"
+    file.write_text(edit(file.read_text()))
+    return build(file.parent)
 
-    job = plain(one(build(file.parent), JOB, "anadil-finetune"))
+
+def test_finetuning_on_hyperpod_is_one_line_away(tmp_path: Path) -> None:
+    line = "- ../../components/finetune"
+    objects = edited(tmp_path, "hyperpod", lambda text: text.replace(f"  # {line}", f"  {line}"))
+    recipe = load_recipe(str(MANIFESTS / "overlays/hyperpod/recipe.yaml"))
+
+    job = plain(one(objects, JOB, "anadil-finetune"))
 
     expected = plain(make_manifests.rendered("finetune", recipe))
     for each in (job, expected):  # of this the kustomization says what to add
@@ -230,11 +236,7 @@ def test_restricted_denies_traffic_and_gives_no_token() -> None:
 
 
 def test_the_queue_component_queues_the_laptop_too(tmp_path: Path) -> None:
-    tree = copytree(MANIFESTS, tmp_path / "manifests")
-    file = tree / "overlays" / "laptop" / "kustomization.yaml"
-    file.write_text(file.read_text() + "components:\n  - ../../components/queue\n")
-
-    objects = build(file.parent)
+    objects = edited(tmp_path, "laptop", lambda text: f"{text}components:\n  - ../../components/queue\n")
 
     queue = one(objects, "LocalQueue", "anadil")
     labels = one(objects, JOB, "anadil-pretrain")["metadata"]["labels"]
@@ -242,13 +244,21 @@ def test_the_queue_component_queues_the_laptop_too(tmp_path: Path) -> None:
 
 
 def launcher_of(objects: list[Object]) -> Object:
-    """The pod template of the launcher."""
     found: Object = one(objects, "Job", "anadil-launch")["spec"]["template"]
     return found
 
 
-def test_pods_that_clean_makes_are_allowed_by_a_component_of_their_own() -> None:
-    path = MANIFESTS / "components" / "clean-pods" / "clean-pods.yaml"
+@pytest.mark.parametrize(
+    ("component", "rules"),
+    [
+        ("launcher", launcher_rules("pytorchjob")),
+        ("clean-pods", [rule for kind in ENGINE_KINDS.values() for rule in engine_rules(kind)]),
+    ],
+)
+def test_the_rights_that_are_asked_for_are_those_that_a_component_gives(
+    component: str, rules: Sequence[AccessRule]
+) -> None:
+    path = MANIFESTS / "components" / component / f"{component}.yaml"
     objects = {each["kind"]: each for each in yaml.safe_load_all(path.read_text())}
 
     given = {
@@ -258,12 +268,7 @@ def test_pods_that_clean_makes_are_allowed_by_a_component_of_their_own() -> None
         for name in rule["resources"]
     }
 
-    asked = {
-        (rule.group, rule.resource): set(rule.verbs)
-        for kind in ENGINE_KINDS.values()
-        for rule in engine_rules(kind)
-    }
-    assert given == asked
+    assert given == {(rule.group, rule.resource): set(rule.verbs) for rule in rules}
     assert objects["RoleBinding"]["subjects"][0]["name"] == "anadil-launcher"
 
 
@@ -287,12 +292,10 @@ def test_the_launcher_is_not_started_again_for_what_would_end_the_same() -> None
 
 
 def test_the_launcher_takes_the_place_of_the_job_on_hyperpod_too(tmp_path: Path) -> None:
-    tree = copytree(MANIFESTS, tmp_path / "manifests")
-    file = tree / "overlays" / "hyperpod" / "kustomization.yaml"
-    text = file.read_text().partition("replacements:")[0]
-    file.write_text(text.replace("  # - ../../components/finetune", "  - ../../components/launch\n  #"))
-
-    objects = build(file.parent)
+    line, more = "  # - ../../components/finetune", "  - ../../components/launch\n  #"
+    objects = edited(
+        tmp_path, "hyperpod", lambda text: text.partition("replacements:")[0].replace(line, more)
+    )
 
     assert jobs(objects) == []
     [container] = launcher_of(objects)["spec"]["containers"]

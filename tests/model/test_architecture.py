@@ -380,7 +380,11 @@ def test_a_saved_model_reloads_bit_equal_with_its_tie(
     assert again.config.use_cache is False
 
 
-def test_a_saved_model_has_what_others_need_and_no_more(tmp_path: Path, tokenizer_dir: Path) -> None:
+def test_a_saved_model_has_what_others_need_and_no_more(
+    tmp_path: Path, tokenizer_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("is_torch_distributed_initialized", True), ("get_torch_distributed_rank", 1)):
+        monkeypatch.setattr(f"transformers.distributed.mixin._{name}", lambda value=value: value)
     save_model(make(), tokenizer_dir, tmp_path / "out", torch.bfloat16)
 
     assert {path.name for path in (tmp_path / "out").iterdir()} == {

@@ -32,8 +32,6 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Inputs]:
     given: dict[str, Inputs] = {}
 
     class Step:
-        """In the place of the process of a step."""
-
         def __init__(self, command: list[str], **_: object) -> None:
             name, executor_input = command[-3].removeprefix("anadil."), json.loads(command[-1])
             given[name] = executor_input["inputs"]

@@ -4,7 +4,6 @@ from typing import Any
 import pytest
 import yaml
 
-from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil_pipelines.adapt import pipeline_yaml
@@ -68,6 +67,11 @@ def test_nothing_is_cached_by_its_names(tasks: dict[str, Any]) -> None:
         ("clean", [], PodRequests(cpu="4", memory="6Gi")),
         ("evaluate", ["cluster.instance=null"], PodRequests(cpu="4", memory="16Gi")),
         ("clean", ["base.model=tiny"], PodRequests(cpu="500m", memory="4Gi")),
+        (
+            "evaluate",
+            ["cluster.instance=null", "cluster.resources={evaluate: {gpus: 1, memory: 32Gi}}"],
+            PodRequests(cpu="4", memory="32Gi", gpus=1),
+        ),
     ],
 )
 def test_a_step_with_gpus_asks_for_their_part_of_the_machine(
@@ -95,13 +99,6 @@ def test_clean_has_a_process_for_each_cpu_that_its_pod_asks_for(
 
     assert recipe.clean.workers == workers
     assert pod_requests("clean", recipe) == expected
-
-
-def test_gpus_that_the_recipe_asks_for_need_no_machine() -> None:
-    recipe = recipe_with("cluster.instance=null", "cluster.resources={evaluate: {gpus: 1, memory: 32Gi}}")
-
-    assert recipe.cluster.resources["evaluate"] == Resources(gpus=1, memory="32Gi")
-    assert pod_requests("evaluate", recipe) == PodRequests(cpu="4", memory="32Gi", gpus=1)
 
 
 @pytest.mark.parametrize(

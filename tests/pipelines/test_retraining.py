@@ -49,8 +49,6 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Inputs]:
     given: dict[str, Inputs] = {}
 
     class Step:
-        """In the place of the process of a step."""
-
         def __init__(self, command: list[str], **_: object) -> None:
             name = command[-3].removeprefix("anadil.")
             given[name] = json.loads(command[-1])["inputs"]
@@ -115,24 +113,6 @@ def test_all_steps_follow_the_recipe_that_the_first_one_writes(
     claim(str(recipe.storage.root), NAME, "run-2")
 
 
-def test_artifacts_and_records_of_a_retraining_may_lie_in_a_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: str, steps: dict[str, Inputs]
-) -> None:
-    add_text(tmp_path / "text", "1.jsonl")
-    recipe = with_retrain(recipe_of(tmp_path, storage={"root": f"{bucket}/store"}))
-    made = make_week(recipe)
-    use_registry(monkeypatch).set_champion(made["model"])
-    add_text(tmp_path / "text", "2.jsonl")
-
-    adapt(recipe, here=True, retrains=True)()
-
-    assert list(steps) == [RETRAIN, *(step.stage.name for step in flow_of(recipe)), "finish"]
-    derived = load_recipe(kfp.varied_recipe(steps["release"]["parameterValues"]))
-    assert (derived.clean.since, derived.pretrain.start_from) == (made["corpus"], made["model"])
-    # The exit handler has freed the champion.
-    claim(f"{bucket}/store", NAME, "run-2")
-
-
 def test_the_lineage_leads_from_the_champion_to_what_is_made(
     recipe: Recipe, steps: dict[str, Inputs]
 ) -> None:
@@ -166,24 +146,6 @@ def test_without_new_text_no_other_step_begins(
     record = read_record(record_uri(str(recipe.storage.root), RUN))
     assert (record.state, record.message) == ("finished", "no new text")
     claim(str(recipe.storage.root), NAME, "run-2")
-
-
-def test_new_chats_alone_let_the_other_steps_begin_on_the_champions_model(
-    steps: dict[str, Inputs], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("text", "chats"):
-        add_text(tmp_path / name, "1.jsonl", name)
-    recipe = with_retrain(recipe_of(tmp_path, finetune={"inputs": [f"{tmp_path}/chats/*.jsonl"]}))
-    uris = make_week(recipe, until="finetune")
-    use_registry(monkeypatch).set_champion(uris["adapter"])
-    new = add_text(tmp_path / "chats", "2.jsonl", "another")
-
-    adapt(recipe, here=True, retrains=True)()
-
-    assert list(steps) == [RETRAIN, *(step.stage.name for step in flow_of(recipe)), "finish"]
-    derived = parse_recipe(Path(f"{recipe.storage.root}/runs/{RUN}/recipe.json").read_text(), "derived")
-    assert derived.retrain is not None
-    assert (derived.retrain.new_chats, derived.retrain.kept("model")) == ((new,), uris["model"])
 
 
 def test_a_run_beside_another_ends_before_it_asks_for_anything(
@@ -256,13 +218,6 @@ def test_on_a_cluster_everything_stands_in_the_exit_handler_and_no_loop() -> Non
     assert executors["exec-retrain"]["container"]["command"] == ["python", "-m", "anadil.launch", "retrain"]
 
 
-def test_a_recipe_may_be_named_by_its_place(tmp_path: Path) -> None:
-    recipe = load_recipe("smoke", [ONE_TEXT])
-    place = tmp_path / "recipe.json"
-    place.write_text(recipe.model_dump_json())
-
-    assert load_recipe(kfp.varied_recipe({"recipe": str(place)})) == recipe
-    varied = load_recipe(kfp.varied_recipe({"recipe": str(place), "root": "/fsx/root"}))
-    assert varied.storage.root == "/fsx/root"
+def test_a_recipe_whose_place_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"gone\.json"):
         kfp.varied_recipe({"recipe": str(tmp_path / "gone.json")})

@@ -1,5 +1,3 @@
-"""The DAG of a recipe with sources: a step of each, compiled and on this machine."""
-
 import itertools
 import json
 from pathlib import Path

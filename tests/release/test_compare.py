@@ -1,5 +1,3 @@
-"""Two runs side by side: what is compared, what is not and why, and what a person sees."""
-
 import json
 import math
 import re

@@ -390,15 +390,6 @@ def test_every_format_gives_the_same_logits_everywhere(tmp_path: Path) -> None:
     assert AutoTokenizer.from_pretrained(tmp_path / "hf")("Salam").input_ids
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """What looks like a model, for who is told no before it is read."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text('{"model_type": "llama"}')
-    (tmp_path / "model/model.safetensors").write_bytes(b"")
-    return tmp_path / "model"
-
-
 @pytest.mark.parametrize(
     ("place", "code", "message"),
     [
@@ -411,12 +402,12 @@ def folder(tmp_path: Path) -> Path:
     ids=["empty", "proc", "file in proc", "long", "below a file"],
 )
 def test_a_place_that_can_hold_nothing_is_told(
-    place: str, code: int, message: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    place: str, code: int, message: str, adapter: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--format", "gguf"] if place.endswith(".gguf") else []
 
     try:
-        found = main.main(["export", str(folder), "--out", place, *options])
+        found = main.main(["export", str(adapter), "--out", place, *options])
     except SystemExit as ended:  # argparse's own
         found = int(str(ended.code))
 

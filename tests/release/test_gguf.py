@@ -196,7 +196,6 @@ def sequence(*parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def changed(made: Path, folder: Path, change: Any) -> Path:
-    """The model with another tokenizer.json."""
     folder.mkdir()
     for file in made.iterdir():
         (folder / file.name).hardlink_to(file)

@@ -19,7 +19,6 @@ def make_directory(folder: Path, **config: object) -> Path:
 
 
 def make_artifact(folder: Path, kind: str) -> Path:
-    """A model, or an adapter with its merged model."""
     make_directory(folder / "merged" if kind == "adapter" else folder)
     if kind == "adapter":
         (folder / "adapter_config.json").write_text("{}")
@@ -169,20 +168,12 @@ def test_of_s3_only_artifacts_are_taken(bucket: str) -> None:
         find_model(f"{bucket}/somewhere")
 
 
-def directory(folder: Path) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text("{}")
-    (folder / "model.safetensors").write_bytes(b"w" * 1000)
-    (folder / "chat_template.jinja").write_text("{{ messages }}")
-    (folder / "training.jsonl").write_text("{}\n")
-    return folder
-
-
 def test_a_model_is_brought_without_its_logs_and_a_changed_byte_is_found(
     bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    directory(tmp_path / "adapter" / "merged")
-    (tmp_path / "adapter" / "adapter.jsonl").write_text("{}")
+    merged = make_directory(tmp_path / "adapter" / "merged")
+    for file in (merged / "chat_template.jinja", merged / "training.jsonl", merged.parent / "adapter.jsonl"):
+        file.write_text("{}")
     artifact.seal(tmp_path / "adapter", kind="adapter", origin={}, recipe={"language": "az"})
     storage.store(bucket).put_directory(tmp_path / "adapter", f"{bucket}/adapter")
     target = tmp_path / "mnt" / "models"
@@ -192,9 +183,9 @@ def test_a_model_is_brought_without_its_logs_and_a_changed_byte_is_found(
 
     names = {path.name for path in target.iterdir()}
     assert names == {"config.json", "model.safetensors", "chat_template.jinja"}
-    assert (target / "model.safetensors").read_bytes() == b"w" * 1000
+    assert (target / "model.safetensors").read_bytes() == b"weights"
 
-    storage.store(bucket).write(f"{bucket}/adapter/merged/model.safetensors", b"x" * 1000)
+    storage.store(bucket).write(f"{bucket}/adapter/merged/model.safetensors", b"Weights")
     assert bring_model.main([f"{bucket}/adapter/merged", str(tmp_path / "other")]) == 5
     assert "model.safetensors" in capsys.readouterr().err
 
@@ -206,7 +197,7 @@ def test_a_model_is_brought_without_its_logs_and_a_changed_byte_is_found(
 def test_other_artifacts_and_plain_directories_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, code: int, text: str
 ) -> None:
-    model = directory(tmp_path / "model")
+    model = make_directory(tmp_path / "model")
     if kind:
         artifact.seal(model, kind=kind, origin={})
 

@@ -1,5 +1,3 @@
-"""`anadil.run` and `anadil.stage`: options of the command, errors as exceptions, interrupts."""
-
 import json
 import re
 import subprocess

@@ -1,5 +1,3 @@
-"""Promotion, refusal and a step back against real MLflow servers."""
-
 import json
 import os
 import shutil
@@ -384,7 +382,6 @@ def test_a_failure_at_any_write_leaves_nothing(registry: Registry, name: str, tm
     client = registry.client
 
     def failing(number: int) -> Any:
-        """The client, of which one write is not answered."""
         wrapped, count = mock.Mock(wraps=client), iter(range(100))
 
         def call(which: str) -> Callable[..., object]:

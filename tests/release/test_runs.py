@@ -1,5 +1,3 @@
-"""Lists of runs: of this machine, of a store, whole and damaged."""
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -178,11 +176,6 @@ def test_a_wrong_place_is_told(
 
     assert ended == code
     assert told.format(file=file) in capsys.readouterr().err
-
-
-def test_a_bucket_that_is_not_there_is_told(bucket: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main.main(["list", "--root", "s3://no-such-bucket-of-anybody"]) == DataError.exit_code
-    assert "no-such-bucket-of-anybody" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,3 @@
-"""Model card and data card: the hub takes their front matter, the licence follows the base, text stays text."""
-
 import json
 import re
 from pathlib import Path
@@ -9,7 +7,7 @@ import pytest
 import yaml
 
 from anadil.artifacts import artifact
-from anadil.core.errors import DataError, IntegrityError
+from anadil.core.errors import DataError
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import card_of_corpus, data_card
 from anadil.report.licence import licence_files, licence_of
@@ -28,7 +26,6 @@ Json = dict[str, Any]
 
 
 def recipe(**more: Any) -> Json:
-    """A resolved recipe as manifests hold it."""
     return Recipe.model_validate({"language": "az", **more}).model_dump(mode="json")
 
 
@@ -235,15 +232,6 @@ def test_scores_of_another_model_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(DataError, match="the scores are not of this model"):
         model_card(ours["model"], others)
-
-
-def test_changed_counts_are_refused(tmp_path: Path) -> None:
-    uri = run_of(tmp_path)["corpus"]
-    path = Path(uri) / "stats.json"
-    path.write_text(path.read_text(encoding="utf-8").replace("18400", "18401"), encoding="utf-8")
-
-    with pytest.raises(IntegrityError, match=r"stats\.json: differs from its manifest"):
-        data_card(uri)
 
 
 @pytest.mark.parametrize(

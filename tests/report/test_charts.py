@@ -1,5 +1,3 @@
-"""Charts and figures: round ticks, honest ends, readable numbers."""
-
 import math
 import re
 

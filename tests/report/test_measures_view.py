@@ -348,12 +348,13 @@ def test_a_prompt_that_is_markup_or_endless_stays_a_short_text() -> None:
     assert max(len(talk.prompt), len(talk.said[0][1])) < 330
 
 
-def pages(folder: Path, merge: report_run.Json) -> tuple[str, str]:
-    """The page and the short version."""
+def pages(folder: Path, merge: report_run.Json) -> tuple[str, str, str]:
+    """The page, the short version and the card of the model."""
     job = report_run.job(folder, merge=merge)
     run(job)
-    page, short = ((job.out / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
-    return page, short
+    names = ("report.html", "report.md", "model_card.md")
+    page, short, card = ((job.out / name).read_text(encoding="utf-8") for name in names)
+    return page, short, card
 
 
 def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
@@ -421,13 +422,17 @@ def test_a_table_that_lacks_a_key_still_gives_a_page(without: str, tmp_path: Pat
     assert "<h3>Merge</h3>" in pages(tmp_path, merge)[0]
 
 
-def test_page_and_markdown_say_what_was_chosen_and_by_which_rule(tmp_path: Path) -> None:
-    page, short = pages(tmp_path, measured_merge())
+def test_page_markdown_and_card_say_what_was_chosen_and_by_which_rule(tmp_path: Path) -> None:
+    page, short, card = pages(tmp_path, measured_merge())
 
     assert "<li>base_share 0.1875: the fewest bits per byte</li>" in page
     assert "Rule of base_share: the fewest bits per byte." in page
     assert "- Merge: base\\_share 0.1875: the fewest bits per byte" in short
     assert "| 0.1875 | 0.5 | 2.278 |" in short
+    chosen = card.partition("Chosen by bits per byte of held-out text that no score uses:")[2]
+    assert chosen.startswith(
+        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add.0.weight 0.5: the largest\n"
+    )
 
 
 def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
@@ -438,22 +443,3 @@ def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
 
     assert ("for tuning heldout", "9 not scored, 31 scored") in rows
     assert ("for tuning en", "4 not scored, 12 scored") in rows
-
-
-def test_the_model_card_says_what_was_chosen(tmp_path: Path) -> None:
-    job = report_run.job(tmp_path, merge=measured_merge())
-    run(job)
-
-    card = (job.out / "model_card.md").read_text(encoding="utf-8")
-
-    chosen = card.partition("Chosen by bits per byte of held-out text that no score uses:")[2]
-    assert chosen.startswith(
-        "\n\n- base\\_share 0.1875: the fewest bits per byte\n- add.0.weight 0.5: the largest\n"
-    )
-    assert "## Merge" not in _card(tmp_path / "without")
-
-
-def _card(folder: Path) -> str:
-    job = report_run.job(folder)
-    run(job)
-    return (job.out / "model_card.md").read_text(encoding="utf-8")

@@ -63,7 +63,6 @@ class Page(HTMLParser):
 
 
 def made(root: Path, recipe: Recipe | None = None, **changed: Any) -> Outcome:
-    """The page, the Markdown and the metrics of a fixture run."""
     job = report_run.job(root, recipe, **changed)
     run(job)
     page, short, numbers = (
@@ -73,7 +72,6 @@ def made(root: Path, recipe: Recipe | None = None, **changed: Any) -> Outcome:
 
 
 def links_out(page: Page) -> set[str]:
-    """Where the page leads beside itself."""
     return {link for link in page.named("href") if not link.startswith("#")}
 
 

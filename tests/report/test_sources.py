@@ -22,7 +22,6 @@ from tests.kit import report_run
 
 
 def streamed(word: str, **figures: Any) -> Stream:
-    """An artifact of which the report reads the manifest."""
     manifest = Manifest(kind=word.partition(".")[0], key=word, origin={}, files={}, figures=figures)
     return Stream(uri=f"s3://runs/{word}", manifest=manifest)
 

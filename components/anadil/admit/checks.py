@@ -240,14 +240,16 @@ def _usual(measure: Any, weeks: Sequence[Week], figure: str) -> float:
 
 
 def _delivered(new: Week, earlier: Sequence[Week]) -> list[Week]:
-    """Return the earlier weeks without the large places that sent nothing: a feed's holiday is no change of the others."""
-    weeks = list(earlier)
+    """Return the weeks without large places that sent nearly nothing: a feed's holiday is no change of the others."""
+    weeks = [new, *earlier]
     for kind in ("files", "origin", "host"):
-        names, counts = np.unique(_texts(weeks[:-1] or weeks, kind), return_counts=True)
-        least = 0 if kind == "files" else MIN_SHARE * counts.sum()
-        absent = {*names[counts >= least]} - {*_texts([new], kind)}
-        rest = [week.where(~np.isin(week.columns[kind].astype(str), [*absent])) for week in weeks]
-        weeks = [week for week in rest if len(week.sizes)] or weeks
+        names, counts = np.unique(_texts(weeks[1:-1] or weeks[1:], kind), return_counts=True)
+        shares, texts = counts / counts.sum(), _texts(weeks[:1], kind)
+        now = np.array([float(np.mean(texts == name)) for name in names])
+        gone = (shares >= (0 if kind == "files" else MIN_SHARE)) & (now < MIN_SHARE * shares)
+        rest = [week.where(~np.isin(week.columns[kind].astype(str), names[gone])) for week in weeks]
+        if len(rest[0].sizes) and any(len(week.sizes) for week in rest[1:]):
+            weeks = [rest[0], *(week for week in rest[1:] if len(week.sizes))]
     return weeks
 
 
@@ -258,9 +260,9 @@ def _texts(weeks: Sequence[Week], kind: str) -> Any:
 def _checks(new: Week, earlier: Sequence[Week], limits: RetrainLimits, measure: Any) -> Iterator[Check]:
     everything = [replace(week, measure=measure) for week in (new, *earlier)]
     # The first week is the new one, here and below.
-    weeks, is_text = [everything[0], *_delivered(everything[0], everything[1:])], measure == "text"
+    weeks, is_text = _delivered(everything[0], everything[1:]), measure == "text"
     for kind in OF_TEXT if is_text else WORDS:
-        (count, total), *before = (week.share(kind) for week in weeks)
+        (count, total), *before = (week.share(kind) for week in (everything[0], *weeks[1:]))
         part, whole = map(sum, zip(*before, strict=True))
         usual, value = (each / of if of else 0.0 for each, of in ((part, whole), (count, total)))
         if (allowed := getattr(limits, kind)) is not None:
@@ -274,7 +276,7 @@ def _checks(new: Week, earlier: Sequence[Week], limits: RetrainLimits, measure: 
         words = f"much of {human_percent(held / total)} of {counted(total, 'held-out document')} stands in it"
         yield _judged("contaminated", held / total, least_share(held, total), 0.0, limits.contaminated, words)
     if len(weeks[0].sizes) >= MIN_DOCUMENTS:
-        # A place that grows has no holiday; before there are weeks, its own size is not known.
+        # A place that grows has no holiday.
         yield from _growth(everything if len(earlier) > 1 else weeks, limits.growth)
         yield from _mix(weeks, limits.mix)
         yield from _quality(weeks, limits.quality)
@@ -296,9 +298,10 @@ def _growth(weeks: Sequence[Week], most: float | None) -> Iterator[Check]:
             if place and usual[0]:
                 ratios = [odds_ratio(*each, *usual) for each in zip(parts, totals, strict=True)]
                 (ratio, least), limit = ratios[0], max(most or 0.0, *(lowest for _, lowest in ratios[1:]))
-                if later:
-                    # Another place may have had a holiday.
-                    size = usual[0] / usual[1] * float(np.median([week.size for week in later]))
+                rest, usual_rest = (1 - each / of for each, of in ((parts[0], totals[0]), usual))
+                if later or rest < MIN_SHARE * usual_rest:
+                    # All others may have had a holiday. Years of text in the first corpus are no week, but a bound.
+                    size = usual[0] / usual[1] * float(np.median([week.size for week in later or weeks[1:]]))
                     least = min(least, weeks[0].where(rows[0]).size / max(1.0, size))
                 words = f"{kind} {place} is {ratio:.1f} times as large as usual against the rest"
                 yield _judged("growth", ratio, least, 1.0, limit, words)

@@ -175,7 +175,11 @@ def save_model(
     out.mkdir(parents=True, exist_ok=True)
     transformers_logging.disable_progress_bar()
     cast: Any = model
+    # In a group transformers writes in its first process alone. Here whichever process calls this writes: the one of several
+    # that makes a built-in base is any of them.
+    cast.should_save_on_this_rank = lambda _is_main_process: True
     cast.to(dtype=dtype).save_pretrained(out)
+    del cast.should_save_on_this_rank
     model.config.use_cache = False
     write_both_spellings(out / "config.json")
     copy_tokenizer(tokenizer_dir, out)

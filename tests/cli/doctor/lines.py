@@ -1,5 +1,3 @@
-"""Lines of `anadil doctor`, by name and status."""
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -20,13 +18,11 @@ def names(checks: list[CheckResult], status: str) -> set[str]:
 
 
 def run_checks(recipe: str, overrides: list[str], work: Path) -> list[CheckResult]:
-    """What the doctor says of this machine."""
     return report(PlannedRun(by=DOCTOR, recipe=load_recipe(recipe, overrides), work=work))
 
 
 def with_timeout(
     name: str, function: Callable[[], Iterable[CheckResult]], seconds: float
 ) -> list[CheckResult]:
-    """The results of one function in so much time."""
     check: Check[None] = Check(name=name, function=lambda _: function(), seconds=seconds)
     return in_time(check, None, seconds)

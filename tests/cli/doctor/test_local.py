@@ -110,37 +110,6 @@ def test_a_base_model_directory_is_looked_into(tmp_path: Path) -> None:
     assert slow_tokenizer.remedy.startswith("transformers writes one: AutoTokenizer")
 
 
-@pytest.mark.parametrize(
-    ("kind", "set_to", "detail"),
-    [
-        ("mixtral", "shard=1", "model type 'mixtral' is a mixture of experts, which is not supported; take a dense"),
-        ("granite", "pipeline=2", "pretrain.parallelism.pipeline: 2 is not proven for the model type 'granite'"),
-        ("granite", "shard=2", "model.safetensors: has 0 bytes, and no header"),
-    ],
-)  # fmt: skip
-def test_a_model_type_that_is_not_trained_is_told(
-    tmp_path: Path, kind: str, set_to: str, detail: str
-) -> None:
-    (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": kind} | ({"num_local_experts": 8} if kind == "mixtral" else {}))
-    )
-    for name in ("tokenizer.json", "model.safetensors"):
-        (tmp_path / name).touch()
-
-    check = found("base.model", f"base.model={tmp_path}", f"pretrain.parallelism.{set_to}", work=tmp_path)
-
-    assert (check.status, detail in f"{check.detail}; {check.remedy}") == ("failed", True)
-
-
-def test_a_hub_model_without_a_network_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-
-    check = found("base.model", "base.model=meta-llama/Llama-3.2-1B", work=tmp_path)
-
-    assert check.status == "failed"
-    assert "give the directory as base.model" in check.remedy
-
-
 def test_an_adapter_to_begin_with_is_looked_for_before_anything_is_trained(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()
@@ -165,16 +134,6 @@ def test_too_little_space_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     assert check.status == "failed"
     assert check.remedy.endswith("or choose another --work")
-
-
-def test_a_bucket_is_listed_and_missing_credentials_are_told(
-    tmp_path: Path, bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = found("storage", f"storage.root={bucket}/runs", work=tmp_path)
-    gone = found("storage", "storage.root=s3://no-such-bucket-here/runs", work=tmp_path)
-
-    assert (there.status, gone.status) == ("passed", "failed")
-    assert "does not exist; check bucket and key" in gone.detail
 
 
 def test_a_tracking_server_that_is_down_stops_nobody(tmp_path: Path, listening: int) -> None:

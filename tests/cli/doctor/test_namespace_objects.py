@@ -1,5 +1,3 @@
-"""Queue, claims, accounts, Secrets, nodes and images, as a recipe names them."""
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,5 +1,3 @@
-"""Kubeflow Pipelines and MLflow as small servers of this machine."""
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

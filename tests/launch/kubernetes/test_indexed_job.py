@@ -1,18 +1,19 @@
-"""`clean.engine: job`: pods of an Indexed Job, made, followed and deleted."""
-
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from threading import Timer
 from typing import Any
 
 import pytest
 
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RetryableError
+from anadil.launch.kubernetes import clean_pods
 from anadil.launch.kubernetes.clean_pods import CONTAINER, IndexedJob
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executors import task_files
+from anadil.runtime.job import Job
 from tests.kit.clean_inputs import write_inputs
 from tests.kit.clean_stage import InThisProcess, clean, content, stats
 from tests.kit.fake_batch import Batch, Object
@@ -280,21 +281,18 @@ def test_pods_that_are_processes_give_the_same_bytes_and_leave_out_a_record_that
     )
 
 
-def test_a_ray_cluster_is_made_awaited_and_deleted(
-    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from threading import Timer
-
-    from anadil.launch.kubernetes.clean_pods import RayCluster
-    from anadil.runtime.job import Job
-
-    job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+@pytest.fixture
+def ray_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "")  # both put back afterwards
     monkeypatch.setenv("RAY_AUTH_MODE", "")
+    return Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
+
+
+def test_a_ray_cluster_is_made_awaited_and_deleted(batch: Batch, ray_job: Job) -> None:
     ready = {"readyWorkerReplicas": 1, "head": {"serviceName": "ours-head-svc"}}
     Timer(0.3, lambda: batch.made[0].update(status=ready)).start()
 
-    with RayCluster(job, pause_s=0.02) as address:
+    with clean_pods.RayCluster(ray_job, pause_s=0.02) as address:
         assert address == "ray://ours-head-svc.team.svc:10001"
         assert batch.made[0]["spec"]["workerGroupSpecs"][0]["replicas"] == 3
         assert batch.deleted == []
@@ -307,16 +305,10 @@ def test_a_ray_cluster_is_made_awaited_and_deleted(
 
 
 def test_a_ray_cluster_whose_workers_do_not_come_is_deleted_and_told(
-    batch: Batch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    batch: Batch, ray_job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from anadil.launch.kubernetes import clean_pods
-    from anadil.runtime.job import Job
-
     monkeypatch.setattr(clean_pods, "START_S", 0.0)
-    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
-    monkeypatch.setenv("RAY_AUTH_MODE", "")
-    job = Job(recipe=recipe(tmp_path), inputs={}, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
     with pytest.raises(PreflightError, match="no worker within"):
-        clean_pods.RayCluster(job, pause_s=0.02).__enter__()
+        clean_pods.RayCluster(ray_job, pause_s=0.02).__enter__()
     assert len(batch.deleted) == 1

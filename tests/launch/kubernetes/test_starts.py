@@ -1,5 +1,3 @@
-"""Jobs that do not start, and failures after which a followed job is started again."""
-
 import dataclasses
 import logging
 from collections.abc import Callable

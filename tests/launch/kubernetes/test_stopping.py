@@ -75,15 +75,21 @@ def test_a_detached_job_outlives_its_launcher(scene: Scene) -> None:
     assert scene.cluster.asked("DELETE", ".") == 0
 
 
-def test_the_end_of_a_run_stops_its_jobs_that_have_failed_and_keep_machines(scene: Scene) -> None:
-    scene.backend.run(scene.job(run="7"), detach=True)
+@pytest.mark.parametrize("keeps_machines", [True, False])
+def test_the_end_of_a_run_stops_its_failed_jobs_that_keep_machines_alone(
+    scene: Scene, *, keeps_machines: bool
+) -> None:
+    scene.backend.run(scene.job(f"cluster.restarts={6 * keeps_machines}", run="7"), detach=True)
     scene.cluster.run(0, 1)
-    for number in (0, 1):
-        scene.cluster.crash(number, 1)
-        scene.cluster.back_off(number)
-    scene.cluster.fail()
+    with scene.cluster.changed:
+        for number in (0, 1):
+            scene.cluster.crash(number, 1)
+            if keeps_machines:
+                scene.cluster.back_off(number)
+    if keeps_machines:
+        scene.cluster.fail()
 
-    assert len(stop_run("7", kind="pytorchjob", retry_policy=QUICK)) == 1
+    assert len(stop_run("7", kind="pytorchjob", retry_policy=QUICK)) == keeps_machines
 
 
 def test_the_end_of_a_run_stops_its_jobs_that_still_run(scene: Scene) -> None:
@@ -295,16 +301,6 @@ def test_counts_without_a_time_charge_nothing_for_the_time_since(scene: Scene) -
     scene.launch(story, "cluster.deadline_hours=72")
 
     assert scene.cluster.asked("DELETE", ".") == 0
-
-
-def test_the_end_of_a_run_leaves_failed_jobs_that_keep_nothing(scene: Scene) -> None:
-    scene.backend.run(scene.job("cluster.restarts=0", run="7"), detach=True)
-    scene.cluster.run(0, 1)
-    with scene.cluster.changed:
-        for number in (0, 1):
-            scene.cluster.crash(number, 1)
-
-    assert stop_run("7", kind="pytorchjob", retry_policy=QUICK) == []
 
 
 def test_a_creation_whose_answer_is_lost_is_the_launcher_s_own_job(scene: Scene) -> None:

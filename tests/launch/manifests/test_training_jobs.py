@@ -1,4 +1,3 @@
-import copy
 import logging
 from pathlib import Path
 from typing import Any
@@ -25,16 +24,6 @@ RENDERED = {
 @pytest.mark.parametrize("name", RENDERED)
 def test_old_and_new_operators_know_every_field(name: str, definition: str) -> None:
     assert mistakes(definition, RENDERED[name]) == []
-
-
-def test_what_only_the_operator_1_9_knows_would_be_found() -> None:
-    manifest = copy.deepcopy(RENDERED["cpu"])
-    manifest["spec"]["runPolicy"]["managedBy"] = "kubeflow.org/training-operator"
-
-    new, old = (mistakes(definition, manifest) for definition in PYTORCHJOB)
-
-    assert new == []
-    assert "managedBy" in old[0]
 
 
 def test_the_wait_for_peers_is_one_that_torchrun_reads() -> None:

@@ -44,12 +44,10 @@ JOBS: dict[str, Callable[[], TrainingJob]] = {
 
 
 def request(name: str) -> dict[str, Any]:
-    """A request as `anadil launch --dry-run` prints it."""
     return SageMakerBackend().render(JOBS[name]())
 
 
 def text(name: str) -> str:
-    """As above, in YAML."""
     return compact(request(name))
 
 

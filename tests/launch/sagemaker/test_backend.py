@@ -1,5 +1,3 @@
-"""Training jobs of SageMaker against answers of its API."""
-
 import json
 import logging
 import os

@@ -1,5 +1,3 @@
-"""The request CreateTrainingJob of a training job."""
-
 import io
 import json
 import logging
