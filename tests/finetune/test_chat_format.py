@@ -15,6 +15,7 @@ from trl import chat_template_utils
 from anadil.core.errors import DataError
 from anadil.finetune.chat_format import chat_format, recipe_format, system_turn, with_system
 from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pairs
+from anadil.model import template_limits
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import load_tokenizer
 from anadil.recipe.finetune import Finetune
@@ -329,6 +330,15 @@ def test_reasoning_that_the_template_does_not_write_is_counted_by_file_and_said_
     [said] = [record.getMessage() for record in caplog.records if "is not taught" in record.getMessage()][:1]
     assert "of 2 rows" in said
     assert "take a base.model whose template does" in said
+
+
+def test_a_template_that_never_ends_with_one_chat_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_limits, "CHAT_CPU_S", 1)
+    endless = "{% for each in range(99999) %}" * 3 + "{% endfor %}" * 3
+    tokenizer = tokenizer_of("qwen", f"{{% if '2?' in messages[0].content %}}{endless}{{% endif %}}{CHATML}")
+
+    with pytest.raises(DataError, match="takes more than 1 s to write one chat; correct it"):
+        list(encode_chats(tokenizer, [thinking(("user", "2?"), ("assistant", "4"))], 500, DroppedChats()))
 
 
 def test_control_tokens_in_reasoning_are_read_as_letters() -> None:

@@ -142,6 +142,7 @@ LATE = "{% if messages | length > 3 and add_generation_prompt %}" + ENDLESS + "{
     [
         ENDLESS,
         LATE,
+        LATE.replace("length > 3", "length > 5"),
         "{{ 'a' * 3000000000 }}",
         "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{{ 'a' * 20000000 }}",

@@ -24,7 +24,7 @@ from anadil.core.errors import DataError
 from anadil.model.chat_ids import MARKS, ControlWords
 from anadil.model.chat_template import SYSTEM
 from anadil.model.load import encode_texts
-from anadil.model.template_limits import PLACES, RAISED, SAMPLES, check_limits
+from anadil.model.template_limits import PLACES, RAISED, SAMPLES, bounded_time, check_limits
 from anadil.recipe.finetune import NO_SYSTEM, Finetune
 from anadil.text.chat_columns import REASONINGS
 from anadil.text.chats import Chat, Message
@@ -231,9 +231,10 @@ class TemplateFormat:
         settings |= {"tokenize": False}
         template = FIXED_DATE + self.template if DATE in self.template else self.template
         try:
-            return str(
-                self._tokenizer.apply_chat_template(list(messages), chat_template=template, **settings)
-            )
+            with bounded_time():
+                return str(
+                    self._tokenizer.apply_chat_template(list(messages), chat_template=template, **settings)
+                )
         except RAISED as error:
             raise UnprovenTemplateError(f"cannot be rendered ({error})") from None
 

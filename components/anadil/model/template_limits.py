@@ -6,10 +6,13 @@
 import functools
 import json
 import resource
+import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from jinja2 import TemplateError, nodes
@@ -21,6 +24,7 @@ from anadil.core.errors import DataError
 from anadil.core.format import GIB, MIB, human_bytes
 from anadil.core.processes import data_bytes, limit
 
+Turns = tuple[tuple[str, str], ...]
 CPU_S = 2
 """For a few short chats, which take a hundredth of a second."""
 MEMORY_BYTES = GIB
@@ -35,6 +39,10 @@ SAMPLES = (
     (("system", "Qısa cavab ver."), ("user", "Salam!"), ("assistant", "Salam!")),
 )
 """Chats on which a template is tried."""
+LONG: Turns = tuple((role, "Salam, necəsən? " * 20) for _ in range(20) for role in ("user", "assistant"))
+"""A template may count turns or characters."""
+CHAT_CPU_S = 20
+"""For any chat of the user's, whose turns no sample foresees."""
 MAX_TEMPLATE_CHARS = MIB
 """Published ones have up to some ten thousand; Jinja takes a minute to read 50 million."""
 TOO_MUCH = 77
@@ -46,11 +54,9 @@ RAISED = (
 
 PLACES = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
-Turns = tuple[tuple[str, str], ...]
-
 
 @functools.cache
-def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -> None:
+def check_limits(template: str, name: str, chats: tuple[Turns, ...] = (*SAMPLES, LONG)) -> None:
     """Refuse a template that takes minutes or gigabytes for short chats."""
     if len(template) > MAX_TEMPLATE_CHARS:
         raise DataError(
@@ -76,6 +82,31 @@ def check_limits(template: str, name: str, chats: tuple[Turns, ...] = SAMPLES) -
         raise DataError(
             f"{name}: its chat template ({PLACES}) {fault}; correct it, or take another base.model"
         )
+
+
+@contextmanager
+def bounded_time() -> Iterator[None]:
+    """Refuse a template that takes more than `CHAT_CPU_S` within the block, which no sample has shown.
+
+    Signals reach the main thread alone; in others nothing is bounded.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGPROF, _out_of_time)
+    signal.setitimer(signal.ITIMER_PROF, CHAT_CPU_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def _out_of_time(*_: object) -> None:
+    raise DataError(
+        f"the chat template of the base ({PLACES}) takes more than {CHAT_CPU_S} s to write one chat; correct it, or take "
+        "another base.model"
+    )
 
 
 class _Generation(Extension):
