@@ -229,7 +229,7 @@ import sys
 from anadil.clean.shards import workspace
 from anadil.runtime.entry_point import main
 plan = workspace.plan_shards
-workspace.plan_shards = lambda uris, most, num_workers: plan(uris, 20_000, num_workers)
+workspace.plan_shards = lambda uris, most, *others: plan(uris, 20_000, *others)
 sys.exit(main("clean"))
 """
 """The stage with shards smaller than users may set them."""

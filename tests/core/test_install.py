@@ -1,5 +1,6 @@
 import gc
 import json
+import os
 import re
 import subprocess
 import sys
@@ -64,7 +65,8 @@ def test_the_remedy_of_this_environment_installs(tmp_path: Path, monkeypatch: py
     monkeypatch.delenv("ANADIL_IMAGE", raising=False)
     command = install("s3").removeprefix("run ") + " --dry-run --no-deps"
 
-    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env=os.environ | {"PIP_QUIET": "0"})  # fmt: skip
 
     assert done.returncode == 0, done.stderr
     assert "Would install anadil-" in done.stdout

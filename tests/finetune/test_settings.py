@@ -70,7 +70,7 @@ def test_four_bits_without_a_gpu_are_refused_before_chats_are_read(
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(
         PreflightError,
-        match=r"needs bitsandbytes, which is not installed; pip install --editable .*\[quantization\]'",
+        match=r"needs bitsandbytes, which is not installed; run .*pip install .*--editable .*\[quantization\]'",
     ):
         refuse_quantization(Finetune(quantization="4bit"), torch.device("cuda"))
     refuse_quantization(Finetune(), torch.device("cpu"))

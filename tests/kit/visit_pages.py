@@ -1,6 +1,8 @@
 """A page of each kind that `anadil watch` has links to: `python -m tests.kit.visit_pages ANADIL PLACE`."""
 
+import http.client
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -14,6 +16,19 @@ LINK = re.compile(r'(?:href|src)="(/[^"?#]*)')
 NUMBER = re.compile(r"\d[\d-]*")
 """Number of a run or a document: paths that are equal but for it are pages of one kind."""
 TIMEOUT_S = 60.0
+
+
+class _ThisMachine(urllib.request.HTTPHandler):
+    """Finds `*.localhost` here, as browsers do, and not by the resolver, which may not know it."""
+
+    def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+        """Connect to this machine, whatever the name of the host."""
+        return self.do_open(_Connection, request)
+
+
+class _Connection(http.client.HTTPConnection):
+    def connect(self) -> None:
+        self.sock = socket.create_connection(("127.0.0.1", self.port), self.timeout)
 
 
 def visit_pages(command: Sequence[str], place: str) -> dict[str, bool]:
@@ -31,7 +46,8 @@ def visit_pages(command: Sequence[str], place: str) -> dict[str, bool]:
         try:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
-            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(CookieJar()))
+            cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+            browser = urllib.request.build_opener(cookies, _ThisMachine())
             browser.open(address, timeout=TIMEOUT_S).close()  # gives the cookie
             pages: dict[str, bool] = {}
             waiting = {"/": "/"}

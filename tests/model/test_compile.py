@@ -28,6 +28,7 @@ from tests.kit.ranks import in_ranks
 # torch's own, while it loads its compiler, and where it looks at every tensor's gradient.
 pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.*is deprecated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:The distutils package:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 NUM_LAYERS = 3

@@ -179,8 +179,11 @@ def ends_of(vocabulary: Mapping[str, int], eos: str | None) -> list[int]:
 
 
 def declared_ends(folder: Path) -> list[str]:
-    """Return the tokens with which a model's own files end a generation."""
-    tokenizer = read_tokenizer(folder)
+    """Return the tokens with which a model's own files end a generation; none where nothing says which ids they are."""
+    try:
+        tokenizer = read_tokenizer(folder)
+    except DataError:  # whoever needs it as a tokenizer is told
+        return []
     # The id of an ordinary token is a leftover of another tokenizer.
     unmerged = _unmerged_tokens(tokenizer)
     return [
