@@ -50,7 +50,7 @@ class Weeks:
         data: dict[str, Any] = {
             "language": "az",
             "storage": {"root": str(self.folder / "artifacts")},
-            "clean": {"workers": 1, "heldout_max_documents": 1},
+            "clean": {"workers": 1, "heldout_max_documents": 1, "max_shared": 1},
             "sources": {
                 name: {
                     "inputs": [str(write_jsonl(folder / f"{name}.jsonl", lines))],

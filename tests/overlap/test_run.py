@@ -161,7 +161,10 @@ def test_a_run_that_many_documents_hold_is_a_common_phrase(tmp_path: Path) -> No
 
     for texts_of_news, num_excluded in ((few, True), (many, False)):
         recipe = mixture(
-            tmp_path / str(num_excluded), {"web": web, "news": texts_of_news}, heldout_max_documents=1
+            tmp_path / str(num_excluded),
+            {"web": web, "news": texts_of_news},
+            heldout_max_documents=1,
+            max_shared=1,
         )
         overlap = compared(recipe, "news", cleaned(recipe))
 

@@ -72,6 +72,7 @@ def steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Inputs]:
             return self.code
 
     monkeypatch.setattr("anadil_pipelines.laptop.subprocess.Popen", Step)
+    monkeypatch.setattr(kfp_steps, "send_left", lambda *_: None)  # starts a process that is no step
     monkeypatch.setattr(laptop.ProcessHandler, "steps", laptop.StepResults(run=RUN))
     monkeypatch.setattr(subprocess_task_handler, "SubprocessTaskHandler", laptop.ProcessHandler)
     monkeypatch.setattr(config.LocalExecutionConfig, "instance", None)
