@@ -22,7 +22,7 @@ class Batch:
         self.pods: dict[str, Object] = {}
         self.ran: list[int] = []
         self.outages: list[Reply] = []
-        """What the next requests about an object are answered with, from when one was made on."""
+        """Answers to the next requests about objects; they begin with the first object that was made."""
         self.is_away_at_first = False
         self._run_pod = run_pod
 

@@ -317,11 +317,10 @@ class Watcher:
         seen = self._counter.round.failures if self._counter.round else []
         cause = find_root_cause(self._api, self._workers, seen, self._stream.last_lines)
         error = report_job_failure(self._api, self._job, cause, self._workers)
-        earlier = (
-            f"; the first of {self._counter.ended} failures: {self._first}" if self._counter.ended > 1 else ""
-        )
-        if why or earlier:
-            error.args = (f"{why}{'; ' if why else ''}{error}{earlier if self._first else ''}",)
+        if why:
+            error.args = (f"{why}; {error}",)
+        if self._first and self._counter.ended > 1:
+            error.args = (f"{error}; the first of {self._counter.ended} failures: {self._first}",)
         return error
 
     def _give_up(self, error: AnadilError) -> NoReturn:
