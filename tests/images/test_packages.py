@@ -30,7 +30,7 @@ OTHERS_NEED = {
     "float8_tensorwise": {"torchao"}, "float8_rowwise": {"torchao"}, "mxfp8": {"torchao"}, "nvfp4": {"torchao"},
     "liger": {"liger-kernel"}, "4bit": {"bitsandbytes"}, "ray": {"ray"}, "job": {"kubernetes"},
 }  # fmt: skip
-"""Value of an enumeration -> packages beside those of its stage."""
+"""Value of an enumeration -> packages that its stage alone does not need."""
 GUARDED = {"tokenizers", "safetensors", "rich", "torch", "numba", "fasttext", "py3langid", "pycld2"}
 """Modules that an image without them reaches in a function that it never calls, or does without."""
 

@@ -1,4 +1,4 @@
-"""Packages that a value of the recipe needs beside those of every run, and whether the images hold them."""
+"""Packages that a value of the recipe needs beyond a plain run, and whether the images hold them."""
 
 import re
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ TABLES = r".*\.parquet"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageNeed:
-    """A value of a key, and what the stages that read it cannot do without."""
+    """A value of a key, and packages without which a stage cannot read the value."""
 
     key: str
     values: str
@@ -28,7 +28,7 @@ class PackageNeed:
     only_if: str = ""
     """Key without whose truth no stage reads the value."""
     instead: str = ""
-    """What to set where stages run in images, none of which holds the packages; empty where they do."""
+    """Value to set where stages run in images and no image holds the packages."""
 
 
 NEEDS = (
@@ -63,14 +63,14 @@ NEEDS = (
         only_if="merge.is_auto", instead="the same text as .jsonl.zst or .txt",
     ),
 )  # fmt: skip
-"""Tests hold the images' locks against it."""
+"""Tests compare the list with the locks of the images."""
 
 
 def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
-    """Refuse a value whose packages the images of some stages lack: they hold no pip, and nothing is installed there.
+    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there.
 
     Raises:
-        RecipeError: Names the key, its value and one that runs in images.
+        RecipeError: Names the key, the value and a value that images can run.
     """
     for need in NEEDS:
         used = [stage for stage in need.stages if stage in stages]
@@ -86,7 +86,7 @@ def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
 
 
 def is_needed(need: PackageNeed, value: str) -> bool:
-    """Return whether a value of the need's key is one that needs the packages."""
+    """Return whether a value of the need's key needs the packages."""
     return re.fullmatch(need.values, value, re.IGNORECASE) is not None
 
 
