@@ -14,7 +14,7 @@ from anadil.core.processes import allow_more_memory
 def load_fasttext(path: str, sha256: str = "") -> Any:
     """A fastText model."""
     try:
-        # Of fasttext-predict: `fasttext-wheel` fails on NumPy 2, whose predict() asks for an array without a copy.
+        # fasttext-predict has the module. `fasttext-wheel` fails on NumPy 2, whose predict() asks for an array without a copy.
         import fasttext
     except ImportError:
         raise PreflightError(
