@@ -33,7 +33,7 @@ class ReadStats:
     skipped: int = 0
     """WARC responses that are no web page or no success."""
     not_read: dict[str, int] = field(default_factory=dict)
-    """WARC records of other types that hold no web page, by type."""
+    """WARC records of other types that hold no web page, by type, and what workbooks hide."""
     columns_not_read: dict[str, int] = field(default_factory=dict)
     """Columns of .csv and .tsv files that are not read, and in how many files."""
     txt_documents: dict[str, int] = field(default_factory=dict)

@@ -87,6 +87,8 @@ def separated_values(
         read_stats: Counts files that are not UTF-8, and columns that are not read.
     """
     with _opened_table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
+        if isinstance(table, Workbook):
+            read_stats.not_read |= +table.not_read
         if not table.columns:
             return
         if table.separator != table.likely:
