@@ -127,7 +127,10 @@ class Workbook:
             counts = Counter({"hidden column": each["hidden_columns"], "hidden row": sheet.num_hidden})
             for kind, count in (+counts).items():
                 log.warning(
-                    "%s: sheet %r: %s not read; show them if they matter", name, sheet.title, counted(count, kind)
+                    "%s: sheet %r: %s not read; show them if they matter",
+                    name,
+                    sheet.title,
+                    counted(count, kind),
                 )
             self.not_read += counts
         for other in tables:
@@ -159,7 +162,9 @@ class _Sheet:
     @property
     def num_hidden(self) -> int:
         """Hidden rows with text."""
-        return sum(any(map(_is_filled, self.rows[line - 1])) for line in self.hidden if line <= len(self.rows))
+        return sum(
+            any(map(_is_filled, self.rows[line - 1])) for line in self.hidden if line <= len(self.rows)
+        )
 
     @classmethod
     def of(

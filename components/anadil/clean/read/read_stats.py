@@ -37,7 +37,7 @@ class ReadStats:
     columns_not_read: dict[str, int] = field(default_factory=dict)
     """Columns of .csv and .tsv files that are not read, and in how many files."""
     txt_documents: dict[str, int] = field(default_factory=dict)
-    """`.txt` files by what a document of them is: `file`, `line` or `block`."""
+    """`.txt` files by what a document of them is: `file`, `line` or `block`; `doubtful`: one document, perhaps lines."""
     null_texts: int = 0
     """Records whose text is null: empty documents."""
     addresses: int = 0
