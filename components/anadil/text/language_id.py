@@ -38,7 +38,7 @@ CLOSE_SETS = tuple(
         ),
     )
 )
-"""CLD2's labels of languages that it hardly tells apart. Source: CLD2, internal/lang_script.cc, `LanguageCloseSet`."""
+"""Labels of languages that CLD2 hardly tells apart. Source: CLD2, internal/lang_script.cc, `LanguageCloseSet`."""
 MIN_OWN_SCRIPT = 0.9  # Share of letters in the own script; the others are names and quotations
 MAX_SECOND_CHARS = 2_000  # Characters that the second opinion reads. It is ten times as slow as CLD2.
 
@@ -55,9 +55,9 @@ class IdentifiedLanguage:
     retried: bool
     """CLD2 refused the text at first."""
     other_percent: int = 0
-    """Share of the text that CLD2 takes for other languages, of the three that it names; a sibling's is none."""
+    """Share of the text that CLD2 takes for other languages, of the three that it names, but for siblings."""
     sibling: str = ""
-    """CLD2's label of a sibling that it takes the text for; empty: of none."""
+    """Label of a sibling for which CLD2 takes the text; empty: of none."""
 
 
 NOT_ASKED = IdentifiedLanguage(code="un", is_language=True, is_reliable=False, retried=False)
@@ -106,7 +106,7 @@ def identify_language(text: str, language: Language) -> IdentifiedLanguage:
 
 
 def siblings_of(language: Language) -> dict[str, bool]:
-    """CLD2's labels of languages that it hardly tells from this one; True where the second opinion knows both.
+    """Labels of languages that CLD2 hardly tells from this one; True where the second opinion knows both.
 
     On pieces of 200 characters of the Declaration of Human Rights CLD2 takes 35 % of Croatian for Bosnian, and 19 % of Indonesian
     for Malay. A learnt language, and one with a model, has a judge of its own.

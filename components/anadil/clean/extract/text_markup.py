@@ -7,7 +7,7 @@ import unicodedata
 RTF_TOKEN = re.compile(
     r"\\'([0-9a-fA-F]{2})|\\u(-?\d{1,6}) ?(?:\\'[0-9a-fA-F]{2}|[^\\{}])?|\\([a-z]{1,32})-?\d{0,9} ?|\\([^a-z])|([{}])|([^\\{}\r\n]+)"
 )
-"""A byte, a character with the one for older readers, a word, a sign, a bracket, text. Source: RTF specification 1.9.1."""
+"""A byte, a character with its substitute for older readers, a word, a sign, a bracket, text. Source: RTF specification 1.9.1."""
 RTF_SKIPPED = frozenset(
     [
         "fonttbl",

@@ -63,7 +63,7 @@ class TextCut(NamedTuple):
     is_numbered: bool
     """Its lines begin with their numbers, which are no text."""
     is_doubtful: bool = False
-    """It is taken for one document, and its lines end as sentences do: each may be one."""
+    """One document, whose lines end as sentences do: each may be one."""
 
 
 def cut_of(file: ReadableFile, asked: TxtDocument, language: str, size: int) -> TextCut:
