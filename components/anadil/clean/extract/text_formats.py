@@ -298,34 +298,34 @@ def _running_heads(lines: Sequence[str]) -> set[int]:
 
 def _parts_sentence(lines: Sequence[str], likely: set[int], at: int) -> bool:
     """Return whether the text above a line goes on below it."""
-    above = next(
+    before = next(
         (lines[i].rstrip() for i in range(at - 1, -1, -1) if lines[i].strip() and i not in likely), ""
     )
-    below = next(
+    behind = next(
         (lines[i].lstrip() for i in range(at + 1, len(lines)) if lines[i].strip() and i not in likely), ""
     )
     return (
-        bool(above and below)
-        and not ENDED.search(above)
-        and below[0] == below[0].lower()
-        and below[0].isalpha()
+        bool(before and behind)
+        and not ENDED.search(before)
+        and behind[0] == behind[0].lower()
+        and behind[0].isalpha()
     )
 
 
 def _without_running_heads(text: str) -> str:
     lines = text.split("\n")
-    heads, kept, gap = _running_heads(lines), list[str](), list[int]()
+    heads, shown, gap = _running_heads(lines), list[str](), list[int]()
     for at, line in enumerate(lines):
         if at in heads or not line.strip():
             gap.append(at)
             continue
         if heads.isdisjoint(gap):
-            kept.extend(lines[each] for each in gap)
-        elif kept and ENDED.search(kept[-1].rstrip()):
-            kept.append("")
-        kept.append(line)
+            shown.extend(lines[each] for each in gap)
+        elif shown and ENDED.search(shown[-1].rstrip()):
+            shown.append("")
+        shown.append(line)
         gap.clear()
-    return "\n".join(kept)
+    return "\n".join(shown)
 
 
 def _edges(page: Sequence[str]) -> list[int]:
