@@ -16,7 +16,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
+from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.base_model import tokenizer_config
+from anadil.artifacts.base_vocabulary import begins_turns
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
@@ -132,6 +134,8 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
     for role in ("bos", "eos", "pad", "unk"):
         written = settings.get(f"{role}_token")
         text = written.get("content") if isinstance(written, dict) else written
+        if role == "bos" and begins_turns(text, str(stored_template(directory))):
+            continue
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
             ids[role] = index
