@@ -134,15 +134,14 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
     for role in ("bos", "eos", "pad", "unk"):
         written = settings.get(f"{role}_token")
         text = written.get("content") if isinstance(written, dict) else written
-        if role == "bos" and begins_turns(text, str(stored_template(directory))):
-            continue
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
             ids[role] = index
-    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text.
+    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text; a turn's beginning begins none.
     for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
-        if len(put) == 1:
-            ids.setdefault(role, put[0])
+        named = tokenizer.id_to_token(ids[role]) if role in ids else None
+        if len(put) == 1 and (named is None or begins_turns(named, str(stored_template(directory)))):
+            ids[role] = put[0]
     return ids
 
 
