@@ -54,7 +54,7 @@ def install_module(module: str) -> str:
     """The remedy where a module is missing that no extra of this program brings, such as the driver of a database."""
     name = DRIVERS.get(module, module.partition(".")[0])
     if here := os.environ.get("ANADIL_IMAGE", ""):
-        return f"the image {here} does not hold it; run it on a machine, with {name} beside anadil"
+        return f"run it on a machine, with {name} beside anadil: the image {here} lacks it"
     return f"run {_pip()} {shlex.quote(name)}"
 
 

@@ -18,7 +18,7 @@ def load_fasttext(path: str, sha256: str = "") -> Any:
         import fasttext
     except ImportError:
         raise PreflightError(
-            f"the fastText model {path} needs the package fasttext-predict; {install('clean')}"
+            f"the fastText model {path} needs the package fasttext-predict: {install('clean')}"
         ) from None
     if not Path(path).is_file():
         raise PreflightError(f"the fastText model {path} is not there; put it there, or name another file")

@@ -137,7 +137,7 @@ def _chats_begin_with(token: str, directory: Path) -> bool:
     if begin in ("", token):
         return True
     log.info(
-        "%s: its chats begin with %s, so the file asks for no %s before a prompt; write it before a plain text yourself",
+        "%s: its chats begin with %s, so the file asks for no %s before a prompt. Write it before a plain text yourself",
         directory, begin, token,
     )  # fmt: skip
     return False

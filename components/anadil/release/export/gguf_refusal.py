@@ -137,7 +137,7 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
             ids[role] = index
-    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text; a turn's beginning begins none.
+    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text. The beginning of a turn begins none.
     for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
         named = tokenizer.id_to_token(ids[role]) if role in ids else None
         if len(put) == 1 and (named is None or begins_turns(named, str(stored_template(directory)))):
