@@ -505,8 +505,8 @@ def test_no_share_of_a_cpus_peak_is_more_than_all_of_it(cpu: Machine) -> None:
 
 
 def test_memory_on_a_cpu_is_what_a_run_took() -> None:
-    """Measured: 3.50e9 bytes resident in steps of recipe `real` in FP32, with 49,792 rows."""
+    """Measured: 3.62e9 bytes at most of recipe `real` in FP32, with 49,792 rows."""
     plan = on_cpu(AVX2_CPU)
 
-    assert 0.85 < plan.peak.memory.total_bytes / 3.503e9 < 1.15
+    assert 0.85 < plan.peak.memory.total_bytes / 3.618e9 < 1.15
     assert plan.model.vocabulary < 50_500

@@ -26,9 +26,8 @@ from anadil.plan.schema import (
 )
 from anadil.plan.search import FittingLayout, LayoutRationale, SearchResult, search
 from anadil.plan.speed import Calibration, peak_flops, speed
-from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need
+from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need, seconds_after
 from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
-from anadil.plan.work_after import seconds_after
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
@@ -79,8 +78,6 @@ class PlanRequest:
     """Rates of a finished run on such devices."""
     then: tuple[str, ...] = AFTER
     """Stages with which the run continues; others than these two load no model."""
-    supported: int = 0
-    """Tokens that a small text supports: as many are planned for where `tokenizer.vocab_sizes` is auto."""
 
     @property
     def shape(self) -> Shape:
@@ -122,13 +119,10 @@ def request_for(
 ) -> PlanRequest:
     """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
     recipe, planned = plan_text(recipe, text)
-    supported = _supported(recipe, planned)
-    if supported and recipe.tokenizer.vocab_sizes == "auto":
+    if (supported := _supported(recipe, planned)) and recipe.tokenizer.vocab_sizes == "auto":
         sized = recipe.tokenizer.model_copy(update={"vocab_sizes": (supported,)})
         recipe = recipe.model_copy(update={"tokenizer": sized})
-    return PlanRequest(
-        name=name, recipe=recipe, machine=machine, nodes=nodes, text=planned, then=then, supported=supported
-    )
+    return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, text=planned, then=then)
 
 
 def _supported(recipe: Recipe, text: PlannedText) -> int:
@@ -137,7 +131,7 @@ def _supported(recipe: Recipe, text: PlannedText) -> int:
     # No text has more words than tokens, which are known where its words are not.
     words = sum(each.words or each.tokens for each in text.uses if each.source in targets)
     supported = round(ZIPF_SHARE * words / recipe.tokenizer.min_uses)
-    return supported if supported < recipe.tokenizer.largest_size else 0
+    return supported if supported <= recipe.tokenizer.largest_size else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,12 +362,13 @@ def _vocabulary_assumptions(request: PlanRequest) -> list[str]:
             f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
             "support (assumption: the most memory)."
         )
-    if not request.supported:
-        return assumptions
-    about = f"The text uses about {request.supported:,} tokens {tokenizer.min_uses} times (assumption: Zipf's law), and "
-    if tokenizer.sizes == (request.supported,):
+    supported = _supported(request.recipe, request.text)
+    about = (
+        f"The text uses about {supported:,} tokens {tokenizer.min_uses} times (assumption: Zipf's law), and "
+    )
+    if supported and tokenizer.sizes == (supported,):
         assumptions.append(f"{about}tokenizer.vocab_sizes: auto makes no others, so as many are planned for.")
-    else:
+    elif supported:
         assumptions.append(
             f"{about}{tokenizer.largest_size:,} are planned for. The tokenizer takes no more than the corpus supports, unless the "
             "recipe names strategy and size, so that memory, time and cost may be less; tokenizer.vocab_sizes: auto makes no others."
@@ -410,11 +405,8 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
-    return (
-        *assumptions,
-        *(CPU_ASSUMPTIONS if request.machine.device == CPU else GPU_ASSUMPTIONS),
-        *ASSUMPTIONS,
-    )
+    of_machine = CPU_ASSUMPTIONS if request.machine.device == CPU else GPU_ASSUMPTIONS
+    return (*assumptions, *of_machine, *ASSUMPTIONS)
 
 
 def plan_as_file(

@@ -132,16 +132,14 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
         "network": parts["exposed communication"],
     }
     tokens_per_s = layout.batch_size * work.sequence_length / step_s
-    each = tokens_per_s / layout.devices
+    each, flops = tokens_per_s / layout.devices, shape.flops_per_token(work.sequence_length, work.trains)
     return Speed(
         parts_s=parts,
         step_s=step_s,
         without_overlap_s=step_s + hidden_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=each,
-        mfu=each
-        * shape.flops_per_token(work.sequence_length, work.trains)
-        / peak_flops(machine, work.compute),
+        mfu=each * flops / peak_flops(machine, work.compute),
         bound=max(groups, key=lambda name: groups[name]),
     )
 
