@@ -556,10 +556,9 @@ def _scored_tokens(recipe: Recipe, uses: Collection[TextUse]) -> float:
 
 
 def _asked_tokens(recipe: Recipe, chats: float) -> float:
-    settings, num_chats = recipe.evaluate, chats * BYTES_PER_TOKEN / CHAT_BYTES
-    unseen = _tokens(settings.questions) * BYTES_PER_TOKEN / CHAT_BYTES
-    asked = min(settings.max_questions, unseen or num_chats * recipe.finetune.heldout_fraction)
-    asked += min(settings.max_questions, num_chats, SEEN_CHATS)
+    settings, chat = recipe.evaluate, CHAT_BYTES / BYTES_PER_TOKEN
+    unseen = _tokens(settings.questions) or chats * recipe.finetune.heldout_fraction
+    asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
     return OWN_CHAT_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
 
 
