@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts.check_readme import README, missing_figures
 
 from anadil.cli.main import command_parser, main
 from anadil.core.stages import STAGES
+from check_readme import README, missing_figures
 from tests.kit.page_commands import commands, lines
 
 ROOT = Path(__file__).parents[2]
