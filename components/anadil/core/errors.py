@@ -78,7 +78,7 @@ class Stopped(AnadilError):
 BY_EXIT_CODE: dict[int, type[AnadilError]] = {kind.exit_code: kind for kind in AnadilError.__subclasses__()}
 
 
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Words of an error; what a library has said in several lines is one line of them."""
     text, seen = str(error), error
     for _ in range(9):

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from anadil.core.errors import told
+from anadil.core.errors import message_of
 from anadil.core.format import JSON_CONTROLS, visible_lines
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
@@ -162,7 +162,7 @@ class JsonFormatter(logging.Formatter):
 def _message(record: logging.LogRecord) -> str:
     given = record.args if isinstance(record.args, tuple) else ()
     if any(isinstance(each, BaseException) for each in given):
-        said = tuple(told(each) if isinstance(each, BaseException) else each for each in given)
+        said = tuple(message_of(each) if isinstance(each, BaseException) else each for each in given)
         return str(record.msg) % said
     return record.getMessage()
 

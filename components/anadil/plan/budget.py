@@ -26,7 +26,7 @@ MFU_RANGE = (0.25, 0.50)
 """Share of the peak that published runs reached: 24 % (1B on 2 p4d), 37 % (70B on 32 p5), 48 % (1B on
 one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow published with AWS."""
 CPU_MFU_RANGE = (0.50, 0.80)
-"""The same of a CPU's measured peak in the precision of its step. Measured: FP32 0.57 beside other programs and 0.80 alone (AVX2), BF16
+"""Share of a CPU's measured peak in the precision of its step. Measured: FP32 0.57 beside other programs and 0.80 alone (AVX2), BF16
 0.71 (AVX-512); see benchmarks/train and benchmarks/real."""
 OBJECT_STORE = 12.5e9
 """Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
@@ -236,7 +236,7 @@ class Time:
     epochs: float | None
     """Passes over the corpus that all phases make together."""
     hours_after: float | None = None
-    """Of `hours`, those of finetuning and scoring; None but on a CPU."""
+    """Part of `hours` for finetuning and scoring; None but on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -300,7 +300,7 @@ def budget(
     """All sections for a run of some phases on some machines; see `time_of` and `checkpoints_of`.
 
     `trial` is what the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
-    `peak_flops` is that of which `mfu_range` are shares; left out, the machine's. `after_s` are seconds of finetuning and
+    `mfu_range` are shares of `peak_flops`, by default the machine's. `after_s` are seconds of finetuning and
     scoring on a CPU, at its peak.
     """
     devices = nodes * machine.devices

@@ -48,7 +48,7 @@ DRIVER_BYTES = int(0.6 * GIB)
 PCIE = 31.5e9
 """PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
 OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
-"""Forms of a device whose peaks are not those of the table."""
+"""Forms of a device with other peaks than in the table."""
 ASSUMED_FLOPS = 40e9
 """FLOP/s of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
 ASSUMED_BANDWIDTH = 5e9

@@ -33,7 +33,7 @@ from anadil.recipe.sections import Recipe
 
 CPU_ASSUMPTIONS = (
     (
-        "Speed follows from products and copies in FP32 that were timed on this CPU, and BF16 takes half their time; training "
+        "Speed follows from products and copies in FP32 that were timed on this CPU, and BF16 takes half their time. Training "
         "reached 50-80 % of a CPU's peak, which is the range shown until --measured replaces it."
     ),
     "Time counts finetuning and scoring too, by the sizes of their files (assumption: chats as short as the built-in ones).",

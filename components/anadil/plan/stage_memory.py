@@ -59,12 +59,12 @@ BLOCK_BYTES = 64 * MIB
 BLOCKS = 8
 """Blocks of FP32 numbers that are in memory at a time, whatever the model's size (`anadil.merge.weights`)."""
 DECODE_SHARE = 0.4
-"""Speed of decoding against that of training. Measured: 94 tokens a CPU second of 124M parameters, 82 of 135M, .27 of the peak."""
+"""Speed of decoding over the speed of training. Measured: 94 tokens a CPU second of 124M parameters, 82 of 135M, .27 of the peak."""
 CHAT_BYTES = 212
-"""Of a chat in its file, where chats are short questions with answers: 234 built-in ones are 49,540 bytes."""
+"""Bytes of a chat in its file, where chats are short questions with answers: 234 built-in ones are 49,540 bytes."""
 RETAINED_TOKENS, OWN_CHAT_TOKENS, CONTINUATIONS, SEEN_CHATS = 2_000, 24 * 96, 10, 32
-"""Of each candidate: English that is scored, most that it writes in the base's own chat format, texts that it goes on with,
-and most chats of training that it is asked again. Source: `anadil.evaluate`, `anadil.finetune.rows`."""
+"""English that each candidate is scored on, most that a candidate writes in the base's own chat format, continued texts, and
+most chats of training that are asked again. Source: `anadil.evaluate`, `anadil.finetune.rows`."""
 SHARES, WEIGHTS = 7, 4
 """Most merges that are scored to choose the share, and for each weight beside (`anadil.merge.auto`)."""
 log = logging.getLogger(__name__)
@@ -563,7 +563,7 @@ def _asked_tokens(recipe: Recipe, chats: float) -> float:
 
 
 def _tokens(files: Collection[str]) -> float:
-    """Tokens of files of text or chats by their sizes; 0 of those that are not seen from here."""
+    """Tokens of files of text or chats by their sizes, without files that are not on this machine."""
     with suppress(AnadilError):
         near = [each for each in files if "://" not in each]
         return sum(storage.sizes(near, "finetune.inputs").values()) / BYTES_PER_TOKEN

@@ -100,7 +100,7 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     batch, whole = human_count(layout.micro_batch_size), human_count(plan.layout.batch_size)
     length = human_count(plan.layout.sequence_length)
     after = (
-        f"; at best {human_hours(time.hours_after)} of it finetuning and scoring" if time.hours_after else ""
+        f", at best {human_hours(time.hours_after)} of it finetuning and scoring" if time.hours_after else ""
     )
     price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
     return [
