@@ -246,7 +246,7 @@ FLOW = (
     ),
     Stage(
         name="evaluate",
-        result_version=9,
+        result_version=10,
         image="evaluate",
         # The stage that shares the image.
         rooms=("model", "plan", "replay"),
