@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from anadil.clean.extract.escapes import BREAK
 from anadil.clean.extract.text_markup import has_links, is_rtf, is_tex, of_rtf, of_tex, without_links
-from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+from anadil.clean.kernels.characters import ENDED
 
 PAGE, WIKITEXT, BBCODE, SUBTITLES, LYRICS = "page", "wikitext", "bbcode", "subtitles", "lyrics"
 PICTURES, PDF_PAGES, INLINE_TAGS = "embedded_pictures", "pdf_pages", "inline_tags"
@@ -23,9 +23,12 @@ PAGE_TAG = re.compile(
 """Elements of pages, not of a fragment whose tags `escapes` removes."""
 BEFORE_PAGE = re.compile(r"\s*(?:HTTP/[\d.]+ \d{3}[^<]{0,20000}?\r?\n\r?\n\s*)?<")
 
+BASE64 = ("iVBORw0K", "/9j/4", "R0lGODlh", "JVBERi0", "UEsDB")
+"""With what pictures, PDF and archives begin in base64."""
 DATA_ADDRESS = r"data:(?:image|audio|video|application|font)/[\w.+-]{1,60}[^\s)\"'<>\]]{40,}(?:\n[A-Za-z0-9+/]{40,}={0,2}(?=[\s)\"']|\Z))*"
 PICTURE = re.compile(
     rf"!?\[[^\[\]\n]{{0,500}}\]\(\s*<?{DATA_ADDRESS}>?[^)\n]{{0,300}}\)|<img\b[^<>]*?{DATA_ADDRESS}[^<>]*>"
+    rf"|^(?:{'|'.join(BASE64)})[A-Za-z0-9+/]{{52,}}(?:\n[A-Za-z0-9+/]{{60,}})*(?:\n[A-Za-z0-9+/]{{1,120}}={{0,2}}(?=\s|\Z))?={{0,2}}$"
     rf"|^\[[^\[\]\n]{{1,100}}\]:[^\S\n]*<?{DATA_ADDRESS}.*$|(?:url\(\s*[\"']?)?{DATA_ADDRESS}(?:[\"']?\))?",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -33,10 +36,11 @@ PICTURE = re.compile(
 
 TIME = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,:]\d{1,3})?"
 CUE = re.compile(
-    rf"^[^\S\n]*(?:(\[)?{TIME}[^\S\n]*-->[^\S\n]*{TIME}(?(1)\])|{TIME}[.,]\d+,{TIME}$|\{{\d+\}}\{{\d+\}}|Dialogue:(?:[^,\n]*,){{9}})",
+    rf"^[^\S\n]*(?:(\[)?{TIME}[^\S\n]*-->[^\S\n]*{TIME}(?(1)\])|{TIME}[.,]\d+,{TIME}$|\{{\d+\}}\{{\d+\}}|Dialogue:(?:[^,\n]*,){{9}}"
+    r"|(?:\d+:)?\d{1,2}:\d\d$)",
     re.MULTILINE,
 )
-"""Beginning of a cue: SubRip, WebVTT, Whisper's output in brackets, SBV, MicroDVD, and Sub Station Alpha."""
+"""Beginning of a cue: SubRip, WebVTT, Whisper's output in brackets, SBV, MicroDVD, Sub Station Alpha, and the times of a film page."""
 ARROW = re.compile(rf"^[^\S\n]*{TIME}.*$")
 CUE_BLOCK = re.compile(
     r"^(?:WEBVTT|NOTE|STYLE|REGION)\b.*(?:\n.+)*|^\[(?:Script Info|V4\+? Styles|Events|Fonts|Graphics)\]$|^Format:.*$|^Style:.*$",
@@ -53,7 +57,6 @@ LYRIC_HEAD = re.compile(
 )
 MIN_CUES, MAX_CUE_LINES = 2, 8
 """Least cues of a text, and most lines for each: an article on subtitles shows one."""
-ENDED = re.compile(rf"[{re.escape(TERMINALS)}。！？．｡።][{re.escape(CLOSERS)}]*\Z")
 
 BB_TAG = re.compile(
     r"\[(/?)(b|i|u|s|url|img|quote|code|size|colou?r|font|center|left|right|justify|list|ul|ol|li|spoiler|hide|email|youtube|video|"
@@ -107,7 +110,8 @@ SIGNS = "[<>{\f"
 """One of them stands in each format, but for subtitles that begin with a time, addresses of data, and lines of a page."""
 MIN_LINES, LINE_CHARS = 40, (40, 120)
 """Lines of a text that may stand in the lines of its pages, and characters that these have on average."""
-MAX_HEAD_CHARS = 100
+MAX_HEAD_CHARS, MIN_HEAD_BYTES, MIN_PAGE_LINES = 100, 6, 10
+NO_HEAD = re.compile(r"^[-*•–—|]\s|://|[:：|]$")
 MIN_PARTED = 0.5
 """Share of the places of a running head where it parts a sentence. Headings and refrains part none."""
 NO_FORMATS: Counter[str] = Counter()
@@ -134,7 +138,10 @@ def without_format(text: str) -> Plain:
     """Take the text out of every format that it is in; a page is `is_page`'s."""
     # Letter by letter is the fastest search: prose has none of these.
     if not (
-        any(map(text.__contains__, SIGNS)) or text[:1].isdigit() or "data:" in text or _is_hard_wrapped(text)
+        any(map(text.__contains__, SIGNS))
+        or text[:1].isdigit()
+        or _has_pictures(text)
+        or _is_hard_wrapped(text)
     ):
         return Plain(text, NO_FORMATS)
     undone = Counter[str]()
@@ -153,7 +160,9 @@ def without_tags(text: str) -> str:
 
 
 def _has_pictures(text: str) -> bool:
-    return "data:" in text and ("base64," in text or "data:image" in text)
+    return ("data:" in text and ("base64," in text or "data:image" in text)) or any(
+        map(text.__contains__, BASE64)
+    )
 
 
 def _without_pictures(text: str) -> str:
@@ -162,7 +171,10 @@ def _without_pictures(text: str) -> str:
 
 def _is_subtitles(text: str) -> bool:
     if not (
-        "-->" in text or "\nDialogue:" in text or text[:1] == "{" or (":" in text[:12] and "," in text[:30])
+        "-->" in text
+        or "\nDialogue:" in text
+        or text.startswith(("{", "0:0", "00:0"))
+        or (":" in text[:12] and "," in text[:30])
     ):
         return False
     num_cues = sum(1 for _ in CUE.finditer(text))
@@ -233,7 +245,7 @@ def _without_wikitext(text: str) -> str:
     text = _repeated(EMPTY_SECTION, "", WIKI_HEADING.sub("\x00\\2", text) + "\n").replace("\x00", "")
     # Marks of lists; what begins with a bar is left of a table.
     text = re.sub(r"^(?:[*#:;]+[^\S\n]*|\|.*$)", "", text, flags=re.MULTILINE)
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(map(str.rstrip, text.split("\n")))).strip()
 
 
 def _repeated(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
@@ -292,8 +304,17 @@ def _running_heads(lines: Sequence[str]) -> set[int]:
     likely = {at for at, key in keys.items() if counts[key] >= MIN_REPEATED and any(map(str.isalnum, key))}
     heads = set[int]()
     for key in {keys[at] for at in likely}:
-        places = [at for at in likely if keys[at] == key]
-        if sum(_parts_sentence(lines, likely, at) for at in places) >= MIN_PARTED * len(places):
+        places = sorted(at for at in likely if keys[at] == key)
+        is_apart = places[-1] - places[0] >= MIN_PAGE_LINES * (len(places) - 1)
+        # Letters by themselves are of broken words, and items and addresses of lists.
+        is_head = key.strip("-–—| ") == "0" or (
+            len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
+        )
+        if (
+            is_apart
+            and is_head
+            and sum(_parts_sentence(lines, likely, at) for at in places) >= MIN_PARTED * len(places)
+        ):
             heads.update(places)
     return heads
 
