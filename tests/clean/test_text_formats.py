@@ -27,7 +27,7 @@ RTF_OF_FONTS = (
     r"{\fldrslt  link}} \uc2\u12354\'82\'a0{\nonshppict 89}\f1 \'c4\'e0" + "\\\nson}"
 )
 CHAPTER = (
-    "\\chapter{Kənd}\nBir \\footnote{a {b}} \\href{http://x}{\\emph{ad}} $x$ \\(\\alpha\\) \\cite{a}.\n\\footnotesize Son"
+    "\\chapter{Kənd}\nBir \\footnote{a {b}} \\href{http://x}{\\emph{ad}} $x$ \\item[$\\beta$] \\(\\alpha\\) \\cite{a}.\n\\footnotesize Son"
     "\\begin{longtable}{l}\na & b\n\\end{longtable}\x01"
 )
 LINE = "kənd məktəbinin köhnə binası payız aylarında soyuq olurdu və uşaqlar"

@@ -3,19 +3,18 @@
 Most texts are prose. They pay for a few searches for a sign that each format has.
 """
 
+import functools
 import html
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil.clean.extract.escapes import BREAK
-from anadil.clean.extract.text_markup import has_links, is_rtf, is_tex, of_rtf, of_tex, without_links
+from anadil.clean.extract.text_markup import is_tex, of_rtf, of_tex, without_links
 from anadil.clean.kernels.characters import ENDED
 
-PAGE, WIKITEXT, BBCODE, SUBTITLES, LYRICS = "page", "wikitext", "bbcode", "subtitles", "lyrics"
-PICTURES, PDF_PAGES, INLINE_TAGS = "embedded_pictures", "pdf_pages", "inline_tags"
-RTF, TEX, LINKS = "rtf", "tex", "markdown_links"
+PAGE, INLINE_TAGS, PDF_PAGES = "page", "inline_tags", "pdf_pages"
 PAGE_TAG = re.compile(
     r"<(?:!doctype\s+html|html|head|body|meta|title|script|style|nav|header|footer|article|main|aside|section|iframe|noscript|form)\b",
     re.IGNORECASE,
@@ -97,7 +96,6 @@ EMPTY_SECTION = re.compile(r"^\x00.*\n(?:\s*\n)*(?=\x00|\Z)", re.MULTILINE)
 MAX_ROUNDS = 30
 """Templates, tables and links within each other that are undone; what is deeper stays."""
 
-MIN_PAGES = 2
 EDGE_LINES = 2
 """Lines at the head and the foot of a page that may be its running head, foot or number."""
 MIN_REPEATED = 3
@@ -137,12 +135,8 @@ def is_page(text: str) -> bool:
 def without_format(text: str) -> Plain:
     """Take the text out of every format that it is in; a page is `is_page`'s."""
     # Letter by letter is the fastest search: prose has none of these.
-    if not (
-        any(map(text.__contains__, SIGNS))
-        or text[:1].isdigit()
-        or _has_pictures(text)
-        or _is_hard_wrapped(text)
-    ):
+    has_sign = any(map(text.__contains__, SIGNS)) or text[:1].isdigit()
+    if not (has_sign or _has_pictures(text) or _is_hard_wrapped(text)):
         return Plain(text, NO_FORMATS)
     undone = Counter[str]()
     for name, is_in, plain in FORMATS:
@@ -160,22 +154,13 @@ def without_tags(text: str) -> str:
 
 
 def _has_pictures(text: str) -> bool:
-    return ("data:" in text and ("base64," in text or "data:image" in text)) or any(
-        map(text.__contains__, BASE64)
-    )
-
-
-def _without_pictures(text: str) -> str:
-    return PICTURE.sub("", text)
+    has_address = "data:" in text and ("base64," in text or "data:image" in text)
+    return has_address or any(map(text.__contains__, BASE64))
 
 
 def _is_subtitles(text: str) -> bool:
-    if not (
-        "-->" in text
-        or "\nDialogue:" in text
-        or text.startswith(("{", "0:0", "00:0"))
-        or (":" in text[:12] and "," in text[:30])
-    ):
+    is_timed = text.startswith(("{", "0:0", "00:0")) or (":" in text[:12] and "," in text[:30])
+    if not (is_timed or "-->" in text or "\nDialogue:" in text):
         return False
     num_cues = sum(1 for _ in CUE.finditer(text))
     return num_cues >= MIN_CUES and MAX_CUE_LINES * num_cues >= sum(map(bool, text.split("\n")))
@@ -203,10 +188,6 @@ def _spoken(text: str) -> str:
         else:
             sentences.append(said)
     return "\n".join(sentences)
-
-
-def _is_lyrics(text: str) -> bool:
-    return "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0
 
 
 def _sung(text: str) -> str:
@@ -264,10 +245,6 @@ def _link_text(link: str) -> str:
     return words[-1] if words else target.removeprefix(":").partition("#")[0] or target
 
 
-def _is_paged(text: str) -> bool:
-    return text.count("\f") >= MIN_PAGES - 1 and "\f" in text.strip("\f \n")
-
-
 def _without_heads(text: str) -> str:
     """Take running heads, feet and numbers of pages away, and join the sentences that they part."""
     pages = [page.strip("\n").split("\n") for page in text.split("\f") if page.strip()]
@@ -293,51 +270,42 @@ def _is_hard_wrapped(text: str) -> bool:
     return num_lines >= MIN_LINES and LINE_CHARS[0] <= len(text) / num_lines <= LINE_CHARS[1]
 
 
-def _has_running_heads(text: str) -> bool:
-    return _is_hard_wrapped(text) and bool(_running_heads(text.split("\n")))
-
-
 def _running_heads(lines: Sequence[str]) -> set[int]:
     """Return the lines that stand on each page of a text without marks of pages: heads, feet and numbers."""
-    keys = {at: _folded(line) for at, line in enumerate(lines) if 0 < len(line.strip()) <= MAX_HEAD_CHARS}
-    counts = Counter(keys.values())
-    likely = {at for at, key in keys.items() if counts[key] >= MIN_REPEATED and any(map(str.isalnum, key))}
+    places = defaultdict[str, list[int]](list)
+    for at, line in enumerate(lines):
+        if 0 < len(line.strip()) <= MAX_HEAD_CHARS:
+            places[_folded(line)].append(at)
+    repeated = {key: found for key, found in places.items() if len(found) >= MIN_REPEATED}
+    likely = {at for key, found in repeated.items() if any(map(str.isalnum, key)) for at in found}
     heads = set[int]()
-    for key in {keys[at] for at in likely}:
-        places = sorted(at for at in likely if keys[at] == key)
-        is_apart = places[-1] - places[0] >= MIN_PAGE_LINES * (len(places) - 1)
+    for key, found in repeated.items():
+        is_apart = found[-1] - found[0] >= MIN_PAGE_LINES * (len(found) - 1)
         # Letters by themselves are of broken words, and items and addresses of lists.
-        is_head = key.strip("-–—| ") == "0" or (
-            len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
-        )
-        if (
-            is_apart
-            and is_head
-            and sum(_parts_sentence(lines, likely, at) for at in places) >= MIN_PARTED * len(places)
-        ):
-            heads.update(places)
+        is_word = len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
+        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or found[0] not in likely:
+            continue
+        if sum(_parts_sentence(lines, likely, at) for at in found) >= MIN_PARTED * len(found):
+            heads.update(found)
     return heads
 
 
 def _parts_sentence(lines: Sequence[str], likely: set[int], at: int) -> bool:
     """Return whether the text above a line goes on below it."""
-    before = next(
-        (lines[i].rstrip() for i in range(at - 1, -1, -1) if lines[i].strip() and i not in likely), ""
+    around = range(at - 1, max(-1, at - MIN_PAGE_LINES), -1), range(at, min(len(lines), at + MIN_PAGE_LINES))
+    before, behind = (
+        next((lines[each].strip() for each in places if lines[each].strip() and each not in likely), "")
+        for places in around
     )
-    behind = next(
-        (lines[i].lstrip() for i in range(at + 1, len(lines)) if lines[i].strip() and i not in likely), ""
-    )
-    return (
-        bool(before and behind)
-        and not ENDED.search(before)
-        and behind[0] == behind[0].lower()
-        and behind[0].isalpha()
-    )
+    is_begun = bool(before) and not ENDED.search(before)
+    return is_begun and behind[:1].isalpha() and behind[0] == behind[0].lower()
 
 
 def _without_running_heads(text: str) -> str:
     lines = text.split("\n")
     heads, shown, gap = _running_heads(lines), list[str](), list[int]()
+    if not heads:
+        return text
     for at, line in enumerate(lines):
         if at in heads or not line.strip():
             gap.append(at)
@@ -361,15 +329,15 @@ def _folded(line: str) -> str:
 
 
 FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
-    (RTF, is_rtf, of_rtf),
-    (TEX, is_tex, of_tex),
-    (PICTURES, _has_pictures, _without_pictures),
-    (PDF_PAGES, _is_paged, _without_heads),
-    (PDF_PAGES, _has_running_heads, _without_running_heads),
-    (SUBTITLES, _is_subtitles, _spoken),
-    (LYRICS, _is_lyrics, _sung),
-    (WIKITEXT, _is_wikitext, _without_wikitext),
-    (BBCODE, _is_bbcode, _without_bbcode),
-    (LINKS, has_links, without_links),
+    ("rtf", lambda text: text.lstrip("\ufeff \r\n").startswith("{\\rtf"), of_rtf),
+    ("tex", is_tex, of_tex),
+    ("embedded_pictures", _has_pictures, functools.partial(PICTURE.sub, "")),
+    (PDF_PAGES, lambda text: "\f" in text.strip("\f \n"), _without_heads),
+    (PDF_PAGES, _is_hard_wrapped, _without_running_heads),
+    ("subtitles", _is_subtitles, _spoken),
+    ("lyrics", lambda text: "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0, _sung),
+    ("wikitext", _is_wikitext, _without_wikitext),
+    ("bbcode", _is_bbcode, _without_bbcode),
+    ("markdown_links", lambda text: "](" in text or "]:" in text, without_links),
 )
-"""Name, whether a text is in it, and what takes the text out; pictures first, because they are long."""
+"""Name, whether a text may be in it, and what takes the text out; pictures first, because they are long."""

@@ -5,7 +5,7 @@ import re
 import unicodedata
 
 RTF_TOKEN = re.compile(
-    r"((?:\\'[0-9a-fA-F]{2})+)|\\u(-?\d{1,6}) ?|\\([a-z]{1,32})(-?\d{0,9}) ?|\\([^a-z])|([{}])|([^\\{}\r\n]+)"
+    r"((?:\\'[0-9a-fA-F]{2})+)|\\u(-?\d{1,6}) ?|\\([a-z]{1,32})(-?\d{1,9}|) ?|\\([^a-z])|([{}])|([^\\{}\r\n]+)"
 )
 """Bytes, a character, a word with its number, a sign, a bracket, text. Source: RTF specification 1.9.1."""
 RTF_SKIPPED = re.compile(
@@ -78,11 +78,6 @@ LINK_NAME = re.compile(
 MAX_NESTED = 3
 
 
-def is_rtf(text: str) -> bool:
-    """Return whether a text is a document of a word processor as it stands in its file."""
-    return text.lstrip("\ufeff \r\n").startswith("{\\rtf")
-
-
 def of_rtf(text: str) -> str:
     """Return what a document in RTF shows, a paragraph a line."""
     page = re.search(r"\\ansicpg(\d{3,5})", text)
@@ -92,22 +87,20 @@ def of_rtf(text: str) -> str:
         codec = "cp1252"
     fonts = {font: RTF_CHARSETS.get(charset, codec) for font, charset in RTF_FONT.findall(text)}
     # A character has substitutes behind it, for programs that do not know it.
-    shown, outer, num_left = list[str](), list[tuple[bool, str, int]](), 0
+    shown, outer, num_left = list[str](), list[tuple[bool, str, int, int]](), 0
     is_skipped, own, num_substitutes = False, codec, 1
     for match in RTF_TOKEN.finditer(text):
         coded, code, word, number, sign, bracket, plain = match.groups()
-        if bracket:
-            num_left = 0
         if bracket == "{":
-            outer.append((is_skipped, own, num_substitutes))
+            outer.append((is_skipped, own, num_substitutes, 0))
         elif bracket:
-            is_skipped, own, num_substitutes = outer.pop() if outer else (False, codec, 1)
+            is_skipped, own, num_substitutes, num_left = outer.pop() if outer else (False, codec, 1, 0)
         elif (word and RTF_SKIPPED.fullmatch(word)) or sign == "*":
             is_skipped = True
         elif word == "f":
             own = fonts.get(number, codec)
         elif word == "uc":
-            num_substitutes = int(number or 1)
+            num_substitutes = max(0, int(number or 1))
         elif is_skipped:
             continue
         elif code:
@@ -129,9 +122,8 @@ def is_tex(text: str) -> bool:
         return False
     # Who asks or tells of TeX shows a document behind his words, or fenced.
     before = text.partition("\\documentclass")[0].split("\n") if "\\documentclass" in text else ()
-    is_shown = (
-        any(line.strip() and line.lstrip()[0] not in "%\\{}]" for line in before) or "\n```" in f"\n{text}"
-    )
+    is_fenced = "\n```" in f"\n{text}"
+    is_shown = is_fenced or any(line.strip() and line.lstrip()[0] not in "%\\{}]" for line in before)
     return num_signs + len(TEX_WORDS.findall(text)) >= MIN_TEX_SIGNS and not is_shown
 
 
@@ -144,7 +136,7 @@ def of_tex(text: str) -> str:
         if "\\" not in inner:
             return inner
         formulas.append(match[0])
-        return "\x01"
+        return f"\x01{len(formulas) - 1}\x01"
 
     if document := TEX_DOCUMENT.search(text):
         text = document[1]
@@ -153,19 +145,13 @@ def of_tex(text: str) -> str:
         lambda match: unicodedata.normalize("NFC", (match[3] or match[4]) + TEX_MARKS[match[1] or match[2]]),
         text,
     )
-    text = TEX_LETTER.sub(lambda match: TEX_LETTERS[match[1]], text)
-    text = re.sub(r"\\([%&#_])", r"\1", text)
+    text = re.sub(r"\\([%&#_])", r"\1", TEX_LETTER.sub(lambda match: TEX_LETTERS[match[1]], text))
     text = TEX_COMMAND.sub(lambda match: "\n" if match[1] else " " if match[2] else "", text)
     text = text.replace("\\$", "\x00").translate(TEX_SIGNS).replace("\x00", "$")
     for signs, sign in (("---", "—"), ("--", "–"), ("``", "“"), ("''", "”")):
         text = text.replace(signs, sign)
     text = re.sub(r"\n{3,}", "\n\n", "\n".join(map(str.strip, text.split("\n")))).strip()
-    return re.sub("\x01", lambda _: formulas.pop(0), text)
-
-
-def has_links(text: str) -> bool:
-    """Return whether a text may have links of Markdown."""
-    return "](" in text or "]:" in text
+    return re.sub(r"\x01(\d+)\x01", lambda match: formulas[int(match[1])], text)
 
 
 def without_links(text: str) -> str:
@@ -183,7 +169,5 @@ def without_links(text: str) -> str:
 
     text = LINK_NAME.sub("", text)
     for _ in range(MAX_NESTED):
-        before, text = text, LINK.sub(shown, text)
-        if text == before:
-            break
+        text = LINK.sub(shown, text)
     return text

@@ -72,12 +72,7 @@ PARQUET_BATCH = 1_000
 
 
 def separated_values(
-    file: ReadableFile,
-    name: str,
-    text_field: str,
-    language: str,
-    read_stats: ReadStats,
-    sides: Sides = (),
+    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats, sides: Sides = ()
 ) -> Iterator[tuple[str, dict[str, str] | Fault]]:
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
@@ -393,12 +388,8 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         )  # fmt: skip
     data = _whole(source.file)
     if data is None:
-        remedy = (
-            "write it in UTF-8"
-            if is_stateful
-            else "say what a document of it is in clean.txt_document, or give it as .jsonl"
-        )
-        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; {remedy}"
+        why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; say what a document of it is in clean.txt_document, or give it as .jsonl"
+        why += ", in UTF-8" * is_stateful
         read_stats.refuse(source.name, why)
         return
     text, codec = decode_text(data, letters=letters_of(source.language))
@@ -410,10 +401,8 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> Iterator[RawRecord]:
     """Read the documents of a range of a file of lines, or the blocks of a whole file."""
-    lines: Iterator[tuple[int, bytes | TooLong]] = lines_with_offsets(
-        source.file, start=source.start, end=source.end
-    )
-    codec = known.codec
+    lines: Iterator[tuple[int, bytes | TooLong]]
+    lines, codec = lines_with_offsets(source.file, start=source.start, end=source.end), known.codec
     if codec.startswith(text_cut.STATEFUL):
         text = decode_text(_whole(source.file) or b"", letters=letters_of(source.language))[0]
         lines, codec = enumerate(text.encode().split(b"\n")), "utf-8"
