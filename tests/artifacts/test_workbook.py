@@ -11,6 +11,8 @@ import pytest
 
 from anadil.artifacts.chat_files import read_chats
 from anadil.artifacts.text_files import separated_rows
+from anadil.clean.read.read_stats import ReadStats
+from anadil.clean.read.readers import read_records
 from anadil.core.errors import DataError
 from anadil.text.chats import DroppedChats
 from tests.kit.workbooks import write_workbook
@@ -53,6 +55,27 @@ def test_sheets_with_the_same_columns_are_read_and_others_are_named(
 
 def hide(book: Any, sheet: str) -> None:
     book[sheet].sheet_state = "hidden"
+
+
+def test_hidden_rows_and_columns_are_left_out_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def hide_parts(book: Any) -> None:
+        for row in (1, 4):
+            book["Suallar"].row_dimensions[row].hidden = True
+        book["Suallar"].column_dimensions.group("B", "C", hidden=True)
+        hide(book, "Gizli")
+
+    table = [("köhnə", "köhnə", "köhnə", "köhnə"), ("text", "qeyd", "qeyd 2", "url"), ("Bir", "x", "y", "a"), ("İki", "x", "y", "b"), ("Üç",)]  # fmt: skip
+    sheets = {"Başqa": [], "Suallar": table, "Gizli": [("text",), ("gizli",)]}
+    path = write_workbook(tmp_path / "a.xlsx", sheets, hide_parts)
+    stats = ReadStats()
+
+    texts = [raw.text for raw in read_records(str(path), path.name, "text", stats)]
+
+    assert texts == ["Bir", "Üç"]
+    assert stats.not_read == {"hidden sheet": 1, "hidden column": 2, "hidden row": 2}
+    assert "a.xlsx: sheet 'Suallar': 2 hidden rows not read; show them if they matter" in caplog.text
 
 
 def test_a_merged_text_belongs_to_each_of_its_rows_and_a_title_to_none(

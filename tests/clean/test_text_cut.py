@@ -21,6 +21,7 @@ LINES = "".join(f"Sənəd {number}. {PARAGRAPH}\n" for number in range(30))
 BLOCKS = "".join(f"Sənəd {number}. {PARAGRAPH}\n{PARAGRAPH}\n\n" for number in range(30))
 WRAPPED = "\n\n".join(textwrap.fill(PARAGRAPH, 70) for _ in range(30))
 POEM = "\n".join(textwrap.wrap(PARAGRAPH * 4, 35))
+SENTENCES = "".join(f"Bu gün hava {number} dərəcədir.\n" for number in range(30))
 NUMBERED = "".join(f"{number}\tBu gün hava yaxşıdır\n" for number in range(30))
 
 
@@ -44,13 +45,22 @@ def read(path: Path, data: bytes, cut: TxtDocument) -> tuple[list[str], ReadStat
         (WRAPPED, "block", "block", 30),
         (POEM, "guess", "file", 1),
         ("\n".join(LINES.splitlines()[:5]), "guess", "file", 1),
+        (SENTENCES, "guess", "file", 1),
+        (SENTENCES, "file", "file", 1),
     ],
 )
 def test_a_file_is_cut_as_it_is_written_or_as_asked(
-    tmp_path: Path, text: str, asked: TxtDocument, cut: str, number: int
+    tmp_path: Path, text: str, asked: TxtDocument, cut: str, number: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     texts, read_stats = read(tmp_path / "a.txt", text.replace("\n", "\r\n").encode(), asked)
-    assert (len(texts), read_stats.txt_documents) == (number, {cut: 1})
+    is_doubtful = text == SENTENCES and asked == "guess"
+    assert (len(texts), read_stats.txt_documents) == (
+        number,
+        {cut: 1, **({"doubtful": 1} if is_doubtful else {})},
+    )
+    assert (
+        "a.txt: is taken for one document, and its lines end as sentences do" in caplog.text
+    ) == is_doubtful
     assert texts[-1].split()[-1] == text.rsplit(maxsplit=1)[-1]
 
 

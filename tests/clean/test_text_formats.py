@@ -22,6 +22,18 @@ PAGES = "\f".join(
     f"Kitabın adı\n\n{end} bir\n{end} iki\n\n{number}\n" for number, end in enumerate("abc", 12)
 )
 
+LINE = "kənd məktəbinin köhnə binası payız aylarında soyuq olurdu və uşaqlar"
+BODIES = ["\n".join(f"{LINE} {page}{chr(97 + at)}" for at in range(12)) for page in "qrst"]
+RTF = (
+    r"{\rtf1\ansi\ansicpg1254\deff0{\fonttbl{\f0 Arial;}}{\*\generator X;}\pard\b Birinci\b0  \ldblquote c\'fcml\u601?\rdblquote  \'deki "
+    r"\u8211\'96 \u601 ?.\par \u304?kinci\line\{c\}\par{\header Ba\'fel\'fdk}}"
+)
+TEX = (
+    "\\documentclass{article}\n\\usepackage[T1]{fontenc}\n\\begin{document} % x\n\\section{Kənd məktəbi}\\label{a}\n\n"
+    'Köhnə \\emph{bina}~5 \\% bahadır\\cite[s.~5]{b}, \\c{s}\\"{o}yle \\textbf{„\\.Iki“} \\& bir.\n'
+    "\\begin{equation}\nx^2\n\\end{equation}\n\\begin{itemize}\n\\item bir\n\\item iki\n\\end{itemize}\n\\end{document}\n"
+)
+
 
 @pytest.mark.parametrize(
     ("name", "text", "plain"),
@@ -36,6 +48,10 @@ PAGES = "\f".join(
         ("wikitext", WIKI, "Kənd – Qax rayonunda kəndlərdəndir.\n\nTarix\n\nbir"),
         ("embedded_pictures", f"{SENTENCE}\n{PICTURE}", f"{SENTENCE}\n"),
         ("pdf_pages", PAGES, "a bir\na iki\nb bir\nb iki\nc bir\nc iki"),
+        ("pdf_pages", "\n".join(f"{body}\n\n{at}\nKənd məktəbi\n" for at, body in enumerate(BODIES)), "\n".join(BODIES)),
+        ("rtf", RTF, "Birinci “cümlə” Şki – ə.\nİkinci\n{c}"),
+        ("tex", TEX, "Kənd məktəbi\n\nKöhnə bina 5 % bahadır, şöyle „İki“ & bir.\n\nbir\niki"),
+        ("markdown_links", '[Bakı](https://x.az/a_(b) "ad") və [![](/a.png)](b.html) `[a](/b)` bax.', "Bakı və  `[a](/b)` bax."),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: str) -> None:
@@ -50,6 +66,8 @@ def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: st
         "10:00, 12:30 görüş\n11:00, 13:30 nahar",
         f"Belə yazılır:\n```\n{SRT}\n[[a]] {{{{b}}}} [b]c[/b]\n```\n" + 20 * f"{SENTENCE}\n",
         "[b] səsi və [i] səsi",
+        "a[i](x) və [qeyd](bax) yazılır; \\section{a} bölmə başlayır.",
+        "\n".join(f"{LINE} {LINE[:8]}\n{LINE[::-1]}{verse}\nGəl, ay bahar, gəl" for verse in range(40)),
     ],
 )
 def test_prose_and_code_stay(text: str) -> None:

@@ -44,3 +44,11 @@ MORE_JAPANESE = (
     "先祖が暮らした土地と山の空気、そして冷たい泉の水を知ってもらうことにしている。道は長いけれど、窓の外の景色を眺めていれば、"
     "退屈することはない。"
 )
+CROATIAN = (
+    "Nitko se ne smije smatrati krivim za kazneno djelo na osnovi bilo kakvog čina ili propusta koji nisu bili kazneno djelo prema "
+    "nacionalnom ili međunarodnom pravu u vrijeme kada su bili počinjeni."
+)
+BOSNIAN = (
+    "Svako ima pravo na djelotvorna pravna sredstva putem nadležnih nacionalnih sudova zbog djela kojima se krše osnovna prava koja "
+    "su mu dodijeljena u Ustavu ili zakonu. Niko ne smije biti podvrgnut samovoljnom hapšenju."
+)

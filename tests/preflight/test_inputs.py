@@ -17,7 +17,7 @@ from anadil.preflight.inputs import InputSample, cut_at_record
 from anadil.recipe.sections import Recipe
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
-from tests.kit.texts import AZERBAIJANI, TURKISH
+from tests.kit.texts import AZERBAIJANI, BOSNIAN, CROATIAN, TURKISH
 
 CHAT = {"messages": [{"role": "user", "content": "Salam"}, {"role": "assistant", "content": "Salam!"}]}
 CLAIM = "cluster.volumes=[{claim: fsx, path: /claims/fsx}]"
@@ -352,3 +352,15 @@ def test_files_in_another_language_are_said(
     remedy = look(recipe, stage, put(tmp_path, "a.jsonl", lines(*[row] * 3))).remedy
 
     assert remedy.startswith(advice) if advice else not remedy
+
+
+def test_texts_that_are_taken_for_a_sibling_are_said(recipe: Recipe, tmp_path: Path) -> None:
+    rows = [{"text": text} for text in (CROATIAN, CROATIAN, BOSNIAN)]
+
+    found = look(
+        recipe.model_copy(update={"language": "hr"}), "clean", put(tmp_path, "a.jsonl", lines(*rows))
+    )
+
+    assert found.remedy.startswith(
+        "1 of 3 texts would be dropped as Croatian's siblings: neither CLD2 nor py3langid"
+    )

@@ -19,6 +19,7 @@ from anadil.text.language_id import identify_language
 from anadil.text.language_pack import Identification, LanguagePack, to_language
 from anadil.text.languages.ja import VALUES, remove_footer, unify_punctuation
 from anadil.text.unicode_repair import is_sound, normalize_spaces, repair_characters
+from tests.kit.texts import BOSNIAN, CROATIAN
 
 LETTERS = st.text(
     st.one_of(
@@ -316,6 +317,19 @@ def test_a_language_without_a_pack_is_identified() -> None:
         "Кыргызстан Борбордук Азияда жайгашкан мамлекет, борбору Бишкек.", kazakh
     ).is_language
     assert identify_language(text, load_language("kk")).code == "kk"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "sibling", "is_language"),
+    [("hr", CROATIAN, "bs", True), ("hr", BOSNIAN, "bs", False), ("bs", BOSNIAN, "", True), ("az", CROATIAN, "", False)],
+)  # fmt: skip
+def test_a_text_that_cld2_takes_for_a_sibling_stays_where_the_second_opinion_says_so(
+    code: str, text: str, sibling: str, is_language: bool
+) -> None:
+    identified = identify_language(text, load_language(code))
+
+    assert (identified.sibling, identified.is_language) == (sibling, is_language)
+    assert not identified.other_percent or code == "az"
 
 
 def test_where_cld2_is_not_sure_something_else_has_to_agree() -> None:

@@ -13,6 +13,7 @@ import resource
 import subprocess
 import sys
 import zipfile
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,7 +110,12 @@ class Workbook:
             )  # fmt: skip
         for title in content["hidden"]:
             log.info("%s: sheet %r is hidden and not read", name, title)
-        sheets = (_Sheet.of(name, each["title"], each["rows"], each["merged"]) for each in content["sheets"])
+        self.not_read = Counter({"hidden sheet": len(content["hidden"])})
+        """Hidden sheets, columns and rows with text, which are left out, by kind."""
+        sheets = [
+            _Sheet.of(name, each["title"], each["rows"], each["merged"], frozenset(each["hidden"]))
+            for each in content["sheets"]
+        ]
         tables = [sheet for sheet in sheets if sheet.columns]
         if not tables:
             log.warning("%s: no sheet that is shown holds a row", name)
@@ -117,6 +123,16 @@ class Workbook:
         self._sheets = [sheet for sheet in tables if sheet.columns == tables[0].columns]
         self.columns = tables[0].columns if tables else []
         self.first_line = tables[0].header if tables else 0
+        for sheet, each in zip(sheets, content["sheets"], strict=True):
+            counts = Counter({"hidden column": each["hidden_columns"], "hidden row": sheet.num_hidden})
+            for kind, count in (+counts).items():
+                log.warning(
+                    "%s: sheet %r: %s not read; show them if they matter",
+                    name,
+                    sheet.title,
+                    counted(count, kind),
+                )
+            self.not_read += counts
         for other in tables:
             if other not in self._sheets:
                 log.warning(
@@ -139,11 +155,21 @@ class _Sheet:
     title: str
     rows: list[Cells]
     spans: list[Span]
+    hidden: frozenset[int]
     header: int
     columns: list[str]
 
+    @property
+    def num_hidden(self) -> int:
+        """Hidden rows with text."""
+        return sum(
+            any(map(_is_filled, self.rows[line - 1])) for line in self.hidden if line <= len(self.rows)
+        )
+
     @classmethod
-    def of(cls, name: str, title: str, rows: list[Cells], spans: list[Span]) -> "_Sheet":
+    def of(
+        cls, name: str, title: str, rows: list[Cells], spans: list[Span], hidden: frozenset[int]
+    ) -> "_Sheet":
         """Find the row of names."""
         where = f"{name}: sheet {title!r}, row"
         by_line: dict[int, list[Span]] = {}
@@ -152,6 +178,8 @@ class _Sheet:
         for line, cells in enumerate(rows, 1):
             texts = ["" if cell is None else str(cell).strip() for cell in cells]
             of_line = by_line.get(line, ())
+            if line in hidden:
+                continue
             if len([*filter(None, texts)]) == 1 and any(span[3] > span[1] for span in of_line):
                 log.info(
                     "%s: row %d of sheet %r is a title over the table, and is not read", name, line, title
@@ -163,8 +191,10 @@ class _Sheet:
                     )
                 while not texts[-1]:
                     texts.pop()
-                return cls(name=name, title=title, rows=rows, spans=spans, header=line, columns=texts)
-        return cls(name=name, title=title, rows=rows, spans=spans, header=0, columns=[])
+                return cls(
+                    name=name, title=title, rows=rows, spans=spans, hidden=hidden, header=line, columns=texts
+                )
+        return cls(name=name, title=title, rows=rows, spans=spans, hidden=hidden, header=0, columns=[])
 
     def below(self) -> Iterator[tuple[int, Cells | Fault]]:
         """Yield the rows below the names."""
@@ -186,13 +216,19 @@ class _Sheet:
                 self.name, self.title, counted(num_filled, "text"),
             )  # fmt: skip
         for line, cells in enumerate(self.rows[self.header :], self.header + 1):
-            if any(cell not in (None, "") for cell in cells[width:]):
+            if line in self.hidden:
+                continue
+            if any(map(_is_filled, cells[width:])):
                 yield (
                     line,
                     Fault(f"a cell beyond the {counted(width, 'column')} that row {self.header} names"),
                 )
-            elif any(cell not in (None, "") for cell in cells):
+            elif any(map(_is_filled, cells)):
                 yield line, [*cells, *[None] * width][:width]
+
+
+def _is_filled(cell: str | bool | None) -> bool:
+    return cell not in (None, "")
 
 
 def main() -> None:
@@ -205,6 +241,7 @@ def main() -> None:
     from python_calamine import CalamineWorkbook, SheetVisibleEnum
 
     sheets, hidden, plain, num_chars, num_cells = [], [], "", 0, 0
+    no_value, unseen = _signs(data)
     with CalamineWorkbook.from_filelike(io.BytesIO(data)) as book:
         for each in book.sheets_metadata:
             if each.visible != SheetVisibleEnum.Visible:
@@ -212,8 +249,14 @@ def main() -> None:
                 continue
             sheet = book.get_sheet_by_name(each.name)
             rows: list[Cells] = []
+            hidden_rows, columns = unseen.get(each.name, ((), ()))
+            hidden_columns = set[int]()
             for line, row in enumerate(sheet.to_python(skip_empty_area=False), 1):
                 rows.append([_text(cell) for cell in row])
+                for column in (at for span in columns for at in range(span.start, min(span.stop, len(row)))):
+                    if _is_filled(rows[-1][column]):
+                        hidden_columns.add(column)
+                        rows[-1][column] = None
                 num_chars += sum(len(cell) for cell in rows[-1] if isinstance(cell, str))
                 num_cells += len(row)
                 if num_chars > MAX_CHARS:
@@ -229,8 +272,13 @@ def main() -> None:
             num_cells += sum(1 + max(0, min(last, len(rows)) - first) for first, _, last, _ in merged)
             if num_cells > MAX_CELLS:
                 sys.exit(f"more than {MAX_CELLS:,} cells")
-            sheets.append({"title": each.name, "rows": rows, "merged": merged})
-    content = {"sheets": sheets, "hidden": hidden, "plain": plain, "no_value": _without_value(data)}
+            sheets.append(
+                {
+                    "title": each.name, "rows": rows, "merged": merged, "hidden": hidden_rows,
+                    "hidden_columns": len(hidden_columns),
+                }
+            )  # fmt: skip
+    content = {"sheets": sheets, "hidden": hidden, "plain": plain, "no_value": no_value}
     sys.stdout.buffer.write(json.dumps(content, ensure_ascii=False).encode(errors="replace"))
 
 
@@ -261,22 +309,53 @@ def _has_format(value: Any) -> bool:
     return not isinstance(value, str | bool) and not (isinstance(value, int | float) and value == int(value))
 
 
-def _without_value(data: bytes) -> list[str]:
-    """Cells with a formula that no spreadsheet program has computed, which calamine gives as empty: libraries write such files."""
-    cells = []
+Unseen = tuple[list[int], list[range]]
+"""Hidden rows of a sheet, from 1 on, and its hidden columns, from 0 on."""
+
+
+def _signs(data: bytes) -> tuple[list[str], dict[str, Unseen]]:
+    """Return what calamine does not tell: cells with a formula that no program has computed, and what each sheet hides."""
+    cells: list[str] = []
+    unseen: dict[str, Unseen] = {}
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        titles = _titles(archive)
         for name in archive.namelist():
-            if not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
+            if name not in titles and not re.fullmatch(r"xl/worksheets/[^/]+\.xml", name):
                 continue
+            rows, columns = unseen.setdefault(titles.get(name, ""), ([], []))
             with archive.open(name) as part:
+                line = 0
                 for _, element in ET.iterparse(part):  # noqa: S314  within the limits of the process
-                    if element.tag.endswith("}c"):
+                    kind = element.tag.rpartition("}")[2]
+                    if kind == "c":
                         texts = {child.tag.rpartition("}")[2]: child.text for child in element}
                         if "f" in texts and not texts.get("v"):
                             cells.append(str(element.get("r")))
-                    elif element.tag.endswith("}row"):
+                    elif kind == "row":
+                        line = int(element.get("r", line + 1))
+                        rows.extend([line] if _is_hidden(element, "ht") else [])
                         element.clear()
-    return sorted(cells, key=lambda cell: (len(cell), cell))
+                    elif kind == "col" and _is_hidden(element, "width"):
+                        columns.append(range(int(element.get("min", 1)) - 1, int(element.get("max", 1))))
+    return sorted(cells, key=lambda cell: (len(cell), cell)), unseen
+
+
+def _is_hidden(element: ET.Element, size: str) -> bool:
+    return element.get("hidden") in ("1", "true") or element.get(size) in ("0", "0.0")
+
+
+def _titles(archive: zipfile.ZipFile) -> dict[str, str]:
+    """Title of the sheet in each part of a workbook. Source: ECMA-376, part 1, section 18.2, and part 2, section 9.3."""
+    names = set(archive.namelist())
+    parts = [name for name in ("xl/_rels/workbook.xml.rels", "xl/workbook.xml") if name in names]
+    elements = [element for name in parts for element in ET.fromstring(archive.read(name)).iter()]  # noqa: S314
+    targets = {each.get("Id"): each.get("Target", "") for each in elements}
+    titles = {}
+    for each in (element for element in elements if element.tag.endswith("}sheet")):
+        number = next((value for key, value in each.items() if key.endswith("}id")), None)
+        target = targets.get(number, "")
+        titles[target.removeprefix("/") if target.startswith("/") else f"xl/{target}"] = each.get("name", "")
+    return titles
 
 
 if __name__ == "__main__":

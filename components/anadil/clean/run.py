@@ -46,7 +46,7 @@ from anadil.runtime.executors.engines import executor_of
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Figures, Job, files_key
 from anadil.text.language_data import Language
-from anadil.text.language_id import second_identifier
+from anadil.text.language_id import second_identifier, siblings_of
 from anadil.text.written import read_written
 
 log = logging.getLogger(__name__)
@@ -69,6 +69,10 @@ MENDED = {
 FORMATS = "fields of text that were no prose, of which the text was taken: %s"
 SHARED = "%s sentences and lines that many documents of a host or file share were taken out of %s documents, such as %r (%s of %s)"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
+SIBLINGS = (
+    "CLD2 takes %s for a sibling of %s (%s); %s of them kept, where py3langid says otherwise: look at the others in "
+    "rejected/language, and learn a pack where too much is lost (`anadil language learn`)"
+)
 NO_PAGES = (
     "{key}: {name} holds no web page in a record of type response, resource or conversion, and no text in one of type "
     "conversion; WAT files have neither: give the WARC files that they were made of"
@@ -135,7 +139,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
     write_indented(job.out / "stats.json", stats, 2)
     job.varying.append("stats.json")
-    _say_counts(stats, clean_stats)
+    _say_counts(stats, clean_stats, settings)
     job.tracker.metrics({f"dropped/{reason}": count for reason, count in clean_stats.dropped.items()})
     job.tracker.metrics({f"seconds/{step}": value for step, value in clean_stats.seconds.items()})
     return {
@@ -150,11 +154,21 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     }
 
 
-def _say_counts(stats: Row, clean_stats: CleanStats) -> None:
+def _say_counts(stats: Row, clean_stats: CleanStats, settings: Settings) -> None:
     log.info("%s documents in; dropped: %s", f"{stats['in']:,}", clean_stats.summary())
     for name, message in MENDED.items():
         if stats[name]:
             log.warning(message, counted(stats[name], "document"))
+    if stats["siblings"]:
+        language = settings.language
+        names = ", ".join(siblings_of(language))
+        log.warning(
+            SIBLINGS,
+            counted(stats["siblings"], "document"),
+            language.name,
+            names,
+            f"{stats['siblings_kept']:,}",
+        )
     if formats := stats["formats"]:
         log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
     if (shared := stats["shared_sentences"])["sentences"]:

@@ -374,6 +374,7 @@ class _Sampled:
     def __init__(self, language: Language) -> None:
         self._language = language
         self._counts: Counter[str] = Counter()
+        self._num_siblings = 0
 
     def add(self, text: str) -> None:
         """Identify a text that is long enough, of the first ones."""
@@ -384,12 +385,20 @@ class _Sampled:
         identified = identify_language(self._language.normalize(text[:MAX_IDENTIFIED_CHARS]), self._language)
         if identified.is_language or identified.is_reliable:
             self._counts["" if identified.is_language else identified.code] += 1
+            self._num_siblings += bool(identified.sibling) and not identified.is_language
 
     def remedy(self) -> str:
-        """Advice where most texts are in other languages; else empty."""
+        """Advice where most texts are in other languages, or some are taken for a sibling's; else empty."""
         total, num_own = self._counts.total(), self._counts[""]
-        if total < MIN_IDENTIFIED or num_own >= total / 2:
+        if total < MIN_IDENTIFIED:
             return ""
+        if num_own >= total / 2:
+            if not self._num_siblings:
+                return ""
+            return (
+                f"{self._num_siblings:,} of {counted(total, 'text')} would be dropped as {self._language.name}'s siblings: neither CLD2 "
+                "nor py3langid tells them from it; if they are in it, learn a pack (`anadil language learn`)"
+            )
         del self._counts[""]
         other = self._counts.most_common(1)[0][0]
         return (

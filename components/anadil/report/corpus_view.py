@@ -189,6 +189,8 @@ def _prose(stats: Json) -> Table:
     note = "Sentences outside of menus, footers and lists of links. Sentences within the article are put back in place. Those before or after it, such as comments, are not."
     if named := number(extraction.get("lost_by_name")):
         note += f" Menus, footers, dialogs and captions hold {named:,.0f} more characters of sentences."
+    if deleted := number(extraction.get("deleted")):
+        note += f" Text that pages show crossed out went: {deleted:,.0f} characters."
     columns = ("extractor", "pages", "characters put back", "characters lost")
     return Table("Prose of web pages that the extractors discarded", columns, rows, note=note)
 

@@ -158,6 +158,8 @@ class Extracted:
     """Characters of these that are not in the text."""
     dropped: int = 0
     """Characters of prose in menus, footers and their like that are not in the text."""
+    deleted: int = 0
+    """Characters that the page shows crossed out (`del`, `s`, `strike`), which are not in the text."""
 
     @property
     def lost(self) -> int:
@@ -175,6 +177,7 @@ class Extracted:
                 f"restored_after_{self.extractor}": self.restored,
                 f"lost_by_{self.extractor}": self.discarded,
                 "lost_by_name": self.dropped,
+                "deleted": self.deleted,
             }
         )
 
@@ -186,7 +189,13 @@ def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -
 
 def extract_page(page: str, language: Language, extraction: Extraction = DEFAULT) -> Extracted:
     """Extract the text of a page that is no bomb (`bomb.excess`), and count its prose."""
-    source = _Source(rewrite_page(page), language, extraction)
+    rewritten, num_deleted = rewrite_page(page)
+    return replace(
+        _extracted(_Source(rewritten, language, extraction), language, extraction), deleted=num_deleted
+    )
+
+
+def _extracted(source: "_Source", language: Language, extraction: Extraction) -> Extracted:
     if extraction.mode == "precision":
         return source.second() or source.first()[0]
     first, discarded = source.first()

@@ -130,25 +130,28 @@ RAISED_STYLE = re.compile(r"vertical-align\s*:\s*(?:text-)?su")
 """Cheap questions before the search for what is raised: most pages have none of it."""
 
 
-def rewrite_page(page: str) -> str:
+def rewrite_page(page: str) -> tuple[str, int]:
     """Rewrite a page with elements that extractors keep, marks of list items, and raised and lowered text as characters.
 
-    Quoted text gets the marks that browsers draw, and deleted text goes.
+    Quoted text gets the marks that browsers draw, and deleted text goes: its characters are counted.
     """
+    num_deleted = 0
     page = raised_as_text(page)
     if QUOTED.search(page):
         page = QUOTE_TAG.sub(lambda match: "”" if match[1] else "“", page)
     if any(map(page.__contains__, DELETING)):
-        page = DELETED.sub(_without_deleted, page)
+        for match in DELETED.finditer(page):
+            num_deleted += len(_text(match[2])) if _is_deleted(match) else 0
+        page = DELETED.sub(lambda match: "" if _is_deleted(match) else match[0], page)
     if "<button" in page or "<BUTTON" in page:
         page = BUTTON.sub(_button, page)
     if ASKED.search(page):
         page = LOCAL_LINK.sub(_local_link, page)
-    return TAGS.sub(_rewritten, page.replace("aria-expanded", "data-expanded"))
+    return TAGS.sub(_rewritten, page.replace("aria-expanded", "data-expanded")), num_deleted
 
 
-def _without_deleted(match: re.Match[str]) -> str:
-    return match[0] if len(match[2]) > MAX_DELETED_CHARS else ""
+def _is_deleted(match: re.Match[str]) -> bool:
+    return len(match[2]) <= MAX_DELETED_CHARS
 
 
 def without_marks(text: str) -> str:

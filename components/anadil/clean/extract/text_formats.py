@@ -10,10 +10,12 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil.clean.extract.escapes import BREAK
+from anadil.clean.extract.text_markup import has_links, is_rtf, is_tex, of_rtf, of_tex, without_links
 from anadil.clean.kernels.characters import CLOSERS, TERMINALS
 
 PAGE, WIKITEXT, BBCODE, SUBTITLES, LYRICS = "page", "wikitext", "bbcode", "subtitles", "lyrics"
 PICTURES, PDF_PAGES, INLINE_TAGS = "embedded_pictures", "pdf_pages", "inline_tags"
+RTF, TEX, LINKS = "rtf", "tex", "markdown_links"
 PAGE_TAG = re.compile(
     r"<(?:!doctype\s+html|html|head|body|meta|title|script|style|nav|header|footer|article|main|aside|section|iframe|noscript|form)\b",
     re.IGNORECASE,
@@ -102,7 +104,12 @@ PAGE_NUMBER = re.compile(r"[-–—|\s]*(?:\d{1,5}|[ivxlc]{1,7})[-–—|\s]*", 
 
 
 SIGNS = "[<>{\f"
-"""One of them stands in each format, but for subtitles that begin with a time and addresses of data."""
+"""One of them stands in each format, but for subtitles that begin with a time, addresses of data, and lines of a page."""
+MIN_LINES, LINE_CHARS = 40, (40, 120)
+"""Lines of a text that may stand in the lines of its pages, and characters that these have on average."""
+MAX_HEAD_CHARS = 100
+MIN_PARTED = 0.5
+"""Share of the places of a running head where it parts a sentence. Headings and refrains part none."""
 NO_FORMATS: Counter[str] = Counter()
 
 
@@ -124,7 +131,9 @@ def is_page(text: str) -> bool:
 def without_format(text: str) -> Plain:
     """Take the text out of every format that it is in; a page is `is_page`'s."""
     # Letter by letter is the fastest search: prose has none of these.
-    if not (any(map(text.__contains__, SIGNS)) or text[:1].isdigit() or "data:" in text):
+    if not (
+        any(map(text.__contains__, SIGNS)) or text[:1].isdigit() or "data:" in text or _is_hard_wrapped(text)
+    ):
         return Plain(text, NO_FORMATS)
     undone = Counter[str]()
     for name, is_in, plain in FORMATS:
@@ -265,6 +274,60 @@ def _without_heads(text: str) -> str:
     return joined
 
 
+def _is_hard_wrapped(text: str) -> bool:
+    num_lines = text.count("\n")
+    return num_lines >= MIN_LINES and LINE_CHARS[0] <= len(text) / num_lines <= LINE_CHARS[1]
+
+
+def _has_running_heads(text: str) -> bool:
+    return _is_hard_wrapped(text) and bool(_running_heads(text.split("\n")))
+
+
+def _running_heads(lines: Sequence[str]) -> set[int]:
+    """Return the lines that stand on each page of a text without marks of pages: heads, feet and numbers."""
+    keys = {at: _folded(line) for at, line in enumerate(lines) if 0 < len(line.strip()) <= MAX_HEAD_CHARS}
+    counts = Counter(keys.values())
+    likely = {at for at, key in keys.items() if counts[key] >= MIN_REPEATED and any(map(str.isalnum, key))}
+    heads = set[int]()
+    for key in {keys[at] for at in likely}:
+        places = [at for at in likely if keys[at] == key]
+        if sum(_parts_sentence(lines, likely, at) for at in places) >= MIN_PARTED * len(places):
+            heads.update(places)
+    return heads
+
+
+def _parts_sentence(lines: Sequence[str], likely: set[int], at: int) -> bool:
+    """Return whether the text above a line goes on below it."""
+    before = next(
+        (lines[i].rstrip() for i in range(at - 1, -1, -1) if lines[i].strip() and i not in likely), ""
+    )
+    behind = next(
+        (lines[i].lstrip() for i in range(at + 1, len(lines)) if lines[i].strip() and i not in likely), ""
+    )
+    return (
+        bool(before and behind)
+        and not ENDED.search(before)
+        and behind[0] == behind[0].lower()
+        and behind[0].isalpha()
+    )
+
+
+def _without_running_heads(text: str) -> str:
+    lines = text.split("\n")
+    heads, shown, gap = _running_heads(lines), list[str](), list[int]()
+    for at, line in enumerate(lines):
+        if at in heads or not line.strip():
+            gap.append(at)
+            continue
+        if heads.isdisjoint(gap):
+            shown.extend(lines[each] for each in gap)
+        elif shown and ENDED.search(shown[-1].rstrip()):
+            shown.append("")
+        shown.append(line)
+        gap.clear()
+    return "\n".join(shown)
+
+
 def _edges(page: Sequence[str]) -> list[int]:
     filled = [at for at, line in enumerate(page) if line.strip()]
     return list(dict.fromkeys([*filled[:EDGE_LINES], *filled[-EDGE_LINES:]]))
@@ -275,11 +338,15 @@ def _folded(line: str) -> str:
 
 
 FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
+    (RTF, is_rtf, of_rtf),
+    (TEX, is_tex, of_tex),
     (PICTURES, _has_pictures, _without_pictures),
     (PDF_PAGES, _is_paged, _without_heads),
+    (PDF_PAGES, _has_running_heads, _without_running_heads),
     (SUBTITLES, _is_subtitles, _spoken),
     (LYRICS, _is_lyrics, _sung),
     (WIKITEXT, _is_wikitext, _without_wikitext),
     (BBCODE, _is_bbcode, _without_bbcode),
+    (LINKS, has_links, without_links),
 )
 """Name, whether a text is in it, and what takes the text out; pictures first, because they are long."""

@@ -33,11 +33,11 @@ class ReadStats:
     skipped: int = 0
     """WARC responses that are no web page or no success."""
     not_read: dict[str, int] = field(default_factory=dict)
-    """WARC records of other types that hold no web page, by type."""
+    """WARC records of other types that hold no web page, by type, and what workbooks hide."""
     columns_not_read: dict[str, int] = field(default_factory=dict)
     """Columns of .csv and .tsv files that are not read, and in how many files."""
     txt_documents: dict[str, int] = field(default_factory=dict)
-    """`.txt` files by what a document of them is: `file`, `line` or `block`."""
+    """`.txt` files by what a document of them is: `file`, `line` or `block`; `doubtful`: one document, perhaps lines."""
     null_texts: int = 0
     """Records whose text is null: empty documents."""
     addresses: int = 0

@@ -87,6 +87,8 @@ def separated_values(
         read_stats: Counts files that are not UTF-8, and columns that are not read.
     """
     with _opened_table(file, name, sides[0].code if sides else text_field, language, read_stats) as table:
+        if isinstance(table, Workbook):
+            read_stats.not_read |= +table.not_read
         if not table.columns:
             return
         if table.separator != table.likely:
@@ -370,6 +372,12 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     known = text_cut.cut_of(source.file, source.txt_document, source.language, size)
     if not source.start:
         read_stats.txt_documents[known.cut] = 1
+    if known.is_doubtful:
+        read_stats.txt_documents["doubtful"] = 1
+        log.warning(
+            "%s: is taken for one document, and its lines end as sentences do; where each is a document, set "
+            "clean.txt_document to line", source.name,
+        )  # fmt: skip
     if known.cut != text_cut.FILE:
         if not source.start and source.txt_document == "guess":
             log.info(

@@ -62,6 +62,8 @@ class TextCut(NamedTuple):
     codec: str
     is_numbered: bool
     """Its lines begin with their numbers, which are no text."""
+    is_doubtful: bool = False
+    """One document, whose lines end as sentences do: each may be one."""
 
 
 def cut_of(file: ReadableFile, asked: TxtDocument, language: str, size: int) -> TextCut:
@@ -80,7 +82,12 @@ def cut_of(file: ReadableFile, asked: TxtDocument, language: str, size: int) -> 
         if asked == "guess"
         else asked
     )
-    return TextCut(cut, codec, is_numbered and cut == LINE)
+    is_doubtful = asked == "guess" and cut == FILE and len(filled) >= MIN_UNITS and _are_ended(filled)
+    return TextCut(cut, codec, is_numbered and cut == LINE, is_doubtful)
+
+
+def _are_ended(lines: list[str]) -> bool:
+    return sum(bool(ENDED.search(line)) for line in lines) >= MIN_ENDED * len(lines)
 
 
 def _guess(text: str, lines: list[str], *, is_numbered: bool, is_large: bool) -> Cut:
@@ -93,7 +100,7 @@ def _guess(text: str, lines: list[str], *, is_numbered: bool, is_large: bool) ->
     chars = [len(line) * (1 + (line[0] >= WIDE)) for line in filled]
     num_ended = sum(bool(ENDED.search(line)) for line in filled)
     num_short = sum(each < SHORT_CHARS for each in chars)
-    is_prose = num_ended >= MIN_ENDED * len(filled) and (is_large or num_short <= MAX_SHORT * len(filled))
+    is_prose = _are_ended(filled) and (is_large or num_short <= MAX_SHORT * len(filled))
     typical = median(chars)
     # Without blank lines, but for some between chapters.
     if len(blocks) * MIN_UNITS < len(filled):

@@ -302,8 +302,11 @@ class _ShardRun:
         stats.counts.update(
             documents_in=1, normalized=extracted.is_normalized, unescaped=extracted.is_unescaped,
             turned=extracted.is_turned, respelled=extracted.is_respelled, escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
-            retried=extracted.identified is not None and extracted.identified.retried,
         )  # fmt: skip
+        if (identified := extracted.identified) is not None:
+            stats.counts["retried"] += identified.retried
+            if identified.sibling:
+                stats.counts.update(siblings=1, siblings_kept=result.reason is None)
         stats.extraction.update(extracted.prose)
         stats.formats.update(extracted.formats)
         stats.sides.update(extracted.sides)

@@ -298,7 +298,16 @@ def make_stats(
         "recoded": read_stats.recoded,
         **{
             name: counts[name]
-            for name in ("normalized", "turned", "respelled", "unescaped", "escaped", "foreign_lines")
+            for name in (
+                "normalized",
+                "turned",
+                "respelled",
+                "unescaped",
+                "escaped",
+                "foreign_lines",
+                "siblings",
+                "siblings_kept",
+            )
         },
         "identifier_retries": counts["retried"],
         "bytes_in": read_stats.bytes_in,
