@@ -32,6 +32,7 @@ def add_recipe(name: str, commands: Any, text: str) -> None:
     show.set_defaults(command=_recipe_show)
     check = verbs.add_parser("check", help="report every mistake of a recipe, with line and remedy")
     add_recipe_argument(check)
+    add_set_option(check)
     check.set_defaults(command=_recipe_check)
     schema = verbs.add_parser("schema", help="print the JSON Schema of a recipe, for editors")
     schema.set_defaults(command=_recipe_schema)
@@ -75,7 +76,7 @@ def _recipe_check(options: argparse.Namespace) -> int:
     from anadil.preflight.checks import RECIPE, PlannedRun, refuse
     from anadil.recipe.load import load_recipe
 
-    recipe = load_recipe(options.recipe)
+    recipe = load_recipe(options.recipe, options.set)
     refuse(PlannedRun(by=RECIPE, recipe=recipe, here=False))
     print(f"{options.recipe}: no mistakes")
     return 0
