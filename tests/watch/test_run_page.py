@@ -211,10 +211,10 @@ def test_earlier_runs_are_drawn_where_they_can_be_compared(root: Path, pages: Pa
         (folder / "training.jsonl").write_text(
             f'{{"step": 1, "loss": {number}}}\n{{"step": 2, "loss": {number}.5}}\n'
         )
-        text = StepRecord(stage="clean", status="finished", uri=f"{root}/corpus/{min(number, 1)}")
+        clean = StepRecord(stage="clean", status="finished", uri=f"{root}/corpus/{min(number, 1)}")
         step = StepRecord(stage="pretrain", status="finished", uri=str(folder))
         put_record(
-            root, f"2026010{number}-000000-1", started=now + number, stages=STAGES, steps={"clean": text, "pretrain": step}
+            root, f"2026010{number}-000000-1", started=now + number, stages=STAGES, steps={"clean": clean, "pretrain": step}
         )  # fmt: skip
 
     text = pages.ask("/run/20260102-000000-1").text
