@@ -9,6 +9,18 @@ version=$(sed -n 's/^__version__ = "\(.*\)"/\1/p' components/anadil/__init__.py)
 : "${REGISTRY:=anadil}" "${TAG:=$version}" "${TORCH:=cpu}" "${SBOM:=images/dist}" "${PUSH:=}"
 [ "$TORCH" = cuda ] || : "${TORCH_INDEX=https://download.pytorch.org/whl/cpu}"
 for known in ${BUILDER:-podman buildah docker}; do BUILDER=$known; ! command -v "$known" > /dev/null || break; done
+# A tag may be another base tomorrow: all images of a build have one, by its digest, which their labels tell.
+: "${BASE:=$(sed -n 's/^ARG BASE=//p' images/stage.Containerfile)}"
+base_name=$BASE base_digest=$(expr "$BASE" : '.*@\(sha256:.*\)' || true)
+if [ -z "$base_digest" ]; then
+    "$BUILDER" images -q "$BASE" | grep -q . || "$BUILDER" pull "$BASE" >&2
+    base_digest=$("$BUILDER" images --digests --format '{{.Digest}}' "$BASE" | grep '^sha256:' | head -n 1 || true)
+    case $BASE in localhost/*) ;; *:*) [ -z "$base_digest" ] || BASE=${BASE%:*}@$base_digest ;; esac
+fi
+if [ -n "$PUSH" ] && [ -z "$base_digest" ]; then
+    echo "images/build.sh: the digest of BASE=$BASE is not known, and what is pushed has to name it; give BASE=NAME@sha256:..." >&2
+    exit 2
+fi
 names=${*:-all}
 table=components/anadil/core/stages.py
 # Two stages may share an image, which is built and printed once: a recipe takes no key twice.
@@ -28,7 +40,8 @@ for name in $names; do
     set -- -f "$file" -t "$image" --build-arg "STAGE=${name%%-*}" --build-arg "ENGINE=$engine" \
         --build-arg "VERSION=$version" --build-arg "TORCH=$torch" ${folder:+--build-arg "FOLDER=$folder"} \
         --build-arg "REVISION=$(git rev-parse HEAD 2> /dev/null || echo unknown)" \
-        --build-arg "SOURCE=$(git config remote.origin.url || true)" ${BASE:+--build-arg "BASE=$BASE"} \
+        --build-arg "SOURCE=$(git config remote.origin.url || true)" --build-arg "BASE=$BASE" \
+        --label "org.opencontainers.image.base.name=$base_name" --label "org.opencontainers.image.base.digest=$base_digest" \
         ${TORCH_INDEX:+--build-arg "TORCH_INDEX=$TORCH_INDEX"} ${PIP_CONFIG_FILE:+--secret "id=pip,src=$PIP_CONFIG_FILE"}
     [ "$BUILDER" = docker ] || set -- --layers "$@"
     # shellcheck disable=SC2086  # several options in one word

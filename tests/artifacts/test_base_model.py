@@ -18,6 +18,7 @@ from anadil.artifacts.base_model import (
     base_tokenizer,
     model_config,
     read_tokenizer,
+    tiny_source,
     tiny_text,
     tokenizer_config,
 )
@@ -31,10 +32,13 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return base_tokenizer(Base(model="tiny"), tmp_path_factory.mktemp("cache"))
 
 
-def test_the_tiny_text_is_some_hundred_kilobytes_of_prose() -> None:
+def test_the_tiny_text_is_prose_and_the_same_with_every_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    tiny_text.cache_clear()
+
     text = tiny_text()
 
-    assert 200_000 < len(text) < 600_000
+    assert (len(text), tiny_source()[:16]) == (311_622, "cad0542f2284f745")
     assert "::=" not in text
     assert "****" not in text
     assert sum(char.isalpha() or char.isspace() for char in text) > 0.9 * len(text)

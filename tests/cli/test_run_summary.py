@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.cli.runs.run import summary_lines
+from anadil.cli.runs.run import figure_lines, summary_lines
 from anadil.recipe.sections import Recipe
 from tests.kit import report_run
 
@@ -66,6 +66,17 @@ def test_a_model_that_is_not_released_can_be_asked_too_and_is_called_so(tmp_path
 
     assert "the finetuned model, not released: anadil chat /runs/adapter/3" in lines
     assert lines[-1] == "try it: anadil chat /runs/model/2 --complete"
+
+
+def test_answers_of_several_files_are_told_by_file() -> None:
+    scores = report_run.scores()
+    seen = scores["candidates"]["finetuned"]["seen_questions"]
+    seen["exact_by_file"] = {"questions": [25, 25], "chats": [0, 7]}
+
+    rows = [line.split() for line in figure_lines(scores)]
+
+    assert ["of", "chats", "\u2014", "\u2014", "0", "of", "7"] in rows
+    assert ["of", "questions", "\u2014", "\u2014", "25", "of", "25"] in rows
 
 
 @pytest.fixture(autouse=True)

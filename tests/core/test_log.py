@@ -6,7 +6,9 @@ from typing import Any
 import pytest
 
 from anadil.core import log as logs
+from anadil.core.errors import DataError
 from anadil.core.progress import SECONDS_BETWEEN_LINES, progress, track
+from anadil.runtime.termination import exit_code_of
 
 log = logging.getLogger("anadil.example")
 
@@ -214,11 +216,28 @@ def test_a_name_of_a_file_neither_steers_the_terminal_nor_begins_a_line(
     assert told == f"clean: warning: {SHOWN}: 2 mistakes\n  {SHOWN}: is empty\n  line 2: \u0259\n"
 
 
+def test_lines_of_a_library_become_one_and_no_written_line_feed(capsys: pytest.CaptureFixture[str]) -> None:
+    logs.set_up("clean")
+
+    def read() -> int:
+        try:
+            raise ValueError("401\nAsk for access\n\nOr log in")
+        except ValueError as error:
+            log.warning("left out: %s", error)
+            raise DataError(f"{SPOILT}: cannot be read ({error}); fetch it") from None
+
+    assert exit_code_of(read) == DataError.exit_code
+    assert capsys.readouterr().err.splitlines() == [
+        "clean: warning: left out: 401 Ask for access Or log in",
+        f"clean: error: {SHOWN}: cannot be read (401 Ask for access Or log in); fetch it",
+    ]
+
+
 def test_a_traceback_begins_no_line_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_up("clean")
 
     try:
-        raise ValueError(SPOILT)
+        raise ValueError(f"{SPOILT}\n\nand more")
     except ValueError:
         log.exception("bug")
 

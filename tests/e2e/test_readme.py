@@ -1,11 +1,13 @@
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from anadil.cli.main import command_parser, main
 from anadil.core.stages import STAGES
+from check_readme import README, missing_figures
 from tests.kit.page_commands import commands, lines
 
 ROOT = Path(__file__).parents[2]
@@ -31,6 +33,37 @@ def test_ci_runs_the_demo_and_the_tests_that_the_readme_names() -> None:
 
     assert re.search(r"^ *make demo\b", script, re.MULTILINE)
     assert re.search(r"^make test\b", script, re.MULTILINE)
+
+
+def test_a_figure_of_the_readme_that_the_demo_does_not_show_fails_ci() -> None:
+    seen: dict[str, Any] = {
+        "exact": 25 / 32,
+        "asked": 32,
+        "exact_by_file": {"questions": [25, 25], "chats": [0, 7]},
+    }
+    candidates: dict[str, dict[str, Any]] = {
+        "base": {"bits_per_byte": 5.0, "fertility": 6.24, "words_in_context": 20, "retained": {"en": 3.25}},
+        "adapted": {
+            "bits_per_byte": 2.36,
+            "fertility": 2.22,
+            "words_in_context": 57,
+            "retained": {"en": 2.72},
+        },
+        "finetuned": {
+            "bits_per_byte": 4.33,
+            "questions": {"exact": 26 / 36, "asked": 36},
+            "seen_questions": seen,
+        },
+    }
+    text = README.read_text(encoding="utf-8")
+    assert missing_figures(text, {"candidates": candidates}, 45_508) == []
+
+    candidates["adapted"]["fertility"], seen["exact_by_file"]["questions"] = 2.3, [24, 25]
+
+    assert missing_figures(text, {"candidates": candidates}, 45_508) == [
+        "tokens per word (lower is better): the run shows 6.24, 2.30", "24 of 25 of `questions`",
+    ]  # fmt: skip
+    assert "scripts/check_readme.py" in (ROOT / ".ci/run").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

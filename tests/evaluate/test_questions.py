@@ -193,6 +193,7 @@ def test_questions_of_files_take_the_place_of_the_adapters_and_not_more_are_aske
     table = scores["candidates"]["finetuned"]
     assert (table["questions"]["num"], table["questions"]["asked"]) == (5, 2)
     assert (table["seen_questions"]["num"], table["seen_questions"]["asked"]) == (2, 2)
+    assert [asked for _, asked in table["questions"]["exact_by_file"].values()] == [2]
     assert scores["questions"]["files"] == [str(file)]
     assert {one["source"] for one in scores["questions"]["listed"] if not one["seen"]} == {"asked"}
 

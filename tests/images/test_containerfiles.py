@@ -110,7 +110,7 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
 def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -> None:
     """images/build.sh reads the names, and which of them hold torch, from the table of stages."""
     builder = tmp_path / "docker"
-    builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n')
+    builder.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\n[ "$1" != images ] || echo sha256:ab\n')
     builder.chmod(0o755)
     path = f"{tmp_path}:/usr/bin:/bin"
 
@@ -129,6 +129,24 @@ def test_every_image_is_built_from_its_file_with_its_arguments(tmp_path: Path) -
         stage, _, engine = name.partition("-")
         assert f"STAGE={stage} --build-arg ENGINE={engine} " in call
         assert ("FOLDER=/work " in call) == (name == LAPTOP)
+        assert "BASE=docker.io/library/python@sha256:ab " in call
+        assert "base.name=docker.io/library/python:3.11-slim-bookworm " in call
+        assert "base.digest=sha256:ab " in call
+    builder.write_text("#!/bin/sh\n")  # knows no digest
+    refused = subprocess.run(
+        command, cwd=ROOT, env={**environment, "PUSH": "1"}, check=False, capture_output=True, text=True
+    )
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "give BASE=NAME@sha256:" in refused.stderr
+
+
+@files
+def test_no_image_lets_mlflow_run_what_a_pickle_says(text: str) -> None:
+    from anadil.release.registry.client import QUIET
+    from anadil.runtime.mlflow_sender import LIMITS
+
+    assert "MLFLOW_ALLOW_PICKLE_DESERIALIZATION=false" in text
+    assert {each["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] for each in (LIMITS, QUIET)} == {"false"}
 
 
 def test_the_guide_shows_the_sizes_to_which_images_are_held() -> None:

@@ -99,7 +99,6 @@ def _corpus(corpus: MadeArtifact) -> dict[str, str]:
 
 
 def _files(tokenizer: MadeArtifact, candidate: str) -> dict[str, str]:
-    # A new vocabulary alone: the base's own differs with the text that each release of Python carries.
     folder = Path(tokenizer.uri) / "candidates" / candidate
     model = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]
     return {"vocabulary": digest(model["vocab"]), "merges": digest(model["merges"])}

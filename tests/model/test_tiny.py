@@ -139,7 +139,6 @@ def test_making_tiny_moves_no_random_numbers_of_others(tmp_path: Path) -> None:
 def test_another_text_is_another_tiny_also_in_the_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each release of Python has another text."""
     one, origin = tiny.base_model(Base(model="tiny"), tmp_path), base_files("tiny")
     for module in (base_model, tiny):
         monkeypatch.setattr(module, "tiny_text", lambda: TEXT)

@@ -1,4 +1,5 @@
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ import pytest
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.plan.instances import machine, this_machine
+from anadil.plan import schema
+from anadil.plan.instances import Machine, machine, this_machine
 from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, plan_as_file, request_for
 from anadil.plan.schema import LayoutOption
@@ -15,6 +17,7 @@ from anadil.plan.speed import Calibration
 from anadil.plan.text_use import TextSize
 from anadil.plan.view import answer_sentence, calibration_sentence, cost_lines, plan_lines
 from anadil.recipe.load import load_recipe, parse_recipe
+from anadil.recipe.sections import Recipe
 from tests.kit import plans
 from tests.kit.one_text import ONE_TEXT
 from tests.kit.plans import TEXT
@@ -48,7 +51,9 @@ KEYS = {
         "activation_checkpointing total_bytes verdict tokens_per_s_per_device hours cost"
     ),
     "choices": "setting value why",
-    "time": ("tokens steps flops hours hours_low hours_high gpu_hours epoch_tokens hours_per_epoch epochs"),
+    "time": (
+        "tokens steps flops hours hours_low hours_high gpu_hours epoch_tokens hours_per_epoch epochs hours_after"
+    ),
     "cost": (
         "on_demand on_demand_low on_demand_high spot spot_low spot_high training_plan training_plan_low "
         "training_plan_high per_hour currency"
@@ -452,3 +457,56 @@ def test_text_from_outside_cannot_steer_the_terminal() -> None:
     assert "\x1b" not in shown
     assert "\x07" not in shown
     assert shown.startswith("az [2J root. Fits")
+
+
+BF16_CPU = replace(
+    machine("p4d.24xlarge"), name="local", device="CPU", devices=1, flops_bf16=148e9, hbm=20e9, cpu_bf16=True
+)
+"""Two logical CPUs with AVX-512 BF16, FP32 peak measured: the machine of benchmarks/real."""
+AVX2_CPU = replace(BF16_CPU, flops_bf16=188e9, cpu_bf16=False)
+REAL = load_recipe("real")
+REAL_TEXT = {
+    "az": TextSize(basis="corpus", tokens=131_000, text_bytes=394_000, words=41_000),
+    "en": TextSize(basis="corpus", tokens=14_000, text_bytes=42_000, words=7_100),
+}
+
+
+def on_cpu(cpu: Machine, recipe: Recipe = REAL) -> schema.Plan:
+    request = request_for("real", recipe, cpu, 1, REAL_TEXT)
+    return build_plan(request, choose_layout(request))
+
+
+def test_the_time_on_a_cpu_is_that_of_the_readme_and_of_the_recorded_run() -> None:
+    """Measured: 240 steps of 1.85 s, finetune 454 s, evaluate 468 s; see benchmarks/real."""
+    found = re.search(
+        r"after (\d+) minutes on two CPU cores", (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+    )
+    plan = on_cpu(BF16_CPU)
+
+    assert found
+    assert plan.expected_hours is not None
+    assert plan.time.hours_after is not None
+    assert 1 / 1.5 < plan.expected_hours * 60 / int(found[1]) < 1.5
+    assert 1 / 1.5 < plan.time.hours_after * 3600 / (454 + 468) < 1.5
+    assert plan.peak.step_s is not None
+    assert 1 / 1.5 < plan.peak.step_s / 1.85 < 1.5
+    assert "finetuning and scoring" in "\n".join(plan_lines(plan))
+
+
+@pytest.mark.parametrize("cpu", [BF16_CPU, AVX2_CPU], ids=["BF16", "AVX2"])
+def test_no_share_of_a_cpus_peak_is_more_than_all_of_it(cpu: Machine) -> None:
+    plan = on_cpu(cpu)
+
+    assert plan.peak.mfu is not None
+    assert plan.time.hours_low is not None
+    assert plan.expected_hours is not None
+    assert 0.5 < plan.peak.mfu < 1
+    assert plan.time.hours_low < plan.expected_hours < 2 * plan.time.hours_low
+
+
+def test_memory_on_a_cpu_is_what_a_run_took() -> None:
+    """Measured: 3.62e9 bytes at most of recipe `real` in FP32, with 49,792 rows."""
+    plan = on_cpu(AVX2_CPU)
+
+    assert 0.85 < plan.peak.memory.total_bytes / 3.618e9 < 1.15
+    assert plan.model.vocabulary < 50_500

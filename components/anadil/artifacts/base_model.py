@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ TINY = "tiny"
 BUILT_IN = frozenset({TINY, *PACKAGED})
 """Names of bases that are made on this machine; a directory of the same name is meant by `./tiny`."""
 CHAT_TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
+TINY_TEXT = CHAT_TEMPLATE.with_name("en") / "python_manual.txt"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
@@ -221,30 +221,18 @@ def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
 
 @functools.cache
 def tiny_text() -> str:
-    """English prose that every Python carries: the language reference behind `help()`, some 300 KB.
+    """English prose, some 300 KB, a paragraph a line: Python 3.11.7's language reference, kept here, since each Python has another.
 
-    Tables, grammar, code and headings are left out; a paragraph becomes one line.
+    Tables, grammar, code and headings are left out.
     """
-    from pydoc_data.topics import topics
-
-    return "\n".join(line for name in sorted(topics) for line in _prose(topics[name]))
+    return TINY_TEXT.read_text(encoding="utf-8").removesuffix("\n")
 
 
 def tiny_source() -> str:
-    """Digest of what `tiny` is made from; its text is another one with each release of Python."""
+    """Digest of what `tiny` is made from."""
     template = CHAT_TEMPLATE.read_text(encoding="utf-8")
     settings = [LLAMA_3_REGEX, LLAMA_3_SPECIALS, TINY_BPE_TOKENS, TINY_MAX_LENGTH, template, tiny_text()]
     return json_sha256(settings, sort_keys=False)
-
-
-def _prose(topic: str) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", topic):
-        line = " ".join(paragraph.split()).translate({0x201C: '"', 0x201D: '"', 0x2019: "'", 0x2018: "'"})
-        line = re.sub(r"^(?:[*-]|\d+\.|\[\d+\]) |\*\*?(?=\w)|(?<=\w)\*\*?", "", line)
-        letters = sum(char.isalpha() or char == " " for char in line)
-        is_sentence = line[-1:] in ".:" and len(line.split()) >= 8 and "::=" not in line
-        if is_sentence and letters >= 0.85 * len(line):
-            yield line
 
 
 @contextlib.contextmanager

@@ -19,7 +19,7 @@ from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
-from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings, keeps_signs
+from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
 from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
 from anadil.clean.filters.pairs import refuse_mixed_up
 from anadil.clean.filters.pii import knows_telephones
@@ -254,7 +254,7 @@ def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settin
 def _trimmed(workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings) -> bool:
     """Take sentences out that many documents of a host share; False where there are none."""
     most = settings.recipe.clean.max_shared
-    if most == 1 or keeps_signs(settings) or settings.language.sides:
+    if most == 1 or settings.keeps_signs or settings.language.sides:
         return False
     tasks = workspace.count_tasks(signatures)
     executor.map(list_sentences, tasks)

@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from anadil.core.errors import message_of
 from anadil.core.format import JSON_CONTROLS, visible_lines
 
 SECRET_WORDS = ("SECRET", "PASSWORD", "TOKEN", "CREDENTIAL", "API_KEY", "ACCESS_KEY")
@@ -118,9 +119,9 @@ class TextFormatter(logging.Formatter):
         """One line of text, and the traceback if the record has one."""
         level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         prefix = f"{self.stage}: " if self.stage else ""
-        text = f"{prefix}{level}{record.getMessage()}"
+        text = f"{prefix}{level}{_message(record)}"
         if record.exc_info:
-            text += "\n" + textwrap.indent(self.formatException(record.exc_info), "  ")
+            text += "\n" + textwrap.indent(self.formatException(record.exc_info), "  ", bool)
         return visible_lines(masked(text))
 
 
@@ -146,7 +147,7 @@ class JsonFormatter(logging.Formatter):
         for name in ("figures", "progress"):
             if values := getattr(record, name, None):
                 line[name] = values
-        message = masked(record.getMessage())
+        message = masked(_message(record))
         stack = masked(self.formatException(record.exc_info)) if record.exc_info else ""
         kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else ""
         text = ""
@@ -158,6 +159,14 @@ class JsonFormatter(logging.Formatter):
             if len(text.encode(errors="replace")) <= MAX_LINE_BYTES:
                 break
         return text
+
+
+def _message(record: logging.LogRecord) -> str:
+    given = record.args if isinstance(record.args, tuple) else ()
+    if any(isinstance(each, BaseException) for each in given):
+        said = tuple(message_of(each) if isinstance(each, BaseException) else each for each in given)
+        return str(record.msg) % said
+    return record.getMessage()
 
 
 def secrets() -> list[str]:

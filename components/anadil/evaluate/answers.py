@@ -67,9 +67,13 @@ def measure_answers(
     for key, seen in (("questions", False), ("seen_questions", True)):
         members = np.flatnonzero(questions.is_seen == seen)
         if len(members):
-            answers = [written[place] for place in members.tolist() if place in written]
-            table[key] = _figures(questions, best, members, answers, seed) | {
-                "renderings": {one.how: _bits(questions, one.nats, members) for one in renderings}
+            answers = {place: written[place] for place in members.tolist() if place in written}
+            by_file: dict[str, list[bool]] = defaultdict(list)
+            for place, text in answers.items():
+                by_file[questions.listed[place].chat.source].append(bool(text.exact))
+            table[key] = _figures(questions, best, members, [*answers.values()], seed) | {
+                "renderings": {one.how: _bits(questions, one.nats, members) for one in renderings},
+                "exact_by_file": {file: [sum(each), len(each)] for file, each in sorted(by_file.items())},
             }
     if choices := choice_figures(loaded, questions, best.prompts):
         table["choices"] = choices

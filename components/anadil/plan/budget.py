@@ -25,6 +25,9 @@ ASYNC_STALL_S = 1.0
 MFU_RANGE = (0.25, 0.50)
 """Share of the peak that published runs reached: 24 % (1B on 2 p4d), 37 % (70B on 32 p5), 48 % (1B on
 one p5). Source: computed from the speeds that Azercell and Llama 3.3 Swallow published with AWS."""
+CPU_MFU_RANGE = (0.50, 0.80)
+"""Share of a CPU's measured peak in the precision of its step. Measured: FP32 0.57 beside other programs and 0.80 alone (AVX2), BF16
+0.71 (AVX-512); see benchmarks/train and benchmarks/real."""
 OBJECT_STORE = 12.5e9
 """Bytes a second between one machine and S3 at best, 100 Gbit/s; EFA does not carry it.
 Source: AWS knowledge centre, "What's the maximum transfer speed between EC2 and S3?"."""
@@ -232,6 +235,8 @@ class Time:
     """At the speed of the last phase, which trains everything."""
     epochs: float | None
     """Passes over the corpus that all phases make together."""
+    hours_after: float | None = None
+    """Part of `hours` for finetuning and scoring; None but on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -289,18 +294,30 @@ def budget(
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
     trial: Sequence[PhaseWork] = (),
+    peak_flops: float | None = None,
+    after_s: float = 0.0,
 ) -> PlanBudget:
     """All sections for a run of some phases on some machines; see `time_of` and `checkpoints_of`.
 
     `trial` is what the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
+    `mfu_range` are shares of `peak_flops`, by default the machine's. `after_s` are seconds of finetuning and
+    scoring on a CPU, at its peak.
     """
     devices = nodes * machine.devices
     rates: dict[str, Any] = {"epoch_tokens": epoch_tokens, "mfu_range": mfu_range, "spread": spread}
-    time = time_of(phases, devices, machine.flops_bf16, **rates)
+    peak = peak_flops or machine.flops_bf16
+    time = time_of(phases, devices, peak, **rates)
     step_s = time.hours * 3600 / time.steps if time.hours else None
     if trial:
-        whole = time_of([*phases, *trial], devices, machine.flops_bf16, **rates)
+        whole = time_of([*phases, *trial], devices, peak, **rates)
         time = replace(whole, tokens=time.tokens, steps=time.steps)
+    if after_s and time.hours is not None and time.hours_low is not None and time.hours_high is not None:
+        most, least = (after_s / share / 3600 for share in CPU_MFU_RANGE)
+        best = least if mfu_range else (least + most) / 2
+        time = replace(
+            time, hours=time.hours + best, hours_low=time.hours_low + least, hours_high=time.hours_high + most,
+            hours_after=best,
+        )  # fmt: skip
     stall_s, mtbf_s = save_stall(checkpoint_bytes, devices), NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(
         checkpoint_bytes, parameters, stall_s=stall_s, mtbf_s=mtbf_s, step_s=step_s, every=checkpoint_every,

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,6 +34,7 @@ from anadil.core.processor import has_bf16_products
 from anadil.core.reasons import reason_of
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
 from anadil.recipe.load import display_value
+from anadil.runtime.threads import num_cores
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,7 @@ DRIVER_BYTES = int(0.6 * GIB)
 PCIE = 31.5e9
 """PCIe 4.0 x16, one direction, bytes a second; what devices without NVLink talk over at best."""
 OTHER_FORMS = re.compile(r"\b(PCIE|NVL|MIG|MAX-Q|LAPTOP)\b")
-"""Forms of a device whose peaks are not those of the table."""
+"""Forms of a device with other peaks than in the table."""
 ASSUMED_FLOPS = 40e9
 """FLOP/s of one logical CPU where numpy is not installed: AVX2, 32 FLOP a cycle at 2.5 GHz, shared by the two threads of a core."""
 ASSUMED_BANDWIDTH = 5e9
@@ -54,9 +56,11 @@ ASSUMED_BANDWIDTH = 5e9
 SIDE = 1_024
 """Rows and columns of the FP32 matrices that are multiplied: 2.1 GFLOP, 12 MiB."""
 COPIED_BYTES = 64 * 1024**2
-"""More than the caches hold."""
+"""More than the caches hold, in each thread."""
+COPIES = 4
+"""Most threads that copy: more get no more out of most memories."""
 TRIES = 5
-"""The best of them counts: what runs beside takes its share of the others."""
+"""The best of them counts, in CPU seconds: what runs beside now may not run then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -268,7 +272,7 @@ def this_machine() -> Machine:
         hbm=bandwidth,
         nvlink=bandwidth,
         network=0.0,
-        vcpus=num_cpus(),
+        vcpus=num_cores(),
         ram_bytes=ram,
         disk_bytes=shutil.disk_usage(Path.cwd()).free,
         on_demand=None,
@@ -348,34 +352,28 @@ def ram_bytes(cgroups: Path = Path("/sys/fs/cgroup"), membership: Path = Path("/
     return min(limits)
 
 
-def num_cpus() -> int:
-    """Logical CPUs that this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # macOS
-        return os.cpu_count() or 1
-
-
 @functools.cache
 def cpu_speed() -> tuple[float, float]:
     """FP32 FLOP/s of matrix products, and bytes a second that a copy reads and writes, of all CPUs together."""
     if importlib.util.find_spec("numpy") is None:
-        return num_cpus() * ASSUMED_FLOPS, num_cpus() * ASSUMED_BANDWIDTH
+        return num_cores() * ASSUMED_FLOPS, num_cores() * ASSUMED_BANDWIDTH
     import numpy as np
 
     left = np.ones((SIDE, SIDE), dtype=np.float32)
     product = np.empty_like(left)
-    source = np.ones(COPIED_BYTES, dtype=np.uint8)
-    copy = np.empty_like(source)
-    flops = 2 * SIDE**3 / _best_s(lambda: np.matmul(left, left, out=product))
-    bandwidth = 2 * COPIED_BYTES / _best_s(lambda: np.copyto(copy, source))
-    return flops, bandwidth
+    threads = min(num_cores(), COPIES)
+    sources = np.ones((threads, COPIED_BYTES), dtype=np.uint8)
+    copies = np.empty_like(sources)
+    flops = 2 * SIDE**3 / _best_s(lambda: np.matmul(left, left, out=product)) * num_cores()
+    with ThreadPoolExecutor(threads) as pool:
+        copies_s = _best_s(lambda: list(pool.map(np.copyto, copies, sources)))
+    return flops, 2 * threads * COPIED_BYTES / (copies_s / threads)
 
 
 def _best_s(work: Callable[[], object]) -> float:
     durations = []
     for _ in range(TRIES):
-        begin = time.perf_counter()
+        begin = time.process_time()
         work()
-        durations.append(time.perf_counter() - begin)
+        durations.append(time.process_time() - begin)
     return min(durations)

@@ -46,7 +46,7 @@ class Shape:
     model_type: str = "llama"
     """As in config.json; one without an `Architecture` counts as a Llama."""
     attention_bias: bool = False
-    """True if products of attention add biases: those that `Architecture.bias` names."""
+    """True if products of attention add the biases that `Architecture.bias` names."""
     mlp_bias: bool = False
     """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0

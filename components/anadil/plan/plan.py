@@ -9,7 +9,7 @@ from typing import Literal
 from anadil import __version__
 from anadil.core.errors import AnadilError
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.budget import MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
+from anadil.plan.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
 from anadil.plan.instances import CPU, Machine, machine, this_machine
 from anadil.plan.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
 from anadil.plan.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
@@ -25,13 +25,24 @@ from anadil.plan.schema import (
     SearchSummary,
 )
 from anadil.plan.search import FittingLayout, LayoutRationale, SearchResult, search
-from anadil.plan.speed import Calibration, speed
-from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need
+from anadil.plan.speed import Calibration, peak_flops, speed
+from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need, seconds_after
 from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
+CPU_ASSUMPTIONS = (
+    (
+        "Speed follows from products and copies in FP32 that were timed on this CPU, and BF16 takes half their time. Training "
+        "reached 50-80 % of a CPU's peak, which is the range shown until --measured replaces it."
+    ),
+    "Time counts finetuning and scoring too, by the sizes of their files (assumption: chats as short as the built-in ones).",
+)
 GPU_ASSUMPTIONS = (
+    (
+        "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
+        "of the peak, which is the range shown until --measured replaces it."
+    ),
     "CUDA, NCCL and cuBLAS take 1.5 GiB of each device beside the allocator (assumption).",
     (
         "5 % of the rest stay free for fragmentation; up to 2 % is called tight (assumption; 1-3 % are seen with "
@@ -41,10 +52,6 @@ GPU_ASSUMPTIONS = (
 ASSUMPTIONS = (
     "Training waits for a checkpoint until it is in main memory, and 1 s more (assumption); the rest is written beside it.",
     "A node fails every 5,120 hours: 150 minutes on 16,384 GPUs, 8 a node, as published for Llama 3.1 405B.",
-    (
-        "Speed follows from data sheets and measured kernels, not from this machine; published runs reached 25-50 % "
-        "of the peak, which is the range shown until --measured replaces it."
-    ),
     (
         "Prices are a table with a date in this package; SageMaker, spot and training plans differ. "
         "--prices FILE overrides them."
@@ -112,7 +119,19 @@ def request_for(
 ) -> PlanRequest:
     """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
     recipe, planned = plan_text(recipe, text)
+    if (supported := _supported(recipe, planned)) and recipe.tokenizer.vocab_sizes == "auto":
+        sized = recipe.tokenizer.model_copy(update={"vocab_sizes": (supported,)})
+        recipe = recipe.model_copy(update={"tokenizer": sized})
     return PlanRequest(name=name, recipe=recipe, machine=machine, nodes=nodes, text=planned, then=then)
+
+
+def _supported(recipe: Recipe, text: PlannedText) -> int:
+    """Tokens that the text uses as often as one has to be; 0 where that is more than are made, or not known."""
+    targets = recipe.target_sources or ("",)
+    # No text has more words than tokens, which are known where its words are not.
+    words = sum(each.words or each.tokens for each in text.uses if each.source in targets)
+    supported = round(ZIPF_SHARE * words / recipe.tokenizer.min_uses)
+    return supported if supported <= recipe.tokenizer.largest_size else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,9 +302,11 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         checkpoint_every=settings.checkpoint_every,
         keep=max(settings.keep_checkpoints, len(request.recipe.averaged_steps)) + len(settings.plateau_ends),
         epoch_tokens=request.text.epoch_tokens,
-        mfu_range=None if measured else MFU_RANGE,
+        mfu_range=None if measured else CPU_MFU_RANGE if machine.device == CPU else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
         trial=_trial(request, work),
+        peak_flops=peak_flops(machine, request.work.compute),
+        after_s=seconds_after(shape, request.recipe, machine, request.text.uses, request.then),
     )
 
 
@@ -341,14 +362,15 @@ def _vocabulary_assumptions(request: PlanRequest) -> list[str]:
             f"tokenizer.vocab_sizes is auto: the size is {tokenizer.largest_size:,}, the most that the corpus may "
             "support (assumption: the most memory)."
         )
-    targets = request.recipe.target_sources or ("",)
-    # No text has more words than tokens, which are known where its words are not.
-    words = sum(each.words or each.tokens for each in request.text.uses if each.source in targets)
-    supported = round(ZIPF_SHARE * words / tokenizer.min_uses)
-    if words and supported < tokenizer.largest_size:
+    supported = _supported(request.recipe, request.text)
+    about = (
+        f"The text uses about {supported:,} tokens {tokenizer.min_uses} times (assumption: Zipf's law), and "
+    )
+    if supported and tokenizer.sizes == (supported,):
+        assumptions.append(f"{about}tokenizer.vocab_sizes: auto makes no others, so as many are planned for.")
+    elif supported:
         assumptions.append(
-            f"The text uses about {supported:,} tokens {tokenizer.min_uses} times (assumption: Zipf's law), and "
-            f"{tokenizer.largest_size:,} are planned for. The tokenizer takes no more than the corpus supports, unless the "
+            f"{about}{tokenizer.largest_size:,} are planned for. The tokenizer takes no more than the corpus supports, unless the "
             "recipe names strategy and size, so that memory, time and cost may be less; tokenizer.vocab_sizes: auto makes no others."
         )
     return assumptions
@@ -383,7 +405,8 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "
             f"the slowest takes {layout.micro_batch_size * layout.micro_batches}."
         )
-    return (*assumptions, *(GPU_ASSUMPTIONS if request.machine.device != CPU else ()), *ASSUMPTIONS)
+    of_machine = CPU_ASSUMPTIONS if request.machine.device == CPU else GPU_ASSUMPTIONS
+    return (*assumptions, *of_machine, *ASSUMPTIONS)
 
 
 def plan_as_file(

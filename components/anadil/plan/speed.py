@@ -23,7 +23,7 @@ from anadil.artifacts.find import read_table, read_verified
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
 from anadil.plan.instances import CPU, LOCAL, OTHER_FORMS, Machine
-from anadil.plan.layout import Kernels, Layout, Recompute, Work, layout_of, work_of
+from anadil.plan.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
 from anadil.plan.memory import liger_chunk_tokens
 from anadil.plan.model_shape import Shape
 from anadil.recipe.sections import Recipe
@@ -97,9 +97,15 @@ class Speed:
     """Sum over all devices."""
     tokens_per_s_per_device: float
     mfu: float
-    """Share of the dense bf16 peak that the model's own arithmetic uses; see Shape.flops_per_token."""
+    """Share of `peak_flops` that the model's own arithmetic uses; see Shape.flops_per_token."""
     bound: Bound
     """The resource that bounds the step, bubbles left out."""
+
+
+def peak_flops(machine: Machine, compute: Precision) -> float:
+    """FLOP/s of which MFU is a share: a GPU's dense bf16 peak, and a CPU's in the precision of its step."""
+    has_products = machine.device == CPU and machine.cpu_bf16 and compute == "bf16"
+    return machine.flops_bf16 * (CPU_BF16_GAIN if has_products else 1)
 
 
 def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int) -> Speed:
@@ -126,14 +132,14 @@ def speed(shape: Shape, layout: Layout, work: Work, machine: Machine, nodes: int
         "network": parts["exposed communication"],
     }
     tokens_per_s = layout.batch_size * work.sequence_length / step_s
-    each = tokens_per_s / layout.devices
+    each, flops = tokens_per_s / layout.devices, shape.flops_per_token(work.sequence_length, work.trains)
     return Speed(
         parts_s=parts,
         step_s=step_s,
         without_overlap_s=step_s + hidden_s,
         tokens_per_s=tokens_per_s,
         tokens_per_s_per_device=each,
-        mfu=each * shape.flops_per_token(work.sequence_length, work.trains) / machine.flops_bf16,
+        mfu=each * flops / peak_flops(machine, work.compute),
         bound=max(groups, key=lambda name: groups[name]),
     )
 
@@ -212,14 +218,11 @@ class _Kernels:
     tokens: int
 
     def peak(self, shares: Mapping[str, float], other: float) -> float:
-        """FLOP/s that a kind of kernel reaches; a CPU's measured peak is that of fp32."""
+        """FLOP/s that a kind of kernel reaches."""
         machine, compute = self.machine, self.work.compute
         share = shares.get(machine.device.split()[0], other)
-        if machine.device == CPU:
-            return (
-                machine.flops_bf16 * (CPU_BF16_GAIN if compute == "bf16" and machine.cpu_bf16 else 1) * share
-            )
-        return machine.flops_bf16 * (FP32_SHARE if compute == "fp32" else 1) * share
+        slower = machine.device != CPU and compute == "fp32"
+        return peak_flops(machine, compute) * (FP32_SHARE if slower else 1) * share
 
     def product_s(self, rows: float, inner: float, columns: float) -> float:
         """One matrix product: its FLOPs or its three matrices' bytes, whichever takes longer."""

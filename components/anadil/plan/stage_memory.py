@@ -1,10 +1,12 @@
-"""Memory of a stage after pre-training, on the fewest devices that hold it."""
+"""Memory of a stage after pre-training, on the fewest devices that hold it, and on a CPU its time."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
+from anadil.artifacts import storage
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.core.format import MIB, human_bytes, human_parameters
 from anadil.core.stages import STAGES
@@ -15,6 +17,7 @@ from anadil.plan.layout import Layout, Precision, Work
 from anadil.plan.memory import FIT_VERDICTS, FitVerdict, fit_verdict, outside_bytes, peak_memory
 from anadil.plan.model_shape import Shape, base_shape, trained_shape
 from anadil.plan.search import divisors
+from anadil.plan.text_use import BYTES_PER_TOKEN, DOCUMENT_BYTES, TextUse
 from anadil.recipe.finetune import Preference
 from anadil.recipe.merge import AUTO, Merge
 from anadil.recipe.sections import Recipe
@@ -55,6 +58,13 @@ MERGE = "merge"
 BLOCK_BYTES = 64 * MIB
 BLOCKS = 8
 """Blocks of FP32 numbers that are in memory at a time, whatever the model's size (`anadil.merge.weights`)."""
+DECODE_SHARE = 0.4
+"""Speed of decoding over the speed of training. Measured: 94 tokens a CPU second of 124M parameters, 82 of 135M, .27 of the peak."""
+CHAT_BYTES = 212
+"""Bytes of a chat in its file, where chats are short questions with answers: 234 built-in ones are 49,540 bytes."""
+RETAINED_TOKENS, OWN_CHAT_TOKENS, CONTINUATIONS, SEEN_CHATS = 2_000, 24 * 96, 10, 32
+"""English that each candidate is scored on, most that a candidate writes in the base's own chat format, continued texts, and
+most chats of training that are asked again. Source: `anadil.evaluate`, `anadil.finetune.rows`."""
 SHARES, WEIGHTS = 7, 4
 """Most merges that are scored to choose the share, and for each weight beside (`anadil.merge.auto`)."""
 log = logging.getLogger(__name__)
@@ -520,3 +530,41 @@ def needs_after(
         yield finetune_plan(shape, recipe, machine, nodes)
     if "evaluate" in stages:
         yield evaluate_plan(shape, recipe, machine)
+
+
+def seconds_after(
+    shape: Shape, recipe: Recipe, machine: Machine, uses: Collection[TextUse], stages: Collection[str]
+) -> float:
+    """Return the seconds of `finetune` and `evaluate` at a CPU's peak in FP32; 0 on other machines."""
+    if machine.device != CPU or not machine.flops_bf16:
+        return 0.0
+    chats = _tokens(recipe.finetune.inputs) if "finetune" in stages else 0.0
+    learns = shape.flops_per_token(0, "all" if recipe.finetune.trains == "all" else "embeddings")
+    flops = learns * recipe.finetune.epochs * chats
+    if "evaluate" in stages:
+        candidates = 2 + (recipe.merge is not None) + bool(chats)
+        tokens = _scored_tokens(recipe, uses) + _asked_tokens(recipe, chats) / DECODE_SHARE
+        flops += candidates * shape.flops_per_token(0) / 3 * tokens
+    return flops / machine.flops_bf16
+
+
+def _scored_tokens(recipe: Recipe, uses: Collection[TextUse]) -> float:
+    share, targets = recipe.clean.heldout_fraction, recipe.target_sources or ("",)
+    heldout = share / (1 - share) * sum(each.tokens for each in uses if each.source in targets)
+    most = recipe.clean.heldout_max_documents * DOCUMENT_BYTES / BYTES_PER_TOKEN
+    return RETAINED_TOKENS + (_tokens(recipe.evaluate.heldout) or min(heldout, most))
+
+
+def _asked_tokens(recipe: Recipe, chats: float) -> float:
+    settings, chat = recipe.evaluate, CHAT_BYTES / BYTES_PER_TOKEN
+    unseen = _tokens(settings.questions) or chats * recipe.finetune.heldout_fraction
+    asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
+    return OWN_CHAT_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
+
+
+def _tokens(files: Collection[str]) -> float:
+    """Tokens of files of text or chats by their sizes, without files that are not on this machine."""
+    with suppress(AnadilError):
+        near = [each for each in files if "://" not in each]
+        return sum(storage.sizes(near, "finetune.inputs").values()) / BYTES_PER_TOKEN
+    return 0.0

@@ -20,6 +20,7 @@ from anadil.core.format import (
     stored_bytes,
 )
 from anadil.core.table import Table
+from anadil.plan.instances import CPU
 from anadil.plan.memory import FitVerdict
 from anadil.plan.schema import Plan
 from anadil.plan.stage_memory import StageMemory
@@ -98,12 +99,15 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     rate, each = human_count(peak.tokens_per_s, "tokens/s"), human_count(peak.tokens_per_s_per_device)
     batch, whole = human_count(layout.micro_batch_size), human_count(plan.layout.batch_size)
     length = human_count(plan.layout.sequence_length)
+    after = (
+        f", at best {human_hours(time.hours_after)} of it finetuning and scoring" if time.hours_after else ""
+    )
     price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
     return [
         ("layout", f"{layout.name()}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
         ("rate", f"{best}{rate}, {each} per device, {human_percent(peak.mfu)} of the peak"),
         ("work", f"{human_count(time.steps)} steps, {short_count(time.tokens)} tokens,{epochs} {human_flop(time.flops)}"),
-        ("time", hours_and_days(plan.expected_hours) + (f", {times}" if times else "")),
+        ("time", hours_and_days(plan.expected_hours) + (f", {times}" if times else "") + after),
         ("cost", DASH if plan.expected_cost is None else price),
     ]  # fmt: skip
 
@@ -112,6 +116,8 @@ def calibration_sentence(plan: Plan) -> str:
     """A sentence on where the rates come from."""
     measured = plan.calibration
     if measured is None:
+        if plan.machine.device == CPU:
+            return "Not calibrated: rates follow from products that were timed on this CPU, not from a training on it."
         return (
             "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
             "the best to hope for, and the plan leads with the middle of the range that published runs span."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
-from anadil.core.errors import AnadilError, PreflightError
+from anadil.core.errors import AnadilError, PreflightError, message_of
 from anadil.core.format import OWN_LINE
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ def skipped(name: str, detail: str, remedy: str = "") -> CheckResult:
 
 def failed_by(name: str, error: AnadilError, remedy: str = "") -> CheckResult:
     """Return the failure that an error stands for; without a remedy, with the one that ends its text."""
-    text = str(error).removeprefix(f"{name}: ")
+    text = message_of(error).removeprefix(f"{name}: ")
     if remedy:
         return failed(name, text, remedy)
     fault, lines, rest = text.partition("\n")

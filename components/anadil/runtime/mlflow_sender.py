@@ -28,9 +28,10 @@ log = logging.getLogger(__name__)
 LIMITS = {
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
 }  # fmt: skip
 """Timeouts of MLflow's client: whoever waits for a sender waits seconds, the spool keeps what is left, and a sender tries
-again itself. It neither prints the address, which may hold a password, nor tells others of its use."""
+again itself. It neither prints the address, which may hold a password, nor tells others of its use, nor runs what a pickle says."""
 LONGEST_PAUSE_S = 15.0
 """Between two tries to reach a server; shorter than a run's patience at its end."""
 PROBE_S = 5.0

@@ -61,7 +61,7 @@ def exit_code_of(work: Callable[[], int]) -> int:
             sys.stdout.flush()  # here, where a pipe that is gone can be told from a bug
         return code
     except AnadilError as error:
-        return report_failure(str(error), error.exit_code)
+        return report_failure(errors.message_of(error), error.exit_code)
     except KeyboardInterrupt:
         return report_failure("interrupted; run the same command again to resume", errors.INTERRUPTED)
     except BrokenPipeError:
@@ -81,7 +81,9 @@ def exit_code_of(work: Callable[[], int]) -> int:
             words = f"{error.filename}: no such file or directory; if something has removed it since the start, put it"
             return report_failure(f"{words} back, and run the same command again", DataError.exit_code)
         log.exception("bug in anadil %s", __version__)
-        return report_failure(f"bug: {type(error).__name__}: {error}", errors.BUG, logged=True)
+        return report_failure(
+            f"bug: {type(error).__name__}: {errors.message_of(error)}", errors.BUG, logged=True
+        )
 
 
 def _not_in_locale(error: UnicodeEncodeError) -> str:

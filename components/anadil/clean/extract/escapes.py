@@ -54,8 +54,8 @@ CLEAR_ENTITY = re.compile(
     rf"(?<=[\w.!?,»]){ENTITY.pattern}|{ENTITY.pattern}(?=[\w&])|(?<=[\w.!?,»] )&(?:amp|[nm]dash|minus|bull|middot|hellip);(?= \w)",
     re.IGNORECASE,
 )
-HINTS = ("\\", "&", "<", "/n", "_x000", "[br")
-"""One stands in each escape. Six searches for a text take a tenth of the time of one expression."""
+HINTS = {"\\": "\\", "&": "&", "<": "<", "/": "/n", "_": "_x000", "[": "[br"}
+"""One stands in each escape, and its first character in few texts: a search for one letter takes a third of that for two."""
 FEED_HINTS = ("\\", "/n", "_x000", "[br")
 
 
@@ -118,7 +118,7 @@ class Unescaped(NamedTuple):
 
 def undo_escapes(text: str) -> Unescaped:
     """Restore line feeds, letters and tags, where it is clear that a program has written them out."""
-    if not any(map(text.__contains__, HINTS)):
+    if not any(first in text and hint in text for first, hint in HINTS.items()):
         return Unescaped(text, is_changed=False, is_doubtful=False)
     plain, without_strings = text, QUOTED.sub("", text)
     for _ in range(MAX_ROUNDS):

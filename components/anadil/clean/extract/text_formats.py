@@ -123,6 +123,8 @@ class Plain(NamedTuple):
 
 def is_page(text: str) -> bool:
     """Return whether a text is the source of a web page, with or without the head of a server's answer."""
+    if "<" not in text:
+        return False
     if not BEFORE_PAGE.match(text):
         return text[-40:].lower().rstrip().endswith("</html>")
     return bool(PAGE_TAG.search(text))

@@ -88,6 +88,15 @@ class Settings:
         )
 
     @cached_property
+    def keeps_signs(self) -> bool:
+        """True where texts mean their escapes and tags: text in no language, such as code, and what a base wrote.
+
+        The turns of its chats begin and end with tokens that look like tags.
+        """
+        is_none = self.language.is_none and not self.language.sides
+        return is_none or self.recipe.clean.as_is or is_written(self.recipe)
+
+    @cached_property
     def limits(self) -> Limits:
         """Limits in force: the language's own, or the recipe's."""
         return limits_of(self.language, self.recipe.clean.rules)
@@ -231,7 +240,7 @@ def _is_misspelt(text: str, normalized: str, language: Language) -> tuple[bool, 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     """Write a pair as text in its first direction, by which it is compared; the files of the corpus get both."""
     formats, sides = NO_COUNTS, raw.sides
-    if not keeps_signs(settings):
+    if not settings.keeps_signs:
         undone = [without_format(without_tags(side)) for side in raw.sides]
         sides = tuple(each.text for each in undone)
         if sides != raw.sides:
@@ -250,7 +259,7 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
 
 def opened(raw: RawRecord, settings: Settings) -> tuple[RawRecord, Counter[str]]:
     """Return a record with its field of text as prose, or as the page that it holds, and the format that it was in."""
-    if raw.html is not None or raw.sides or keeps_signs(settings):
+    if raw.html is not None or raw.sides or settings.keeps_signs:
         return raw, NO_COUNTS
     # A page may be escaped as a whole, by who put it into XML.
     source = unescape(raw.text) if raw.text.startswith("&lt;") else raw.text
@@ -260,18 +269,9 @@ def opened(raw: RawRecord, settings: Settings) -> tuple[RawRecord, Counter[str]]
     return (replace(raw, text=text), formats) if formats else (raw, NO_COUNTS)
 
 
-def keeps_signs(settings: Settings) -> bool:
-    """Return whether texts mean their escapes and tags: text in no language, such as code, and what a base wrote.
-
-    The turns of its chats begin and end with tokens that look like tags.
-    """
-    is_none = settings.language.is_none and not settings.language.sides
-    return is_none or settings.recipe.clean.as_is or is_written(settings.recipe)
-
-
 def plain_text(text: str, settings: Settings) -> Unescaped:
     """Undo what a program has written out, where a text does not mean it."""
-    if keeps_signs(settings):
+    if settings.keeps_signs:
         return Unescaped(text, is_changed=False, is_doubtful=False)
     return undo_escapes(text)
 

@@ -26,6 +26,7 @@ from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
 from anadil.artifacts.text_files import LINE_SUFFIXES, TEXT_TABLES, json_rows, table_rows
 from anadil.artifacts.text_lists import list_lines
+from anadil.clean.kernels.minhash import distinct
 from anadil.clean.kernels.ng_words import read_ng_words
 from anadil.clean.read.charset import decode_text
 from anadil.core.errors import DataError
@@ -116,7 +117,7 @@ class Decontamination:
     def _runs_of_item(self, texts: Sequence[str]) -> list[tuple[Hashes, bool]]:
         """Return the runs of texts of one name, and of short ones that may be a question and its answer, True: weak ones."""
         of_texts = [
-            np.unique(np.concatenate([np.unique(self._runs(piece)) for piece in _pieces(text)]))
+            distinct(np.concatenate([distinct(self._runs(piece)) for piece in _pieces(text)]))
             for text in texts
         ]
         short = [
@@ -126,7 +127,7 @@ class Decontamination:
         for at, question in enumerate(short):
             for answer in short[at + 1 : at + 1 + MAX_APART]:
                 joined = f"{question} {answer}"
-                runs, is_weak = np.unique(self._runs(joined)), False
+                runs, is_weak = distinct(self._runs(joined)), False
                 if not len(runs):
                     runs, is_weak = self._short_run(joined)
                 of_item += [(runs, is_weak)] if len(runs) else []
@@ -350,7 +351,7 @@ def _hash(text: str) -> int:
 
 
 def _hashes(texts: Iterable[str]) -> npt.NDArray[np.uint64]:
-    return np.unique(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
+    return distinct(np.fromiter((_hash(text) for text in texts if text), dtype=np.uint64))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -348,6 +348,8 @@ def replace_personal_data(text: str, patterns: tuple[Pattern, ...]) -> tuple[str
     Applying it again changes nothing. Time is linear in the length.
     """
     counts: Counter[str] = Counter()
+    if not text:
+        return text, counts
     plain = text
     if not text.isascii():
         table, others = _ascii_of()
@@ -384,6 +386,8 @@ def _ascii_of() -> tuple[dict[int, str], re.Pattern[str]]:
 
 def replace_in_address(address: str, patterns: tuple[Pattern, ...]) -> tuple[str, Counter[str]]:
     """Replace personal data behind the host of an address, in which signs may be `%40`; a user before the host goes."""
+    if not address:
+        return address, Counter()
     match = ADDRESS.fullmatch(address)
     assert match is not None, "every part may be empty"
     scheme, host, rest = match.groups()

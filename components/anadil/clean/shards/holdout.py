@@ -18,7 +18,7 @@ from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, Verdicts
 from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments
 from anadil.clean.filters.judge_record import Settings
-from anadil.clean.kernels.minhash import Hashes, MinHash
+from anadil.clean.kernels.minhash import Hashes, MinHash, distinct
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.shards.workspace import DOCUMENTS, Workspace
 from anadil.clean.write.corpus_parts import text_of
@@ -224,7 +224,7 @@ def find_runs(task: RunsTask) -> None:
             if texts and (num_chars >= BATCH_CHARS or row == shard.num_rows - 1):
                 hits.append(hasher.runs(texts, bits).copy())
                 texts, num_chars = [], 0
-        np.save(draft / HITS, np.unique(np.concatenate(hits)))
+        np.save(draft / HITS, distinct(np.concatenate(hits)))
 
 
 def run_hasher(language: Language) -> MinHash:

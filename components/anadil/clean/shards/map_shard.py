@@ -299,17 +299,22 @@ class _ShardRun:
 
     def _count(self, result: FilterResult) -> None:
         extracted, stats = result.extracted, self._stats
-        stats.counts.update(
-            documents_in=1, normalized=extracted.is_normalized, unescaped=extracted.is_unescaped,
-            turned=extracted.is_turned, respelled=extracted.is_respelled, escaped=extracted.has_escapes, foreign_lines=extracted.foreign_lines,
-        )  # fmt: skip
+        stats.counts["documents_in"] += 1
+        for name, count in (
+            ("normalized", extracted.is_normalized), ("unescaped", extracted.is_unescaped), ("turned", extracted.is_turned),
+            ("respelled", extracted.is_respelled), ("escaped", extracted.has_escapes), ("foreign_lines", extracted.foreign_lines),
+        ):  # fmt: skip
+            if count:
+                stats.counts[name] += count
         if (identified := extracted.identified) is not None:
             stats.counts["retried"] += identified.retried
             if identified.sibling:
                 stats.counts.update(siblings=1, siblings_kept=result.reason is None)
-        stats.extraction.update(extracted.prose)
-        stats.formats.update(extracted.formats)
-        stats.sides.update(extracted.sides)
+        for counter, counts in (
+            (stats.extraction, extracted.prose), (stats.formats, extracted.formats), (stats.sides, extracted.sides)
+        ):  # fmt: skip
+            if counts:
+                counter.update(counts)
         if result.reason:
             stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
         elif extracted.personal_data:

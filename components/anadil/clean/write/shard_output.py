@@ -21,6 +21,8 @@ from anadil.text.corpus import line_of
 ROWS = "rows.parquet"
 BATCH_ROWS = 1_024
 """Rows in memory before they are written: a group of rows of the file."""
+ASCII_SPACES = bytes(filter(lambda code: chr(code).isspace(), range(0x80)))
+OTHER_SPACES = tuple(filter(str.isspace, map(chr, range(0x80, 0x3001))))
 PLACE_BITS = 64
 BIT_OF = {name: 1 << place for place, name in enumerate(RULE_NAMES)}
 assert len(BIT_OF) <= PLACE_BITS
@@ -130,8 +132,12 @@ def weight_of(text: str) -> int:
     Copies differ in accents, quotation marks and spaces, too: one without accents has fewer bytes, one with a space
     before each sign more spaces, and neither should stay in the original's place.
     """
-    words = "".join(text.split())
-    return max(0, len(words.encode()) - (len(text) - len(words)))
+    encoded = text.encode()
+    if any(map(text.__contains__, OTHER_SPACES) if not text.isascii() else ()):
+        words = "".join(text.split())
+        return max(0, len(words.encode()) - (len(text) - len(words)))
+    # A third of the time that cutting a text into its words takes.
+    return max(0, 2 * len(encoded.translate(None, ASCII_SPACES)) - len(encoded))
 
 
 def _num_words(result: FilterResult, settings: Settings) -> int:

@@ -36,7 +36,7 @@ from anadil.core.table import Table
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.report.read import Json, field, table_of
+from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
@@ -264,4 +264,10 @@ def figure_lines(scores: Json) -> Iterator[str]:
         values = [number(field(item, path)) for item in candidates.values()]
         if any(value is not None for value in values):
             rows.append((label, *(DASH if value is None else say(value) for value in values)))
+        if path.endswith(".exact"):
+            tables = [table_of(field(item, f"{path}_by_file")) for item in candidates.values()]
+            files = sorted({file for each in tables for file in each})
+            for file in files if len(files) > 1 else ():
+                counts = (list_of(each.get(file)) for each in tables)
+                rows.append((f"  of {file}", *(" of ".join(map(str, each)) or DASH for each in counts)))
     yield from Table("Scores", ("", *candidates), rows).lines()

@@ -85,9 +85,11 @@ class ContainerFailure:
 
     @property
     def would_come_again(self) -> bool:
-        """True if the stage says that another start would end the same."""
+        """True if another start would end the same."""
         last = read_termination_message(self.message)
-        return last.exit_code is not None and is_deterministic(self.stage_code, last.message)
+        # Only its last words tell a bug from broken hardware.
+        is_told = last.exit_code is not None or self.stage_code != BUG
+        return is_told and is_deterministic(self.stage_code, last.message)
 
     @property
     def rank(self) -> int:

@@ -34,7 +34,10 @@ VERSION_TIMEOUT_S = 5.0
 DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 """Module -> package, where the names differ."""
 # stdout is data.
-QUIET = {"MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}
+QUIET = {
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false",
+}  # fmt: skip
 READ_ONLY = re.compile(r"read-?only", re.IGNORECASE)
 # Messages of MLflow's client and of database drivers if nobody answers.
 AWAY = re.compile(
