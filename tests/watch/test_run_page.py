@@ -234,7 +234,7 @@ def test_a_run_that_is_asked_to_stop_says_so(root: Path) -> None:
     facts = _facts(watched, watched.run(run), run_state(watched, run))
 
     assert facts[0][1] == "stopping"
-    assert "it ends once pretrain has saved" in facts[0][2]
+    assert "ends once pretrain has saved" in facts[0][2]
 
 
 def test_the_end_of_a_run_follows_from_an_earlier_one(root: Path, pages: Pages) -> None:

@@ -126,7 +126,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: ts (RFC 3339, UTC), level, stage, rank, msg, figures, err; `logger` where a library speaks."""
+    """One JSON object: ts (RFC 3339, UTC), level, stage, rank, msg, figures, err, and `logger` where a library speaks."""
 
     def __init__(self, stage: str, rank: int) -> None:
         super().__init__()

@@ -9,7 +9,7 @@ HTML_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;"
 MARKDOWN_SIGNS = HTML_SIGNS | {ord(sign): f"\\{sign}" for sign in "\\`*_[]|#!~"}
 BETWEEN = "  "
 STACKED = 4
-"""Columns up to which a table fits a narrow screen; the cells of a row of more stand below each other there."""
+"""Columns up to which a table fits a narrow screen. Cells of a row of more stand below each other there."""
 INLINE = ' style="padding:.2em .9em .2em 0;text-align:{};vertical-align:top"'
 """Look of a cell in a notebook, which has no style sheet of ours; colours and fonts are the notebook's."""
 

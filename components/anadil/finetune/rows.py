@@ -322,9 +322,11 @@ def _mix(
     chosen = [
         (np.flatnonzero(source_of[places][shown] == source), weight) for source, weight in weights.items()
     ]
-    mixed = {name: pair for name, pair in zip(weights, chosen, strict=True) if len(pair[0])}
+    by_name = {name: pair for name, pair in zip(weights, chosen, strict=True) if len(pair[0])}
     # One source needs no curve of its own.
-    return places[shown], Mix(sources=tuple(mixed.values()), names=tuple(mixed) if len(mixed) > 1 else ())
+    return places[shown], Mix(
+        sources=tuple(by_name.values()), names=tuple(by_name) if len(by_name) > 1 else ()
+    )
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:

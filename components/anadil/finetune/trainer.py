@@ -258,23 +258,23 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
         super().__init__(**settings)
 
     def compute_loss(self, model: Any, inputs: Any, *given: Any, **more: Any) -> Any:
-        """Return the loss of a batch, and add up that of each source."""
+        """Return the loss of a batch, and add up the losses of its sources."""
         # Batches hold chats of one length, so mostly of one source: the loss of a step tells which one, not how it learns.
         sources = inputs.pop("sources", None)
         if sources is None:
             return super().compute_loss(model, inputs, *given, **more)
-        kept: list[Any] = []
-        hook = model.register_forward_hook(lambda _module, _given, output: kept.append(output))
+        outputs: list[Any] = []
+        hook = model.register_forward_hook(lambda _module, _given, output: outputs.append(output))
         try:
             loss = super().compute_loss(model, inputs, *given, **more)
         finally:
             hook.remove()
-        sums = torch.stack([-kept[-1].log_probs.detach().sum(1), kept[-1].label_mask.sum(1)], dim=1)
+        sums = torch.stack([-outputs[-1].log_probs.detach().sum(1), outputs[-1].label_mask.sum(1)], dim=1)
         self._by_source.index_add_(0, sources.cpu(), sums.cpu().double())
         return loss
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Log figures, those of a step with the loss of each of its sources."""
+        """Log figures, for a step also the loss of each source."""
         if "loss" in logs and self._names:
             if self.args.world_size > 1:
                 dist.all_reduce(self._by_source)

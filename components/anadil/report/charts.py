@@ -40,7 +40,7 @@ PALETTE = (1, 4, 3, 5, 2)
 
 
 class Scale:
-    """Map from values to places in the view box; the vertical axis may be logarithmic."""
+    """Map from values to places in the view box. The vertical axis may be logarithmic."""
 
     def __init__(self, low: float, high: float, ticks: list[float], *, is_log: bool = False) -> None:
         self.low, self.high, self.ticks, self._is_log = low, high, ticks, is_log
@@ -84,7 +84,7 @@ def line_scale(
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten that enclose two numbers above zero; within one or two of them also 2 and 5 times each."""
+    """Powers of ten that enclose two numbers above zero. Within one or two of them also 2 and 5 times each."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     factors = (1, 2, 5) if last - first < 3 else (1,)
     every = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
@@ -145,7 +145,7 @@ class Line:
     colour: int = 1
     dashed: bool = False
     half_life: float = 0.0
-    """Points over which it is smoothed, and drawn over a faint one of what was measured; 0 draws that alone."""
+    """Points over which it is smoothed, and drawn over a faint one of what was measured. 0 draws that alone."""
 
 
 @dataclass(frozen=True, slots=True)

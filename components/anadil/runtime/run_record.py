@@ -101,7 +101,7 @@ class RunRecord:
 
 
 def ended_at(record: RunRecord, place: str) -> float:
-    """Return when a run ended, in seconds since 1970: of one that runs now, of one whose process is gone its last sign."""
+    """Return when a run ended, in seconds since 1970: now while it runs, and its last sign where its process is gone."""
     if record.state == "running":
         return time.time()
     last = record.updated

@@ -94,7 +94,7 @@ TOOL_ROLES = frozenset((
 ))  # fmt: skip
 TOOL_KEYS = ("tool_calls", "function_call")
 MAX_TOPICS = 200
-"""Groups of a column from which on it is none that groups rows. Chosen by us."""
+"""Most groups of a column that sorts rows. Chosen by us."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of a part that is text; the last two of OpenAI's Responses."""
 UNTAUGHT = "reasoning (reasoning_content, reasoning, thinking)"
@@ -188,7 +188,7 @@ class TopicColumns:
                 known[value] += 1
 
     def shared(self, topics: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
-        """Return those of a row whose columns make two groups or more, of two rows or more on average."""
+        """Return the topics of a row whose columns make two groups or more, of two rows or more on average."""
         counts = self._counts
         return tuple(
             (column, value)

@@ -18,7 +18,7 @@ ZSTD_LEVEL = 3
 READ_BYTES = 1024**2
 ENCODE = json.JSONEncoder(ensure_ascii=False).encode
 BEGINNING_CHARS = 40
-"""Length of a document's beginning, which a model continues if a language has no prompts; as long as the packs' own."""
+"""Length of a document's beginning, which a model continues if a language has no prompts. As long as the packs' own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -242,11 +242,11 @@ class RunState:
     """Work directory or root of the record."""
     progress: Progress | None
     messages: Sequence[Message]
-    """Warnings and errors; `level` is `library` for warnings that a library has logged."""
+    """Warnings and errors. `level` is `library` for warnings that a library has logged."""
     plan: Mapping[str, object]
     """`expected` of its plan; empty without one."""
     ended: float
-    """Seconds since 1970 of its last sign; now, while it runs."""
+    """Seconds since 1970 of its last sign, or now while it runs."""
 
     @property
     def root(self) -> str:
@@ -333,7 +333,7 @@ def _messages(lines: Sequence[Mapping[str, object]], record: RunRecord, gone: st
 
 
 def _gone(lines: Sequence[Mapping[str, object]], record: RunRecord, seen: float) -> str:
-    """Say of a run without an end that its process is gone, when, and what may have ended it; empty for others."""
+    """Say of a run without an end that its process is gone, when, and what may have ended it. Empty for others."""
     if record.state != "stopped" or record.exit_code is not None or not is_gone(record.process):
         return ""
     booted = boot_time()
@@ -345,11 +345,11 @@ def _gone(lines: Sequence[Mapping[str, object]], record: RunRecord, seen: float)
     where = f" in {step}" if step else ""
     if step and (progress := _progress(lines)) and progress.step == step:
         where += f", {progress.words}"
-    return f"the run's process ended without a word after {clock(seen)}{where}: {why}; go on with the command below"
+    return f"the run's process ended without a word after {clock(seen)}{where}: {why}. Go on with the command below"
 
 
 def boot_time() -> float:
-    """Seconds since 1970 at which this machine was started; 0 where it does not say."""
+    """Seconds since 1970 at which this machine was started, or 0 where it does not say."""
     with suppress(OSError, ValueError, StopIteration):
         stat = Path("/proc/stat").read_text(encoding="ascii").splitlines()
         return float(next(line for line in stat if line.startswith("btime ")).split()[1])
@@ -483,7 +483,7 @@ def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
 
 
 def half_life(num_points: int) -> float:
-    """Points over which a curve of that many is smoothed; 0 for a short one."""
+    """Points over which a curve of that many is smoothed. 0 for a short one."""
     return max(2.0, num_points / 25) if num_points > SMOOTHED else 0.0
 
 

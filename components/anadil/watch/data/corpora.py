@@ -279,10 +279,10 @@ class WatchedCorpus:
     def ordered(
         self, where: Where, column: str, *, largest: bool, start: int = 0, size: int = SIZE
     ) -> Documents:
-        """Return the documents from a place on in the order of a column; what was not measured is left out."""
+        """Return the documents from a place on in the order of a column. What was not measured is left out."""
         if column not in (*SHOWN, *self.statistics):
             raise DataError(
-                f"{column[:60]}: not a column that documents are ordered by; take one of the table's head"
+                f"{column[:60]}: not a column that documents are ordered by, take one of the table's head"
             )
         condition, values = where.sql()
         name = _quoted(column)

@@ -46,7 +46,7 @@ BEGINNING = 240
 BUDGET_S = 3.0
 """Seconds that a list takes for its texts. A part of 256 MB takes some .5 s."""
 REMOTE_PARTS = 4
-"""Parts of a store that a list reads for its texts, those that hold most of them."""
+"""Parts of a store that a list reads for its texts."""
 MAX_REMOVED = 200
 """Most pieces that a step removed which are listed."""
 SECTIONS = ("language", "seed", "clean")
@@ -94,21 +94,21 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, dict[str, Any]]
 
 
 def beginnings(corpus: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the first characters of the text of listed rows by id: of a duplicate, those of what stands for it.
+    """Return the first characters of the text of listed rows by id: of a duplicate, of its representative.
 
     A dropped document has a text where it is a sample. Parts that are not read within `BUDGET_S` leave theirs out.
     """
     numbers = {row["id"]: row["id"] if row["reason"] is None else row["duplicate_of"] for row in rows}
-    wanted: dict[str, set[str]] = defaultdict(set)
+    by_file: dict[str, set[str]] = defaultdict(set)
     for series in (each for part in PARTS for each in _series(_files(corpus, part))):
         for number in filter(None, numbers.values()):
             if place := bisect(series, number, key=_first_id):
-                wanted[series[place - 1]].add(number)
+                by_file[series[place - 1]].add(number)
     texts: dict[str, str] = {}
     until = time.monotonic() + BUDGET_S
-    most = REMOTE_PARTS if "://" in corpus else len(wanted)
-    for uri in sorted(wanted, key=lambda uri: -len(wanted[uri]))[:most]:
-        texts |= _beginnings_in(uri, frozenset(wanted[uri])) if time.monotonic() < until else {}
+    most = REMOTE_PARTS if "://" in corpus else len(by_file)
+    for uri in sorted(by_file, key=lambda uri: -len(by_file[uri]))[:most]:
+        texts |= _beginnings_in(uri, frozenset(by_file[uri])) if time.monotonic() < until else {}
     shown = {each: texts[number] for each, number in numbers.items() if number in texts}
     for reason in {row["reason"] for row in rows if row["reason"] and row["id"] not in shown}:
         shown |= {

@@ -12,13 +12,13 @@ from anadil.core.errors import DataError
 from anadil.core.files import file_lock
 
 FILE = ".notes.json"
-"""In `runs/`; a dot, since other files there are records of runs."""
+"""In `runs/`. A dot, since other files there are records of runs."""
 MAX_NAME, MAX_TAGS = 80, 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunNote:
-    """What a person calls a run."""
+    """Name and tags of a run."""
 
     name: str = ""
     tags: tuple[str, ...] = ()
@@ -36,17 +36,17 @@ def notes_in(place: str) -> dict[str, RunNote]:
             for run, one in known.items()
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{uri}: not the names of runs ({error}); correct it or remove it") from None
+        raise DataError(f"{uri}: not the names of runs ({error}), correct it or remove it") from None
 
 
 def set_note(place: str, run: str, fields: Mapping[str, str]) -> None:
-    """Give a run the name and the tags of a form; empty ones take them away."""
+    """Give a run the name and the tags of a form. Empty ones take them away."""
     tags = dict.fromkeys(each.strip()[:MAX_NAME] for each in fields.get("tags", "").split(","))
     note = RunNote(
         name=" ".join(fields.get("name", "").split())[:MAX_NAME], tags=tuple(filter(None, tags))[:MAX_TAGS]
     )
     uri = join(place, "runs", FILE)
-    # Of a store the last one who writes wins: names are no data.
+    # In a store the last writer wins: names are no data.
     with nullcontext() if "://" in place else file_lock(Path(place, "runs", ".notes.lock")):
         notes = {each: asdict(known) for each, known in notes_in(place).items() if each != run}
         notes |= {run: asdict(note)} if note != RunNote() else {}

@@ -200,7 +200,7 @@ def _table(
 
 
 def _head(name: str, words: str, where: Where, place: str, order: tuple[str, str]) -> str:
-    """Name of a column; where rows have it, it orders all documents by it, and by a second click the other way round."""
+    """Name of a column. Where rows have it, it orders all documents by it, and by a second click the other way round."""
     if not name:
         return words
     current = order[1] if order[0] == name else ""

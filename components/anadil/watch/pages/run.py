@@ -107,9 +107,9 @@ def routes(watched: Watched) -> list[Route]:
 
 
 def _list(watched: Watched, request: Request) -> Response:
-    wanted = request.query_params.get("filter", "")[:200]
-    # What is looked for may be long ago.
-    runs, faults = watched.places(FILTERED if wanted else SHOWN)
+    query = request.query_params.get("filter", "")[:200]
+    # A run under a filter may be long ago.
+    runs, faults = watched.places(FILTERED if query else SHOWN)
     notes: dict[str, RunNote] = {}
     for place in {run.place for run in runs}:
         notes |= notes_in(place)
@@ -118,14 +118,14 @@ def _list(watched: Watched, request: Request) -> Response:
         note = notes.get(run.id, RunNote())
         named = " ".join(filter(None, (note.name, *(f"#{tag}" for tag in note.tags))))
         known = " ".join((*cells, named)).casefold()
-        if all(word in known for word in wanted.casefold().split()):
+        if all(word in known for word in query.casefold().split()):
             rows.append((link(cells[0], f"/run/{run.id}"), named or DASH, *cells[1:]))
     hidden = f"{runs.hidden} older runs are not shown." if runs.hidden else ""
     table = Table(
         "Runs", (COLUMNS[0], "name", *COLUMNS[1:]), rows, words=(1, *(place + 1 for place in WORDS)), note=hidden
     )  # fmt: skip
     view = {
-        "title": "Runs", "table": table, "faults": faults, "roots": watched.roots, "filter": wanted, "num": len(runs),
+        "title": "Runs", "table": table, "faults": faults, "roots": watched.roots, "filter": query, "num": len(runs),
     }  # fmt: skip
     return page(request, "runs.html.j2", view)
 
@@ -165,9 +165,9 @@ def _facts(watched: Watched, run: Run, state: RunState) -> list[tuple[str, str, 
     cost = f"; cost {human_dollars(dollars)}" if dollars else ""
     until = "until now" if is_running else f"to {clock(state.ended)}"
     facts = [
-        ("State", "stopping", f"asked at {clock(asked)}; it ends once {state.running or 'its step'} has saved") if asked
+        ("State", "stopping", f"asked at {clock(asked)}, ends once {state.running or 'its step'} has saved") if asked
         else ("State", run.state, f"{run.progress} steps"),
-        ("Time", human_seconds(state.ended - state.record.started), f"{began} {until}; its steps: {human_seconds(run.seconds)}"),
+        ("Time", human_seconds(state.ended - state.record.started), f"{began} {until}, of its steps {human_seconds(run.seconds)}"),
         is_running and not asked and _end(watched, run, state),
         hours and ("Plan", human_seconds(hours * 3600), f"of training{cost}"),
         progress and left is not None and ("Time left", human_seconds(left), f"of {progress.what}, in {state.running}"),
@@ -203,7 +203,7 @@ def _end(watched: Watched, run: Run, state: RunState) -> tuple[str, str, str]:
         unknown += [name] if rest is None else []
     small = f"by the run {model.id}" if model else "by the plan"
     if unknown:
-        small += f"; no run tells of {', '.join(unknown)}"
+        small += f", and no run tells of {', '.join(unknown)}"
     return (
         "End",
         f"{'after' if unknown else 'about'} {clock(state.ended + left)}",
@@ -272,7 +272,7 @@ def _language(run: Run) -> str:
 
 
 def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> tuple[list[Plot], int]:
-    """Curves of this run and of earlier ones that were measured on the same text, and how many others there are.
+    """Curves of this run and of comparable earlier runs, and the number of the others.
 
     Bits per byte of other held-out text, and losses of another vocabulary, are no more and no less.
     """
@@ -340,7 +340,7 @@ def resume_command(run: Run, record: RunRecord) -> str:
 
 
 def remedy(record: RunRecord) -> str:
-    """What to do before the command is given again; empty where nothing has to be."""
+    """Say what comes before the command is given again, or nothing."""
     if record.state == "running" or (is_gone(record.process) and record.exit_code is None):
         return ""
     code = record.exit_code or next((step.exit_code for step in record.steps.values() if step.exit_code), 0)
@@ -402,7 +402,7 @@ def _show_card(watched: Watched, request: Request) -> Response:
     uri = uri_of(run, word)
     manifest = finished_manifest(uri, word.partition(".")[0])
     if name not in manifest.files or not name.endswith(".md"):
-        raise DataError(f"{name[:60]}: not a card of {word}; go back to the report")
+        raise DataError(f"{name[:60]}: not a card of {word}, go back to the report")
     text = read_verified(uri, manifest, name).decode(errors="replace")
     # Front matter is for the hub, escapes are for whoever renders it.
     text = unescape(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip())
@@ -423,7 +423,7 @@ def _show_report(watched: Watched, request: Request) -> Response:
 
 
 def _card_link(run: Run, report: str, link: re.Match[str]) -> str:
-    """Address here of a card that a report beside it links by its path; a link to no artifact of the run stays."""
+    """Address here of a card that a report beside it links by its path. A link to no artifact of the run stays."""
     parts = report.split("/")
     for part in link[1].split("/"):
         parts = parts[:-1] if part == ".." else [*parts, part]
