@@ -89,7 +89,7 @@ FLOW = (
     ),
     Stage(
         name="tokenizer",
-        result_version=5,
+        result_version=6,
         image="tokenizer",
         # The model's compute per token, which decides between candidates; and the stage that shares the image.
         rooms=("model", "plan", "encode"),
