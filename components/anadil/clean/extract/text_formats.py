@@ -276,17 +276,17 @@ def _running_heads(lines: Sequence[str]) -> set[int]:
     for at, line in enumerate(lines):
         if 0 < len(line.strip()) <= MAX_HEAD_CHARS:
             places[_folded(line)].append(at)
-    repeated = {key: found for key, found in places.items() if len(found) >= MIN_REPEATED}
-    likely = {at for key, found in repeated.items() if any(map(str.isalnum, key)) for at in found}
+    repeated = {key: of_key for key, of_key in places.items() if len(of_key) >= MIN_REPEATED}
+    likely = {at for key, of_key in repeated.items() if any(map(str.isalnum, key)) for at in of_key}
     heads = set[int]()
-    for key, found in repeated.items():
-        is_apart = found[-1] - found[0] >= MIN_PAGE_LINES * (len(found) - 1)
+    for key, of_key in repeated.items():
+        is_apart = of_key[-1] - of_key[0] >= MIN_PAGE_LINES * (len(of_key) - 1)
         # Letters by themselves are of broken words, and items and addresses of lists.
         is_word = len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
-        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or found[0] not in likely:
+        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or of_key[0] not in likely:
             continue
-        if sum(_parts_sentence(lines, likely, at) for at in found) >= MIN_PARTED * len(found):
-            heads.update(found)
+        if sum(_parts_sentence(lines, likely, at) for at in of_key) >= MIN_PARTED * len(of_key):
+            heads.update(of_key)
     return heads
 
 
