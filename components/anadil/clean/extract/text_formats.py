@@ -276,17 +276,17 @@ def _running_heads(lines: Sequence[str]) -> set[int]:
     for at, line in enumerate(lines):
         if 0 < len(line.strip()) <= MAX_HEAD_CHARS:
             places[_folded(line)].append(at)
-    repeated = {key: of_key for key, of_key in places.items() if len(of_key) >= MIN_REPEATED}
-    likely = {at for key, of_key in repeated.items() if any(map(str.isalnum, key)) for at in of_key}
+    repeated = {key: key_lines for key, key_lines in places.items() if len(key_lines) >= MIN_REPEATED}
+    likely = {at for key, key_lines in repeated.items() if any(map(str.isalnum, key)) for at in key_lines}
     heads = set[int]()
-    for key, of_key in repeated.items():
-        is_apart = of_key[-1] - of_key[0] >= MIN_PAGE_LINES * (len(of_key) - 1)
+    for key, key_lines in repeated.items():
+        is_apart = key_lines[-1] - key_lines[0] >= MIN_PAGE_LINES * (len(key_lines) - 1)
         # Letters by themselves are of broken words, and items and addresses of lists.
         is_word = len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
-        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or of_key[0] not in likely:
+        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or key_lines[0] not in likely:
             continue
-        if sum(_parts_sentence(lines, likely, at) for at in of_key) >= MIN_PARTED * len(of_key):
-            heads.update(of_key)
+        if sum(_parts_sentence(lines, likely, at) for at in key_lines) >= MIN_PARTED * len(key_lines):
+            heads.update(key_lines)
     return heads
 
 
