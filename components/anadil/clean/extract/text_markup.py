@@ -88,17 +88,17 @@ def of_rtf(text: str) -> str:
     fonts = {font: RTF_CHARSETS.get(charset, codec) for font, charset in RTF_FONT.findall(text)}
     # A character has substitutes behind it, for programs that do not know it.
     shown, outer, num_left = list[str](), list[tuple[bool, str, int, int]](), 0
-    is_skipped, own, num_substitutes = False, codec, 1
+    is_skipped, font_codec, num_substitutes = False, codec, 1
     for match in RTF_TOKEN.finditer(text):
         coded, code, word, number, sign, bracket, plain = match.groups()
         if bracket == "{":
-            outer.append((is_skipped, own, num_substitutes, 0))
+            outer.append((is_skipped, font_codec, num_substitutes, 0))
         elif bracket:
-            is_skipped, own, num_substitutes, num_left = outer.pop() if outer else (False, codec, 1, 0)
+            is_skipped, font_codec, num_substitutes, num_left = outer.pop() if outer else (False, codec, 1, 0)
         elif (word and RTF_SKIPPED.fullmatch(word)) or sign == "*":
             is_skipped = True
         elif word == "f":
-            own = fonts.get(number, codec)
+            font_codec = fonts.get(number, codec)
         elif word == "uc":
             num_substitutes = max(0, int(number or 1))
         elif is_skipped:
@@ -111,7 +111,7 @@ def of_rtf(text: str) -> str:
                 bytes.fromhex(coded.replace("\\'", "")) if coded else plain or RTF_SIGNS.get(word or sign, "")
             )
             num_left, signs = max(0, num_left - len(signs)), signs[num_left:]
-            shown.append(signs if isinstance(signs, str) else signs.decode(own, "replace"))
+            shown.append(signs if isinstance(signs, str) else signs.decode(font_codec, "replace"))
     # Characters beyond the first 65,536 are written as two surrogates.
     return "".join(shown).encode("utf-16", "surrogatepass").decode("utf-16", "replace").strip()
 
