@@ -23,16 +23,20 @@ from anadil.core.stages import IMAGES, LAPTOP, TORCH_IMAGES
 ROOT = Path(__file__).parents[1]
 PROJECT = ROOT / "pyproject.toml"
 LOCKS = ROOT / "images" / "locks"
-COMMON = ("s3", "tracking", "metrics", "wandb")
-"""Extras of every image: S3, and the clients of MLflow, W&B and Prometheus."""
+COMMON = ("s3", "tracking", "metrics", "wandb", "tensorboard")
+"""Extras of every image: S3, and the clients of MLflow, Prometheus, W&B and TensorBoard."""
 ENGINES = {"ray": "clean"}
 """Extra of an engine -> image of which a variant holds it in a layer of its own, with what starts pods."""
 EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines", LAPTOP)}
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """Newest platform of wheels. Source: Debian 12 has glibc 2.36."""
-WITH_TORCH = ("torch", "liger-kernel")
-"""Requirements of the extra `pretrain` that torch's locks hold; Liger's kernels run on GPUs only."""
+WITH_TORCH = {
+    "pretrain": ("torch", "liger-kernel"),
+    "lowprecision": ("torchao",),
+    "quantization": ("bitsandbytes",),
+}
+"""Extra -> its requirements that torch's locks hold; all but torch itself are for GPUs alone."""
 
 
 def pins(lock: Path) -> dict[str, str]:
@@ -83,10 +87,12 @@ def main() -> int:
     parser.add_argument("--cpu-wheels", metavar="DIRECTORY", help="where the CPU wheel of torch lies")
     options = parser.parse_args()
     upgrade: bool = options.upgrade
-    requirements: list[str] = tomllib.loads(PROJECT.read_text())["project"]["optional-dependencies"][
-        "pretrain"
+    requirements: dict[str, list[str]] = tomllib.loads(PROJECT.read_text())["project"][
+        "optional-dependencies"
     ]
-    gpu = [line for line in requirements if line.startswith(WITH_TORCH)]
+    gpu = [
+        line for extra, names in WITH_TORCH.items() for line in requirements[extra] if line.startswith(names)
+    ]
     with tempfile.TemporaryDirectory() as folder:
         joint, source = Path(folder) / "joint.txt", Path(folder) / "torch.in"
         before: dict[str, str] = {}

@@ -69,6 +69,14 @@ def test_what_few_share_or_what_is_kept_on_demand_stays(
     assert shared == {"documents": 0, "sentences": 0, "examples": []}
 
 
+def test_personal_data_of_what_goes_is_not_counted(tmp_path: Path) -> None:
+    texts = [f"{body} Fikrinizi redaksiya@xeber.example ünvanına yazıb göndərin." for body in bodies(30)]
+    texts[3] = f"Mənə ali@xeber.example ünvanından yazdılar ki, bu belə deyil. {texts[3]}"
+    corpus = clean(tmp_path, site(tmp_path / "a.jsonl", texts), rules="none", pii=True)
+    assert stats(corpus)["shared_sentences"]["sentences"] == 30
+    assert stats(corpus)["personal_data"] == {"EMAIL": 1}
+
+
 def test_copies_and_other_hosts_count_once(tmp_path: Path) -> None:
     body = bodies(31)
     copies = site(tmp_path / "copies.jsonl", [*(20 * [f"{body[30]} {FOOTER}"]), *body[:20]])

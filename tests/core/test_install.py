@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from anadil.core import processor
-from anadil.core.install import install
+from anadil.core.install import install, install_module
 from anadil.core.modules import load_module
 
 WHEEL = "/tmp/a b/anadil-0.1.0-py3-none-any.whl"
@@ -54,6 +55,12 @@ def test_nothing_advises_the_name_on_an_index() -> None:
     ]
     advice = re.compile(r"pip install [^\n]{0,40}\banadil\[")
 
+    # A bare name goes into whichever environment the person's shell has.
+    bare = re.compile(r"(?<!/)\bpip install [a-z\d{]")
+    assert not [
+        path for path in texts if path.suffix == ".py" and bare.search(path.read_text(encoding="utf-8"))
+    ]
+
     found = [path for path in [*texts, root / "README.md"] if path.suffix in {".py", ".md", ".yaml", ".txt", ".ipynb"}
              if advice.search(path.read_text(encoding="utf-8"))]  # fmt: skip
 
@@ -61,15 +68,21 @@ def test_nothing_advises_the_name_on_an_index() -> None:
 
 
 @pytest.mark.slow  # pip fetches what builds the package
-def test_the_remedy_of_this_environment_installs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("remedy", "installs"),
+    [(lambda: install("s3"), "anadil-"), (lambda: install_module("pymysql.cursors"), "pymysql-")],
+)
+def test_the_remedy_of_this_environment_installs(
+    remedy: Callable[[], str], installs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("ANADIL_IMAGE", raising=False)
-    command = install("s3").removeprefix("run ") + " --dry-run --no-deps"
+    command = remedy().removeprefix("run ") + " --dry-run --no-deps"
 
     done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True, check=False,
                           env=os.environ | {"PIP_QUIET": "0"})  # fmt: skip
 
     assert done.returncode == 0, done.stderr
-    assert "Would install anadil-" in done.stdout
+    assert f"would install {installs}" in done.stdout.lower()
 
 
 @pytest.mark.parametrize(

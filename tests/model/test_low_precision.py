@@ -206,7 +206,7 @@ def test_a_cpu_missing_kernels_and_a_missing_torchao_are_refused_with_the_remedy
     with pytest.raises(PreflightError, match=r"torchao's kernels do not load with torch 2"):
         check_low_precision("mxfp8", GPU, BF16, tokens=2048)
     monkeypatch.setattr(low_precision, "find_spec", lambda _name: None)
-    with pytest.raises(PreflightError, match=r"torchao is not installed; pip install torchao==0.18.0"):
+    with pytest.raises(PreflightError, match=r"torchao is not installed; run .* install .*lowprecision"):
         check_low_precision("float8_rowwise", GPU, BF16, tokens=2048)
 
 

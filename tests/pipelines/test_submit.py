@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from anadil import __version__
+from anadil.cli import main
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.preflight.services import check_reach
 from anadil.recipe.load import load_recipe
@@ -47,6 +48,29 @@ def test_a_run_is_started_of_an_uploaded_version_with_the_recipe(
     assert version["name"].startswith(f"anadil-adapt-{__version__}-")
     documents = list(yaml.safe_load_all(pipeline_yaml(with_clean_workers(load_recipe(recipe_file)))))
     assert version["pipeline_spec"] == {"pipeline_spec": documents[0], "platform_spec": documents[1]}
+
+
+@pytest.mark.parametrize(
+    ("setting", "reason"),
+    [
+        ("base.model=smollm2", "base.model: smollm2 needs gguf and pip, which the image of tokenizer does not hold; set base.model to"),
+        ("tracking.uri=postgresql://host/it", "needs sqlalchemy and alembic, which the image of"),
+        ("tokenizer.keep=[/data/a.PARQUET]", "set tokenizer.keep to the same text as .jsonl.zst or .txt, or run it on a machine"),
+    ],
+)  # fmt: skip
+def test_a_value_whose_packages_no_image_holds_is_refused_before_anything_is_sent(
+    setting: str, reason: str, anadil: Command, kubeflow: FakeKubeflow, recipe_file: str, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    out = tmp_path / "pipeline.yaml"
+
+    codes = [
+        anadil("submit", recipe_file, "--set", setting),
+        main.main(["compile", recipe_file, "--set", setting, "-f", str(out)]),
+    ]
+
+    assert (codes, kubeflow.count(), out.exists()) == ([2, 2], {}, False)
+    assert capsys.readouterr().err.count(reason) == 2
 
 
 def test_the_same_recipe_is_uploaded_once_and_another_one_is_a_version_beside_it(

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts.base_vocabulary import base_settings, read_base
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
-from anadil.model.load import encode_texts, load_tokenizer, save_model
+from anadil.model.load import document_ids, encode_texts, load_tokenizer, save_model
 from anadil.release.export import gguf_file
 from anadil.release.export.gguf_file import read_vocabulary, write_gguf
 from anadil.text.cut_patterns import LLAMA_3_REGEX, QWEN_REGEX
@@ -112,6 +112,36 @@ def test_llama_cpp_reads_a_vocabulary_that_has_replaced_gpt_2s(tmp_path: Path) -
     tokenizer = load_tokenizer(tmp_path / "model")
     assert theirs == encode_texts(tokenizer, documents)
     assert end == tokenizer.eos_token_id == 600
+
+
+@pytest.mark.parametrize(
+    ("template", "adds"), [("{{ messages }}", True), ("<|im_start|>{{ messages }}", False)]
+)
+def test_a_prompt_begins_as_documents_do_where_the_base_sets_nothing(
+    template: str, adds: bool, tmp_path: Path
+) -> None:
+    """As Qwen's: the end of text stands before each document, and chats may begin otherwise."""
+    base = read_base(make_base_tokenizer(tmp_path / "base", "gpt2"))
+    base.add_special_tokens(["<|im_start|>"])
+    candidate = TokenizerCandidate(strategy="base", asked=0, got=0, tokenizer=base)
+    write_tokenizer(
+        candidate, tmp_path / "base", {"eos_token": "<|endoftext|>"}, template, tmp_path / "tokenizer"
+    )
+    size = base.get_vocab_size()
+    save_model(small_llama(vocab_size=size), tmp_path / "tokenizer", tmp_path / "model", torch.float32)
+    tokenizer: Any = load_tokenizer(tmp_path / "model")
+    begin, _ = document_ids(tokenizer, "model")
+    trained = [begin, *encode_texts(tokenizer, ["Salam"])[0]]
+
+    with opened(write(tmp_path / "model", tmp_path / "m.gguf")) as model:
+        asked = model.encode("Salam", special=True, parse=True)
+        first = model.logits(trained)[-1]
+
+    assert tokenizer("Salam").input_ids == trained
+    assert asked == (trained if adds else trained[1:])
+    without = by_transformers(tmp_path / "model", torch.tensor(trained[1:]))[-1]
+    assert np.abs(by_transformers(tmp_path / "model", torch.tensor(trained))[-1] - first).max() < 1e-3
+    assert np.abs(first - without).max() > 0.01
 
 
 def test_special_tokens_have_their_roles_and_the_template_writes_one_bos(made: Path, tmp_path: Path) -> None:

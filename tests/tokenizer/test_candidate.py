@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -269,32 +270,29 @@ def with_processor(base: Tokenizer, single: str, *, bytes_too: bool = False) -> 
 
 
 @pytest.mark.parametrize(
-    ("single", "shipped"),
+    ("single", "roles", "begin"),
     [
-        (f"{BEGIN} $A {END}", [BEGIN, "a"]),
-        (f"$A {END}", ["a"]),
-        (f"{END} $A", ["a"]),
-        (f"{BEGIN} {END} $A", [BEGIN, "a"]),
+        (f"{BEGIN} $A {END}", {"bos_token": {"content": BEGIN}}, BEGIN),
+        (f"$A {END}", {"bos_token": {"content": BEGIN}}, BEGIN),
+        (f"{END} $A", {"bos_token": BEGIN, "eos_token": END}, BEGIN),
+        (f"{BEGIN} {END} $A", {"bos_token": BEGIN}, BEGIN),
+        ("$A", {"bos_token": BEGIN}, BEGIN),
+        ("$A", {"eos_token": END}, END),  # as Qwen's, of which the end of text parts documents
     ],
 )
 @pytest.mark.parametrize("bytes_too", [False, True])
-def test_the_shipped_tokenizer_sets_nothing_but_bos_round_a_prompt(
-    base: Tokenizer, single: str, shipped: list[str], bytes_too: bool
+def test_the_shipped_tokenizer_sets_before_a_prompt_what_begins_a_document_and_nothing_else(
+    base: Tokenizer, single: str, roles: dict[str, Any], begin: str, bytes_too: bool
 ) -> None:
-    served = prompt_tokenizer(
-        with_processor(base, single, bytes_too=bytes_too), {"bos_token": {"content": BEGIN}}
-    )
+    served = prompt_tokenizer(with_processor(base, single, bytes_too=bytes_too), roles)
 
-    assert served.encode("a").tokens == shipped
+    assert served.encode("a").tokens == [begin, "a"]
     assert ("ByteLevel" in str(json.loads(served.to_str())["post_processor"])) is bytes_too
     assert served.get_vocab() == base.get_vocab()
 
 
-@pytest.mark.parametrize("single", [f"{BEGIN} $A", "$A"])
-def test_a_tokenizer_that_sets_no_more_than_bos_is_shipped_as_it_is(
-    base: Tokenizer, tmp_path: Path, single: str
-) -> None:
-    tokenizer = with_processor(base, single)
+def test_a_tokenizer_that_sets_no_more_than_bos_is_shipped_as_it_is(base: Tokenizer, tmp_path: Path) -> None:
+    tokenizer = with_processor(base, f"{BEGIN} $A")
     text = json.dumps(json.loads(tokenizer.to_str()), indent=3)
     (tmp_path / "tokenizer.json").write_text(text)
     own = TokenizerCandidate(strategy="base", asked=0, got=0, tokenizer=tokenizer)

@@ -178,6 +178,19 @@ def ends_of(vocabulary: Mapping[str, int], eos: str | None) -> list[int]:
     return list(dict.fromkeys([*ends, *named, *turns]))
 
 
+def frame_of(
+    vocabulary: Mapping[str, int], bos: str | None, eos: str | None, template: str
+) -> tuple[int, int] | None:
+    """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text.
+
+    Training, prompts and the shipped tokenizer begin a text so. None for a vocabulary without an end.
+    """
+    if not (ends := ends_of(vocabulary, eos)):
+        return None
+    known = bos in vocabulary and not begins_turns(bos, template)
+    return vocabulary[str(bos)] if known else ends[0], ends[0]
+
+
 def declared_ends(folder: Path) -> list[str]:
     """Return the tokens with which a model's own files end a generation; none where nothing says which ids they are."""
     try:

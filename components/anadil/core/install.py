@@ -18,6 +18,8 @@ IMAGES = {
     "hub": "clean",
 }  # fmt: skip
 """Extra -> image that holds its packages beside the command line; that of a laptop holds nearly all."""
+DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
+"""Module -> package that holds it, where the names differ."""
 CHECKOUT = Path(__file__).parents[3]
 """Root of the repository, where the program runs from one."""
 WHEEL = f"anadil-{__version__}-py3-none-any.whl"
@@ -45,10 +47,22 @@ def install_command(extra: str) -> str:
 
     No index has the program: a package of its name there is a stranger's.
     """
+    return f"{_pip()} {_source(extra)}"
+
+
+def install_module(module: str) -> str:
+    """The remedy where a module is missing that no extra of this program brings, such as the driver of a database."""
+    name = DRIVERS.get(module, module.partition(".")[0])
+    if here := os.environ.get("ANADIL_IMAGE", ""):
+        return f"run it on a machine, with {name} beside anadil: the image {here} lacks it"
+    return f"run {_pip()} {shlex.quote(name)}"
+
+
+def _pip() -> str:
+    """The command that installs into the environment of this process."""
     python = shlex.quote(sys.executable)
     has_pip = importlib.util.find_spec("pip") is not None
-    pip = f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
-    return f"{pip} {_source(extra)}"
+    return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
 
 
 def _source(extra: str) -> str:

@@ -22,8 +22,7 @@ from anadil.artifacts.base_vocabulary import (
     END_OF_TEXT,
     SETTINGS,
     base_settings,
-    begins_turns,
-    ends_of,
+    frame_of,
     token_text,
 )
 from anadil.core.errors import DataError, IntegrityError
@@ -56,16 +55,14 @@ def document_tokenizer(folder: Path) -> "tuple[Tokenizer, Frame]":
     if not bos and not eos:
         known = base_settings(folder, tokenizer)
         bos, eos = (token_text(known.get(f"{role}_token")) for role in ("bos", "eos"))
-    if begins_turns(bos, _template(folder)):
-        bos = ""
-    ends = ends_of(tokenizer.get_vocab(), eos)
-    if not ends:
+    frame = frame_of(tokenizer.get_vocab(), bos, eos, _template(folder))
+    if frame is None:
         raise DataError(f"{folder}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
-    begin = tokenizer.token_to_id(bos) if bos else None
-    if begin is None:
-        return tokenizer, Frame(begin=ends[0], end=ends[0], bos=None)
+    begin, end = frame
+    if tokenizer.id_to_token(begin) != bos:
+        return tokenizer, Frame(begin=begin, end=end, bos=None)
     sets_bos = settings.get("add_bos_token") or tokenizer.encode("a").ids[:1] == [begin]
-    return tokenizer, Frame(begin=begin, end=ends[0], bos=begin if sets_bos else None)
+    return tokenizer, Frame(begin=begin, end=end, bos=begin if sets_bos else None)
 
 
 def _template(folder: Path) -> str:

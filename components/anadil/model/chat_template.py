@@ -23,6 +23,8 @@ TURNS = tuple(
 )
 SYSTEM = {"role": "system", "content": "Salam"}
 """Turn that some templates ask for, and others refuse."""
+_RENDERED: dict[tuple[Any, ...], tuple[str, ...]] = {}
+"""Sample chats by template, added tokens and roles, which decide them: each caller asks again, and rendering takes a process."""
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
@@ -48,20 +50,40 @@ def end_ids(
 
 def turn_end(tokenizer: Any) -> str:
     """Return the token behind an answer in the tokenizer's chat template; empty where none stands there."""
-    if not tokenizer.chat_template:
-        return ""
-    names = sorted(
-        (token.content for token in tokenizer.added_tokens_decoder.values()), key=len, reverse=True
-    )
-    behind = re.compile(rf"\s*({'|'.join(map(re.escape, names)) or '(?!)'})")
-    for turns in (TURNS, (SYSTEM, *TURNS)):
-        try:
-            text = str(rendered(tokenizer, turns, tokenize=False))
-        except (*RAISED, DataError) as error:
-            log.debug("%s: %s", tokenizer.name_or_path, error)
-            continue
+    token, texts = _samples(tokenizer)
+    for text in texts:
         # Where nothing closes the last answer, the beginning of the next turn ends those before it.
         for answer in (LAST, FIRST):
-            if match := behind.match(text.rpartition(answer)[2]):
+            if match := token.match(text.rpartition(answer)[2]):
                 return match[1]
     return ""
+
+
+def turn_begin(tokenizer: Any) -> str:
+    """Return the token that the tokenizer's chat template writes first; empty where it writes none."""
+    token, texts = _samples(tokenizer)
+    return next((match[1] for text in texts if (match := token.match(text))), "")
+
+
+def _samples(tokenizer: Any) -> tuple[re.Pattern[str], tuple[str, ...]]:
+    """Return what finds a special token, and the sample chats that the chat template writes."""
+    if not tokenizer.chat_template:
+        return re.compile("(?!)"), ()
+    names = tuple(
+        sorted((each.content for each in tokenizer.added_tokens_decoder.values()), key=len, reverse=True)
+    )
+    roles = (tokenizer.bos_token, tokenizer.eos_token)
+    key = (tokenizer.get_chat_template(), names, roles)
+    if key not in _RENDERED:
+        _RENDERED[key] = tuple(
+            filter(None, (_sample(tokenizer, turns) for turns in (TURNS, (SYSTEM, *TURNS))))
+        )
+    return re.compile(rf"\s*({'|'.join(map(re.escape, names)) or '(?!)'})"), _RENDERED[key]
+
+
+def _sample(tokenizer: Any, turns: Sequence[Mapping[str, str]]) -> str:
+    try:
+        return str(rendered(tokenizer, turns, tokenize=False))
+    except (*RAISED, DataError) as error:
+        log.debug("%s: %s", tokenizer.name_or_path, error)
+        return ""

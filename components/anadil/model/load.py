@@ -32,7 +32,7 @@ from anadil.artifacts.base_vocabulary import (
     OTHER_ENDS_OF_TURNS,
     base_settings,
     begins_turns,
-    ends_of,
+    frame_of,
 )
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import human_bytes
@@ -149,11 +149,11 @@ def window_bos(tokenizer: PreTrainedTokenizerFast) -> int | None:
 
 def document_ids(tokenizer: PreTrainedTokenizerFast, name: str) -> tuple[int, int]:
     """Return the ids before and after a document: BOS, or the end of text in its place, and the end of text."""
-    ends = ends_of(tokenizer.get_vocab(), tokenizer.eos_token)
-    if not ends:
+    roles: Any = tokenizer
+    frame = frame_of(roles.get_vocab(), roles.bos_token, roles.eos_token, str(roles.chat_template))
+    if frame is None:
         raise DataError(f"{name}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
-    bos: Any = tokenizer.bos_token_id
-    return ends[0] if bos is None else int(bos), ends[0]
+    return frame
 
 
 def document_frame(tokenizer: PreTrainedTokenizerFast, name: str) -> str:

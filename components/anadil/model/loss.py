@@ -10,6 +10,7 @@ from torch.autograd.function import once_differentiable
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import MIB
+from anadil.core.install import install
 from anadil.core.processor import has_bf16_products
 
 IGNORED = -100
@@ -35,7 +36,7 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
     if kernels == "liger" and not HAS_LIGER:
         raise PreflightError(
             "pretrain.kernels is liger, but liger-kernel is not installed; "
-            "pip install liger-kernel (x86-64 Linux), or set pretrain.kernels to auto or torch"
+            f"{install('pretrain')} (on x86-64 Linux), or set pretrain.kernels to auto or torch"
         )
     return kernels != "torch" and device.type == "cuda" and HAS_LIGER
 

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.install import install
 
 log = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ def _check_device(kind: MatmulFormat, device: torch.device) -> None:
 def _check_torchao(kind: MatmulFormat) -> None:
     if find_spec("torchao") is None:
         raise PreflightError(
-            f"pretrain.matmul is {kind}, but torchao is not installed; pip install {TORCHAO}, "
+            f"pretrain.matmul is {kind}, but torchao is not installed; {install('lowprecision')}, "
             "or set pretrain.matmul to same"
         )
     if kind != "mxfp8":

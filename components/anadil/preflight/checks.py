@@ -37,6 +37,7 @@ from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.preflight.this_machine import require_packages
 from anadil.pretrain.checkpoint.start_point import KEY
+from anadil.recipe.packages import refuse_without_image
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import (
@@ -115,6 +116,13 @@ def _reach(planned: PlannedRun) -> Iterable[CheckResult]:
 def _shared(planned: PlannedRun) -> Iterable[CheckResult]:
     check_shared(planned.recipe, planned.recipe.storage.root or "", planned.recipe.cluster.backend)
     return ()
+
+
+def _images(planned: PlannedRun) -> Iterable[CheckResult]:
+    if not planned.here:
+        refuse_without_image(planned.recipe, [*planned.names])
+        if planned.by == CLUSTER_DOCTOR:
+            yield passed("packages", "the images hold what the recipe's values need")
 
 
 def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
@@ -248,6 +256,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         function=lambda each: this_machine.check_bucket(each.recipe),
     ),
     Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
+    Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR), function=_images),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
     *(Check(name=stage.files, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files),

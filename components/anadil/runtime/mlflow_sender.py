@@ -17,7 +17,7 @@ from typing import Any
 
 from anadil.core import log as logs
 from anadil.core.errors import RecipeError
-from anadil.core.install import install
+from anadil.core.install import install, install_module
 from anadil.runtime.mlflow_records import Records
 from anadil.runtime.reachable import answers
 from anadil.runtime.trackers import noted
@@ -236,7 +236,10 @@ def _trouble(spools: Sequence[Path], send: Callable[[Path], None]) -> str:
         for spool in spools:
             send(spool)
     except ImportError as error:
-        return f"tracking needs a package that is not installed: {error}; {install('tracking')}"
+        # A database asks for drivers beside the client.
+        module = error.name or "mlflow"
+        remedy = install("tracking") if module.startswith("mlflow") else install_module(module)
+        return f"tracking needs a package that is not installed: {error}; {remedy}"
     except Exception as error:  # noqa: BLE001  drivers of databases have errors of their own: another try may help
         status = getattr(error, "get_http_status_code", int)()
         if status in SIGN_IN:

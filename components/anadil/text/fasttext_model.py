@@ -6,20 +6,19 @@ from typing import Any
 
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.core.files import file_sha256
+from anadil.core.install import install
 from anadil.core.processes import allow_more_memory
-
-PACKAGE = "fasttext-predict"
-"""Reads models and does no more. `fasttext-wheel` fails on NumPy 2: its predict() asks for an array without a copy."""
 
 
 @functools.lru_cache(maxsize=2)
 def load_fasttext(path: str, sha256: str = "") -> Any:
     """A fastText model."""
     try:
+        # fasttext-predict has the module. `fasttext-wheel` fails on NumPy 2, whose predict() asks for an array without a copy.
         import fasttext
     except ImportError:
         raise PreflightError(
-            f"the fastText model {path} needs the package fasttext; `pip install {PACKAGE}`"
+            f"the fastText model {path} needs the package fasttext-predict: {install('clean')}"
         ) from None
     if not Path(path).is_file():
         raise PreflightError(f"the fastText model {path} is not there; put it there, or name another file")

@@ -22,30 +22,10 @@ ALIKE = {
 joining groups, and confusables.txt."""
 HEHS, AE = "هہھ", "ە"
 YEH, EITHER = "ی", "يى"
-DOTLESS = frozenset(
-    [
-        "على",
-        "إلى",
-        "الى",
-        "حتى",
-        "لدى",
-        "متى",
-        "سوى",
-        "مدى",
-        "بلى",
-        "أخرى",
-        "إحدى",
-        "كبرى",
-        "أولى",
-        "عيسى",
-        "موسى",
-        "مصطفى",
-        "يحيى",
-        "معنى",
-        "مستوى",
-        "مستشفى",
-    ]
-)
+DOTLESS = frozenset((
+    "على", "إلى", "الى", "حتى", "لدى", "متى", "سوى", "مدى", "بلى", "أخرى", "إحدى", "كبرى",
+    "أولى", "عيسى", "موسى", "مصطفى", "يحيى", "معنى", "مستوى", "مستشفى",
+))  # fmt: skip
 """Frequent words of Arabic that end in the second of these; Persian keyboards have one letter for both."""
 OTHER_HEHS = re.compile("[هہ](?:\u200c|(?<=[^\\W\\d_].)(?![^\\W\\d_]|\u0640))")
 """The vowel of Sorani, Uyghur and Kazakh, which joins with no letter behind it, as older keyboards write it."""

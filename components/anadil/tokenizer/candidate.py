@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, processors
 
 from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD
+from anadil.artifacts.base_vocabulary import frame_of, token_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Strategy
@@ -154,15 +155,22 @@ def write_tokenizer(
 ) -> None:
     """Write a Hugging Face tokenizer directory."""
     target.mkdir(parents=True)
-    served = prompt_tokenizer(candidate.tokenizer, settings)
-    if candidate.strategy == "base" and served is candidate.tokenizer:
+    served = prompt_tokenizer(candidate.tokenizer, settings, template)
+    is_own = candidate.strategy == "base" and served is candidate.tokenizer
+    if is_own:
         # The file itself: writing it again could change bytes, and with them its digest.
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         served.save(str(target / "tokenizer.json"))
-    dropped = ("added_tokens_decoder", "chat_template", "add_eos_token")
+    # tokenizer.json says what is set round a text.
+    dropped = (
+        "added_tokens_decoder",
+        "chat_template",
+        "add_eos_token",
+        *(() if is_own else ("add_bos_token",)),
+    )
     config = {key: value for key, value in settings.items() if key not in dropped}
-    if candidate.strategy != "base" or not config:
+    if not is_own or not config:
         # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
         config["tokenizer_class"] = "PreTrainedTokenizerFast"
     # Left to itself this setting joins " ," to "," when text is decoded.
@@ -173,33 +181,37 @@ def write_tokenizer(
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
-def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject) -> Tokenizer:
-    """The tokenizer, which sets nothing but BOS round a text: training ends documents by itself, and a prompt goes on."""
+def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject, template: str = "") -> Tokenizer:
+    """The tokenizer, which sets before a text what stands before a document in training, and nothing else round it.
+
+    A server encodes a prompt with it. Training ends documents by itself, and a prompt goes on.
+    """
+    bos, eos = (token_text(settings.get(f"{role}_token")) for role in ("bos", "eos"))
+    frame = frame_of(tokenizer.get_vocab(), bos, eos, template)
+    begin = "" if frame is None else tokenizer.id_to_token(frame[0])
     around = tokenizer.encode("a").tokens
     text = tokenizer.encode("a", add_special_tokens=False).tokens
-    written = settings.get("bos_token")
-    bos = written.get("content") if isinstance(written, dict) else written
-    if around in (text, [bos, *text]):
+    if around == ([begin, *text] if begin else text):
         return tokenizer
-    log.warning(
-        "base.model: its tokenizer sets %s round each text; the one that is shipped sets %s, so that a prompt is gone on with",
-        " and ".join(token for token in around if token not in text), bos if around[0] == bos else "nothing",
+    log.log(
+        logging.INFO if around == text else logging.WARNING,
+        "base.model: its tokenizer sets %s round each text; the one that is shipped sets %s before it, so that a prompt begins as "
+        "documents do and is gone on with",
+        " and ".join(token for token in around if token not in text) or "nothing", begin or "nothing",
     )  # fmt: skip
     content = json.loads(tokenizer.to_str())
-    parts = content["post_processor"].get("processors", [content["post_processor"]])
+    processor = content["post_processor"] or {"type": None}
     steps: list[processors.PostProcessor] = [
         processors.ByteLevel(trim_offsets=part["trim_offsets"])
-        for part in parts
+        for part in processor.get("processors", [processor])
         if part["type"] == "ByteLevel"
     ]
     changed = Tokenizer.from_str(json.dumps({**content, "post_processor": None}))
-    if around[0] == bos:
+    if begin:
+        number = tokenizer.token_to_id(begin)
+        single, pair = f"{begin} $A", f"{begin} $A {begin} $B"
         steps.append(
-            processors.TemplateProcessing(
-                single=f"{bos} $A",
-                pair=f"{bos} $A {bos} $B",
-                special_tokens=[(bos, tokenizer.token_to_id(bos))],
-            )
+            processors.TemplateProcessing(single=single, pair=pair, special_tokens=[(begin, number)])
         )
     if steps:
         changed.post_processor = processors.Sequence(steps)

@@ -27,7 +27,7 @@ def test_a_cluster_that_has_everything_passes_every_line(cluster: Cluster, wante
     assert names(checks, "passed") == {
         "kubernetes", "namespace", "pod security", "job API", "training operator", "permissions", "queue",
         "claim fsx", "service account", "secret hub", "secret alerts", "node health", "nodes", "GPUs", "EFA",
-        "images", "storage",
+        "images", "storage", "packages",
     }  # fmt: skip
 
 

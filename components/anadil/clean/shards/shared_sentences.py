@@ -163,7 +163,9 @@ class _Trimming:
         self._examples: dict[str, dict[str, Any]] = {}
         self._changed: dict[int, FilterResult] = {}
         """Number of the record -> the new verdict on it."""
-        self._stats = CleanStats()
+        self._stats, self._before = CleanStats(), CleanStats()
+        self._facts = read_json(task.shard / FACTS)
+        self._before.add(self._facts["clean"])
 
     def run(self) -> None:
         writer = DocumentWriter(self._draft, self._settings.minhash.bands)
@@ -180,12 +182,11 @@ class _Trimming:
                     writer.add(self._unchanged(row, line))
         writer.finish()
         self._write_rows()
-        facts = read_json(self._task.shard / FACTS)
         self._stats.seconds.update(self._settings.timer.seconds)
-        before = CleanStats()
-        before.add(facts["clean"])
-        before.add(self._stats.as_json())
-        write_json(self._draft / FACTS, {**facts, "clean": before.as_json(), "shared": self._examples})
+        self._before.add(self._stats.as_json())
+        self._before.personal_data = +self._before.personal_data
+        facts = {**self._facts, "clean": self._before.as_json(), "shared": self._examples}
+        write_json(self._draft / FACTS, facts)
 
     def _unchanged(self, row: int, line: bytes) -> KeptDocument:
         of = {name: column[..., row] for name, column in self._columns.items()}
@@ -211,6 +212,11 @@ class _Trimming:
         record = int(self._columns["record"][row])
         self._changed[record] = result
         self._stats.counts.update(trimmed=1, shared_sentences=len(starts))
+        # Placeholders are counted in what stays alone.
+        gone = text if result.reason else "".join(map(text.__getitem__, map(slice, starts, stops)))
+        self._stats.personal_data.subtract(
+            {kind: gone.count(f"<{kind}>") for kind in self._before.personal_data}
+        )
         if result.reason:
             self._stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
         for each in kept_documents([result], [record], self._settings):

@@ -27,7 +27,7 @@ from anadil.artifacts.local_directory import check_space
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
-from anadil.model.chat_template import end_ids, turn_end
+from anadil.model.chat_template import end_ids, turn_begin, turn_end
 from anadil.model.family import Gguf, ModuleNames
 from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
@@ -124,11 +124,23 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
         adds_blank=pieces and adds_blank(content),
         pre_tokenizer=gguf_name(content),
-        adds_bos=bool(before),
+        adds_bos=bool(before) and _chats_begin_with(str(tokenizer.id_to_token(before[0])), directory),
         adds_eos=bool(after),
         special=special,
         template=stored_template(directory),
     )
+
+
+def _chats_begin_with(token: str, directory: Path) -> bool:
+    """Return True if llama.cpp may set a token before every prompt, of a text and of a chat alike."""
+    begin = turn_begin(load_tokenizer(directory))
+    if begin in ("", token):
+        return True
+    log.info(
+        "%s: its chats begin with %s, so the file asks for no %s before a prompt. Write it before a plain text yourself",
+        directory, begin, token,
+    )  # fmt: skip
+    return False
 
 
 def _other_ends(directory: Path, eos: int | None) -> dict[str, int]:

@@ -16,7 +16,9 @@ from typing import Any
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
 
+from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.base_model import tokenizer_config
+from anadil.artifacts.base_vocabulary import begins_turns
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
@@ -135,10 +137,11 @@ def special_ids(directory: Path, tokenizer: Tokenizer) -> dict[str, int]:
         index = tokenizer.token_to_id(text) if text else None
         if index is not None:
             ids[role] = index
-    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text.
+    # Without a setting, BOS and EOS are the tokens that the tokenizer puts round a text. The beginning of a turn begins none.
     for role, put in zip(("bos", "eos"), frame(tokenizer), strict=True):
-        if len(put) == 1:
-            ids.setdefault(role, put[0])
+        named = tokenizer.id_to_token(ids[role]) if role in ids else None
+        if len(put) == 1 and (named is None or begins_turns(named, str(stored_template(directory)))):
+            ids[role] = put[0]
     return ids
 
 

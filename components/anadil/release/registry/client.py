@@ -15,7 +15,7 @@ from typing import Any
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
-from anadil.core.install import install
+from anadil.core.install import install, install_module
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
@@ -31,8 +31,6 @@ WHOLE_TAG = "anadil.files_sha256"
 # Major version of the oldest MLflow server that is used: versions of models of runs, aliases and logged models.
 OLDEST_SERVER = 3
 VERSION_TIMEOUT_S = 5.0
-DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
-"""Module -> package, where the names differ."""
 # stdout is data.
 QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true", "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -270,8 +268,8 @@ def registry_errors(uri: str) -> Iterator[None]:
         yield
     except ImportError as error:
         raise PreflightError(
-            f"{masked(uri)}: the driver of this database is not installed ({error.name}); run pip install "
-            f"{DRIVERS.get(str(error.name), error.name)}"
+            f"{masked(uri)}: the driver of this database is not installed ({error.name}); "
+            f"{install_module(str(error.name))}"
         ) from None
     except (MlflowException, ConnectionError, TimeoutError) as error:
         raise _translated(error, uri) from None
