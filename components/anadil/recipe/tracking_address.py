@@ -85,7 +85,7 @@ def tracking_fault(uri: str) -> str:
     if not host:
         return "names no host and port; write http://host:port"
     if parts.query or parts.fragment:
-        return "holds a query or a fragment, which clients put before their own path; write http://host:port"
+        return "names more than a host, a port and a path: leave the query and the fragment out"
     if _is_link_local(host):
         return "is a link-local or metadata address, where a cloud serves its machines' credentials; name the MLflow server"
     return ""
