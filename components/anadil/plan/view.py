@@ -99,9 +99,10 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     rate, each = human_count(peak.tokens_per_s, "tokens/s"), human_count(peak.tokens_per_s_per_device)
     batch, whole = human_count(layout.micro_batch_size), human_count(plan.layout.batch_size)
     length = human_count(plan.layout.sequence_length)
-    after = (
-        f", at best {human_hours(time.hours_after)} of it finetuning and scoring" if time.hours_after else ""
-    )
+    after = ""
+    if plan.expected_hours and time.hours and time.hours_after:
+        hours = plan.expected_hours * time.hours_after / time.hours
+        after = f"; finetuning and scoring take {human_hours(hours)} of it"
     price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
     return [
         ("layout", f"{layout.name()}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
