@@ -116,6 +116,16 @@ def test_a_held_out_question_is_nowhere_in_training(reader: Reader, tmp_path: Pa
     assert not seen & asked
 
 
+def test_a_column_that_sorts_rows_into_groups_goes_along(reader: Reader, tmp_path: Path) -> None:
+    rows = [row | {"Bölmə": "ABC"[n % 3], "Ad": f"Müştəri {n}"} for n, row in enumerate(answers(60))]
+
+    found = reader.read(put(tmp_path, "a.jsonl", rows), heldout_fraction=0.2)
+
+    written = [*reader.written("seen_chats.jsonl"), *found.heldout]
+    assert {value for row in written for value in row["topics"].values()} == set("ABC")
+    assert {name for row in written for name in row["topics"]} == {"Bölmə"}, "a name groups nothing"
+
+
 def test_of_near_copies_the_held_out_one_stays(reader: Reader, tmp_path: Path) -> None:
     asked = held_out(0, 0.2)
     other = next(

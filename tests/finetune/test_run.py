@@ -216,6 +216,25 @@ def test_the_figures_and_counts_are_those_of_the_audit(adapter: Path, whole: Pat
     assert json.loads((whole / "out/adapter_config.json").read_text())["base_model_name_or_path"] == URI
 
 
+def test_the_loss_of_each_source_is_logged(model_dir: Path, chats: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Sual {each}?", "response": f"{each * 7919} cavabdır."} for each in range(4)]
+    other = write_rows(tmp_path / "other.jsonl", rows)
+    recipe = load_recipe("smoke", SMALL)
+    execute(
+        STAGES["finetune"], recipe, {"model": str(model_dir)}, [str(chats), str(other)], str(tmp_path / "out")
+    )
+
+    curve = [json.loads(line) for line in (tmp_path / "out/training.jsonl").read_text().splitlines()]
+    for line in curve:
+        losses = [value for name, value in line.items() if name.startswith("loss/")]
+        assert losses
+        assert min(losses) - 1e-4 <= line["loss"] <= max(losses) + 1e-4
+    assert {name for line in curve for name in line if name.startswith("loss/")} == {
+        "loss/chats",
+        "loss/other",
+    }
+
+
 def test_a_run_stopped_by_sigterm_goes_on_to_the_same_curve(
     model_dir: Path, chats: Path, whole: Path, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],

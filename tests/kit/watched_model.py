@@ -7,18 +7,21 @@ from tests.kit import report_run
 from tests.kit.watching import put_record
 
 
-def put_trained(root: Path, text: str, place: str = "") -> str:
+def put_trained(root: Path, text: str, place: str = "", topics: dict[str, str] | None = None) -> str:
     """Write the scores of a run whose every text is `text`; return the run's id.
 
     Args:
         root: Directory of artifacts and record.
         text: Text of questions and answers.
         place: Address that `root` will have for whoever reads it.
+        topics: Columns of the question's row.
     """
     place = place or str(root)
     scores = report_run.scores(text=text)
     for name, candidate in scores["candidates"].items():
-        candidate["generations"].append(report_run.answer(name, text, (False, text)) | {"text": text})
+        candidate["generations"].append(
+            report_run.answer(name, text, (False, text)) | {"text": text, "topics": topics}
+        )
     report_run.artifacts(root / "made", scores=scores)
     step = StepRecord(stage="evaluate", status="finished", uri=f"{place}/made/scores", seconds=1)
     return put_record(

@@ -10,11 +10,15 @@ from anadil.report.charts import (
     Bar,
     Estimate,
     Line,
+    _labels,
     bar_chart,
+    colours_of,
     histogram_chart,
     interval_chart,
     line_chart,
+    log_ticks,
     nice_ticks,
+    smoothed,
     thinned,
 )
 from anadil.report.format import (
@@ -41,6 +45,28 @@ def test_ticks_enclose_the_values(one: float, other: float) -> None:
     assert ticks[0] - slack <= low
     assert high <= ticks[-1] + slack
     assert 2 <= len(ticks) <= 9
+
+
+def test_labels_of_ticks_differ() -> None:
+    for low, high in ((2.3456, 2.34561), (1_000_000, 1_000_010), (0.99999, 1.00001), (-1e-9, 1e-9)):
+        labels = _labels(nice_ticks(low, high))
+        assert len(set(labels)) == len(labels) > 2
+
+
+def test_a_name_has_one_colour_in_whatever_order_and_company() -> None:
+    names = ["web", "news", "az", "en"]
+
+    assert colours_of(names) == colours_of(names[::-1])
+    assert len(set(colours_of(map(str, range(10))).values())) == 10
+    assert len(colours_of(map(str, range(40)))) == 40
+    assert colours_of(["az"])["az"] == colours_of(["az", "xyz"])["az"]
+
+
+def test_logarithmic_ticks_enclose_and_a_mean_does_not_lean_to_the_start() -> None:
+    assert log_ticks(0.3, 4.5) == [0.2, 0.5, 1, 2, 5]
+    assert log_ticks(1e-5, 3)[::6] == [1e-5, 10]
+    assert [y for _, y in smoothed([(x, 4.0) for x in range(9)], 3)] == pytest.approx([4.0] * 9)
+    assert smoothed([(0, 0.0), (1, 3.0)], 1)[1][1] == pytest.approx(2.0)
 
 
 def test_ticks_are_round() -> None:

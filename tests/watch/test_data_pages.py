@@ -17,7 +17,6 @@ from markupsafe import escape
 from anadil.artifacts import artifact, s3, storage
 from anadil.runtime.run_record import RunRecord, StepRecord
 from anadil.text.corpus import Document, write_documents
-from anadil.watch.pages.answers import OTHER
 from tests.kit.browser import browser
 from tests.kit.watched_corpus import make_watched_corpus, seal_corpus
 from tests.kit.watched_model import put_trained
@@ -74,6 +73,12 @@ def test_documents_are_listed_under_conditions(site: Site) -> None:
     assert page.status == 200
     assert "9,000 documents were read" in page.text
     assert page.text.count('<span class="badge loop">mixed</span>') == 50
+    assert "1 to 50 are shown" in page.text
+    ordered = re.search(r'href="([^"]+)" rel="next"', page.text)
+    assert ordered
+    assert "51 to 100 are shown" in site.pages.ask(ordered[1].replace("&amp;", "&")).text
+    assert "Xəzər dənizi" in site.pages.ask(f"{site.data}?reason=kept").text, "the text of a document"
+    assert site.pages.ask(f"{site.data}?sort=id;&order=least").status == 404
     assert page.text.count("<rect") == 48
     assert "crawl-2.jsonl" in page.text
     following = re.search(r'href="([^"]+)" rel="next"', site.pages.ask(site.data).text)
@@ -158,9 +163,12 @@ def test_a_corpus_that_goes_while_it_is_watched_is_said(site: Site) -> None:
 
 
 def test_answers_are_shown_as_text(site: Site) -> None:
-    run = put_trained(site.root, HOSTILE_TEXT)
+    run = put_trained(site.root, HOSTILE_TEXT, topics={"Bölmə": HOSTILE_TEXT})
 
-    answers = site.pages.ask(f"/run/{run}/answers?{urlencode({'topic': OTHER})}").text
+    every = site.pages.ask(f"/run/{run}/answers").text
+    answers = site.pages.ask(f"/run/{run}/answers?{urlencode({'topic': HOSTILE_TEXT})}").text
+    assert "By Bölmə" in every
+    assert "topic=without" in every, "questions of a sheet without that column"
 
     assert answers.count(str(escape(HOSTILE_TEXT))) >= 4
     assert "<script>window" not in answers
@@ -284,19 +292,29 @@ def test_the_report_is_a_page_that_runs_no_script_and_leads_back(tmp_path: Path)
     folder = tmp_path / "report" / "key"
     folder.mkdir(parents=True)
     (folder / "report.html").write_text(
-        f"<!doctype html><html><body><h1>Hesabat</h1>{HOSTILE}</body></html>", encoding="utf-8"
+        f'<!doctype html><html><body><h1>Hesabat</h1>{HOSTILE}<a href="model_card.md">card</a><a href="../../x.md">none</a></body></html>',
+        encoding="utf-8",
     )
+    (folder / "model_card.md").write_text("---\na: b\n---\n# Kart\n\nmodel&#39;s \\*100\\#")
     artifact.seal(folder, kind="report", origin={})
     step = StepRecord(stage="report", status="finished", uri=str(folder))
     run = put_record(tmp_path, stages=("report",), steps={"report": step}, exit_code=0)
 
     with watching(tmp_path) as pages:
         answer = pages.ask(f"/run/{run}/report")
+        card = re.search(r'href="([^"]+)">card<', answer.text)
+        assert card
+        shown, others = (
+            pages.ask(card[1]),
+            [pages.ask(f"/run/{run}/card/report/{name}") for name in ("report.html", "../x.md")],
+        )
         (folder / "report.html").write_text("<body>another", encoding="utf-8")
         changed = pages.ask(f"/run/{run}/report")
 
     assert "Hesabat" in answer.text
     assert f'<a href="/run/{run}">' in answer.text
+    assert "# Kart\n\nmodel&#39;s *100#</pre>" in shown.text
+    assert [each.status for each in others] == [404, 404]
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("sandbox allow-same-origin; default-src 'none';")
     assert "script-src" not in policy

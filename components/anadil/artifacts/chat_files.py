@@ -48,6 +48,8 @@ ROWS_AT_A_TIME = 256
 HELDOUT_CHATS, SEEN_CHATS = "heldout_chats.jsonl", "seen_chats.jsonl"
 """Files that finetuning writes beside an adapter."""
 NO_NAMES: Names = {}
+MAX_TOPIC = 60
+"""Characters of a text that may be a topic. Chosen by us."""
 
 
 def read_chats(
@@ -61,13 +63,13 @@ def read_chats(
 
     `letters` are those of the language, which tell code pages of tables apart.
     """
-    for row, place, source in _rows_in(uris, copy, columns, letters, dropped, columns_read):
+    for row, place, source, topics in _rows_in(uris, copy, columns, letters, dropped, columns_read):
         chat = messages_of(row)
         if isinstance(chat, Refusal):
             _drop(chat, place, dropped)
         else:
             choices = choices_of(row, chat[-2].content, chat[-1].content)
-            yield Chat(messages=chat, place=place, source=source, choices=choices)
+            yield Chat(messages=chat, place=place, source=source, choices=choices, topics=topics)
 
 
 def kept_chats(path: Path) -> list[Chat]:
@@ -80,6 +82,7 @@ def kept_chats(path: Path) -> list[Chat]:
             place=f"{path.name}:{number}",
             source=row.get("source", ""),
             choices=tuple(row.get("choices", ())),
+            topics=tuple(row.get("topics", {}).items()),
         )
         for number, row in enumerate(json_lines(path), start=1)
     ]
@@ -97,7 +100,7 @@ def read_pairs(
     def read(row: Mapping[str, object]) -> set[str]:
         return {*columns_read(row, answers=()), *SIDES}
 
-    for row, place, source in _rows_in(uris, copy, columns, letters, dropped, read):
+    for row, place, source, _ in _rows_in(uris, copy, columns, letters, dropped, read):
         pair = pair_of(row)
         if isinstance(pair, Refusal):
             _drop(pair, place, dropped)
@@ -123,8 +126,8 @@ def _rows_in(
     letters: Letters,
     dropped: DroppedChats,
     read: Callable[[Mapping[str, object]], set[str]],
-) -> Iterator[tuple[dict[str, object], str, str]]:
-    """Yield each row, its place and the name of its data set; count what is not read."""
+) -> Iterator[tuple[dict[str, object], str, str, tuple[tuple[str, str], ...]]]:
+    """Yield each row, its place, the name of its data set and its topics; count what is not read."""
     for uri in check_chat_files(uris):
         source, name = data_set_of(uri), Path(uri).name
         with copy(uri) as path:
@@ -148,7 +151,12 @@ def _rows_in(
                 }
                 unread = {*unread_columns(given, {*used - {*of_recipe}, *known}), *unread_of_turns(row, used)}
                 dropped.add_columns(name, {*given, *of_recipe.values()}, unread)
-                yield with_chosen(row, first or 0), f"{name}:{number}", source
+                topics = tuple(
+                    (column, value.strip())
+                    for column, value in given.items()
+                    if column in unread and isinstance(value, str) and 0 < len(value.strip()) <= MAX_TOPIC
+                )
+                yield with_chosen(row, first or 0), f"{name}:{number}", source, topics
         dropped.say_unread(name)
 
 

@@ -126,7 +126,7 @@ class TextFormatter(logging.Formatter):
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object: ts (RFC 3339, UTC), level, stage, rank, msg, figures, err."""
+    """One JSON object: ts (RFC 3339, UTC), level, stage, rank, msg, figures, err, and `logger` where a library speaks."""
 
     def __init__(self, stage: str, rank: int) -> None:
         super().__init__()
@@ -142,6 +142,8 @@ class JsonFormatter(logging.Formatter):
             "rank": self.rank,
             "msg": "",
         }
+        if not record.name.startswith("anadil"):
+            line["logger"] = record.name
         for name in ("figures", "progress"):
             if values := getattr(record, name, None):
                 line[name] = values

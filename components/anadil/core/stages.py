@@ -144,7 +144,7 @@ FLOW = (
     ),
     Stage(
         name="pretrain",
-        result_version=3,
+        result_version=4,
         image="pretrain",
         # The trial of tokenizers trains with this stage's loop, and a merge makes rows as it does: they share its image.
         rooms=("model", "plan", "trial", "merge", "tokenizer", "evaluate", "encode"),
@@ -203,7 +203,7 @@ FLOW = (
     ),
     Stage(
         name="finetune",
-        result_version=7,
+        result_version=8,
         image="finetune",
         rooms=("model", "plan"),
         reads=("merged", "model"),
@@ -274,7 +274,7 @@ FLOW = (
     ),
     Stage(
         name="report",
-        result_version=8,
+        result_version=9,
         image="tools",
         reads=(
             "written", "corpus", "overlap", "admission", "tokenizer", "trial", "tokens", "model", "merged", "adapter",

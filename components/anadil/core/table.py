@@ -8,6 +8,8 @@ from anadil.core.format import visible
 HTML_SIGNS = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&#34;", "'": "&#39;"})
 MARKDOWN_SIGNS = HTML_SIGNS | {ord(sign): f"\\{sign}" for sign in "\\`*_[]|#!~"}
 BETWEEN = "  "
+STACKED = 4
+"""Columns up to which a table fits a narrow screen. Cells of a row of more stand below each other there."""
 INLINE = ' style="padding:.2em .9em .2em 0;text-align:{};vertical-align:top"'
 """Look of a cell in a notebook, which has no style sheet of ours; colours and fonts are the notebook's."""
 
@@ -78,7 +80,7 @@ class Table:
         unseen = ' class="unseen"' if is_list else ""
         caption, scroll = _html(self.caption), ' style="overflow-x:auto"' if inline else ""
         parts = [
-            f'<div class="scroll{" pinned" if self.pinned else ""}" role="region" tabindex="0" aria-label="{caption}"{scroll}>',
+            f'<div class="scroll{" pinned" if self.pinned else ""}{" many" if len(self.columns) > STACKED else ""}" role="region" tabindex="0" aria-label="{caption}"{scroll}>',
             '<table class="pairs">' if is_list else "<table>",
             f"<caption>{caption}</caption>",
             f"<thead{unseen}><tr>{heads}</tr></thead>",
@@ -101,12 +103,20 @@ class Table:
         key = f'<span class="key k{self.keys[number]}"></span>' if number < len(self.keys) else ""
         chosen = ' <span class="badge chosen">chosen</span>' if number == self.marked else ""
         cells = "".join(
-            f"<td{self._look(place, inline)}>{_html(cell)}</td>"
+            f"<td{self._look(place, inline)}{self._label(place, inline)}>{_html(cell)}</td>"
             for place, cell in enumerate(row[1:], start=1)
         )
         look = self._look(0, inline)
         head = f'<th scope="row"{look}>{key}{_html(row[0])}{chosen}</th>'
         return f"<tr{kind}>{head}{cells}</tr>"
+
+    def _label(self, place: int, inline: bool) -> str:
+        """Name of the column, which stands before the cell on a screen too narrow for the row."""
+        if inline or len(self.columns) <= STACKED:
+            return ""
+        name = self.columns[place]
+        words = name.striptags() if hasattr(name, "striptags") else name
+        return f' data-name="{words.translate(HTML_SIGNS)}"'
 
     def _is_left(self, place: int) -> bool:
         return place == 0 or self.is_list or place in self.words

@@ -109,6 +109,7 @@ def _written(
                 text,
                 seen=question.seen,
                 reference=question.reference,
+                topics=dict(question.chat.topics) or None,
                 exact=is_word_for_word(text.text, question.reference),
                 chrf=float(CHRF().sentence_score(text.text, [question.reference]).score),
             )

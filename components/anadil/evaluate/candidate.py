@@ -26,15 +26,13 @@ from anadil.evaluate.models import EncodedDocuments, Measurements, ScoredModel, 
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
-from anadil.text.corpus import Document
+from anadil.text.corpus import Document, beginning_of
 from anadil.text.language_data import Language
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 
 log = logging.getLogger(__name__)
 
 NUM_BEGINNINGS = 5
-BEGINNING_CHARS = 40
-"""Length of a held-out document's beginning, used if a language has no prompts; as long as the packs' own."""
 NUM_CONTINUED = 40
 """Beginnings that are continued greedily: where a quarter of the texts loop, the interval of 40 ends at 0.40. Of six it
 ends at 0.6 and holds the limit of 0.5."""
@@ -175,9 +173,5 @@ def _prompts(
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:
-    openings: list[str] = []
-    for document in documents[:NUM_CONTINUED]:
-        text = " ".join(document.text[: 2 * BEGINNING_CHARS].split())
-        cut = text[:BEGINNING_CHARS]
-        openings.append(cut.rpartition(" ")[0] or cut if len(text) > len(cut) else cut)
+    openings = [beginning_of(document.text) for document in documents[:NUM_CONTINUED]]
     return list(dict.fromkeys(filter(None, openings)))

@@ -67,6 +67,8 @@ class GeneratedText:
     """It is the reference word for word."""
     chrf: float | None = None
     """Its chrF against the reference, 0 to 100."""
+    topics: dict[str, str] | None = None
+    """Columns of the question's row that sort questions into groups."""
 
 
 def generate_texts(

@@ -23,7 +23,7 @@ from anadil.model.chat_template import rendered
 from anadil.model.load import encode_texts
 from anadil.runtime.job import Job
 from anadil.text.chat_columns import Names
-from anadil.text.chats import Chat, DroppedChats, fingerprint
+from anadil.text.chats import Chat, DroppedChats, TopicColumns, fingerprint
 from anadil.text.corpus import Document
 from anadil.text.letters import Letters, letters_of
 
@@ -103,13 +103,14 @@ def read_questions(job: Job) -> Questions:
 
 
 def _chats_of_files(files: Sequence[str], columns: Names, letters: Letters) -> list[Chat]:
-    dropped = DroppedChats()
+    dropped, topics = DroppedChats(), TopicColumns()
     by_id: dict[str, Chat] = {}
     for chat in read_chats(files, dropped, columns=columns, letters=letters):
+        topics.add(chat.topics)
         by_id.setdefault(chat.id, chat)
         if len(by_id) > 2 * MAX_SCORED:  # so that memory does not grow with the files
             by_id = {one.id: one for one in _sample(list(by_id.values()), MAX_SCORED)}
-    chats = list(by_id.values())
+    chats = [replace(chat, topics=topics.shared(chat.topics)) for chat in by_id.values()]
     if not chats:
         why = f": {dropped}" if dropped.total else "; name another file"
         raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer{why}")

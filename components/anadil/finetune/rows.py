@@ -31,7 +31,17 @@ from anadil.core.errors import DataError
 from anadil.finetune.encode import Example, encode_chats
 from anadil.finetune.trainer import Mix
 from anadil.runtime.job import Job
-from anadil.text.chats import HARMLESS, Chat, DroppedChats, Part, Reason, fingerprint, folded, split_of
+from anadil.text.chats import (
+    HARMLESS,
+    Chat,
+    DroppedChats,
+    Part,
+    Reason,
+    TopicColumns,
+    fingerprint,
+    folded,
+    split_of,
+)
 from anadil.text.letters import letters_of
 
 log = logging.getLogger(__name__)
@@ -171,13 +181,13 @@ def read_rows(
         train=rows.select_columns(list(TOKENS)).select(trained),
         mix=mix,
         validation=rows.select_columns(list(TOKENS)).select(parts["validation"]),
-        heldout=_chats_of(rows, _sample(parts["heldout"], MAX_HELDOUT_CHATS, seed)),
+        heldout=_chats_of(rows, _sample(parts["heldout"], MAX_HELDOUT_CHATS, seed), file.topics),
         heldout_questions=np.frombuffer(file.first, dtype=np.uint64)[parts["heldout"]],
         digest=hashlib.sha256(order).hexdigest(),
     )
     _report(job, result, num_rows, dropped)
     # Only chats of the first epoch: a weight of `finetune.mix` may leave some out.
-    seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed))
+    seen = _chats_of(rows, _sample(np.unique(trained[shown]), NUM_SEEN_CHATS, seed), file.topics)
     for name, chosen in (("heldout_chats", result.heldout), ("seen_chats", seen)):
         text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in chosen)
         (job.out / f"{name}.jsonl").write_text(text, encoding="utf-8")
@@ -227,6 +237,7 @@ class _ChatFile(RowWriter):
         super().__init__(path, SCHEMA)
         self.later = array("Q")
         """Row and fingerprint of each question after the first of its chat, one after the other."""
+        self.topics = TopicColumns()
         self.first = array("Q")
         """Fingerprint of each row's first question."""
 
@@ -236,6 +247,7 @@ class _ChatFile(RowWriter):
         for question in later:
             self.later.extend((len(self.first), question))
         self.first.append(first)
+        self.topics.add(chat.topics)
         texts = (chat.source, chat.place, json.dumps(chat.as_row(), ensure_ascii=False))
         self.write(
             {"input_ids": example.input_ids, "labels": example.labels, "part": PARTS.index(part)}
@@ -310,7 +322,11 @@ def _mix(
     chosen = [
         (np.flatnonzero(source_of[places][shown] == source), weight) for source, weight in weights.items()
     ]
-    return places[shown], Mix(sources=tuple((chats, weight) for chats, weight in chosen if len(chats)))
+    by_name = {name: pair for name, pair in zip(weights, chosen, strict=True) if len(pair[0])}
+    # One source needs no curve of its own.
+    return places[shown], Mix(
+        sources=tuple(by_name.values()), names=tuple(by_name) if len(by_name) > 1 else ()
+    )
 
 
 def _sample(places: Places, size: int, seed: int) -> Places:
@@ -320,8 +336,11 @@ def _sample(places: Places, size: int, seed: int) -> Places:
     return places[sorted(chosen)]
 
 
-def _chats_of(rows: Dataset, places: Places) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in rows.select(places)["chat"]]
+def _chats_of(rows: Dataset, places: Places, topics: TopicColumns) -> list[dict[str, Any]]:
+    chats = [json.loads(text) for text in rows.select(places)["chat"]]
+    # A column that groups no rows may hold the names of customers.
+    shared = [dict(topics.shared(chat.pop("topics", {}).items())) for chat in chats]
+    return [chat | ({"topics": known} if known else {}) for chat, known in zip(chats, shared, strict=True)]
 
 
 def log_dropped(total: int, dropped: DroppedChats, what: str) -> None:

@@ -23,6 +23,7 @@ from torch import distributed as dist
 from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy
 from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import Dataset as TorchDataset
 from trl.trainer import utils as trl_utils
 from trl.trainer.base_trainer import _BaseTrainer
 from trl.trainer.sft_trainer import SFTTrainer
@@ -40,6 +41,8 @@ class Mix:
 
     sources: tuple[tuple[NDArray[np.int64], float], ...]
     """Places of a source's chats, and their weight: 2 shows each twice, 0.5 half of them."""
+    names: tuple[str, ...] = ()
+    """Names of the sources."""
 
     @property
     def size(self) -> int:
@@ -124,6 +127,26 @@ class FullBatches(LengthBatches):
         return filled
 
 
+class SourcedRows(TorchDataset[Any]):
+    """Rows that know the number of their source, for a loader."""
+
+    def __init__(self, rows: Dataset, mix: Mix) -> None:
+        """Take rows, and the places of each source among them."""
+        self._rows, self._source_of = rows, np.zeros(len(rows), dtype=np.int64)
+        for number, (chats, _) in enumerate(mix.sources):
+            self._source_of[chats] = number
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        return self.__getitems__([place])[0]
+
+    def __getitems__(self, places: list[int]) -> list[dict[str, Any]]:
+        rows = self._rows.__getitems__(places)
+        return [row | {"source": source} for row, source in zip(rows, self._source_of[places], strict=True)]
+
+
 class ChatLoader(DataLoader[Any]):
     """A loader whose batches know the epoch, which the trainer tells its loader alone."""
 
@@ -149,7 +172,7 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
     """Rows of a batch, of all processes together."""
 
     def length_loader(
-        self, rows: Dataset, kind: type[LengthBatches], lengths: Sequence[int], collate: Callable[[Any], Any],
+        self, rows: Dataset | SourcedRows, kind: type[LengthBatches], lengths: Sequence[int], collate: Callable[[Any], Any],
         mix: Mix | None = None,
     ) -> ChatLoader:  # fmt: skip
         """Return this process's part of every batch."""
@@ -226,11 +249,39 @@ class SharedModel(_BaseTrainer):  # type: ignore[misc]  # TRL is not followed by
 
 
 class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
-    """An SFTTrainer for rows of `input_ids` and `labels`."""
+    """An SFTTrainer for rows of `input_ids` and `labels`, which logs the loss of each source of a mix."""
 
     def __init__(self, *, batch_size: int, mix: Mix | None = None, **settings: Any) -> None:
         self.batch_size, self.mix = batch_size, mix
+        self._names = mix.names if mix else ()
+        self._by_source = torch.zeros(len(self._names), 2, dtype=torch.float64)
         super().__init__(**settings)
+
+    def compute_loss(self, model: Any, inputs: Any, *given: Any, **more: Any) -> Any:
+        """Return the loss of a batch, and add up the losses of its sources."""
+        # Batches hold chats of one length, so mostly of one source: the loss of a step tells which one, not how it learns.
+        sources = inputs.pop("sources", None)
+        if sources is None:
+            return super().compute_loss(model, inputs, *given, **more)
+        outputs: list[Any] = []
+        hook = model.register_forward_hook(lambda _module, _given, output: outputs.append(output))
+        try:
+            loss = super().compute_loss(model, inputs, *given, **more)
+        finally:
+            hook.remove()
+        sums = torch.stack([-outputs[-1].log_probs.detach().sum(1), outputs[-1].label_mask.sum(1)], dim=1)
+        self._by_source.index_add_(0, sources.cpu(), sums.cpu().double())
+        return loss
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Log figures, for a step also the loss of each source."""
+        if "loss" in logs and self._names:
+            if self.args.world_size > 1:
+                dist.all_reduce(self._by_source)
+            for name, (nats, tokens) in zip(self._names, self._by_source.tolist(), strict=True):
+                logs |= {f"loss/{name}": nats / tokens} if tokens else {}
+            self._by_source.zero_()
+        super().log(logs, start_time)
 
     def get_train_dataloader(self) -> ChatLoader:
         """Return this process's part of every batch."""
@@ -259,7 +310,8 @@ class ChatTrainer(SharedModel, SFTTrainer):  # type: ignore[misc]
 
     def _loader(self, dataset: Dataset, mix: Mix | None = None) -> ChatLoader:
         rows: Dataset = self._remove_unused_columns(dataset, description="Training")
-        return self.length_loader(rows, LengthBatches, token_counts(rows), collator(self.data_collator), mix)
+        read = SourcedRows(rows, mix) if mix and mix.names else rows
+        return self.length_loader(read, LengthBatches, token_counts(rows), collator(self.data_collator), mix)
 
 
 def load_in_first_process(*, only: bool) -> None:
@@ -287,4 +339,10 @@ def token_counts(rows: Dataset) -> list[int]:
 def collator(collate: Callable[[Sequence[Row]], Any]) -> Callable[[Sequence[Row]], Any]:
     """Collate rows. A process that no chat of a small batch is left for gets a row without loss, to take part."""
     nothing: Row = {"input_ids": [0, 0], "labels": [IGNORED_LABEL, IGNORED_LABEL]}
-    return lambda rows: collate(rows or [nothing])
+
+    def collated(rows: Sequence[Row]) -> Any:
+        sources = [row.pop("source") for row in rows if "source" in row]
+        batch = collate(rows or [nothing])
+        return {**batch, "sources": torch.tensor(sources)} if sources else batch
+
+    return collated

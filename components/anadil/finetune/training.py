@@ -257,8 +257,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]  # transformers i
 
 
 def figures_of(logs: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float]:
-    """Figures of a step's log under our names."""
-    return {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
+    """Figures of a step's log under our names, and the loss of each source."""
+    figures = {ours: float(logs[theirs]) for ours, theirs in names.items() if theirs in logs}
+    return figures | {name: float(value) for name, value in logs.items() if name.startswith("loss/")}
 
 
 def write_curve(path: Path, newest: Path, names: Mapping[str, str]) -> list[dict[str, float]]:

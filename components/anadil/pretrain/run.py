@@ -84,7 +84,7 @@ def callbacks_of(
 ) -> list[Callback]:
     """List them in the order in which their hooks are called."""
     validator = validator_of(tokens, job.recipe, rows=trainer.micro_batch_size)
-    texts = text_samples_of(trainer.net, job.recipe)
+    texts = text_samples_of(trainer.net, tokens, job.recipe)
     return [
         FirstPositionProbe(),
         SpikeDetector(job.recipe.pretrain.faults, storage.restore_snapshot),

@@ -21,7 +21,7 @@ from torch import nn
 
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
-from anadil.encode.packing import Packed, TokenStream, pack, packed_of, stream_of
+from anadil.encode.packing import Ids, Packed, TokenStream, pack, packed_of, stream_of
 from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
@@ -32,6 +32,7 @@ from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.trainer import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
+from anadil.text.corpus import BEGINNING_CHARS, beginning_of
 from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
 
@@ -281,9 +282,9 @@ NUM_TOKENS = 20
 class TextSamples(Callback):
     """Lets the model continue the language's prompts before the first step and where a validation is due."""
 
-    def __init__(self, prompts: Sequence[str]) -> None:
-        """Take beginnings of texts."""
-        self._prompts = tuple(prompts)
+    def __init__(self, prompts: Sequence[str], heldout: Sequence[Ids] = ()) -> None:
+        """Take beginnings of texts, or where there are none held-out documents, whose beginnings are taken."""
+        self._prompts, self._heldout = tuple(prompts), heldout
         self._ids: list[list[int]] = []
         self._end = self._num_ids = 0
 
@@ -292,6 +293,11 @@ class TextSamples(Callback):
         run = self.training
         tokenizer: Any = load_tokenizer(run.job.inputs["tokenizer"])
         before, self._end = document_ids(tokenizer, str(run.job.inputs["tokenizer"]))
+        # A character has a token at least.
+        texts = (
+            tokenizer.decode(ids[: 2 * BEGINNING_CHARS], skip_special_tokens=True) for ids in self._heldout
+        )
+        self._prompts = self._prompts or tuple(dict.fromkeys(filter(None, map(beginning_of, texts))))
         self._ids = [[before, *encode_text(tokenizer, prompt)] for prompt in self._prompts]
         self._tokenizer, self._num_ids = tokenizer, max(tokenizer.get_vocab().values()) + 1
         # A run that begins again lets its base write again, which may be another one.
@@ -339,13 +345,17 @@ class TextSamples(Callback):
             file.write(f"{line}\n")
 
 
-def text_samples_of(net: ParallelModel, recipe: Recipe) -> TextSamples | None:
+def text_samples_of(
+    net: ParallelModel, tokens: Mapping[str, StoredTokens], recipe: Recipe
+) -> TextSamples | None:
     """Return the callback of a run; None where no process can write alone, or there is nothing to continue."""
     prompts = (recipe.evaluate.prompts or load_language(recipe.language).prompts)[:NUM_PROMPTS]
+    taught = () if prompts else [tokens[name] for name in recipe.target_sources or [""] if name in tokens]
+    heldout = [ids for each in taught for ids in each.heldout(NUM_PROMPTS)[0]][:NUM_PROMPTS]
     # A shared model would need all processes for each token, and FP8 products take no odd number of tokens.
-    if not prompts or net.mesh.shares_model or recipe.pretrain.matmul != "same":
+    if not (prompts or heldout) or net.mesh.shares_model or recipe.pretrain.matmul != "same":
         return None
-    return TextSamples(prompts)
+    return TextSamples(prompts, heldout)
 
 
 @torch.no_grad()

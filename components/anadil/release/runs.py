@@ -16,7 +16,7 @@ from anadil.core.format import DASH, human_dollars, human_figure, human_seconds,
 from anadil.core.table import Table
 from anadil.plan.instances import machines, plain_name
 from anadil.runtime.flow import Step
-from anadil.runtime.run_record import RunRecord, State, read_record, record_uri
+from anadil.runtime.run_record import RunRecord, State, ended_at, read_record, record_uri
 
 WORK = "anadil-work"
 # Records that are read at a time; boto3's client keeps ten connections.
@@ -162,7 +162,9 @@ def _from_record(place: str, record: RunRecord) -> Run:
         state=record.state,
         recipe=record.recipe,
         started=datetime.fromtimestamp(record.started, UTC),
-        updated=datetime.fromtimestamp(record.updated, UTC),
+        updated=datetime.fromtimestamp(
+            record.updated if record.state == "running" else ended_at(record, place), UTC
+        ),
         stage=next(reversed(record.steps), ""),
         progress=f"{len(done)} of {len(record.stages)}",
         seconds=round(seconds, 1),
@@ -202,13 +204,14 @@ def _cells(run: Run, now: float) -> tuple[str, ...]:
     if run.base_bits_per_byte is not None:
         score = f"{human_figure(run.base_bits_per_byte)} to {score}"
     silent = now - run.updated.timestamp()
+    lasted = (now if run.state == "running" else run.updated.timestamp()) - run.started.timestamp()
     where = " ".join(filter(None, (run.stage, f"({run.progress})" if run.progress else "")))
     if run.state == "running" and silent > 3600:
         where += f", last sign {human_seconds(silent)} ago"
     if run.state in ("failed", "stopped", "damaged", "budget reached") and run.message:
         where = ": ".join(filter(None, (where, one_line(run.message, 80))))
     return (
-        run.id, run.state, one_line(run.recipe, 40), age(now - run.started.timestamp()), human_seconds(run.seconds),
+        run.id, run.state, one_line(run.recipe, 40), age(now - run.started.timestamp()), human_seconds(lasted),
         human_dollars(run.dollars), score, run.released or DASH, where,
     )  # fmt: skip
 

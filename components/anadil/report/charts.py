@@ -4,8 +4,9 @@ Colours are classes (`c0`, `c1`, ...) that the style sheet of the page defines f
 paper. The unit of every length is one of the view box, which the page scales to the column.
 """
 
+import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 
 from markupsafe import Markup
@@ -34,11 +35,15 @@ TABLE_ROWS = 20
 FACTS_ROWS = 40
 
 
-class Scale:
-    """Map from values to places in the view box."""
+PALETTE = (1, 4, 3, 5, 2)
+"""Colours of names, those that differ most first."""
 
-    def __init__(self, low: float, high: float, ticks: list[float]) -> None:
-        self.low, self.high, self.ticks = low, high, ticks
+
+class Scale:
+    """Map from values to places in the view box. The vertical axis may be logarithmic."""
+
+    def __init__(self, low: float, high: float, ticks: list[float], *, is_log: bool = False) -> None:
+        self.low, self.high, self.ticks, self._is_log = low, high, ticks, is_log
 
     def x(self, value: float) -> float:
         """Place of a value of the horizontal axis."""
@@ -47,14 +52,58 @@ class Scale:
     def y(self, value: float) -> float:
         """Place of a value of the vertical axis, which ends at its ticks."""
         bottom, top = self.ticks[0], self.ticks[-1]
+        if self._is_log:
+            bottom, top, value = (math.log10(each) for each in (bottom, top, value))
         return HEIGHT - BOTTOM - (value - bottom) / (top - bottom) * (HEIGHT - TOP - BOTTOM)
 
 
-def line_scale(lines: Sequence[Points], starts: Sequence[float] = (), *, from_zero: bool = False) -> Scale:
-    """Scale of a line chart: its lines have points, and bands begin at `starts`."""
+def colours_of(names: Iterable[str]) -> dict[str, tuple[int, bool]]:
+    """Return the colour of each name, and whether its line is dashed: the same one whatever order the names come in.
+
+    A name keeps its colour beside others, unless theirs is the same: the later one in the alphabet then takes the next.
+    """
+    looks: dict[str, tuple[int, bool]] = {}
+    for name in sorted(set(names)):
+        first = hashlib.blake2b(name.encode(errors="replace"), digest_size=2, salt=b"colour").digest()
+        every = [
+            (PALETTE[(int.from_bytes(first) + place) % len(PALETTE)], place >= len(PALETTE))
+            for place in range(2 * len(PALETTE))
+        ]
+        looks[name] = next((each for each in every if each not in looks.values()), every[0])
+    return looks
+
+
+def line_scale(
+    lines: Sequence[Points], starts: Sequence[float] = (), *, from_zero: bool = False, is_log: bool = False
+) -> Scale:
+    """Scale of a line chart: its lines have points, above zero if it is logarithmic, and bands begin at `starts`."""
     xs, ys = ([point[place] for points in lines for point in points] for place in (0, 1))
     low = min(0.0, *ys) if from_zero else min(ys)
-    return Scale(min([*xs, *starts]), max(xs), nice_ticks(low, max(ys)))
+    ticks = log_ticks(min(ys), max(ys)) if is_log else nice_ticks(low, max(ys))
+    return Scale(min([*xs, *starts]), max(xs), ticks, is_log=is_log)
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Powers of ten that enclose two numbers above zero. Within one or two of them also 2 and 5 times each."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1, 2, 5) if last - first < 3 else (1,)
+    every = [factor * 10.0**power for power in range(first, last + 1) for factor in factors]
+    begin = max((place for place, tick in enumerate(every) if tick <= low), default=0)
+    end = next((place for place, tick in enumerate(every) if tick >= high and place > begin), len(every) - 1)
+    return every[begin : end + 1]
+
+
+def smoothed(points: Sequence[tuple[float, float]], half_life: float) -> tuple[tuple[float, float], ...]:
+    """Exponential moving average over points, without the lean to the first one.
+
+    Source: Kingma and Ba 2015, "Adam", section 3, on bias correction; TensorBoard smooths scalars so.
+    """
+    keep, total, weight = 0.5 ** (1 / half_life), 0.0, 0.0
+    result = []
+    for x, y in points:
+        total, weight = keep * total + (1 - keep) * y, keep * weight + 1 - keep
+        result.append((x, total / weight))
+    return tuple(result)
 
 
 def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -95,6 +144,8 @@ class Line:
     _: KW_ONLY
     colour: int = 1
     dashed: bool = False
+    half_life: float = 0.0
+    """Points over which it is smoothed, and drawn over a faint one of what was measured. 0 draws that alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,15 +191,23 @@ class Point:
 
 def line_chart(
     lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False,
-    legend: bool = True,
+    is_log: bool = False, legend: bool = True, x_label: str = "step",
 ) -> Markup:  # fmt: skip
     """A line chart of points in ascending x, with ticks, unit and labelled bands; empty without points."""
     # A long run has more steps than a screen has pixels, and the page has to stay small.
     drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
     if not drawn:
         return Markup()
-    scale = line_scale([line.points for line in drawn], [band.start for band in bands], from_zero=from_zero)
-    parts = [*_bands(scale, bands), *_grid(scale, "step", unit), *(_curve(scale, line) for line in drawn)]
+    is_log = is_log and all(y > 0 for line in drawn for _, y in line.points)
+    starts = [band.start for band in bands]
+    scale = line_scale([line.points for line in drawn], starts, from_zero=from_zero, is_log=is_log)
+    curves = [_curve(scale, line, "faint" if line.half_life else "") for line in drawn]
+    curves += [
+        _curve(scale, replace(line, points=smoothed(line.points, line.half_life)))
+        for line in drawn
+        if line.half_life
+    ]
+    parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *curves]
     parts += _legend(drawn) if legend else []
     said = "; ".join(
         f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
@@ -172,8 +231,8 @@ class _Rows:
     def grid(self, ticks: Sequence[float]) -> list[Markup]:
         bottom = self.height - 42
         return [
-            _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, short_figure(tick), "middle")
-            for tick, x in ((tick, self.x(tick)) for tick in ticks)
+            _rule(x, 0, x, bottom, "grid") + _text(x, bottom + 16, label, "middle")
+            for x, label in zip(map(self.x, ticks), _labels(ticks), strict=True)
         ]
 
     def label(self, text: str, y: float) -> Markup:
@@ -310,18 +369,24 @@ def _names(scale: Scale, dots: Sequence[Point]) -> list[Markup]:
     return list(labels.values())
 
 
+def _labels(ticks: Sequence[float]) -> list[str]:
+    """Labels of ticks, with as many digits as they take to differ."""
+    for digits in range(4, 13):
+        labels = [short_figure(tick, digits) for tick in ticks]
+        if len(set(labels)) == len(labels):
+            break
+    return labels
+
+
 def _grid(scale: Scale, x_label: str, unit: str) -> list[Markup]:
     parts = []
-    for tick in scale.ticks:
+    for tick, label in zip(scale.ticks, _labels(scale.ticks), strict=True):
         y = scale.y(tick)
-        parts += [
-            _rule(LEFT, y, WIDTH - RIGHT, y, "grid"),
-            _text(LEFT - 7, y + 4, short_figure(tick), "end"),
-        ]
+        parts += [_rule(LEFT, y, WIDTH - RIGHT, y, "grid"), _text(LEFT - 7, y + 4, label, "end")]
+    ticks = [tick for tick in nice_ticks(scale.low, scale.high) if scale.low <= tick <= scale.high]
     parts += [
-        _text(scale.x(tick), HEIGHT - BOTTOM + 18, short_figure(tick), "middle")
-        for tick in nice_ticks(scale.low, scale.high)
-        if scale.low <= tick <= scale.high
+        _text(scale.x(tick), HEIGHT - BOTTOM + 18, label, "middle")
+        for tick, label in zip(ticks, _labels(ticks), strict=True)
     ]
     return [
         *parts,
@@ -358,20 +423,22 @@ def _legend(lines: Sequence[Line]) -> list[Markup]:
     return parts
 
 
-def _polyline(places: str, line: Line) -> Markup:
-    dashed = " dashed" if line.dashed else ""
-    return Markup('<polyline class="line c{}{}" points="{}"/>').format(line.colour, dashed, places)
+def _polyline(places: str, line: Line, kind: str = "") -> Markup:
+    look = " ".join(filter(None, ("dashed" if line.dashed else "", kind)))
+    return Markup('<polyline class="line c{}{}" points="{}"/>').format(
+        line.colour, f" {look}" if look else "", places
+    )
 
 
-def _curve(scale: Scale, line: Line) -> Markup:
+def _curve(scale: Scale, line: Line, kind: str = "") -> Markup:
     """A line; through two points it would be straight, which nobody has measured, so they stay points."""
     if len(line.points) > 2:
-        return _path(scale, line)
+        return _path(scale, line, kind)
     return Markup().join(_dot(scale, Point(line.label, x, y, line.colour), 3.5) for x, y in line.points)
 
 
-def _path(scale: Scale, line: Line) -> Markup:
-    return _polyline(" ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points), line)
+def _path(scale: Scale, line: Line, kind: str = "") -> Markup:
+    return _polyline(" ".join(f"{scale.x(x):.1f},{scale.y(y):.1f}" for x, y in line.points), line, kind)
 
 
 def _dot(scale: Scale, point: Point, radius: float) -> Markup:
@@ -413,16 +480,18 @@ class Chart:
 
 def lines(
     title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False,
-    legend: bool = True,
+    is_log: bool = False, legend: bool = True, x_label: str = "step",
 ) -> Chart | None:  # fmt: skip
     """A line chart and, under it, some of its points; None without points. Without `legend` the page names the lines."""
-    svg = line_chart(drawn, title=title, unit=unit, bands=bands, from_zero=from_zero, legend=legend)
+    svg = line_chart(
+        drawn, title=title, unit=unit, bands=bands, from_zero=from_zero, is_log=is_log, legend=legend, x_label=x_label
+    )  # fmt: skip
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)
     rows = [(figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown]
     note = f"{len(shown)} of {len(steps):,} logged steps." if len(shown) < len(steps) else ""
-    columns = ("step", *(line.label for line in drawn))
+    columns = (x_label, *(line.label for line in drawn))
     return chart(title, svg, Table(f"{title} ({unit})", columns, rows, note=note))
 
 

@@ -22,7 +22,7 @@ def figure(value: object, digits: int = DIGITS) -> str:
     return _printed(human_figure(0 if known is not None and abs(known) < ROUNDING else known, digits))
 
 
-def short_figure(value: object) -> str:
+def short_figure(value: object, digits: int = 4) -> str:
     """A number for the label of a tick: no trailing zeros, thousands as k, millions as M."""
     known = number(value)
     if known is None:
@@ -30,8 +30,8 @@ def short_figure(value: object) -> str:
     for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
         if abs(known) >= size:
             scaled = known / (1e3 if sign == "k" else size)
-            return f"{trimmed(f'{scaled:.4g}')}{sign}".replace("-", MINUS)
-    mantissa, _, exponent = f"{known:.4g}".partition("e")
+            return f"{trimmed(f'{scaled:.{digits}g}')}{sign}".replace("-", MINUS)
+    mantissa, _, exponent = f"{known:.{digits}g}".partition("e")
     return _printed(f"{mantissa}{f'e{int(exponent)}' if exponent else ''}")
 
 

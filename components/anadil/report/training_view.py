@@ -15,6 +15,7 @@ from anadil.report.charts import (
     Line,
     Point,
     chart,
+    colours_of,
     facts_table,
     lines,
     records_table,
@@ -52,8 +53,6 @@ SOURCE_CURVES = (
     ("validation_bits_per_byte", "Held-out text by source", "bits per byte"),
 )
 """Key of a logged line without its source, title, unit."""
-COLOURS = (1, 4, 0, 3, 2)
-"""Colours of the lines of sources, those that differ most first."""
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
@@ -152,12 +151,11 @@ def _mean_words(facts: Facts) -> str:
 
 
 def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
-    charts = []
+    charts, looks = [], colours_of(_parts(facts))
     for key, title, unit in SOURCE_CURVES:
         drawn = [
-            # The sixth has the first one's colour, and dashes.
-            Line(name, points, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
-            for place, name in enumerate(_parts(facts))
+            Line(name, points, colour=looks[name][0], dashed=looks[name][1])
+            for name in _parts(facts)
             if (points := series(facts.training, f"{key}/{name}"))
         ]
         charts.append(lines(title, unit, drawn, bands))

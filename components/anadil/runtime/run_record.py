@@ -100,6 +100,18 @@ class RunRecord:
         return "stopped" if is_gone(self.process) else "running"
 
 
+def ended_at(record: RunRecord, place: str) -> float:
+    """Return when a run ended, in seconds since 1970: now while it runs, and its last sign where its process is gone."""
+    if record.state == "running":
+        return time.time()
+    last = record.updated
+    # A killed step has written nothing into the record since it began.
+    if record.exit_code is None and "://" not in place:
+        with suppress(OSError):
+            last = max(last, Path(place, "runs", record.id, LOG).stat().st_mtime)
+    return last
+
+
 def state_of(exit_code: int) -> State:
     """State of a run that ended with an exit code."""
     if exit_code == errors.BudgetReached.exit_code:

@@ -15,6 +15,7 @@ import hashlib
 import logging
 import re
 import unicodedata
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -92,6 +93,8 @@ TOOL_ROLES = frozenset((
     "tool", "function", "function_call", "function_response", "tool_call", "tool_response", "observation", "ipython",
 ))  # fmt: skip
 TOOL_KEYS = ("tool_calls", "function_call")
+MAX_TOPICS = 200
+"""Most groups of a column that sorts rows. Chosen by us."""
 TEXT_PARTS = ("text", "input_text", "output_text")
 """Types of a part that is text; the last two of OpenAI's Responses."""
 UNTAUGHT = "reasoning (reasoning_content, reasoning, thinking)"
@@ -131,6 +134,8 @@ class Chat:
     source: str = ""
     choices: tuple[str, ...] = ()
     """Texts of which the last answer is one; empty where it is free."""
+    topics: tuple[tuple[str, str], ...] = ()
+    """Columns of its row that are no part of it, with their short texts: a section of a sheet."""
 
     @property
     def questions(self) -> tuple[str, ...]:
@@ -164,7 +169,32 @@ class Chat:
         """Its line in `heldout_chats.jsonl` and `seen_chats.jsonl`."""
         messages = [{"role": message.role, "content": message.content} for message in self.messages]
         row: dict[str, object] = {"id": self.id, "messages": messages, "source": self.source}
-        return row | {"choices": list(self.choices)} if self.choices else row
+        row |= {"choices": list(self.choices)} if self.choices else {}
+        return row | {"topics": dict(self.topics)} if self.topics else row
+
+
+class TopicColumns:
+    """Counts of the texts of columns, of which some sort rows into groups."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, topics: Iterable[tuple[str, str]]) -> None:
+        """Count a row."""
+        for column, value in topics:
+            known = self._counts[column]
+            # A column of numbers or names would fill the memory.
+            if value in known or len(known) <= MAX_TOPICS:
+                known[value] += 1
+
+    def shared(self, topics: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Return the topics of a row whose columns make two groups or more, of two rows or more on average."""
+        counts = self._counts
+        return tuple(
+            (column, value)
+            for column, value in topics
+            if 2 <= len(known := counts[column]) <= MAX_TOPICS and known.total() >= 2 * len(known)
+        )
 
 
 @dataclass(frozen=True, slots=True)

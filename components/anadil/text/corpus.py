@@ -17,6 +17,8 @@ MAX_PART_BYTES = 256 * 1024**2  # Text of one part before the next begins; a par
 ZSTD_LEVEL = 3
 READ_BYTES = 1024**2
 ENCODE = json.JSONEncoder(ensure_ascii=False).encode
+BEGINNING_CHARS = 40
+"""Length of a document's beginning, which a model continues if a language has no prompts. As long as the packs' own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +38,13 @@ class Document:
     def as_row(self) -> dict[str, str]:
         """Its JSON object, in a tenth of the time of `asdict`, which copies every value."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+def beginning_of(text: str) -> str:
+    """The first words of a text, `BEGINNING_CHARS` at most."""
+    known = " ".join(text[: 2 * BEGINNING_CHARS].split())
+    cut = known[:BEGINNING_CHARS]
+    return cut.rpartition(" ")[0] or cut if len(known) > len(cut) else cut
 
 
 def write_documents(corpus: Path, part: CorpusPart, documents: Iterable[Document]) -> int:

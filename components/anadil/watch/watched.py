@@ -6,6 +6,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,9 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import number
 from anadil.release.runs import Run, RunList, find_run, list_runs
-from anadil.report.charts import LEFT, RIGHT, WIDTH, Chart, Line, line_scale, lines, thinned
+from anadil.report.charts import LEFT, RIGHT, WIDTH, Chart, Line, colours_of, line_scale, lines, thinned
 from anadil.report.format import clip, evenly
-from anadil.report.training_view import COLOURS
-from anadil.runtime.run_record import LOG, RunRecord, StepRecord, read_record, record_uri
+from anadil.runtime.run_record import LOG, RunRecord, StepRecord, ended_at, is_gone, read_record, record_uri
 
 MAX_FILE_BYTES = 100_000_000
 """Largest file that is read from a store as a whole."""
@@ -30,6 +30,8 @@ WARNINGS = 30
 """Most messages that are shown, the latest."""
 FILE = "training.jsonl"
 MOST_LINES = 10
+SMOOTHED = 20
+"""Points from which on a curve is smoothed, by a half-life of a 25th of them. Both are chosen by us."""
 TEXTS_FILE = "texts.jsonl"
 SHOWN = 5
 """Texts of a prompt that stand side by side; the others are folded."""
@@ -45,6 +47,8 @@ WHOLE = {
     "resident_memory_bytes": "process",
 }
 """Label of a curve beside others of its chart."""
+GREY = ("all", "taught language")
+"""Labels of curves whose parts have colours."""
 
 
 @dataclass(slots=True)
@@ -173,6 +177,8 @@ class Watched:
     """Name by which a browser finds it; no other server of the machine has it."""
     files: CurveFiles = field(default_factory=CurveFiles)
     """Curves that were read."""
+    stopping: dict[str, float] = field(default_factory=dict)
+    """Run that was asked to stop on a page -> when, in seconds since 1970."""
 
     def places(self, limit: int | None = None) -> tuple[RunList, list[str]]:
         """The runs of all places, the latest first, and what is wrong with places that cannot be read."""
@@ -210,6 +216,11 @@ class Progress:
     total: int | None
     seconds_left: float | None
 
+    @property
+    def words(self) -> str:
+        """How far it is: a step has several loops, such as the training of a base before its own."""
+        return f"{self.what}: {self.done:,}" + (f" of {self.total:,}" if self.total else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
@@ -231,8 +242,11 @@ class RunState:
     """Work directory or root of the record."""
     progress: Progress | None
     messages: Sequence[Message]
+    """Warnings and errors. `level` is `library` for warnings that a library has logged."""
     plan: Mapping[str, object]
     """`expected` of its plan; empty without one."""
+    ended: float
+    """Seconds since 1970 of its last sign, or now while it runs."""
 
     @property
     def root(self) -> str:
@@ -253,9 +267,10 @@ def run_state(watched: Watched, name: str) -> RunState:
         raise DataError(run.message)
     record = read_record(record_uri(run.place, run.id))
     lines = _log(run.place, run.id)
+    ended = ended_at(record, run.place)
     return RunState(
-        record=record, place=run.place, progress=_progress(lines), messages=_messages(lines, record),
-        plan=_plan(run.place, run.id),
+        record=record, place=run.place, progress=_progress(lines), ended=ended, plan=_plan(run.place, run.id),
+        messages=_messages(lines, record, _gone(lines, record, ended)),
     )  # fmt: skip
 
 
@@ -296,24 +311,56 @@ def _progress(lines: Sequence[Mapping[str, object]]) -> Progress | None:
     return None
 
 
-def _messages(lines: Sequence[Mapping[str, object]], record: RunRecord) -> list[Message]:
+def _messages(lines: Sequence[Mapping[str, object]], record: RunRecord, gone: str) -> list[Message]:
     """Warnings and errors, each once, the latest first; what the record alone knows stands before them."""
     known = {
         (str(line.get("stage") or ""), str(line.get("msg"))): Message(
-            step=str(line.get("stage") or ""), level=str(line["level"]), text=str(line.get("msg")), time=str(line.get("ts"))
+            step=str(line.get("stage") or ""), text=str(line.get("msg")), time=str(line.get("ts")),
+            level="library" if line.get("logger") and line["level"] == "warning" else str(line["level"]),
         )
         for line in lines
         if line.get("level") in ("warning", "error", "critical")
     }  # fmt: skip
     # A step that a signal ended has its reason in the record, and may have none in the log.
     said = "\n".join(message.text for message in known.values())
-    ends = {name: step.message for name, step in record.steps.items()} | {"": record.message}
+    ends = {name: step.message for name, step in record.steps.items()} | {"": record.message or gone}
     silent = [
         Message(step=name, level="error", text=text, time="")
         for name, text in ends.items()
         if text and text not in said
     ]
     return [*silent, *reversed(known.values())][:WARNINGS]
+
+
+def _gone(lines: Sequence[Mapping[str, object]], record: RunRecord, seen: float) -> str:
+    """Say of a run without an end that its process is gone, when, and what may have ended it. Empty for others."""
+    if record.state != "stopped" or record.exit_code is not None or not is_gone(record.process):
+        return ""
+    booted = boot_time()
+    why = f"the machine was started again at {clock(booted)}" if booted > seen else (
+        "something from outside ended it (`kill -9`, a closed session, or Linux where memory ran short: "
+        "`dmesg | grep -i 'out of memory'` says so)"
+    )  # fmt: skip
+    step = next((name for name, each in record.steps.items() if each.status == "running"), "")
+    where = f" in {step}" if step else ""
+    if step and (progress := _progress(lines)) and progress.step == step:
+        where += f", {progress.words}"
+    return f"the run's process ended without a word after {clock(seen)}{where}: {why}. Go on with the command below"
+
+
+def boot_time() -> float:
+    """Seconds since 1970 at which this machine was started, or 0 where it does not say."""
+    with suppress(OSError, ValueError, StopIteration):
+        stat = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        return float(next(line for line in stat if line.startswith("btime ")).split()[1])
+    return 0.0
+
+
+def clock(seconds: float) -> str:
+    """A moment as this machine's clock shows it, with the date where it is another day."""
+    moment = datetime.fromtimestamp(seconds).astimezone()
+    is_today = moment.date() == datetime.now().astimezone().date()
+    return f"{moment:%H:%M %Z}" if is_today else f"{moment:%Y-%m-%d %H:%M %Z}"
 
 
 def _plan(place: str, run: str) -> Mapping[str, object]:
@@ -339,11 +386,13 @@ class Kind:
     names: tuple[str, ...]
     """A name that ends in a slash stands for the curves of all sources."""
     from_zero: bool = False
+    is_smooth: bool = False
+    """Each step is another batch: an average is drawn over what was measured."""
 
 
 KINDS: Mapping[str, tuple[Kind, ...]] = {
     "pretrain": (
-        Kind("Loss", "nats per token", ("loss", "loss/")),
+        Kind("Loss", "nats per token", ("loss", "loss/"), is_smooth=True),
         Kind("Held-out text", "bits per byte", ("validation_bits_per_byte", "validation_bits_per_byte/")),
         Kind("Learning rate", "step size", ("lr",), from_zero=True),
         Kind("Throughput", "tokens per second", ("tokens_per_s",), from_zero=True),
@@ -352,9 +401,9 @@ KINDS: Mapping[str, tuple[Kind, ...]] = {
         Kind("Cost", "USD on demand", ("cost_usd",), from_zero=True),
     ),
     "finetune": (
-        Kind("Loss on answers", "nats per token", ("loss", "validation_loss")),
+        Kind("Loss on answers", "nats per token", ("loss", "loss/", "validation_loss"), is_smooth=True),
         Kind("Learning rate", "step size", ("lr",), from_zero=True),
-        Kind("Accuracy", "share of target tokens", ("accuracy",)),
+        Kind("Accuracy", "share of target tokens", ("accuracy",), is_smooth=True),
     ),
 }
 """Stage -> its charts; one without numbers is left out."""
@@ -366,6 +415,8 @@ class Window:
 
     first: float | None = None
     last: float | None = None
+    is_log: bool = False
+    """Vertical axes are logarithmic where values allow it."""
 
     def cut(self, points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
         """Points of the stretch."""
@@ -425,33 +476,46 @@ def plots_of(stage: str, curves: Curves, window: Window) -> list[Plot]:
             for given in kind.names
             for name in (curves.names(given) if given.endswith("/") else [given])
         ]
-        plots += plot(kind.title, kind.unit, drawn, from_zero=kind.from_zero)
+        if kind.is_smooth:
+            drawn = [replace(line, half_life=half_life(len(line.points))) for line in drawn]
+        plots += plot(kind.title, kind.unit, drawn, from_zero=kind.from_zero, is_log=window.is_log)
     return plots
 
 
-def plot(title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False) -> list[Plot]:
+def half_life(num_points: int) -> float:
+    """Points over which a curve of that many is smoothed. 0 for a short one."""
+    return max(2.0, num_points / 25) if num_points > SMOOTHED else 0.0
+
+
+def plot(
+    title: str, unit: str, drawn: Sequence[Line], *, from_zero: bool = False, is_log: bool = False,
+    x_label: str = "step",
+) -> list[Plot]:  # fmt: skip
     """One chart in a list; none without points."""
-    # The sixth line has the first one's colour, and dashes.
+    looks = colours_of(line.label for line in drawn if line.label not in GREY) | dict.fromkeys(
+        GREY, (0, False)
+    )
+    if len(drawn) == 1:
+        looks = {drawn[0].label: (1, False)}
     coloured = [
-        replace(line, colour=COLOURS[place % len(COLOURS)], dashed=place >= len(COLOURS))
-        for place, line in enumerate(line for line in drawn if line.points)
+        replace(line, colour=looks[line.label][0], dashed=looks[line.label][1])
+        for line in drawn
+        if line.points
     ]
     # The whole of one source in the taught language is that source, in the colour that it has in other charts.
     known = list({line.points: line for line in coloured}.values())
     steps = max((len(line.points) for line in known), default=0)
     shown = [replace(line, points=thinned(line.points)) for line in known[:MOST_LINES]]
-    chart = lines(title, unit, shown, from_zero=from_zero, legend=False)
+    chart = lines(title, unit, shown, from_zero=from_zero, is_log=is_log, legend=False, x_label=x_label)
     if chart is None:
         return []
     if steps > len(chart.table.rows):
         note = f"{len(chart.table.rows)} of {steps:,} logged steps."
         chart = replace(chart, table=replace(chart.table, note=note))
-    points = [line.points for line in shown]
-    scale = line_scale(points, from_zero=from_zero)
+    scale = line_scale([line.points for line in shown], from_zero=from_zero)
     data = {
-        "low": scale.low, "high": scale.high, "left": LEFT, "right": WIDTH - RIGHT, "unit": unit,
-        "lines": [{"label": line.label, "colour": line.colour, "points": each, "y": [round(scale.y(y), 1) for _, y in each]}
-                  for line, each in zip(shown, points, strict=True)],
+        "low": scale.low, "high": scale.high, "left": LEFT, "right": WIDTH - RIGHT, "unit": unit, "x": x_label,
+        "lines": [{"label": line.label, "colour": line.colour, "points": line.points} for line in shown],
     }  # fmt: skip
     hidden = len(known) - len(shown)
     return [

@@ -59,6 +59,7 @@ def test_pages_of_documents_follow_one_another_and_lack_none(rows: WatchedCorpus
         page = rows.documents(chosen, start, size=40)
         found += [row["source"] for row in page.rows]
         sizes.append(len(page.rows))
+        assert not isinstance(page.next, int)
         start = page.next
 
     assert found == expected
@@ -105,11 +106,20 @@ def test_an_unfinished_search_goes_on_where_it_stopped(
 @pytest.mark.parametrize("largest", [True, False])
 def test_extremes_are_those_of_the_whole_column(rows: WatchedCorpus, table: Any, *, largest: bool) -> None:
     values = np.sort(table.filter(table["reason"].is_null())["words"].to_numpy())
-    expected = values[::-1][:20] if largest else values[:20]
+    expected = values[::-1] if largest else values
+    chosen = where(rows, reason="kept")
 
-    page = rows.extremes(where(rows, reason="kept", statistic="words"), largest=largest, size=20)
+    first = rows.ordered(chosen, "words", largest=largest, size=20)
+    second = rows.ordered(chosen, "words", largest=largest, start=20, size=20)
 
-    assert [row["words"] for row in page.rows] == expected.tolist()
+    assert first.next == 20
+    assert [row["words"] for row in (*first.rows, *second.rows)] == expected[:40].tolist()
+    assert len({row["id"] for row in (*first.rows, *second.rows)}) == 40
+    by_text = rows.ordered(chosen, "host", largest=largest, size=3).rows
+    hosts = sorted(table.filter(table["reason"].is_null())["host"].to_pylist(), reverse=largest)
+    assert [row["host"] for row in by_text] == hosts[:3]
+    with pytest.raises(DataError, match="not a column that documents are ordered by"):
+        rows.ordered(chosen, "1; DROP", largest=largest)
 
 
 def test_a_histogram_counts_every_document_once(rows: WatchedCorpus, table: Any) -> None:

@@ -19,7 +19,6 @@ from anadil.watch.data.one_document import (
     removed_lines,
     set_label,
 )
-from anadil.watch.pages.answers import OTHER, topics_of
 
 
 @pytest.fixture
@@ -96,18 +95,6 @@ def test_a_damaged_file_of_labels_is_not_written_over(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="nice: not a label; give good or bad"):
         set_label(tmp_path, {"id": "2"}, "nice")
     assert "broken" in (tmp_path / "good.jsonl").read_text()
-
-
-def test_questions_with_a_word_in_common_are_one_topic() -> None:
-    balance = ["Balansımı necə yoxlayım?", "Balansım nə qədərdir?", "Balansıma pul köçürün"]
-    roaming = ["Rominqi necə qoşum?", "Türkiyədə rominqim işləyirmi?", "Rominqdə neçəyədir?"]
-    others = [f"Sual {'abcdefghij'[number] * 5}" for number in range(10)]
-
-    topics = topics_of([*balance, *roaming, *others])
-
-    assert {topics[text][:6] for text in balance} == {"balans"}
-    assert {topics[text][:6] for text in roaming} == {"rominq"}
-    assert {topics[text] for text in others} == {OTHER}
 
 
 def test_removed_lines_are_those_that_are_no_more_there() -> None:

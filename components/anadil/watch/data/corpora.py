@@ -101,8 +101,8 @@ class Documents(NamedTuple):
 
     rows: list[dict[str, Any]]
     """Columns of `SHOWN`, the statistic, and `place`."""
-    next: Place | None = None
-    """Place that the next page begins at; None: this is the last one, or documents are ordered by a statistic."""
+    next: Place | int | None = None
+    """Place that the next page begins at, of ordered documents how many come before it; None: this is the last one."""
 
 
 class GroupCounts(NamedTuple):
@@ -276,22 +276,31 @@ class WatchedCorpus:
                 return Documents(rows[:size], rows[size]["place"])
         return Documents(rows)
 
-    def extremes(self, where: Where, *, largest: bool, size: int = SIZE) -> Documents:
-        """Return the documents with the largest, or least, values of the statistic; what was not measured has none."""
+    def ordered(
+        self, where: Where, column: str, *, largest: bool, start: int = 0, size: int = SIZE
+    ) -> Documents:
+        """Return the documents from a place on in the order of a column. What was not measured is left out."""
+        if column not in (*SHOWN, *self.statistics):
+            raise DataError(
+                f"{column[:60]}: not a column that documents are ordered by, take one of the table's head"
+            )
         condition, values = where.sql()
-        column = _quoted(where.statistic)
-        # Only the best are read with all columns.
+        name = _quoted(column)
+        condition += f" AND NOT isnan({name}::FLOAT)" if column in self.statistics else ""
+        # Only those of the page are read with all columns.
         best = self._ask(
             "SELECT filename, file_row_number", self.sample,
-            f"{condition} AND NOT isnan({column}::FLOAT) ORDER BY {column} {'DESC' if largest else 'ASC'} LIMIT {size}",
+            f"{condition} ORDER BY {name} {'DESC' if largest else 'ASC'} NULLS LAST, filename, file_row_number"
+            f" LIMIT {size + 1} OFFSET {start}",
             **values,
         )  # fmt: skip
         rows: dict[Place, dict[str, Any]] = {}
-        for number in sorted({self.files.index(name) for name, _ in best}):
-            numbers = [row for name, row in best if name == self.files[number]]
+        for number in sorted({self.files.index(name) for name, _ in best[:size]}):
+            numbers = [row for name, row in best[:size] if name == self.files[number]]
             listed = self._listed(number, where, f"file_row_number IN ({', '.join(map(str, numbers))})")
             rows |= {each["place"]: each for each in listed}
-        return Documents([rows[Place(self.files.index(name), row)] for name, row in best])
+        listed = [rows[Place(self.files.index(name), row)] for name, row in best[:size]]
+        return Documents(listed, start + size if len(best) > size else None)
 
     def num_matches(self, where: Where) -> int:
         """Return how many documents of the sample meet conditions."""

@@ -7,11 +7,14 @@ kills no server.
 """
 
 import functools
+import itertools
 import json
 import subprocess
 import sys
 import tempfile
+import time
 from bisect import bisect
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html.parser import HTMLParser
@@ -38,6 +41,12 @@ TIMEOUT_S = 120
 """Seconds for one document: a record at the end of a large file is reached by reading all before it."""
 MAX_TEXT = 200_000
 """Most characters of a text that is shown."""
+BEGINNING = 240
+"""Characters of a text in a list."""
+BUDGET_S = 3.0
+"""Seconds that a list takes for its texts. A part of 256 MB takes some .5 s."""
+REMOTE_PARTS = 4
+"""Parts of a store that a list reads for its texts."""
 MAX_REMOVED = 200
 """Most pieces that a step removed which are listed."""
 SECTIONS = ("language", "seed", "clean")
@@ -84,20 +93,70 @@ def kept_document(corpus: str, number: str) -> tuple[CorpusPart, dict[str, Any]]
     return None
 
 
+def beginnings(corpus: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Return the first characters of the text of listed rows by id: of a duplicate, of its representative.
+
+    A dropped document has a text where it is a sample. Parts that are not read within `BUDGET_S` leave theirs out.
+    """
+    numbers = {row["id"]: row["id"] if row["reason"] is None else row["duplicate_of"] for row in rows}
+    by_file: dict[str, set[str]] = defaultdict(set)
+    for series in (each for part in PARTS for each in _series(_files(corpus, part))):
+        for number in filter(None, numbers.values()):
+            if place := bisect(series, number, key=_first_id):
+                by_file[series[place - 1]].add(number)
+    texts: dict[str, str] = {}
+    until = time.monotonic() + BUDGET_S
+    most = REMOTE_PARTS if "://" in corpus else len(by_file)
+    for uri in sorted(by_file, key=lambda uri: -len(by_file[uri]))[:most]:
+        texts |= _beginnings_in(uri, frozenset(by_file[uri])) if time.monotonic() < until else {}
+    shown = {each: texts[number] for each, number in numbers.items() if number in texts}
+    for reason in {row["reason"] for row in rows if row["reason"] and row["id"] not in shown}:
+        shown |= {
+            str(each.get("id")): str(each.get("text") or "")[:BEGINNING] for each in _samples(corpus, reason)
+        }
+    return shown
+
+
+@functools.lru_cache(256)
+def _beginnings_in(uri: str, numbers: frozenset[str]) -> dict[str, str]:
+    texts, last = dict[str, str](), max(numbers)
+    for line in _lines(uri):
+        number = line[ID_START : ID_START + ID_CHARS].decode(errors="replace")
+        if number in numbers:
+            texts[number] = str(_document(line, uri)["text"])[:BEGINNING]
+        if number >= last:
+            break
+    return texts
+
+
+def _series(uris: Sequence[str]) -> list[Sequence[str]]:
+    """Cut files where their ids begin again, as those of a corpus that went on from another do."""
+    # A store may have thousands of files: there the search takes the first ids of a few.
+    if not uris or "://" in uris[0]:
+        return [uris]
+    starts = [place for place in range(1, len(uris)) if _first_id(uris[place]) < _first_id(uris[place - 1])]
+    return [uris[start:end] for start, end in itertools.pairwise([0, *starts, len(uris)])]
+
+
 def rejected_sample(corpus: str, reason: str, source: str, number: str) -> dict[str, Any] | None:
     """Return the sample of a dropped document, with its text; None where it is not among the samples."""
+    # A corpus that went on from another may have two records of one place.
+    samples = _samples(corpus, reason)
+    known = (sample for sample in samples if (sample.get("source"), sample.get("id")) == (source, number))
+    return next(known, None)
+
+
+@functools.lru_cache(64)
+def _samples(corpus: str, reason: str) -> list[dict[str, Any]]:
     uri = join(corpus, "rejected", f"{reason}.jsonl.zst")
     # A reason is a word of the rows; as part of a path it must be no more than that.
     if not reason.isidentifier() or not storage.store(uri).exists(uri):
-        return None
+        return []
     try:
         content = zstandard.ZstdDecompressor().decompressobj().decompress(storage.store(uri).read(uri))
-        samples = [json.loads(line) for line in content[:SAMPLE_BYTES].decode().split("\n") if line]
+        return [json.loads(line) for line in content[:SAMPLE_BYTES].decode().split("\n") if line]
     except (zstandard.ZstdError, ValueError) as error:
         raise IntegrityError(f"{uri}: damaged samples ({error}); make the corpus again") from None
-    # A corpus that went on from another may have two records of one place.
-    known = (sample for sample in samples if (sample.get("source"), sample.get("id")) == (source, number))
-    return next(known, None)
 
 
 def explain_document(source: str, number: str, recipe: Mapping[str, Any]) -> tuple[Step, ...]:

@@ -1,7 +1,7 @@
-"""Answers to questions that training has not seen, by topic, the worst first."""
+"""Answers to questions that training has not seen, by the columns of their sheet, the worst first."""
 
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -17,7 +17,6 @@ from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import number
 from anadil.core.table import Table
 from anadil.report.format import clip, figure
-from anadil.text.chats import folded
 from anadil.watch.data.corpora import uri_of
 from anadil.watch.page import link, page, place_of
 from anadil.watch.watched import Watched
@@ -25,14 +24,9 @@ from anadil.watch.watched import Watched
 SCORES = "scores"
 SIZE = 40
 MAX_TEXT = 4_000
-TOPIC_COLUMNS = ("topic: a word that questions share", "questions", "chrF, mean", "word for word", "loops")
-OTHER = "other questions"
-MIN_TOPIC = 3
-"""Fewest questions of a topic."""
-MAX_SHARE = 0.25
-"""Share of the questions from which on a word says nothing about them. Chosen by us."""
-MIN_STEM, STEM = 4, 6
-"""Letters of a word that may name a topic, and how many of its letters count: endings follow them."""
+TOPIC_COLUMNS = ("questions", "chrF, mean", "word for word", "loops")
+OTHER = "without"
+"""Topic of questions whose row has none."""
 Json = dict[str, Any]
 
 
@@ -41,7 +35,8 @@ class AnsweredQuestion:
     """A question with the answers of all candidates."""
 
     question: str
-    topic: str
+    topics: Mapping[str, str]
+    """Column of its row -> what stands there."""
     reference: str
     seen: bool | None
     answers: tuple[tuple[str, Json], ...]
@@ -51,7 +46,7 @@ class AnsweredQuestion:
 
 
 class Topic(NamedTuple):
-    """Questions that have a word in common."""
+    """Questions that have the same text in a column."""
 
     name: str
     num: int
@@ -74,16 +69,19 @@ def _show(watched: Watched, request: Request) -> Response:
         given = request.query_params
         topic, start = given.get("topic", ""), place_of(given.get("from", ""))
         seen = bool(given.get("seen"))
-        deciding, topics, questions = answers_of(uri_of(run, SCORES), seen=seen)
-        chosen = [each for each in questions if not topic or each.topic == topic]
-        also = {"seen": "1"} if seen else {}
+        deciding, questions = answers_of(uri_of(run, SCORES), seen=seen)
+        columns = list(dict.fromkeys(name for each in questions for name in each.topics))
+        by = given["by"] if given.get("by") in columns else next(iter(columns), "")
+        chosen = [each for each in questions if not topic or each.topics.get(by, OTHER) == topic]
+        also = ({"seen": "1"} if seen else {}) | ({"by": by} if by else {})
         more = also | ({"topic": topic} if topic else {}) | {"from": str(start + SIZE)}
         view |= {
             "deciding": deciding, "topic": topic, "num": len(chosen), "seen": seen,
-            "topics": Table("Topics", TOPIC_COLUMNS, [
+            "by": by, "columns": columns,
+            "topics": Table(f"By {by}", (by, *TOPIC_COLUMNS), [
                 (link(each.name, f"{place}?{urlencode(also | {'topic': each.name})}"), *map(figure, each[1:]))
-                for each in topics
-            ]),
+                for each in _topics(questions, by, deciding)
+            ] if by else []),
             "questions": [_view(each) for each in chosen[start : start + SIZE]],
             "next": f"{place}?{urlencode(more)}" if start + SIZE < len(chosen) else "",
         }  # fmt: skip
@@ -107,8 +105,8 @@ def _view(question: AnsweredQuestion) -> dict[str, object]:
     }  # fmt: skip
 
 
-def answers_of(scores: str, *, seen: bool = False) -> tuple[str, tuple[Topic, ...], list[AnsweredQuestion]]:
-    """Return the candidate whose answers decide the order, topics, and questions of a `scores` artifact, the worst first.
+def answers_of(scores: str, *, seen: bool = False) -> tuple[str, list[AnsweredQuestion]]:
+    """Return the candidate whose answers decide the order, and the questions of a `scores` artifact, the worst first.
 
     Questions that training has seen are left out unless they are asked for.
     """
@@ -125,45 +123,18 @@ def answers_of(scores: str, *, seen: bool = False) -> tuple[str, tuple[Topic, ..
                 by_question[str(line.get("prompt") or "")].append((name, line))
     names = {name for answers in by_question.values() for name, _ in answers}
     deciding = next((name for name in reversed(BY_NAME) if name in names), next(iter(sorted(names)), ""))
-    topics = topics_of(list(by_question))
-    questions = [_question(text, answers, topics[text], deciding) for text, answers in by_question.items()]
+    questions = [_question(text, answers, deciding) for text, answers in by_question.items()]
     # Answers that were compared come first; the others have no figure to be ordered by.
     questions.sort(key=_worst_first)
-    return deciding, _topics(questions, deciding), questions
+    return deciding, questions
 
 
-def topics_of(questions: Sequence[str]) -> dict[str, str]:
-    """Return a topic for each question: the word that most other questions share with it, of those that few share.
-
-    Nothing is learnt: words are cut to their first letters, so that endings do not part them.
-    """
-    words: dict[str, dict[str, str]] = {
-        text: {word[:STEM]: word for word in folded(text).split() if len(word) >= MIN_STEM}
-        for text in questions
-    }
-    counts = Counter(stem for stems in words.values() for stem in stems)
-    most = max(MIN_TOPIC, MAX_SHARE * len(questions))
-    useful = {stem: count for stem, count in counts.items() if MIN_TOPIC <= count <= most}
-    names: dict[str, Counter[str]] = defaultdict(Counter)
-    for stems in words.values():
-        for stem, word in stems.items():
-            names[stem][word] += 1
-    topics = {}
-    for text, stems in words.items():
-        shared = [stem for stem in stems if stem in useful]
-        best = max(shared, key=lambda stem: (useful[stem], len(stem), stem), default=None)
-        # Its most frequent form names the topic; of equally frequent ones the shortest.
-        topics[text] = (
-            min(names[best], key=lambda word: (-names[best][word], len(word), word)) if best else OTHER
-        )
-    return topics
-
-
-def _question(text: str, answers: Sequence[tuple[str, Json]], topic: str, deciding: str) -> AnsweredQuestion:
+def _question(text: str, answers: Sequence[tuple[str, Json]], deciding: str) -> AnsweredQuestion:
     by_name = dict(answers)
     score = number(by_name.get(deciding, {}).get("chrf"))
     return AnsweredQuestion(
-        question=text, topic=topic, score=None if score is None else float(score), answers=tuple(answers),
+        question=text, topics=next((known for _, line in answers if isinstance(known := line.get("topics"), dict)), {}),
+        score=None if score is None else float(score), answers=tuple(answers),
         reference=next((str(line["reference"]) for _, line in answers if line.get("reference")), ""),
         seen=next((flag for _, line in answers if isinstance(flag := line.get("seen"), bool)), None),
     )  # fmt: skip
@@ -175,10 +146,10 @@ def _worst_first(question: AnsweredQuestion) -> tuple[bool, float, bool]:
     return (question.score is None, question.score or 0.0, not loops)
 
 
-def _topics(questions: Sequence[AnsweredQuestion], deciding: str) -> tuple[Topic, ...]:
+def _topics(questions: Sequence[AnsweredQuestion], by: str, deciding: str) -> tuple[Topic, ...]:
     groups: dict[str, list[AnsweredQuestion]] = defaultdict(list)
     for question in questions:
-        groups[question.topic].append(question)
+        groups[question.topics.get(by, OTHER)].append(question)
     topics = []
     for name, group in groups.items():
         known = [each.score for each in group if each.score is not None]

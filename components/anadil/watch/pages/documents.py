@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from anadil.core.errors import AnadilError, DataError
-from anadil.core.format import counted, human_bytes, integer_if_whole, number
+from anadil.core.format import DASH, counted, human_bytes, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.report.charts import histogram_chart
 from anadil.report.corpus_view import drops
@@ -34,6 +34,7 @@ from anadil.watch.data.corpora import (
 from anadil.watch.data.one_document import (
     LABELS,
     Step,
+    beginnings,
     explain_document,
     kept_document,
     label_of,
@@ -42,7 +43,7 @@ from anadil.watch.data.one_document import (
     rejected_sample,
     set_label,
 )
-from anadil.watch.page import form_of, link, page
+from anadil.watch.page import form_of, link, page, place_of
 from anadil.watch.watched import Watched
 
 TOP = 15
@@ -84,17 +85,17 @@ def _show(watched: Watched, request: Request) -> Response:
     corpus = corpus_of(run, request.path_params["corpus"])
     given = dict(request.query_params)
     where = Where.of(given, corpus)
-    by, order = given.get("by", ""), given.get("order", "")
+    by, order, sort = (given.get(name, "") for name in ("by", "order", "sort"))
     place = f"/run/{run.id}/data/{corpus.word}"
     view = {
         "title": f"Documents of {corpus.word}", "run": run, "place": place, "lead": _lead(corpus),
-        "fields": {"by": by, "order": order}, "where": where, "orders": ORDERS, "groups": GROUPS,
+        "fields": {"by": by, "order": order, "sort": sort}, "where": where, "orders": ORDERS, "groups": GROUPS,
         "reasons": [KEPT, DROPPED, *(name for name, _ in drops(corpus.stats))],
         "rules": corpus.rules, "statistics": corpus.statistics,
         "histogram": _histogram(corpus, where) if where.statistic else None,
         "counts": [] if where.given else _counts(corpus, place),
         "by_group": _by_group(corpus, by, where, place) if by in GROUPS else None,
-        **_list(corpus, where, given.get("from", ""), place, order),
+        **_list(corpus, where, given.get("from", ""), place, (sort or where.statistic, order)),
     }  # fmt: skip
     return page(request, "documents.html.j2", view)
 
@@ -146,33 +147,67 @@ def _by_group(corpus: WatchedCorpus, by: str, where: Where, place: str) -> Table
     return Table(f"Documents by {by}", columns, rows, note=" ".join(filter(None, notes)))
 
 
-def _list(corpus: WatchedCorpus, where: Where, start: str, place: str, order: str) -> dict[str, object]:
+def _list(
+    corpus: WatchedCorpus, where: Where, start: str, place: str, order: tuple[str, str]
+) -> dict[str, object]:
     """The documents of the page, how many there are, and the address of the next page."""
-    if where.statistic and order in ORDERS:
-        documents = corpus.extremes(where, largest=order == ORDERS[0])
+    is_ordered = bool(order[0]) and order[1] in ORDERS
+    if is_ordered:
+        documents = corpus.ordered(where, order[0], largest=order[1] == ORDERS[0], start=place_of(start))
     else:
         documents = corpus.documents(where, Place.of(start) if start else Place())
     is_all = where.given.keys() <= {"statistic"}
     num = corpus.num_rows if is_all else corpus.num_matches(where)
     note = f" {corpus.sample_note}" if corpus.sample_note and not is_all else ""
-    more = where.given | ({"order": order} if order else {}) | {"from": str(documents.next)}
+    sorting = {"sort": order[0], "order": order[1]} if is_ordered else {}
+    more = where.given | sorting | {"from": str(documents.next)}
+    first = place_of(start) if is_ordered else 0
+    shown = (
+        f" {first + 1:,} to {first + len(documents.rows):,} are shown."
+        if is_ordered and documents.rows
+        else ""
+    )
     return {
-        "documents": _table(documents, where.statistic, place), "num": f"{counted(num, 'document')}.{note}",
+        "documents": _table(corpus, documents, where, place, order), "num": f"{counted(num, 'document')}.{note}{shown}",
         "next": f"{place}?{urlencode(more)}" if documents.next else "",
+        "first": f"{place}?{urlencode(where.given | sorting)}" if start else "",
     }  # fmt: skip
 
 
-def _table(documents: Documents, statistic: str, place: str) -> Table:
-    extra = statistic if statistic not in ("words", "bytes_out") else ""
-    columns = ("document", "verdict", "host", *([words_of(extra)] if extra else []), "words", "text")
-    rows = [
-        (
-            link(row["source"], f"{place}/document/{row['place']}"), _verdict(row), row["host"] or "",
-            *([value_of(row[extra])] if extra else []), value_of(row.get("words")), human_bytes(row.get("bytes_out")),
-        )
-        for row in documents.rows
-    ]  # fmt: skip
-    return Table("Documents", columns, rows, words=(1, 2))
+def _table(
+    corpus: WatchedCorpus, documents: Documents, where: Where, place: str, order: tuple[str, str]
+) -> Table:
+    columns = {"source": "document", "reason": "verdict", "": "text", "host": "host"}
+    columns |= {where.statistic: words_of(where.statistic)} if where.statistic else {}
+    columns |= {"words": "words", "bytes_out": "size"}
+    texts = beginnings(corpus.uri, documents.rows)
+    language = str(corpus.stats.get("language") or "")
+    rows = []
+    for row in documents.rows:
+        text = texts.get(row["id"]) or DASH
+        shown = Markup('<div class="excerpt" lang="{}" dir="auto">{}</div>').format(language, text)
+        cells = {name: value_of(row.get(name)) for name in columns if name} | {
+            "source": link(row["source"], f"{place}/document/{row['place']}"), "reason": _verdict(row), "": shown,
+            "host": row["host"] or "", "bytes_out": human_bytes(row.get("bytes_out")),
+        }  # fmt: skip
+        rows.append(tuple(cells[name] for name in columns))
+    heads = [_head(name, words, where, place, order) for name, words in columns.items()]
+    missing = sum(row["id"] not in texts for row in documents.rows)
+    note = (
+        f"{missing} texts are not shown: of dropped documents some are kept for each rule." if missing else ""
+    )
+    return Table("Documents", heads, rows, words=(1, 2, 3), note=note)
+
+
+def _head(name: str, words: str, where: Where, place: str, order: tuple[str, str]) -> str:
+    """Name of a column. Where rows have it, it orders all documents by it, and by a second click the other way round."""
+    if not name:
+        return words
+    current = order[1] if order[0] == name else ""
+    following = ORDERS[current == ORDERS[0]]
+    mark = {ORDERS[0]: " \N{DOWNWARDS ARROW}", ORDERS[1]: " \N{UPWARDS ARROW}"}.get(current, "")
+    address = f"{place}?{urlencode(where.given | {'sort': name, 'order': following})}"
+    return Markup('<a href="{}" title="order by it">{}</a>{}').format(address, words, mark)
 
 
 def _verdict(row: Mapping[str, Any]) -> Markup:

@@ -8,9 +8,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from html import unescape
 from itertools import groupby
 
 from markupsafe import escape
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
@@ -18,24 +20,43 @@ from starlette.routing import Route
 from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
-from anadil.core.errors import AnadilError, DataError, PreflightError
-from anadil.core.format import human_dollars, human_figure, human_seconds, number
+from anadil.core.errors import (
+    AnadilError,
+    BudgetReached,
+    DataError,
+    GateError,
+    PreflightError,
+    RetryableError,
+)
+from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
-from anadil.release.runs import COLUMNS, WORDS, Run, age
+from anadil.release.runs import COLUMNS, WORDS, Run
 from anadil.report.charts import Line
 from anadil.report.format import words_of
 from anadil.runtime.flow import Step
-from anadil.runtime.run_record import RECIPE_FILE, RunRecord, StepRecord, is_gone, recipe_of
+from anadil.runtime.run_record import (
+    RECIPE_FILE,
+    STOPPED,
+    RunRecord,
+    StepRecord,
+    is_gone,
+    read_record,
+    recipe_of,
+    record_uri,
+)
 from anadil.watch.data.corpora import uri_of
-from anadil.watch.page import FILE_POLICY, link, page
+from anadil.watch.data.run_notes import RunNote, notes_in, set_note
+from anadil.watch.page import FILE_POLICY, form_of, link, page
 from anadil.watch.watched import (
     KINDS,
     Plot,
     RunState,
     Watched,
     Window,
+    clock,
     curves_of,
+    half_life,
     plot,
     plots_of,
     run_state,
@@ -43,8 +64,10 @@ from anadil.watch.watched import (
     texts_of,
 )
 
-SHOWN = 100
-"""Runs that are read for the list."""
+SHOWN, FILTERED = 100, 2_000
+"""Runs that are read for the list, and for one under a filter."""
+CARD = re.compile(r'href="([^"#?:/][^"#?:]*\.md)"')
+"""Link of a report to a card, by a path from its own place."""
 EARLIER = 4
 """Earlier runs whose curves are drawn beside those of a run."""
 LISTED = 40
@@ -71,34 +94,53 @@ class StepView:
 
 
 def routes(watched: Watched) -> list[Route]:
-    """`/`, `/run/ID`, to stop it, and the page that `report` has written."""
+    """`/`, `/run/ID`, to stop and to name it, and the page and the cards that `report` has written."""
     return [
         Route("/", partial(_list, watched)),
         Route("/run/{id}", partial(_show, watched)),
+        Route("/run/{id}/stop", partial(_ask_to_stop, watched), methods=["GET"]),
         Route("/run/{id}/stop", partial(_stop, watched), methods=["POST"]),
+        Route("/run/{id}/note", partial(_note, watched), methods=["POST"]),
+        Route("/run/{id}/card/{word}/{name:path}", partial(_show_card, watched)),
         Route("/run/{id}/report", partial(_show_report, watched)),
     ]
 
 
 def _list(watched: Watched, request: Request) -> Response:
-    runs, faults = watched.places(SHOWN)
-    rows = [
-        (link(cells[0], f"/run/{run.id}"), *cells[1:]) for run, cells in zip(runs, runs.rows(), strict=True)
-    ]
-    note = f"{runs.hidden} older runs are not shown." if runs.hidden else ""
-    table = Table("Runs", COLUMNS, rows, words=WORDS, note=note)
-    view = {"title": "Runs", "table": table, "faults": faults, "roots": watched.roots}
+    query = request.query_params.get("filter", "")[:200]
+    # A run under a filter may be long ago.
+    runs, faults = watched.places(FILTERED if query else SHOWN)
+    notes: dict[str, RunNote] = {}
+    for place in {run.place for run in runs}:
+        notes |= notes_in(place)
+    rows = []
+    for run, cells in zip(runs, runs.rows(), strict=True):
+        note = notes.get(run.id, RunNote())
+        named = " ".join(filter(None, (note.name, *(f"#{tag}" for tag in note.tags))))
+        known = " ".join((*cells, named)).casefold()
+        if all(word in known for word in query.casefold().split()):
+            rows.append((link(cells[0], f"/run/{run.id}"), named or DASH, *cells[1:]))
+    hidden = f"{runs.hidden} older runs are not shown." if runs.hidden else ""
+    table = Table(
+        "Runs", (COLUMNS[0], "name", *COLUMNS[1:]), rows, words=(1, *(place + 1 for place in WORDS)), note=hidden
+    )  # fmt: skip
+    view = {
+        "title": "Runs", "table": table, "faults": faults, "roots": watched.roots, "filter": query, "num": len(runs),
+    }  # fmt: skip
     return page(request, "runs.html.j2", view)
 
 
 def _show(watched: Watched, request: Request) -> Response:
     run = watched.run(request.path_params["id"])
     state, window = run_state(watched, run.id), window_of(request)
+    earlier, other = _earlier(watched, run, state, window)
+    note = notes_in(run.place).get(run.id, RunNote())
     view = {
-        "title": run.recipe or run.id, "run": run, "facts": _facts(run, state), "flow": _flow(state),
+        "title": note.name or run.recipe or run.id, "run": run, "facts": _facts(watched, run, state), "flow": _flow(state),
         "parts": _parts(watched, state, window), "texts": texts_of(watched, state), "lang": _language(run),
-        "earlier": _earlier(watched, run, state, window), "window": window, "is_zoomed": window != Window(),
-        "messages": state.messages, "can_stop": can_stop(state.record), "resume": resume_command(run, state.record),
+        "earlier": earlier, "other": other, "window": window, "is_zoomed": window != Window(),
+        "messages": state.messages, "can_stop": can_stop(state.record) and run.id not in watched.stopping,
+        "resume": resume_command(run, state.record), "remedy": remedy(state.record), "note": note,
     }  # fmt: skip
     return page(request, "run.html.j2", view)
 
@@ -110,27 +152,63 @@ def window_of(request: Request) -> Window:
         ends.append(None)
         with suppress(KeyError, ValueError):
             ends[-1] = number(float(request.query_params[name]))
-    return Window(first=ends[0], last=ends[1])
+    return Window(first=ends[0], last=ends[1], is_log=bool(request.query_params.get("log")))
 
 
-def _facts(run: Run, state: RunState) -> list[tuple[str, str, str]]:
+def _facts(watched: Watched, run: Run, state: RunState) -> list[tuple[str, str, str]]:
     """(name, value, small print) of each fact in the head of the page."""
     hours, dollars = number(state.plan.get("hours")), number(state.plan.get("cost"))
     progress = state.progress if state.progress and state.progress.step == state.running else None
     left = progress.seconds_left if progress and state.running else None
-    now = time.time() if state.record.state == "running" else state.record.updated
+    is_running, began = state.record.state == "running", clock(state.record.started)
+    asked = watched.stopping.get(run.id) if is_running else None
     cost = f"; cost {human_dollars(dollars)}" if dollars else ""
+    until = "until now" if is_running else f"to {clock(state.ended)}"
     facts = [
-        ("State", run.state, f"{run.progress} steps"),
-        ("Time", human_seconds(now - state.record.started), f"began {age(time.time() - state.record.started)} ago"),
+        ("State", "stopping", f"asked at {clock(asked)}, ends once {state.running or 'its step'} has saved") if asked
+        else ("State", run.state, f"{run.progress} steps"),
+        ("Time", human_seconds(state.ended - state.record.started), f"{began} {until}, of its steps {human_seconds(run.seconds)}"),
+        is_running and not asked and _end(watched, run, state),
         hours and ("Plan", human_seconds(hours * 3600), f"of training{cost}"),
-        progress and left is not None and ("Time left", human_seconds(left), f"of {state.running}: {progress.what}"),
+        progress and left is not None and ("Time left", human_seconds(left), f"of {progress.what}, in {state.running}"),
         run.dollars is not None and ("Cost", human_dollars(run.dollars), "so far, on demand"),
         run.bits_per_byte is not None and (
             "Bits per byte", human_figure(run.bits_per_byte), f"base: {human_figure(run.base_bits_per_byte)}; lower is better"
         ),
     ]  # fmt: skip
     return [fact for fact in facts if isinstance(fact, tuple)]
+
+
+def _end(watched: Watched, run: Run, state: RunState) -> tuple[str, str, str]:
+    """When the whole run will have ended: by the latest finished run of its recipe, by its plan, by the loop at work."""
+    finished = (each for each in watched.places(LISTED)[0] if each.state == "finished" and each.id != run.id)
+    model = next((each for each in finished if each.recipe == run.recipe and each.place == run.place), None)
+    steps = read_record(record_uri(model.place, model.id)).steps if model else {}
+    # A step that was reused there took no time there.
+    known = {
+        name: max(step.seconds, number(step.figures.get("seconds")) or 0) for name, step in steps.items()
+    }
+    if hours := number(state.plan.get("hours")):
+        known.setdefault("pretrain", hours * 3600)
+    left, unknown, progress = 0.0, list[str](), state.progress
+    for name, step in step_names(state.record).items():
+        if name in state.record.steps and step.status == "finished":
+            continue
+        rest = known.get(name)
+        if name == state.running:
+            rest = rest and max(0.0, rest - (state.ended - state.record.updated))
+            loop = progress.seconds_left if progress and progress.step == name else None
+            rest = rest if loop is None else max(rest or 0.0, loop)
+        left += rest or 0.0
+        unknown += [name] if rest is None else []
+    small = f"by the run {model.id}" if model else "by the plan"
+    if unknown:
+        small += f", and no run tells of {', '.join(unknown)}"
+    return (
+        "End",
+        f"{'after' if unknown else 'about'} {clock(state.ended + left)}",
+        f"in {human_seconds(left)}, {small}",
+    )
 
 
 def _flow(state: RunState) -> list[tuple[str, str, list[StepView]]]:
@@ -153,7 +231,7 @@ def _step_view(state: RunState, name: str, step: StepRecord) -> StepView:
         return StepView(name=name, state="waiting", time="", figures="")
     word, seconds = str(step.status), step.seconds
     if word == "running":
-        seconds = max(0.0, time.time() - state.record.updated)
+        seconds = max(0.0, state.ended - state.record.updated)
         word = "running" if state.record.state == "running" else "stopped"
     elif word == "finished" and seconds + 0.5 < (number(step.figures.get("seconds")) or 0):
         word = "reused"
@@ -163,7 +241,7 @@ def _step_view(state: RunState, name: str, step: StepRecord) -> StepView:
     left, share = "", None
     if progress and progress.total:
         share = min(1.0, progress.done / progress.total)
-        left = f"{progress.done:,} of {progress.total:,}"
+        left = progress.words
     figures = [
         f"{words_of(key)} {human_figure(value) if number(value) is not None else value}"
         for key, value in step.figures.items()
@@ -193,25 +271,49 @@ def _language(run: Run) -> str:
     return ""
 
 
-def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> list[Plot]:
-    """Curves of this run and of earlier ones, on one axis; none without earlier ones of another model."""
-    curves = {run.id: curves_of(watched, state.record, state.place, "pretrain")}
-    models = {run.artifacts.get("model")}
+def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> tuple[list[Plot], int]:
+    """Curves of this run and of comparable earlier runs, and the number of the others.
+
+    Bits per byte of other held-out text, and losses of another vocabulary, are no more and no less.
+    """
+    curves = {"this run": curves_of(watched, state.record, state.place, "pretrain")}
+    models, same_words, num_others = {run.artifacts.get("model")}, list(curves), 0
     for other in watched.places(LISTED)[0]:
         uri = other.artifacts.get("model")
         if other.started >= run.started or not uri or uri in models or len(curves) > EARLIER:
             continue
         models.add(uri)
+        if _made(other, "corpus") != _made(run, "corpus"):
+            num_others += 1
+            continue
         curves[other.id] = watched.files.read(join(uri, "training.jsonl"))
+        same_words += (
+            [other.id] if _made(other, "tokenizer", "trial") == _made(run, "tokenizer", "trial") else []
+        )
     # Alone it would repeat the charts above.
     if len(curves) < 2:
-        return []
+        return [], num_others
     plots = []
     for title, unit, name in COMPARED:
-        drawn = {key: window.cut(each.points(name)) for key, each in curves.items() if each}
-        labelled = [Line("this run" if key == run.id else key, tuple(each)) for key, each in drawn.items()]
-        plots += plot(f"{title}, this run and earlier ones", unit, labelled)
-    return plots
+        drawn = {key: each for key, each in curves.items() if each and (name != "loss" or key in same_words)}
+        # Steps of other batches hold other amounts of text.
+        is_by_tokens = all(each.points("tokens") for each in drawn.values())
+        labelled = []
+        for key, each in drawn.items():
+            points, tokens = window.cut(each.points(name)), dict(each.points("tokens"))
+            points = tuple((tokens[x], y) for x, y in points if x in tokens) if is_by_tokens else points
+            labelled.append(Line(key, points, half_life=half_life(len(points)) if name == "loss" else 0.0))
+        x_label = "tokens" if is_by_tokens else "step"
+        if sum(bool(line.points) for line in labelled) > 1:
+            plots += plot(
+                f"{title}, this run and earlier ones", unit, labelled, is_log=window.is_log, x_label=x_label
+            )
+    return plots, num_others
+
+
+def _made(run: Run, *kinds: str) -> dict[str, str]:
+    """Artifacts of some kinds, by their words."""
+    return {word: uri for word, uri in run.artifacts.items() if word.partition(".")[0] in kinds}
 
 
 def can_stop(record: RunRecord) -> bool:
@@ -237,25 +339,75 @@ def resume_command(run: Run, record: RunRecord) -> str:
     return shlex.join(command)
 
 
-def _stop(watched: Watched, request: Request) -> Response:
-    """Ask a run to save and end, as Ctrl-C does."""
+def remedy(record: RunRecord) -> str:
+    """Say what comes before the command is given again, or nothing."""
+    if record.state == "running" or (is_gone(record.process) and record.exit_code is None):
+        return ""
+    code = record.exit_code or next((step.exit_code for step in record.steps.values() if step.exit_code), 0)
+    if code in (0, *STOPPED, AnadilError.exit_code, RetryableError.exit_code):
+        return ""
+    if code == BudgetReached.exit_code:
+        return "The budget is used up: the command goes on with a new one."
+    if code == GateError.exit_code:
+        return "The model did not pass the gate: the same recipe gives the same model. Change the recipe or the text first."
+    if code == PreflightError.exit_code:
+        return "Give the machine what the error above names first. Until then the command fails again."
+    return "Correct what the error above names first: the file where it is, the recipe by --set KEY=VALUE. Without, the command fails again."
+
+
+def _ask_to_stop(watched: Watched, request: Request) -> Response:
+    """Ask whether a run is to be stopped, and say what that loses."""
     run = watched.run(request.path_params["id"])
-    record = run_state(watched, run.id).record
+    state = run_state(watched, run.id)
+    _stoppable(run, state.record)
+    return page(request, "stop.html.j2", {"title": "Stop this run?", "run": run, "state": state})
+
+
+def _stoppable(run: Run, record: RunRecord) -> int:
+    """Return the process that a signal stops a run by."""
     # The page may be minutes old.
     if record.state != "running":
         raise DataError(f"{run.id}: has ended already ({record.state})")
-    pid = _process(record)
-    if not pid:
-        raise PreflightError(
-            f"{run.id}: runs on another machine; stop it there, or a job with `anadil stop JOB`"
-        )
+    if pid := _process(record):
+        return pid
+    raise PreflightError(f"{run.id}: runs on another machine; stop it there, or a job with `anadil stop JOB`")
+
+
+def _stop(watched: Watched, request: Request) -> Response:
+    """Ask a run to save and end, as Ctrl-C does."""
+    run = watched.run(request.path_params["id"])
+    pid = _stoppable(run, run_state(watched, run.id).record)
     try:
         os.kill(pid, signal.SIGTERM)
     except OSError as error:
         raise PreflightError(
             f"{run.id}: process {pid} cannot be stopped ({error.strerror}); stop it as its user"
         ) from None
+    watched.stopping[run.id] = time.time()
     return RedirectResponse(f"/run/{run.id}", 303)
+
+
+async def _note(watched: Watched, request: Request) -> Response:
+    fields = await form_of(request)
+    run = await run_in_threadpool(watched.run, request.path_params["id"])
+    await run_in_threadpool(set_note, run.place, run.id, fields)
+    return RedirectResponse(f"/run/{run.id}", 303)
+
+
+def _show_card(watched: Watched, request: Request) -> Response:
+    """Show a card of an artifact: a file of Markdown that its manifest names."""
+    run, word, name = (
+        watched.run(request.path_params["id"]), request.path_params["word"], request.path_params["name"]
+    )  # fmt: skip
+    uri = uri_of(run, word)
+    manifest = finished_manifest(uri, word.partition(".")[0])
+    if name not in manifest.files or not name.endswith(".md"):
+        raise DataError(f"{name[:60]}: not a card of {word}, go back to the report")
+    text = read_verified(uri, manifest, name).decode(errors="replace")
+    # Front matter is for the hub, escapes are for whoever renders it.
+    text = unescape(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip())
+    text = re.sub(r"\\([\W_])", r"\1", text)
+    return page(request, "card.html.j2", {"title": f"Card of the {word}", "run": run, "text": text})
 
 
 def _show_report(watched: Watched, request: Request) -> Response:
@@ -263,7 +415,22 @@ def _show_report(watched: Watched, request: Request) -> Response:
     uri = uri_of(run, "report")
     text = read_verified(uri, finished_manifest(uri, "report"), "report.html").decode(errors="replace")
     back = f'<header style="padding-top:14px"><a href="/run/{escape(run.id)}">\N{LEFTWARDS ARROW} {escape(run.id)}</a></header>'
+    text = CARD.sub(lambda match: _card_link(run, uri, match), text)
     # A function, since the text of a replacement has escapes of its own.
     text = re.sub(r"<body[^>]*>", lambda match: match[0] + back, text, count=1)
     # Its style is in it, and no script of it runs.
     return HTMLResponse(text.encode(errors="replace"), headers={"Content-Security-Policy": FILE_POLICY})
+
+
+def _card_link(run: Run, report: str, link: re.Match[str]) -> str:
+    """Address here of a card that a report beside it links by its path. A link to no artifact of the run stays."""
+    parts = report.split("/")
+    for part in link[1].split("/"):
+        parts = parts[:-1] if part == ".." else [*parts, part]
+    path = "/".join(parts)
+    known = (
+        f"/run/{run.id}/card/{word}{path[len(uri) :]}"
+        for word, uri in run.artifacts.items()
+        if path.startswith(f"{uri}/")
+    )
+    return f'href="{escape(next(known, link[1]))}"'

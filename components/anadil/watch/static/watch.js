@@ -69,7 +69,7 @@ function point(figure, event) {
   const x = placeOf(data, step);
   shape(svg, "line", "cursor", { x1: x, x2: x, y1: 40, y2: 222 });
   const said = near.filter((each) => each.at[0] === step).map((each) => `${each.label} ${words(each.at[1])}`);
-  figure.querySelector(".at").textContent = `step ${words(step)}: ${said.join(", ")}`;
+  figure.querySelector(".at").textContent = `${data.x} ${words(step)}: ${said.join(", ")}`;
 }
 
 let drag = null;
