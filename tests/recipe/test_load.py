@@ -78,7 +78,7 @@ nonsense: 3
         ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
         (
             "storage: {root: gs://b/x}",
-            "storage.root: storage of this kind is not supported; use a local path or s3://",
+            "storage.root: storage of this kind is not supported: use a local path or s3://",
         ),
         ("tokenizer: {choice: bad}", "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or"),
         ("tokenizer: {strategies: [base], choice: extend}", "tokenizer: choice 'extend' is not one of"),

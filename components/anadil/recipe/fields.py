@@ -11,7 +11,7 @@ def _reachable(place: str) -> str:
     if place.startswith("~"):
         raise ValueError("`~` is another place on every machine; write the directory out")
     if "://" in place and not place.startswith(("s3://", "hf://")):
-        raise ValueError("storage of this kind is not supported; use a local path or s3://")
+        raise ValueError("storage of this kind is not supported: use a local path or s3://")
     return place
 
 

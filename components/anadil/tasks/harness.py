@@ -86,7 +86,7 @@ def _data_faults(name: str) -> Iterator[None]:
         ) from None
     except ImportError as error:
         raise PreflightError(
-            f"{KEY}: {name} needs a package that is not here ({error}); install it, or take the task out"
+            f"{KEY}: {name} needs a package that is not here ({error}): install it, or take the task out"
         ) from None
     except (DatasetsError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise DataError(
