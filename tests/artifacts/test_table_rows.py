@@ -125,6 +125,16 @@ except table_rows.TooLargeError as error:
 """
 
 
+def test_a_page_whose_bytes_are_not_those_of_its_checksum_is_not_read(tmp_path: Path) -> None:
+    path, table = tmp_path / "a.parquet", pa.table({"text": ["soyuq külək"] * 9})
+    pq.write_table(table, path, write_page_checksum=True, compression="none", write_statistics=False)
+    assert len(rows_of(path)) == 9
+    path.write_bytes(path.read_bytes().replace(b"soyuq", b"qayna"))
+
+    with pytest.raises(OSError, match="CRC checksum verification failed"):
+        rows_of(path)
+
+
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
 def test_a_page_or_batch_that_unpacks_to_too_much_is_refused_with_what_to_do(
     tmp_path: Path, name: str

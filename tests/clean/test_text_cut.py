@@ -46,6 +46,9 @@ def read(path: Path, data: bytes, cut: TxtDocument) -> tuple[list[str], ReadStat
         (POEM, "guess", "file", 1),
         ("\n".join(LINES.splitlines()[:5]), "guess", "file", 1),
         (SENTENCES, "guess", "file", 1),
+        (SENTENCES.replace("\n", "\n\n"), "guess", "file", 1),
+        (f"{POEM}\n<|endoftext|>\n\n{POEM}\n<|endoftext|>\n{POEM}", "guess", "block", 3),
+        ('<doc id="1">\nQax\n\n' + POEM + '\n</doc>\n<doc id="2">\nBakı\n' + SENTENCES, "guess", "block", 2),
         (SENTENCES, "file", "file", 1),
     ],
 )
@@ -64,11 +67,12 @@ def test_a_file_is_cut_as_it_is_written_or_as_asked(
     assert texts[-1].split()[-1] == text.rsplit(maxsplit=1)[-1]
 
 
-@pytest.mark.parametrize(("codec", "cut"), [("utf-8-sig", "line"), ("cp1254", "line"), ("utf-16", "file")])
+@pytest.mark.parametrize(("codec", "cut"), [("utf-8-sig", "line"), ("cp1254", "line"), ("utf-16", "line")])
 def test_lines_of_other_encodings_are_read(tmp_path: Path, codec: str, cut: str) -> None:
     texts, read_stats = read(tmp_path / "a.txt", LINES.replace("ə", "e").encode(codec, "ignore"), "guess")
     assert read_stats.txt_documents == {cut: 1}
     assert texts[0].startswith("Sened 0. ")
+    assert len(texts) == 30
 
 
 def test_numbers_of_lines_are_no_text(tmp_path: Path) -> None:

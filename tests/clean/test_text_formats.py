@@ -22,6 +22,14 @@ PAGES = "\f".join(
     f"Kitabın adı\n\n{end} bir\n{end} iki\n\n{number}\n" for number, end in enumerate("abc", 12)
 )
 
+RTF_OF_FONTS = (
+    r"{\rtf1\ansi\ansicpg1252{\fonttbl{\f0\fnil\fcharset162 A;}{\f1\fcharset204 B;}}\f0 ya\'fe{\footnote \'fe}{\field{\*\fldinst X}"
+    r"{\fldrslt  link}} \uc2\u12354\'82\'a0{\nonshppict 89}\f1 \'c4\'e0" + "\\\nson}"
+)
+CHAPTER = (
+    "\\chapter{Kənd}\nBir \\footnote{a {b}} \\href{http://x}{\\emph{ad}} $x$ \\item[$\\beta$] \\(\\alpha\\) \\cite{a}.\n\\footnotesize Son"
+    "\\begin{longtable}{l}\na & b\n\\end{longtable}\x01"
+)
 LINE = "kənd məktəbinin köhnə binası payız aylarında soyuq olurdu və uşaqlar"
 BODIES = ["\n".join(f"{LINE} {page}{chr(97 + at)}" for at in range(12)) for page in "qrst"]
 RTF = (
@@ -50,6 +58,11 @@ TEX = (
         ("pdf_pages", PAGES, "a bir\na iki\nb bir\nb iki\nc bir\nc iki"),
         ("pdf_pages", "\n".join(f"{body}\n\n{at}\nKənd məktəbi\n" for at, body in enumerate(BODIES)), "\n".join(BODIES)),
         ("rtf", RTF, "Birinci “cümlə” Şki – ə.\nİkinci\n{c}"),
+        ("rtf", RTF_OF_FONTS, "yaş link あДа\nson"),
+        ("tex", CHAPTER, "Kənd\nBir ad x \\(\\alpha\\).\nSon"),
+        ("subtitles", "0:00\nsalam dostlar\n0:04\nbu gün\n1:02:03\nsoyuqdur", "salam dostlar bu gün soyuqdur"),
+        ("embedded_pictures", f"{SENTENCE}\niVBORw0K{60 * 'a'}\n{60 * 'a'}\na==\n{SENTENCE}", f"{SENTENCE}\n\n{SENTENCE}"),
+        ("markdown_links", "[Bakı][1], [Qax]{.a} ![b](c 1.jpg)[d](<e f>){:rel=x}[2].\n\n[1]: https://x.az 'a'\n[qax]: /b\n", "Bakı, Qax{.a} d[2].\n\n"),
         ("tex", TEX, "Kənd məktəbi\n\nKöhnə bina 5 % bahadır, şöyle „İki“ & bir.\n\nbir\niki"),
         ("markdown_links", '[Bakı](https://x.az/a_(b) "ad") və [![](/a.png)](b.html) `[a](/b)` bax.', "Bakı və  `[a](/b)` bax."),
     ],
@@ -67,6 +80,10 @@ def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: st
         f"Belə yazılır:\n```\n{SRT}\n[[a]] {{{{b}}}} [b]c[/b]\n```\n" + 20 * f"{SENTENCE}\n",
         "[b] səsi və [i] səsi",
         "a[i](x) və [qeyd](bax) yazılır; \\section{a} bölmə başlayır.",
+        f"{SENTENCE}\n\n    {TEX}\n{SENTENCE}",
+        f"{SENTENCE}\n```\n{CHAPTER}\n```\n",
+        2 * f"{SENTENCE} $x^2$\n\\begin{{align}}\na&=b\n\\end{{align}}\n",
+        "\n".join(f"{body}\n\nə\n\nş\n- Qax\nBelə yazılır:" for body in BODIES),
         "\n".join(f"{LINE} {LINE[:8]}\n{LINE[::-1]}{verse}\nGəl, ay bahar, gəl" for verse in range(40)),
     ],
 )

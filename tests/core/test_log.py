@@ -226,10 +226,18 @@ def test_lines_of_a_library_become_one_and_no_written_line_feed(capsys: pytest.C
             log.warning("left out: %s", error)
             raise DataError(f"{SPOILT}: cannot be read ({error}); fetch it") from None
 
-    assert exit_code_of(read) == DataError.exit_code
+    def check() -> int:
+        try:
+            raise ValueError("\n")
+        except ValueError as error:
+            raise DataError("r.yaml: 1 mistake\n  seed: is not a number") from error
+
+    assert exit_code_of(read) == exit_code_of(check) == DataError.exit_code
     assert capsys.readouterr().err.splitlines() == [
         "clean: warning: left out: 401 Ask for access Or log in",
         f"clean: error: {SHOWN}: cannot be read (401 Ask for access Or log in); fetch it",
+        "clean: error: r.yaml: 1 mistake",
+        "  seed: is not a number",
     ]
 
 

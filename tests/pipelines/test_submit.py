@@ -273,7 +273,7 @@ def test_places_of_one_machine_are_refused_and_a_dry_run_warns_of_them(
     lines = str(caught.value).splitlines()
     assert {"  storage.root: not set", "  clean.inputs: /data/raw.jsonl"} < set(lines)
     assert {"  finetune.inputs: chats.jsonl", "  base.model: /models/llama"} < set(lines)
-    assert lines[-1].startswith("put it on s3://, or on a claim of cluster.volumes")
+    assert lines[-1].startswith("  put it on s3://, or on a claim of cluster.volumes")
     claimed = (
         "storage.root=/fsx/root",
         "base.model=/fsx/llama",
@@ -282,7 +282,9 @@ def test_places_of_one_machine_are_refused_and_a_dry_run_warns_of_them(
     check_reach(load_recipe(recipe_file, ["cluster.volumes=[{claim: fsx, path: /fsx}]", *claimed]))
     assert anadil("submit", "smoke", "--dry-run", "-o", "yaml") == 0
     out, messages = capsys.readouterr()
-    assert "would be refused: no step on the cluster would see\n  storage.root: not set" in messages
+    assert (
+        "would be refused: no step on the cluster would see\n  storage.root: not set\n  put it on" in messages
+    )
     assert len(list(yaml.safe_load_all(out))) == 3
     assert kubeflow.requests == []
 

@@ -96,7 +96,11 @@ def test_a_vocabulary_in_the_place_of_gpt_2s_joins_signs_with_their_neighbours_f
     text = "Salam!\n\nAB-nin “sözü” 12345\n(bax)"
     cuts = [piece for piece, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text)]
     assert cuts[1:4] == ["!ĊĊ", "AB", "-nin"]
-    by_transformers = open_model("replaced", folder).tokenizer(text, split_special_tokens=True).input_ids
+    by_transformers = (
+        open_model("replaced", folder)
+        .tokenizer(text, split_special_tokens=True, add_special_tokens=False)
+        .input_ids
+    )
     assert by_transformers == tokenizer.encode(text, add_special_tokens=False).ids
     assert tokenizer.decode(by_transformers) == text
     encoder = Encoder(tokenizer)

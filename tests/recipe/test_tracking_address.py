@@ -47,8 +47,17 @@ def test_link_local_addresses_are_refused_however_they_are_written(host: str, ur
         ("tracking.uri=tensorboard:/etc", "/etc is the machine's own; name a directory for figures"),
         ("tracking.uri=tensorboard:/var/../usr/x", "/usr is the machine's own"),
         ("tracking.uri=tensorboard:/", "/ is the machine's own"),
-        ('tracking.uri="http://mlflow:5000\\n"', "holds a blank or a control character"),
-        ('cluster.image="a/{stage}:1\\n  command: [sh]"', "is not the name of an image"),
+        ('tracking.uri="http://mlflow:5000\\n"', "holds a line feed or another control character"),
+        ("tracking.uri=http://mlflow:5000/#/experiments/1", "leave the query and the fragment out"),
+        ("tracking.uri=https://mlflow/?auth=abc", "leave the query and the fragment out"),
+        ("tracking.uri=http://mlflow:99999", "names no host and port"),
+        ('tracking.uri="tensorboard:/tmp/a\\nb"', "tracking.uri: holds a line feed"),
+        ('storage.root="/tmp/a\\0b"', "storage.root: holds a line feed"),
+        ('tracking.uri="https://ghp_0a1b2c@mlflow\\n"', "tracking.uri: holds "),
+        ('clean.inputs=["a\\nb.txt"]', "clean.inputs: holds a line feed"),
+        ('finetune.system="a\\x1b[2J"', "finetune.system: holds a line feed"),
+        ('evaluate.prompts=["a\\0"]', "evaluate.prompts: holds a line feed"),
+        ('cluster.image="a/{stage}:1\\n  command: [sh]"', "cluster.image: holds a line feed"),
         ("cluster.image=a b/{stage}", "is not the name of an image"),
         ('cluster.node_selector={"a\\rb": c}', "holds a line feed or another control character"),
         ('cluster.volumes=[{"claim": c, "path": "/a\\u2028b"}]', "holds a line feed or another control character"),
@@ -62,6 +71,14 @@ def test_an_address_or_a_manifest_that_would_carry_more_than_its_name_is_refused
 
     assert words in str(refusal.value)
     assert "ghp_" not in str(refusal.value)
+
+
+def test_texts_that_models_read_may_have_lines() -> None:
+    recipe = parse_recipe(
+        "", "r", ['finetune.system="Qısa yaz.\\nVə düz."', 'evaluate.prompts=["Bir\\n\\niki"]']
+    )
+
+    assert recipe.evaluate.prompts == ("Bir\n\niki",)
 
 
 def test_a_recipe_says_which_key_and_what_to_write() -> None:

@@ -224,7 +224,7 @@ def test_earlier_runs_are_drawn_where_they_can_be_compared(root: Path, pages: Pa
     assert "20260101-000000-1" in text
     assert "20260103-000000-1" not in text, "a later one"
     assert "20260100-000000-1" not in text, "measured on other text"
-    assert "1 earlier runs were measured on other text" in text
+    assert "Left out, since other text measured them: 1." in text
 
 
 def test_a_run_that_is_asked_to_stop_says_so(root: Path) -> None:
@@ -251,7 +251,7 @@ def test_the_end_of_a_run_follows_from_an_earlier_one(root: Path, pages: Pages) 
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"process": f"{this_process().rpartition(' ')[0]} 1"}, "process ended without a word after"),
+        ({"process": f"{this_process().rpartition(' ')[0]} 1"}, "process ended at about"),
         ({"exit_code": 3, "message": "data: a.jsonl is wrong"}, "Correct what the error above names first"),
         ({"exit_code": 4, "message": "no room"}, "Give the machine what the error above names first"),
         ({"exit_code": 6, "message": "worse"}, "the same recipe gives the same model"),

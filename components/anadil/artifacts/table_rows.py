@@ -50,7 +50,8 @@ def parquet_batches(
     schema = (metadata.schema.column(index) for index in range(len(metadata.schema)))
     texts = [each.path for each in schema if each.max_repetition_level and each.physical_type == "BYTE_ARRAY"]
     stream.seek(0)
-    with pq.ParquetFile(stream, metadata=metadata, read_dictionary=texts, pre_buffer=True) as table:
+    settings = {"read_dictionary": texts, "pre_buffer": True, "page_checksum_verification": True}
+    with pq.ParquetFile(stream, metadata=metadata, **settings) as table:
         # Each group has dictionaries of its own, and Arrow makes no batch over two.
         for group in range(metadata.num_row_groups) if groups is None else groups:
             num_rows = 0

@@ -336,7 +336,8 @@ def _signs(data: bytes) -> tuple[list[str], dict[str, Unseen]]:
                         rows.extend([line] if _is_hidden(element, "ht") else [])
                         element.clear()
                     elif kind == "col" and _is_hidden(element, "width"):
-                        columns.append(range(int(element.get("min", 1)) - 1, int(element.get("max", 1))))
+                        first = max(1, int(element.get("min", 1)))
+                        columns.append(range(first - 1, int(element.get("max", 1))))
     return sorted(cells, key=lambda cell: (len(cell), cell)), unseen
 
 

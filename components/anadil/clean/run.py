@@ -160,15 +160,9 @@ def _say_counts(stats: Row, clean_stats: CleanStats, settings: Settings) -> None
         if stats[name]:
             log.warning(message, counted(stats[name], "document"))
     if stats["siblings"]:
-        language = settings.language
+        language, num_kept = settings.language, f"{stats['siblings_kept']:,}"
         names = ", ".join(siblings_of(language))
-        log.warning(
-            SIBLINGS,
-            counted(stats["siblings"], "document"),
-            language.name,
-            names,
-            f"{stats['siblings_kept']:,}",
-        )
+        log.warning(SIBLINGS, counted(stats["siblings"], "document"), language.name, names, num_kept)
     if formats := stats["formats"]:
         log.info(FORMATS, ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in formats.items()))
     if (shared := stats["shared_sentences"])["sentences"]:

@@ -82,7 +82,7 @@ def message_of(error: BaseException) -> str:
     """Words of an error; what a library has said in several lines is one line of them."""
     text, seen = str(error), error
     for _ in range(9):
-        if not isinstance(seen, AnadilError) and "\n" in (words := str(seen)):
+        if not isinstance(seen, AnadilError) and "\n" in (words := str(seen).strip()):
             text = text.replace(words, " ".join(words.split()))
         if (before := seen.__cause__ or seen.__context__) is None:
             break

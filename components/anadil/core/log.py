@@ -27,7 +27,7 @@ databases, whose addresses have a user."""
 URL_USER = re.compile(r"(\bhttps?://)[^/\s:@?#'\"<>]+(?=@)|(://)[^/\s:@?#'\"<>]{20,}(?=@)", re.IGNORECASE)
 """A user without a password. Tokens stand in that place for web servers, and long ones for others."""
 URL_TOKEN = re.compile(
-    r"([?&;][\w.-]*(?:token|secret|password|signature|credential|api[_-]?key|sig)=)[^&;#\s'\"]+",
+    r"([?&;][\w.-]*(?:token|secret|password|signature|credential|(?:api|access)[_-]?key|sig)=)[^&;#\s'\"]+",
     re.IGNORECASE,
 )
 """A query's value that signs in whoever has it, such as that of a presigned URL of S3."""
@@ -162,11 +162,10 @@ class JsonFormatter(logging.Formatter):
 
 
 def _message(record: logging.LogRecord) -> str:
-    given = record.args if isinstance(record.args, tuple) else ()
-    if any(isinstance(each, BaseException) for each in given):
-        said = tuple(message_of(each) if isinstance(each, BaseException) else each for each in given)
-        return str(record.msg) % said
-    return record.getMessage()
+    if not isinstance(record.args, tuple) or not record.args:
+        return record.getMessage()
+    said = (message_of(each) if isinstance(each, BaseException) else each for each in record.args)
+    return str(record.msg) % tuple(said)
 
 
 def secrets() -> list[str]:

@@ -317,7 +317,7 @@ def check_reach(recipe: Recipe) -> None:
     if mistakes:
         raise RecipeError(
             "no step on the cluster would see\n" + "\n".join(mistakes) + "\n"
-            "put it on s3://, or on a claim of cluster.volumes, such as "
+            "  put it on s3://, or on a claim of cluster.volumes, such as "
             "cluster.volumes=[{claim: fsx, path: /fsx}]"
         )
 

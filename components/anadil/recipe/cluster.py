@@ -1,9 +1,7 @@
 """The recipe's section `cluster`: where steps run, in which image, with what."""
 
-import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     BeforeValidator,
@@ -33,22 +31,12 @@ Quantity = Annotated[
 Digest = Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
 Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 """Name of an environment variable."""
-CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 IMAGE = re.compile(
     r"([a-z0-9.-]+(:\d+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*(:[\w.-]{1,128})?(@sha256:[0-9a-f]{64})?",
     re.ASCII | re.IGNORECASE,
 )
 """Source: distribution/reference of the OCI registries."""
 Backend = Literal["local", "pytorchjob", "trainjob", "sagemaker"]
-
-
-def _texts_of(value: Any) -> Iterator[str]:
-    """Yield all texts of a table, its keys too."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping | Sequence):
-        for each in itertools.chain(value, value.values()) if isinstance(value, Mapping) else value:
-            yield from _texts_of(each)
 
 
 class Volume(StrictModel):
@@ -182,14 +170,6 @@ class Cluster(StrictModel):
         if not IMAGE.fullmatch(name):
             raise ValueError("is not the name of an image; write REGISTRY/NAME-{stage}:{version}")
         return image
-
-    @model_validator(mode="after")
-    def _is_plain(self) -> "Cluster":
-        # A line feed would begin a line of a manifest.
-        texts = _texts_of(self.model_dump())
-        if strange := next((text for text in texts if CONTROL.search(text)), ""):
-            raise ValueError(f"{strange!r} holds a line feed or another control character; write it without")
-        return self
 
     @field_validator("digests", "resources")
     @classmethod

@@ -1,10 +1,12 @@
 """Parts of every section of a recipe: the closed, frozen table and its field types."""
 
 import difflib
-from collections.abc import Sequence
-from typing import Annotated
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
 def _reachable(place: str) -> str:
@@ -21,6 +23,10 @@ def _absolute(place: str) -> str:
     return place.rstrip("/") or "/"
 
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
+PROSE = dict.fromkeys(("system", "prompts"), re.compile(r"[\x00-\x08\x0e-\x1f\x7f]"))
+"""Keys whose texts may have lines -> what these may not have."""
+T = TypeVar("T")
 NEAR = 0.7
 """Least likeness of a word that is offered for another; difflib's own 0.6 takes `minhash_rows` for `min_char`."""
 UNION_TAG = "*"
@@ -45,6 +51,24 @@ class StrictModel(BaseModel):
         allow_inf_nan=False,
         hide_input_in_errors=True,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _is_plain(cls, value: T, info: ValidationInfo) -> T:
+        # A line feed would begin a line of a manifest; no path and no variable holds a zero byte.
+        strange = PROSE.get(info.field_name or "", CONTROL)
+        if any(map(strange.search, _texts_of(value))):
+            raise ValueError("holds a line feed or another control character; write it without")
+        return value
+
+
+def _texts_of(value: object) -> Iterator[str]:
+    """Yield all texts of a value, keys too, but for those of sections within."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for each in itertools.chain(value, value.values()) if isinstance(value, Mapping) else value:
+            yield from _texts_of(each)
 
 
 def did_you_mean(word: str, words: Sequence[str]) -> str:

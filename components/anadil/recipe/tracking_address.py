@@ -59,11 +59,8 @@ def tracker_fault(uri: str) -> str:
         if not (folder := tensorboard_folder(uri)):
             return "names no directory of a machine; write tensorboard:DIR"
         root = os.path.abspath(folder).lstrip("/").partition("/")[0]  # noqa: PTH100  no link is followed
-        return (
-            f"/{root} is the machine's own; name a directory for figures"
-            if root in SYSTEM or not root
-            else ""
-        )
+        is_own = root in SYSTEM or not root
+        return f"/{root} is the machine's own; name a directory for figures" if is_own else ""
     return tracking_fault(uri)
 
 
@@ -81,11 +78,14 @@ def tracking_fault(uri: str) -> str:
         said = f"{scheme}:// is not an address of MLflow" if scheme else "is not an address of MLflow"
         return f"{said}; write http://, https://, sqlite:///file, postgresql://, wandb://ENTITY/PROJECT, tensorboard:DIR, or off"
     try:
-        host = urlsplit(uri).hostname
+        parts = urlsplit(uri)
+        host = parts.port != 0 and parts.hostname
     except ValueError:
         host = None
     if not host:
-        return "names no host; write http://host:port"
+        return "names no host and port; write http://host:port"
+    if parts.query or parts.fragment:
+        return "names more than a host, a port and a path: leave the query and the fragment out"
     if _is_link_local(host):
         return "is a link-local or metadata address, where a cloud serves its machines' credentials; name the MLflow server"
     return ""

@@ -23,21 +23,8 @@ PIECE_CHARS = 60
 """Characters of a piece, if CLD2 takes the whole for a sibling. Measured: of such Indonesian text a third to a half of
 the pieces are taken for Indonesian, of Malay one in sixteen; of pieces of 40, 100 or 250 more of Malay passes where as much own text is lost."""
 CLOSE_SETS = tuple(
-    map(
-        str.split,
-        (
-            "id ms",
-            "bo dz",
-            "cs sk",
-            "zu xh",
-            "bs hr sr sr-ME",
-            "hi mr bh ne",
-            "no nn da",
-            "gl es pt",
-            "rw rn",
-        ),
-    )
-)
+    map(str.split, ("id ms", "bo dz", "cs sk", "zu xh", "bs hr sr sr-ME", "hi mr bh ne", "no nn da", "gl es pt", "rw rn"))
+)  # fmt: skip
 """Labels of languages that CLD2 hardly tells apart. Source: CLD2, internal/lang_script.cc, `LanguageCloseSet`."""
 MIN_OWN_SCRIPT = 0.9  # Share of letters in the own script; the others are names and quotations
 MAX_SECOND_CHARS = 2_000  # Characters that the second opinion reads. It is ten times as slow as CLD2.

@@ -93,10 +93,8 @@ def _variants(alphabet: frozenset[str]) -> dict[str, str]:
         base, mark = list(unicodedata.normalize("NFD", letter))
         if base in table and letter not in alphabet:
             table[letter] = unicodedata.normalize("NFC", table[base] + mark)
-    if {
-        "ž",
-        "đ",
-    } <= alphabet:  # digraphs of one code point, which Croatian took from Yugoslav code pages: ǆ, ǉ, ǌ
+    # Digraphs of one code point, which Croatian took from Yugoslav code pages: ǆ, ǉ, ǌ.
+    if alphabet.issuperset("žđ"):
         table |= {chr(code): unicodedata.normalize("NFKC", chr(code)) for code in range(0x1C4, 0x1CD)}
     return table
 

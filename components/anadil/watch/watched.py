@@ -337,15 +337,15 @@ def _gone(lines: Sequence[Mapping[str, object]], record: RunRecord, seen: float)
     if record.state != "stopped" or record.exit_code is not None or not is_gone(record.process):
         return ""
     booted = boot_time()
-    why = f"the machine was started again at {clock(booted)}" if booted > seen else (
-        "something from outside ended it (`kill -9`, a closed session, or Linux where memory ran short: "
-        "`dmesg | grep -i 'out of memory'` says so)"
+    why = f"The machine was started again at {clock(booted)}" if booted > seen else (
+        "Something from outside ended it: kill -9, the end of a session, or Linux because memory ran short "
+        "(dmesg | grep -i 'out of memory' says so)"
     )  # fmt: skip
     step = next((name for name, each in record.steps.items() if each.status == "running"), "")
     where = f" in {step}" if step else ""
     if step and (progress := _progress(lines)) and progress.step == step:
-        where += f", {progress.words}"
-    return f"the run's process ended without a word after {clock(seen)}{where}: {why}. Go on with the command below"
+        where += f" ({progress.words})"
+    return f"The run's process ended at about {clock(seen)}{where}. {why}. Go on with the command below."
 
 
 def boot_time() -> float:

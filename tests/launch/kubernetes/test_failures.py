@@ -41,7 +41,7 @@ def test_a_failure_is_the_error_of_the_exit_code_and_gives_the_other_machines_ba
         begin(cluster)
         cluster.crash(0, code, words(code, "corpus is empty"))
 
-    first = r"worker 0 \(pod .*-worker-0, node node-0\) failed first: corpus is empty"
+    first = r"worker 0 \(pod .*-worker-0, node node-0\) failed: corpus is empty"
     with pytest.raises(kind, match=first) as failed:
         scene.launch(story, NO_RESTART)
 
@@ -137,7 +137,7 @@ def test_an_eviction_can_be_retried(scene: Scene) -> None:
         begin(cluster)
         cluster.evict(1)
 
-    with pytest.raises(RetryableError, match=r"node-1\) failed first: Evicted The node was low on memory"):
+    with pytest.raises(RetryableError, match=r"node-1\) failed: Evicted The node was low on memory"):
         scene.launch(story, NO_RESTART)
 
 

@@ -3,19 +3,18 @@
 Most texts are prose. They pay for a few searches for a sign that each format has.
 """
 
+import functools
 import html
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from anadil.clean.extract.escapes import BREAK
-from anadil.clean.extract.text_markup import has_links, is_rtf, is_tex, of_rtf, of_tex, without_links
-from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+from anadil.clean.extract.text_markup import is_tex, of_rtf, of_tex, without_links
+from anadil.clean.kernels.characters import ENDED
 
-PAGE, WIKITEXT, BBCODE, SUBTITLES, LYRICS = "page", "wikitext", "bbcode", "subtitles", "lyrics"
-PICTURES, PDF_PAGES, INLINE_TAGS = "embedded_pictures", "pdf_pages", "inline_tags"
-RTF, TEX, LINKS = "rtf", "tex", "markdown_links"
+PAGE, INLINE_TAGS, PDF_PAGES = "page", "inline_tags", "pdf_pages"
 PAGE_TAG = re.compile(
     r"<(?:!doctype\s+html|html|head|body|meta|title|script|style|nav|header|footer|article|main|aside|section|iframe|noscript|form)\b",
     re.IGNORECASE,
@@ -23,9 +22,12 @@ PAGE_TAG = re.compile(
 """Elements of pages, not of a fragment whose tags `escapes` removes."""
 BEFORE_PAGE = re.compile(r"\s*(?:HTTP/[\d.]+ \d{3}[^<]{0,20000}?\r?\n\r?\n\s*)?<")
 
+BASE64 = ("iVBORw0K", "/9j/4", "R0lGODlh", "JVBERi0", "UEsDB")
+"""With what pictures, PDF and archives begin in base64."""
 DATA_ADDRESS = r"data:(?:image|audio|video|application|font)/[\w.+-]{1,60}[^\s)\"'<>\]]{40,}(?:\n[A-Za-z0-9+/]{40,}={0,2}(?=[\s)\"']|\Z))*"
 PICTURE = re.compile(
     rf"!?\[[^\[\]\n]{{0,500}}\]\(\s*<?{DATA_ADDRESS}>?[^)\n]{{0,300}}\)|<img\b[^<>]*?{DATA_ADDRESS}[^<>]*>"
+    rf"|^(?:{'|'.join(BASE64)})[A-Za-z0-9+/]{{52,}}(?:\n[A-Za-z0-9+/]{{60,}})*(?:\n[A-Za-z0-9+/]{{1,120}}={{0,2}}(?=\s|\Z))?={{0,2}}$"
     rf"|^\[[^\[\]\n]{{1,100}}\]:[^\S\n]*<?{DATA_ADDRESS}.*$|(?:url\(\s*[\"']?)?{DATA_ADDRESS}(?:[\"']?\))?",
     re.MULTILINE | re.IGNORECASE,
 )
@@ -33,10 +35,11 @@ PICTURE = re.compile(
 
 TIME = r"(?:\d{1,3}:)?\d{1,3}:\d{2}(?:[.,:]\d{1,3})?"
 CUE = re.compile(
-    rf"^[^\S\n]*(?:(\[)?{TIME}[^\S\n]*-->[^\S\n]*{TIME}(?(1)\])|{TIME}[.,]\d+,{TIME}$|\{{\d+\}}\{{\d+\}}|Dialogue:(?:[^,\n]*,){{9}})",
+    rf"^[^\S\n]*(?:(\[)?{TIME}[^\S\n]*-->[^\S\n]*{TIME}(?(1)\])|{TIME}[.,]\d+,{TIME}$|\{{\d+\}}\{{\d+\}}|Dialogue:(?:[^,\n]*,){{9}}"
+    r"|(?:\d+:)?\d{1,2}:\d\d$)",
     re.MULTILINE,
 )
-"""Beginning of a cue: SubRip, WebVTT, Whisper's output in brackets, SBV, MicroDVD, and Sub Station Alpha."""
+"""Beginning of a cue: SubRip, WebVTT, Whisper's output in brackets, SBV, MicroDVD, Sub Station Alpha, and the times of a film page."""
 ARROW = re.compile(rf"^[^\S\n]*{TIME}.*$")
 CUE_BLOCK = re.compile(
     r"^(?:WEBVTT|NOTE|STYLE|REGION)\b.*(?:\n.+)*|^\[(?:Script Info|V4\+? Styles|Events|Fonts|Graphics)\]$|^Format:.*$|^Style:.*$",
@@ -53,7 +56,6 @@ LYRIC_HEAD = re.compile(
 )
 MIN_CUES, MAX_CUE_LINES = 2, 8
 """Least cues of a text, and most lines for each: an article on subtitles shows one."""
-ENDED = re.compile(rf"[{re.escape(TERMINALS)}。！？．｡።][{re.escape(CLOSERS)}]*\Z")
 
 BB_TAG = re.compile(
     r"\[(/?)(b|i|u|s|url|img|quote|code|size|colou?r|font|center|left|right|justify|list|ul|ol|li|spoiler|hide|email|youtube|video|"
@@ -94,7 +96,6 @@ EMPTY_SECTION = re.compile(r"^\x00.*\n(?:\s*\n)*(?=\x00|\Z)", re.MULTILINE)
 MAX_ROUNDS = 30
 """Templates, tables and links within each other that are undone; what is deeper stays."""
 
-MIN_PAGES = 2
 EDGE_LINES = 2
 """Lines at the head and the foot of a page that may be its running head, foot or number."""
 MIN_REPEATED = 3
@@ -107,7 +108,8 @@ SIGNS = "[<>{\f"
 """One of them stands in each format, but for subtitles that begin with a time, addresses of data, and lines of a page."""
 MIN_LINES, LINE_CHARS = 40, (40, 120)
 """Lines of a text that may stand in the lines of its pages, and characters that these have on average."""
-MAX_HEAD_CHARS = 100
+MAX_HEAD_CHARS, MIN_HEAD_BYTES, MIN_PAGE_LINES = 100, 6, 10
+NO_HEAD = re.compile(r"^[-*•–—|]\s|://|[:：|]$")
 MIN_PARTED = 0.5
 """Share of the places of a running head where it parts a sentence. Headings and refrains part none."""
 NO_FORMATS: Counter[str] = Counter()
@@ -133,9 +135,8 @@ def is_page(text: str) -> bool:
 def without_format(text: str) -> Plain:
     """Take the text out of every format that it is in; a page is `is_page`'s."""
     # Letter by letter is the fastest search: prose has none of these.
-    if not (
-        any(map(text.__contains__, SIGNS)) or text[:1].isdigit() or "data:" in text or _is_hard_wrapped(text)
-    ):
+    has_sign = any(map(text.__contains__, SIGNS)) or text[:1].isdigit()
+    if not (has_sign or _has_pictures(text) or _is_hard_wrapped(text)):
         return Plain(text, NO_FORMATS)
     undone = Counter[str]()
     for name, is_in, plain in FORMATS:
@@ -153,17 +154,13 @@ def without_tags(text: str) -> str:
 
 
 def _has_pictures(text: str) -> bool:
-    return "data:" in text and ("base64," in text or "data:image" in text)
-
-
-def _without_pictures(text: str) -> str:
-    return PICTURE.sub("", text)
+    has_address = "data:" in text and ("base64," in text or "data:image" in text)
+    return has_address or any(map(text.__contains__, BASE64))
 
 
 def _is_subtitles(text: str) -> bool:
-    if not (
-        "-->" in text or "\nDialogue:" in text or text[:1] == "{" or (":" in text[:12] and "," in text[:30])
-    ):
+    is_timed = text.startswith(("{", "0:0", "00:0")) or (":" in text[:12] and "," in text[:30])
+    if not (is_timed or "-->" in text or "\nDialogue:" in text):
         return False
     num_cues = sum(1 for _ in CUE.finditer(text))
     return num_cues >= MIN_CUES and MAX_CUE_LINES * num_cues >= sum(map(bool, text.split("\n")))
@@ -191,10 +188,6 @@ def _spoken(text: str) -> str:
         else:
             sentences.append(said)
     return "\n".join(sentences)
-
-
-def _is_lyrics(text: str) -> bool:
-    return "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0
 
 
 def _sung(text: str) -> str:
@@ -233,7 +226,7 @@ def _without_wikitext(text: str) -> str:
     text = _repeated(EMPTY_SECTION, "", WIKI_HEADING.sub("\x00\\2", text) + "\n").replace("\x00", "")
     # Marks of lists; what begins with a bar is left of a table.
     text = re.sub(r"^(?:[*#:;]+[^\S\n]*|\|.*$)", "", text, flags=re.MULTILINE)
-    return re.sub(r"\n{3,}", "\n\n", re.sub(r"[^\S\n]+$", "", text, flags=re.MULTILINE)).strip()
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(map(str.rstrip, text.split("\n")))).strip()
 
 
 def _repeated(pattern: re.Pattern[str], by: str | Callable[[re.Match[str]], str], text: str) -> str:
@@ -250,10 +243,6 @@ def _link_text(link: str) -> str:
     if not target.startswith(":") and WIKI_NAMESPACE.match(target) and len(words) != 1:
         return ""
     return words[-1] if words else target.removeprefix(":").partition("#")[0] or target
-
-
-def _is_paged(text: str) -> bool:
-    return text.count("\f") >= MIN_PAGES - 1 and "\f" in text.strip("\f \n")
 
 
 def _without_heads(text: str) -> str:
@@ -281,42 +270,42 @@ def _is_hard_wrapped(text: str) -> bool:
     return num_lines >= MIN_LINES and LINE_CHARS[0] <= len(text) / num_lines <= LINE_CHARS[1]
 
 
-def _has_running_heads(text: str) -> bool:
-    return _is_hard_wrapped(text) and bool(_running_heads(text.split("\n")))
-
-
 def _running_heads(lines: Sequence[str]) -> set[int]:
     """Return the lines that stand on each page of a text without marks of pages: heads, feet and numbers."""
-    keys = {at: _folded(line) for at, line in enumerate(lines) if 0 < len(line.strip()) <= MAX_HEAD_CHARS}
-    counts = Counter(keys.values())
-    likely = {at for at, key in keys.items() if counts[key] >= MIN_REPEATED and any(map(str.isalnum, key))}
+    places = defaultdict[str, list[int]](list)
+    for at, line in enumerate(lines):
+        if 0 < len(line.strip()) <= MAX_HEAD_CHARS:
+            places[_folded(line)].append(at)
+    repeated = {key: key_lines for key, key_lines in places.items() if len(key_lines) >= MIN_REPEATED}
+    likely = {at for key, key_lines in repeated.items() if any(map(str.isalnum, key)) for at in key_lines}
     heads = set[int]()
-    for key in {keys[at] for at in likely}:
-        places = [at for at in likely if keys[at] == key]
-        if sum(_parts_sentence(lines, likely, at) for at in places) >= MIN_PARTED * len(places):
-            heads.update(places)
+    for key, key_lines in repeated.items():
+        is_apart = key_lines[-1] - key_lines[0] >= MIN_PAGE_LINES * (len(key_lines) - 1)
+        # Letters by themselves are of broken words, and items and addresses of lists.
+        is_word = len(key.encode()) >= MIN_HEAD_BYTES and not NO_HEAD.search(key)
+        if not is_apart or not (is_word or key.strip("-–—| ") == "0") or key_lines[0] not in likely:
+            continue
+        if sum(_parts_sentence(lines, likely, at) for at in key_lines) >= MIN_PARTED * len(key_lines):
+            heads.update(key_lines)
     return heads
 
 
 def _parts_sentence(lines: Sequence[str], likely: set[int], at: int) -> bool:
     """Return whether the text above a line goes on below it."""
-    before = next(
-        (lines[i].rstrip() for i in range(at - 1, -1, -1) if lines[i].strip() and i not in likely), ""
+    around = range(at - 1, max(-1, at - MIN_PAGE_LINES), -1), range(at, min(len(lines), at + MIN_PAGE_LINES))
+    before, behind = (
+        next((lines[each].strip() for each in places if lines[each].strip() and each not in likely), "")
+        for places in around
     )
-    behind = next(
-        (lines[i].lstrip() for i in range(at + 1, len(lines)) if lines[i].strip() and i not in likely), ""
-    )
-    return (
-        bool(before and behind)
-        and not ENDED.search(before)
-        and behind[0] == behind[0].lower()
-        and behind[0].isalpha()
-    )
+    is_begun = bool(before) and not ENDED.search(before)
+    return is_begun and behind[:1].isalpha() and behind[0] == behind[0].lower()
 
 
 def _without_running_heads(text: str) -> str:
     lines = text.split("\n")
     heads, shown, gap = _running_heads(lines), list[str](), list[int]()
+    if not heads:
+        return text
     for at, line in enumerate(lines):
         if at in heads or not line.strip():
             gap.append(at)
@@ -340,15 +329,15 @@ def _folded(line: str) -> str:
 
 
 FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
-    (RTF, is_rtf, of_rtf),
-    (TEX, is_tex, of_tex),
-    (PICTURES, _has_pictures, _without_pictures),
-    (PDF_PAGES, _is_paged, _without_heads),
-    (PDF_PAGES, _has_running_heads, _without_running_heads),
-    (SUBTITLES, _is_subtitles, _spoken),
-    (LYRICS, _is_lyrics, _sung),
-    (WIKITEXT, _is_wikitext, _without_wikitext),
-    (BBCODE, _is_bbcode, _without_bbcode),
-    (LINKS, has_links, without_links),
+    ("rtf", lambda text: text.lstrip("\ufeff \r\n").startswith("{\\rtf"), of_rtf),
+    ("tex", is_tex, of_tex),
+    ("embedded_pictures", _has_pictures, functools.partial(PICTURE.sub, "")),
+    (PDF_PAGES, lambda text: "\f" in text.strip("\f \n"), _without_heads),
+    (PDF_PAGES, _is_hard_wrapped, _without_running_heads),
+    ("subtitles", _is_subtitles, _spoken),
+    ("lyrics", lambda text: "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0, _sung),
+    ("wikitext", _is_wikitext, _without_wikitext),
+    ("bbcode", _is_bbcode, _without_bbcode),
+    ("markdown_links", lambda text: "](" in text or "]:" in text, without_links),
 )
-"""Name, whether a text is in it, and what takes the text out; pictures first, because they are long."""
+"""Name, whether a text may be in it, and what takes the text out; pictures first, because they are long."""

@@ -19,7 +19,7 @@ from urllib.parse import unquote
 
 DASHES = r"\u2010-\u2014\u2212-"
 """Hyphens and dashes of Unicode, and the minus; to stand last in a class of characters."""
-BLANKS = r" \u00a0\u2009\u202f"
+BLANKS = r" \u00a0\u2009\u202f\u3000"
 SIGNS = rf"{BLANKS}.()/\uff08\uff09\u30fc{DASHES}"
 """All that stands between the digits of a number, in Japan the wide brackets and the long vowel too."""
 SEPARATORS = rf"[{BLANKS}.(){DASHES}]{{0,2}}"
@@ -134,11 +134,6 @@ def international() -> re.Pattern[str]:
     return re.compile(rf"(?:{BEFORE}|(?<=\())(?:\+|\(\+|00)[{BLANKS}]?\(?(?:{'|'.join(plans)}){AFTER}")
 
 
-def is_no_amount(value: str) -> bool:
-    """Return whether a number with a plus is not one in thousands, such as a growth of `+20 000 000`."""
-    return not (THOUSANDS.fullmatch(value) and value.endswith("000"))
-
-
 def is_local(value: str) -> bool:
     """Return whether a number behind a word has as many digits as a telephone's, and is not one in thousands."""
     num_digits = sum(map(str.isdecimal, value))
@@ -250,17 +245,12 @@ CARD = Pattern(
 )
 """Prefixes of Visa, Mastercard, UnionPay, Maestro of 16 digits, and American Express."""
 INTERNATIONAL_PHONE = Pattern(
-    kind="PHONE",
-    expression=international(),
-    not_before=RECORD,
-    is_valid=is_no_amount,
-)
+    # `+20 000 000` is a growth.
+    kind="PHONE", expression=international(), not_before=RECORD,
+    is_valid=lambda value: not (THOUSANDS.fullmatch(value) and value.endswith("000")),
+)  # fmt: skip
 LOCAL_PHONE = Pattern(
-    kind="PHONE",
-    expression=LOCAL,
-    context=TELEPHONE_WORD,
-    not_before=RECORD,
-    is_valid=is_local,
+    kind="PHONE", expression=LOCAL, context=TELEPHONE_WORD, not_before=RECORD, is_valid=is_local
 )
 LINKED_PHONE = Pattern(
     kind="PHONE",

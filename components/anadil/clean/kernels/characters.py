@@ -50,6 +50,8 @@ LOST = 0xFFFD
 """The character that decoders put where bytes are none."""
 TERMINALS = ".!?…։؟۔।॥။።፧።។៕᠃᠉᱾᱿꛳꯫‼⁇⁈⁉。！？．｡"
 """Ends of sentences of all scripts. Source: Unicode, property Sentence_Terminal."""
+ENDED = re.compile(rf"[{re.escape(TERMINALS)}][{re.escape(CLOSERS)}]*\Z")
+"""End of a sentence, and of a line."""
 
 
 class Characters:

@@ -72,12 +72,7 @@ PARQUET_BATCH = 1_000
 
 
 def separated_values(
-    file: ReadableFile,
-    name: str,
-    text_field: str,
-    language: str,
-    read_stats: ReadStats,
-    sides: Sides = (),
+    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats, sides: Sides = ()
 ) -> Iterator[tuple[str, dict[str, str] | Fault]]:
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
@@ -378,7 +373,8 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             "%s: is taken for one document, and its lines end as sentences do; where each is a document, set "
             "clean.txt_document to line", source.name,
         )  # fmt: skip
-    if known.cut != text_cut.FILE:
+    is_stateful = known.codec.startswith(text_cut.STATEFUL)
+    if known.cut != text_cut.FILE and not (is_stateful and size > MAX_RECORD_BYTES):
         if not source.start and source.txt_document == "guess":
             log.info(
                 "%s: taken for a document a %s; clean.txt_document can say otherwise", source.name, known.cut
@@ -393,6 +389,7 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     data = _whole(source.file)
     if data is None:
         why = f"file is larger than {human_bytes(MAX_RECORD_BYTES)}; say what a document of it is in clean.txt_document, or give it as .jsonl"
+        why += ", in UTF-8" * is_stateful
         read_stats.refuse(source.name, why)
         return
     text, codec = decode_text(data, letters=letters_of(source.language))
@@ -404,27 +401,31 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> Iterator[RawRecord]:
     """Read the documents of a range of a file of lines, or the blocks of a whole file."""
+    lines: Iterator[tuple[int, bytes | TooLong]]
+    lines, codec = lines_with_offsets(source.file, start=source.start, end=source.end), known.codec
+    if codec.startswith(text_cut.STATEFUL):
+        text = decode_text(_whole(source.file) or b"", letters=letters_of(source.language))[0]
+        lines, codec = enumerate(text.encode().split(b"\n")), "utf-8"
     if known.codec != "utf-8" and not source.start:
         read_stats.recoded += 1
         log.warning("%s: not UTF-8; read as %s", source.name, known.codec)
     read_stats.lines = 0
     block: list[str] = []
     place = offset_of_place = ""
-    for number, (offset, line) in enumerate(
-        lines_with_offsets(source.file, start=source.start, end=source.end), start=1
-    ):
+    for number, (offset, line) in enumerate(lines, start=1):
         read_stats.lines = number
         if isinstance(line, TooLong):
             read_stats.refuse(f"{source.name}:{number}", str(line))
             continue
-        text = line.removeprefix(b"\xef\xbb\xbf").decode(known.codec, "replace").strip("\r\n")
+        text = line.removeprefix(b"\xef\xbb\xbf").decode(codec, "replace").strip("\r\n")
         if known.is_numbered:
             text = text_cut.NUMBERED.sub("", text, count=1)
-        if text.strip() and not block:
+        is_end = text_cut.SEPARATOR.fullmatch(text.strip()) if known.is_separated else not text.strip()
+        if text.strip() and not is_end and not block:
             place, offset_of_place = f"{source.name}:{number}", f"{source.name}@{offset}"
-        if text.strip():
+        if text.strip() and not is_end:
             block.append(text)
-        if block and (known.cut == text_cut.LINE or not text.strip()):
+        if block and (known.cut == text_cut.LINE or is_end):
             yield RawRecord(source=place, place=offset_of_place, text="\n".join(block))
             block = []
     if block:

@@ -19,7 +19,21 @@ LICENCE_KEY = re.compile(
     re.IGNORECASE,
 )
 """Keys or columns under which a record names its licence: `license`, `licenses`, `license_url`, `repo_license_type`."""
-OF_LICENCE = ("spdx_id", "spdx", "id", "name", "title", "abbr", "type", "label", "url", "uri", "href", "link")
+OF_LICENCE = (
+    "spdx_id",
+    "spdx",
+    "id",
+    "name",
+    "title",
+    "abbr",
+    "type",
+    "label",
+    "key",
+    "url",
+    "uri",
+    "href",
+    "link",
+)
 """Keys of a licence that is a table; the first one that it has."""
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3

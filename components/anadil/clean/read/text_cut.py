@@ -6,7 +6,7 @@ from statistics import median
 from typing import Literal, NamedTuple
 
 from anadil.artifacts.ranged import ReadableFile
-from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+from anadil.clean.kernels.characters import ENDED
 from anadil.clean.read.charset import decode_text
 from anadil.core.format import MIB
 from anadil.recipe.clean import TxtDocument
@@ -40,12 +40,12 @@ MIN_BLOCK = 600
 """Characters of a line between blank lines that is a document and no paragraph."""
 WIDE = "\u2e80"
 """From here on a letter counts as two."""
-ENDED = re.compile(rf"[{re.escape(TERMINALS)}。！？．｡።][{re.escape(CLOSERS)}]*\Z")
-"""End of a sentence, and of a line."""
 NUMBERED = re.compile(r"\d+\t(?=\S)")
 """Number of a line, as the Leipzig corpora have it."""
+SEPARATOR, MIN_SEPARATORS = re.compile(r"<\|end_?of_?text\|>|</s>|</?doc\b[^<>]*>", re.IGNORECASE), 2
+"""Lines between documents, as files for training have them, and WikiExtractor's output."""
 STATEFUL = ("utf-16", "utf-32", "iso2022", "hz")
-"""Encodings in which the byte of a line feed may be part of a letter."""
+"""Encodings in which the byte of a line feed may be part of a letter: such a file is decoded as a whole."""
 
 
 def txt_document_of(recipe: Recipe) -> TxtDocument:
@@ -62,6 +62,8 @@ class TextCut(NamedTuple):
     codec: str
     is_numbered: bool
     """Its lines begin with their numbers, which are no text."""
+    is_separated: bool = False
+    """Lines of signs stand between its documents."""
     is_doubtful: bool = False
     """One document, whose lines end as sentences do: each may be one."""
 
@@ -72,8 +74,6 @@ def cut_of(file: ReadableFile, asked: TxtDocument, language: str, size: int) -> 
         sample = stream.read(SAMPLE_BYTES)
     whole = sample if size <= len(sample) else sample[: sample.rfind(b"\n") + 1] or sample
     text, codec = decode_text(whole, letters=letters_of(language))
-    if codec.startswith(STATEFUL):
-        return TextCut(FILE, codec, is_numbered=False)
     lines = [line.strip() for line in text.split("\n")]
     filled = [line for line in lines if line]
     is_numbered = len(filled) >= MIN_UNITS and all(map(NUMBERED.match, filled))
@@ -82,8 +82,15 @@ def cut_of(file: ReadableFile, asked: TxtDocument, language: str, size: int) -> 
         if asked == "guess"
         else asked
     )
-    is_doubtful = asked == "guess" and cut == FILE and len(filled) >= MIN_UNITS and _are_ended(filled)
-    return TextCut(cut, codec, is_numbered and cut == LINE, is_doubtful)
+    # A blank line between paragraphs is how books are written.
+    is_dense = len(filled) >= MIN_UNITS and len(lines) - len(filled) < len(filled) / MIN_UNITS
+    is_doubtful = asked == "guess" and cut == FILE and is_dense and _are_ended(filled)
+    is_separated = cut == BLOCK and _are_separated(filled)
+    return TextCut(cut, codec, is_numbered and cut == LINE, is_separated, is_doubtful)
+
+
+def _are_separated(lines: list[str]) -> bool:
+    return sum(bool(SEPARATOR.fullmatch(line)) for line in lines) >= MIN_SEPARATORS
 
 
 def _are_ended(lines: list[str]) -> bool:
@@ -93,6 +100,8 @@ def _are_ended(lines: list[str]) -> bool:
 def _guess(text: str, lines: list[str], *, is_numbered: bool, is_large: bool) -> Cut:
     blocks = [list(block) for is_filled, block in groupby(lines, bool) if is_filled]
     filled = [line for block in blocks for line in block]
+    if _are_separated(filled):
+        return BLOCK
     if len(filled) < MIN_UNITS or "\f" in text or text.lstrip()[:1] == "<":
         return FILE
     if is_numbered:

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from anadil.artifacts import storage
 from anadil.artifacts.line_reader import PLAIN_LINES
 from anadil.clean.read.input_kinds import ARCHIVES
-from anadil.clean.read.text_cut import LINE, cut_of
+from anadil.clean.read.text_cut import LINE, STATEFUL, cut_of
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.recipe.clean import TxtDocument
@@ -154,7 +154,8 @@ def by_short_name(source: str, named: Mapping[str, str]) -> str:
 
 def _has_lines(uri: str, txt_document: TxtDocument, language: str, size: int) -> bool:
     file = storage.readable(uri, storage.input_store(uri).version(uri))
-    return cut_of(file, txt_document, language, size).cut == LINE
+    known = cut_of(file, txt_document, language, size)
+    return known.cut == LINE and not known.codec.startswith(STATEFUL)
 
 
 def _ranges(uri: str, name: str, size: int, most: int, *, is_cut: bool) -> Iterator[InputRange]:

@@ -38,6 +38,16 @@ FACTORS = (0.5, 0.75, 1.0, 1.5, 2.0)
 MIN_WHOLE = 20
 """Smaller limits are of means, too."""
 COUNTERS = ("reasons", "bytes_in", "failed", "only", "lengths", "clusters", "tried")
+OF_TEXTS = (
+    "normalized",
+    "turned",
+    "respelled",
+    "unescaped",
+    "escaped",
+    "foreign_lines",
+    "siblings",
+    "siblings_kept",
+)
 PLACES = ("host", "file", "licence")
 Array = npt.NDArray[Any]
 Json = dict[str, Any]
@@ -296,19 +306,7 @@ def make_stats(
         "null_texts": read_stats.null_texts,
         "addresses": read_stats.addresses,
         "recoded": read_stats.recoded,
-        **{
-            name: counts[name]
-            for name in (
-                "normalized",
-                "turned",
-                "respelled",
-                "unescaped",
-                "escaped",
-                "foreign_lines",
-                "siblings",
-                "siblings_kept",
-            )
-        },
+        **{name: counts[name] for name in OF_TEXTS},
         "identifier_retries": counts["retried"],
         "bytes_in": read_stats.bytes_in,
         "bytes_out": sum(file.num_bytes for file in files),

@@ -86,7 +86,7 @@ class RootCause:
         said = " ".join(self.message.split())[:MAX_MESSAGE_CHARS]
         reason = "" if failure.reason == "Error" else failure.reason
         text = " ".join(filter(None, (reason, said))) or "no last words"
-        return f"worker {failure.index} (pod {failure.pod}{node}) failed first: {text}{code}"
+        return f"worker {failure.index} (pod {failure.pod}{node}) failed: {text}{code}"
 
 
 def find_root_cause(

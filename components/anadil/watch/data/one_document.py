@@ -173,20 +173,9 @@ def explain_document(source: str, number: str, recipe: Mapping[str, Any]) -> tup
         known = {key: recipe[key] for key in SECTIONS if key in recipe}
         path.write_text(json.dumps(known), encoding="utf-8")
         # The same interpreter and environment, so that it finds the same data and the same version.
-        command = [
-            sys.executable,
-            "-m",
-            "anadil",
-            "clean",
-            "explain",
-            "--recipe",
-            str(path),
-            "--texts",
-            "-o",
-            "json",
-        ]
+        arguments = ["clean", "explain", "--recipe", str(path), "--texts", "-o", "json", "--", source]
         try:
-            done = run_child([*command, "--", source], TIMEOUT_S)
+            done = run_child([sys.executable, "-m", "anadil", *arguments], TIMEOUT_S)
         except subprocess.TimeoutExpired:
             raise RetryableError(
                 f"clean explain: took longer than {TIMEOUT_S} s; run the same command in a terminal"
