@@ -90,7 +90,7 @@ def test_documents_begin_as_they_do_in_training(tmp_path: Path) -> None:
 def test_a_bases_windows_begin_as_those_of_the_model_made_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The tokenizer that is shipped sets BOS before every text; its base declares one, and sets none."""
+    """The shipped tokenizer sets BOS before every text, and the tokenizer of the base declares BOS alone."""
     base, model = save_model(tmp_path / "base"), save_model(tmp_path / "model")
     set_bos(model)
     monkeypatch.setattr(run, "base_model", lambda *_: base)

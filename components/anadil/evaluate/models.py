@@ -190,7 +190,7 @@ class ScoredModel:
 def open_model(
     name: str, path: Path, *, answers: bool = False, digest: str = "", like: ScoredModel | None = None
 ) -> ScoredModel:
-    """Load a candidate's tokenizer; a base's windows begin like those of the model that was made of it."""
+    """Load a candidate's tokenizer; a base's windows begin like a candidate's."""
     tokenizer = load_tokenizer(path)
     prefix, _ = document_ids(tokenizer, f"{path}, {name}")
     # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
