@@ -15,6 +15,7 @@ from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import GIB
 from anadil.evaluate import models as scored_models
+from anadil.evaluate import run
 from anadil.evaluate.bits_per_byte import score
 from anadil.evaluate.models import ScoredModel, encode_for_all, load_for_scoring, open_artifact, open_model
 from anadil.evaluate.run import refuse_other_rank
@@ -25,6 +26,7 @@ from anadil.plan.memory import FITS
 from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.plan.stage_memory import evaluate_parts, harness_parts
 from tests.evaluate.conftest import TEXTS, document, save_model, train_tokenizer
+from tests.kit.pretraining import set_bos
 
 from .conftest import tiny_model
 
@@ -83,6 +85,21 @@ def test_documents_begin_as_they_do_in_training(tmp_path: Path) -> None:
     assert (with_bos.prefix, without.prefix, neither.prefix) == (0, 1, 1)
     for model, name in ((with_bos, "with"), (without, "without"), (neither, "neither")):
         assert model.prefix == document_ids(load_tokenizer(tmp_path / name), name)[0]
+
+
+def test_a_bases_windows_begin_as_those_of_the_model_made_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The shipped tokenizer sets BOS before every text, and the tokenizer of the base declares BOS alone."""
+    base, model = save_model(tmp_path / "base"), save_model(tmp_path / "model")
+    set_bos(model)
+    monkeypatch.setattr(run, "base_model", lambda *_: base)
+    job: Any = SimpleNamespace(recipe=SimpleNamespace(base=None), base_cache=None, inputs={"model": model})
+
+    before, adapted = run._candidates(job)
+
+    assert (open_model("base", base).bos, before.bos, adapted.bos) == (None, 0, 0)
+    assert before.prefix == adapted.prefix == 0
 
 
 @pytest.mark.parametrize(("kind", "figures", "answers"), [

@@ -76,6 +76,10 @@ nonsense: 3
         ("finetune: {lr: 1e999}", "finetune.lr: must be a finite number"),
         ("base: {model: ''}", "base.model: must have at least 1 character"),
         ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
+        (
+            "storage: {root: gs://b/x}",
+            "storage.root: storage of this kind is not supported: use a local path or s3://",
+        ),
         ("tokenizer: {choice: bad}", "tokenizer.choice: must be 'base', 'extend', 'replace', 'surgery' or"),
         ("tokenizer: {strategies: [base], choice: extend}", "tokenizer: choice 'extend' is not one of"),
         ("tokenizer: {strategies: [extend], trial: {steps: 5}}", "tokenizer: trial compares strategies, and"),

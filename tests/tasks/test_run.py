@@ -14,7 +14,7 @@ from tokenizers.processors import TemplateProcessing
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.model.load import load_model, load_tokenizer
 from anadil.runtime.job import Job
-from anadil.tasks.harness import Harnessed
+from anadil.tasks.harness import Harnessed, _data_faults
 from anadil.tasks.run import run
 from anadil.tasks.shipped.choices import question_of, with_choices
 from tests.kit.rows import write_rows
@@ -265,6 +265,26 @@ def test_where_windows_have_none_only_whole_texts_begin_with_it(
 
     assert asked(model, "Qatar", " stansiyaya", monkeypatch)[0] == bos
     assert bos not in asked(model, "Qatar hara getdi? " * 12, " stansiyaya", monkeypatch)
+
+
+def test_a_bases_requests_begin_as_those_of_the_model_made_of_it(
+    models: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Harnessed(
+        load_model(models / "model").eval(), load_tokenizer(models / "model"), LENGTH, begins=True
+    )
+
+    row = asked(model, "Qatar hara getdi? " * 12, " stansiyaya", monkeypatch)
+
+    assert row[0] == model.tokenizer.bos_token_id
+
+
+def test_a_task_whose_package_is_not_here_is_refused_by_name() -> None:
+    with (
+        pytest.raises(PreflightError, match="ifeval needs a package that is not here"),
+        _data_faults("ifeval"),
+    ):
+        raise ModuleNotFoundError("No module named 'langdetect'")
 
 
 def test_bos_stands_for_an_empty_question(harnessed: Any) -> None:

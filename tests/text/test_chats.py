@@ -399,7 +399,10 @@ COMMONSENSE = {"question": "Hansı?", "choice0": "bir", "choice1": "iki"}
         ({"instruction": "Hansı?", "Options": ["bir", "iki"], "output": "(b)"}, "iki"),
         ({"question": "Hansı?", "options": ["bir", "iki"], "label": 0}, "bir"),
         ({"question": "Hansı?", "A": "bir", "B": "iki", "answer": "B"}, "iki"),
-        ({"question": "Hansı?", "Option A": "bir", "Option B": "iki", "answer": "a"}, "bir"),
+        *(
+            ({"question": "Hansı?", "Option A": "bir", "Option B": "iki", "answer": each}, "bir")
+            for each in ("a", "option_a", "Variant (A)")
+        ),
         *(
             ({"question": "Hansı?", "variant_1": "bir", "variant_2": "iki", "answer": each}, "iki")
             for each in (2, "2")

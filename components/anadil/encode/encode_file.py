@@ -17,14 +17,9 @@ import numpy as np
 
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import CHAT_TEMPLATE, read_settings, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import (
-    END_OF_TEXT,
-    SETTINGS,
-    base_settings,
-    frame_of,
-    token_text,
-)
+from anadil.artifacts.base_kind import stored_template
+from anadil.artifacts.base_model import read_settings, read_tokenizer
+from anadil.artifacts.base_vocabulary import END_OF_TEXT, SETTINGS, base_settings, frame_of, token_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_json
 from anadil.encode.tensor_file import TensorWriter
@@ -55,21 +50,13 @@ def document_tokenizer(folder: Path) -> "tuple[Tokenizer, Frame]":
     if not bos and not eos:
         known = base_settings(folder, tokenizer)
         bos, eos = (token_text(known.get(f"{role}_token")) for role in ("bos", "eos"))
-    frame = frame_of(tokenizer.get_vocab(), bos, eos, _template(folder))
+    frame = frame_of(tokenizer.get_vocab(), bos, eos, str(stored_template(folder)))
     if frame is None:
         raise DataError(f"{folder}: tokenizer has neither {END_OF_TEXT} nor an eos_token; add one")
     begin, end = frame
-    if tokenizer.id_to_token(begin) != bos:
-        return tokenizer, Frame(begin=begin, end=end, bos=None)
-    sets_bos = settings.get("add_bos_token") or tokenizer.encode("a").ids[:1] == [begin]
+    sets_it = settings.get("add_bos_token") or tokenizer.encode("a").ids[:1] == [begin]
+    sets_bos = sets_it and tokenizer.id_to_token(begin) == bos
     return tokenizer, Frame(begin=begin, end=end, bos=begin if sets_bos else None)
-
-
-def _template(folder: Path) -> str:
-    path = folder / CHAT_TEMPLATE.name
-    if path.is_file():
-        return path.read_text(encoding="utf-8")
-    return str(tokenizer_config(folder).get("chat_template"))
 
 
 BATCH_CHARS = 1_000_000

@@ -72,7 +72,9 @@ class Measurements:
         }
 
 
-def identity(digest: str, *, device: str, dtype: str, context: int, stride: int) -> dict[str, str | int]:
+def identity(
+    digest: str, *, device: str, dtype: str, context: int, stride: int, bos: int | None = None
+) -> dict[str, str | int]:
     """Return what a model's numbers depend on beside texts: equal in two runs, one may take those of the other."""
     if not digest:
         return {}
@@ -82,6 +84,7 @@ def identity(digest: str, *, device: str, dtype: str, context: int, stride: int)
         "dtype": dtype,
         "context": context,
         "stride": stride,
+        "window_bos": str(bos),
         # Their kernels and defaults may change with a release. An older one's numbers are measured again.
         "torch": torch.__version__,
         "transformers": transformers.__version__,
@@ -184,13 +187,17 @@ class ScoredModel:
     """Digest of its files; empty where that is unknown."""
 
 
-def open_model(name: str, path: Path, *, answers: bool = False, digest: str = "") -> ScoredModel:
-    """Load a candidate's tokenizer."""
+def open_model(
+    name: str, path: Path, *, answers: bool = False, digest: str = "", like: ScoredModel | None = None
+) -> ScoredModel:
+    """Load a candidate's tokenizer; a base's windows begin like a candidate's."""
     tokenizer = load_tokenizer(path)
     prefix, _ = document_ids(tokenizer, f"{path}, {name}")
+    # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
+    bos = prefix if like and like.bos is not None else window_bos(tokenizer)
     return ScoredModel(
-        name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=window_bos(tokenizer), answers=answers, digest=digest
-    )  # fmt: skip
+        name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=bos, answers=answers, digest=digest
+    )
 
 
 def open_artifact(name: str, folder: Path) -> ScoredModel:
@@ -404,7 +411,9 @@ def open_candidate(
     stride = min(recipe.evaluate.stride or context, context)
     device = pick_device()
     dtype = str(pick_dtype(device)).removeprefix("torch.")
-    of = identity(candidate.digest, device=device.type, dtype=dtype, context=context, stride=stride)
+    of = identity(
+        candidate.digest, device=device.type, dtype=dtype, context=context, stride=stride, bos=candidate.bos
+    )
     return CandidateModel(
         candidate=candidate, load=lambda: load_for_scoring(candidate.path, candidate.name), context=context, stride=stride,
         batch_tokens=BATCH_TOKENS[device.type], device=device.type, dtype=dtype, memory=Memory.of(known, of),

@@ -114,18 +114,13 @@ def _of_champion(recipe: Recipe) -> set[str]:
 def _candidates(job: Job) -> list[ScoredModel]:
     if "adapter" in job.inputs:
         refuse_other_rank(job.inputs["adapter"])
-    candidates = [
-        _base(job),
-        *(open_artifact(each.name, job.inputs[each.kind]) for each in CANDIDATES if each.kind in job.inputs),
-    ]
+    made = [open_artifact(each.name, job.inputs[each.kind]) for each in CANDIDATES if each.kind in job.inputs]
+    path = base_model(job.recipe.base, job.base_cache)
+    base = open_model("base", path, digest=base_files(str(path))[BASE_FILES], like=made[0])
+    candidates = [base, *made]
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates
-
-
-def _base(job: Job) -> ScoredModel:
-    path = base_model(job.recipe.base, job.base_cache)
-    return open_model("base", path, digest=base_files(str(path))[BASE_FILES])
 
 
 def _measured_before(job: Job) -> list[Measurements]:

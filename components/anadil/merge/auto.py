@@ -366,7 +366,8 @@ def _sample(documents: Sequence[Document]) -> tuple[Document, ...]:
 
 def score_of(recipe: Recipe, base: Path, model: Path, load_into: LoadInto, texts: TuningTexts) -> Score:
     """Load the model, and return the function that measures a merge; the base is measured first and freed."""
-    before, candidate = open_model("base", base), open_model("merged", model)
+    candidate = open_model("merged", model)
+    before = open_model("base", base, like=candidate)
     target = encode_for_all([candidate], texts.target)
     retained = encode_for_all([before, candidate], texts.retained)
     members = _members(retained, texts)

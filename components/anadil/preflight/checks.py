@@ -172,7 +172,9 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     if planned.by == RECIPE and not (local or recipe.finetune.inputs):
         return  # a hub model would be fetched for nothing
     hub = model not in BUILT_IN and not local and not model.startswith(("/", ".", "~"))
-    if hub and planned.by in (DOCTOR, CLUSTER_DOCTOR) and not _hub_answers():
+    offline = os.environ.get("HF_HUB_OFFLINE") == "1"
+    asks = hub and planned.by in (DOCTOR, CLUSTER_DOCTOR)
+    if asks and (offline or not this_machine.answers("huggingface.co", 443)):
         remedy = "download it where there is a network and give the directory as base.model"
         detail = f"{model}: the hub cannot be reached{'' if planned.here else ' from here'}"
         yield (failed if planned.here else skipped)("base.model", detail, remedy)
@@ -181,8 +183,7 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
         recipe, here=planned.here, chats="finetune" in {*planned.names, *planned.then},
         vocabulary=not planned.names.isdisjoint(("tokenizer", "trial")),
     )  # fmt: skip
-    moves = hub and not recipe.base.revision and planned.by in (DOCTOR, CLUSTER_DOCTOR)
-    if moves and result.status == "passed":
+    if asks and not recipe.base.revision and result.status == "passed":
         result = replace(result, remedy="set base.revision, so that the run can be repeated")
     yield result
     if planned.by == DOCTOR and result.status == "passed":
@@ -197,10 +198,6 @@ def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
         yield inspect_merge(planned.recipe, here=planned.here)
     if merge.is_auto:
         yield inspect_tuning_text(planned.recipe, here=planned.here)
-
-
-def _hub_answers() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE") != "1" and this_machine.answers("huggingface.co", 443)
 
 
 def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:

@@ -9,9 +9,11 @@ from typing import Annotated, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 
-def _not_home(place: str) -> str:
+def _reachable(place: str) -> str:
     if place.startswith("~"):
         raise ValueError("`~` is another place on every machine; write the directory out")
+    if "://" in place and not place.startswith(("s3://", "hf://")):
+        raise ValueError("storage of this kind is not supported: use a local path or s3://")
     return place
 
 
@@ -31,7 +33,7 @@ UNION_TAG = "*"
 """Begins the names of the kinds of value that a key may hold; they are no part of the key's path."""
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
-Place = Annotated[Text, AfterValidator(_not_home)]
+Place = Annotated[Text, AfterValidator(_reachable)]
 Directory = Annotated[Text, AfterValidator(_absolute)]
 NEUTRAL = "leaves the result as it is"
 """Mark of a key that is no part of an artifact's key, as in `Annotated[int, NEUTRAL]`."""

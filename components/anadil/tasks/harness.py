@@ -84,6 +84,10 @@ def _data_faults(name: str) -> Iterator[None]:
             f"{KEY}: the data of {name} is not in the cache and cannot be fetched ({error}); fill the cache where there "
             "is network with `python -m anadil.tasks.fetch RECIPE`, and set HF_HOME to it, or take the task out"
         ) from None
+    except ImportError as error:
+        raise PreflightError(
+            f"{KEY}: {name} needs a package that is not here ({error}): install it, or take the task out"
+        ) from None
     except (DatasetsError, OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
         raise DataError(
             f"{KEY}: the data of {name} cannot be read ({type(error).__name__}: {error})"
@@ -97,9 +101,11 @@ class Harnessed(HFLM):  # type: ignore[misc]  # the harness has no types
     long requests from the left, and BOS with them; here they begin as training's windows do.
     """
 
-    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int) -> None:
-        self._bos = window_bos(tokenizer)
+    def __init__(
+        self, model: Any, tokenizer: PreTrainedTokenizerFast, context: int, *, begins: bool = False
+    ) -> None:
         before, _ = document_ids(tokenizer, str(model.name_or_path))
+        self._bos = before if begins else window_bos(tokenizer)
         text: Any = tokenizer.convert_ids_to_tokens(before)
         tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
             single=f"{text} $A", special_tokens=[(text, before)]

@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import CANDIDATES
 from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
-from anadil.model.load import free_memory, load_placed, load_tokenizer
+from anadil.model.load import free_memory, load_placed, load_tokenizer, window_bos
 from anadil.model.tiny import base_model
 from anadil.plan.memory import FITS
 from anadil.plan.model_shape import shape_from
@@ -46,8 +46,11 @@ def run(job: Job) -> Figures:
         named = task_names(job.recipe, job.side_files.get(KEY, ()), folder)
         # Before a model is loaded: all data is fetched here.
         manager, names = find_tasks(named, folder)
-        for candidate, path in _candidates(job).items():
-            model = _open(path, job.recipe.context)
+        candidates = _candidates(job)
+        # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
+        begins = any(window_bos(load_tokenizer(path)) is not None for path in candidates.values())
+        for candidate, path in candidates.items():
+            model = _open(path, job.recipe.context, begins=begins)
             results = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
             del model
             free_memory()
@@ -57,7 +60,7 @@ def run(job: Job) -> Figures:
                 log.info("%s, %s: %s %.4f", task, candidate, figures["metric"], figures["value"])
                 job.tracker.metrics({f"{candidate}_{task}": figures["value"]})
     write_indented(job.out / "tasks.json", tables, allow_nan=False)
-    return {"tasks": len(tables), "candidates": len(_candidates(job))}
+    return {"tasks": len(tables), "candidates": len(candidates)}
 
 
 def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]:
@@ -72,14 +75,14 @@ def _candidates(job: Job) -> dict[str, Path]:
     return {"base": base_model(job.recipe.base, job.base_cache), **made}
 
 
-def _open(path: Path, context: int) -> Harnessed:
+def _open(path: Path, context: int, *, begins: bool) -> Harnessed:
     def parts(devices: int) -> dict[str, float]:
         shape = shape_from(model_config(path), path.name)
         return harness_parts(shape, devices, rows=BATCH_ROWS["cuda"], context=context)
 
     loaded: Any = load_placed(path, path.name, parts, FITS)
     longest = getattr(loaded.config, "max_position_embeddings", None) or context
-    return Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest))
+    return Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest), begins=begins)
 
 
 def _store(job: Job, candidate: str, results: dict[str, Any]) -> None:

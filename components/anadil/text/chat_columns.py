@@ -47,8 +47,10 @@ LETTERED = re.compile(r"(.*)([A-Za-z0-9])", re.DOTALL)
 """Column of one choice, whatever the words before its letter: `A`, `option_b`, `variant C`, `Option 4`."""
 NUMBERED_CHOICES = ("option", "opt", "variant")
 """Words of such columns whose last sign is a figure; those of any other name are too often something else."""
-MAX_LABEL = 6
-"""Characters of the letter or number of a choice, with signs round it."""
+LABEL = re.compile(rf"(?:(?:{'|'.join(NUMBERED_CHOICES)})[\s_-]*)?[().]*(\w|\d+)[().]*", re.IGNORECASE)
+"""The letter or number of a choice, with signs round it, or a column's word before it."""
+MAX_LABEL = 12
+"""Characters of one."""
 CHOICE_TEXTS, CHOICE_LABELS = ("text", "value", "content", "option"), ("label", "key", "id", "letter")
 """Keys of a choice that is an object."""
 TURN_TEXTS = ("role", "from", "content", "value")
@@ -105,7 +107,7 @@ def chosen_text(row: Mapping[str, object], first: int = 0) -> str | None:
         if plain in texts:
             return plain
         # Japanese sets write letters and brackets in full width.
-        label = unicodedata.normalize("NFKC", plain).strip("().").upper()
+        label = _label(plain) or unicodedata.normalize("NFKC", plain).strip("().").upper()
         for order in (labels, KANA):
             if label in order[: len(texts)]:
                 return texts[order.index(label)]
@@ -161,8 +163,8 @@ def _label(answer: object) -> str:
     """The letter or number that an answer is, as `B`, `(b)` and `2.`; empty for a text."""
     if isinstance(answer, bool) or not isinstance(answer, int | str) or len(text := str(answer)) > MAX_LABEL:
         return ""
-    plain = unicodedata.normalize("NFKC", text).strip().strip("().").upper()
-    return plain if (len(plain) == 1 and plain.isalnum()) or plain.isdecimal() else ""
+    match = LABEL.fullmatch(unicodedata.normalize("NFKC", text).strip())
+    return match[1].upper() if match and match[1].isalnum() else ""
 
 
 def _place(row: Mapping[str, object]) -> int | None:
@@ -194,16 +196,12 @@ def _listed(row: Mapping[str, object]) -> tuple[list[str], list[str]]:
         labels, listed = (
             (listed.get("label"), listed["text"])
             if texts_apart
-            else ([*map(_upper, listed)], [*listed.values()])
+            else ([str(label).strip().upper() for label in listed], [*listed.values()])
         )
     texts = list(listed) if isinstance(listed, list | tuple) else []
     if not isinstance(labels, list) or not all(isinstance(text, str) for text in (*texts, *labels)):
         return [], []
     return texts, labels
-
-
-def _upper(label: object) -> str:
-    return str(label).strip().upper()
 
 
 def _first_text(given: Mapping[str, object], names: Iterable[str]) -> str | None:

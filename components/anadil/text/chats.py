@@ -311,7 +311,8 @@ def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
         messages = [
             replace(one, trained=one.trained and mark) for one, mark in zip(messages, learnt, strict=True)
         ]
-    system = next(filter(None, (_system(row.get(key)) for key in SYSTEMS)), "")
+    parts = (each for key in SYSTEMS if (each := system_parts(row.get(key))) is not None)
+    system = next(filter(None, (_text(each).strip() for each in parts)), "")
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system))
     # Turns behind the last answer that is learnt cost tokens and teach nothing.
@@ -453,11 +454,6 @@ def _text(content: object) -> str:
             raise RefusedRowError("malformed")
         texts.append(text)
     return "".join(texts)
-
-
-def _system(given: object) -> str:
-    parts = system_parts(given)
-    return "" if parts is None else _text(parts).strip()
 
 
 def _check_turns(messages: list[Message]) -> None:

@@ -162,13 +162,9 @@ def write_tokenizer(
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         served.save(str(target / "tokenizer.json"))
-    # tokenizer.json says what is set round a text.
-    dropped = (
-        "added_tokens_decoder",
-        "chat_template",
-        "add_eos_token",
-        *(() if is_own else ("add_bos_token",)),
-    )
+    # tokenizer.json says what is set round a text; transformers 4 builds a Llama's anew from this key.
+    dropped = ["added_tokens_decoder", "chat_template", "add_eos_token"]
+    dropped += [] if is_own and settings.get("add_bos_token") else ["add_bos_token"]
     config = {key: value for key, value in settings.items() if key not in dropped}
     if not is_own or not config:
         # A class of the base's own may build its own tokenizer instead of reading tokenizer.json.
