@@ -54,7 +54,7 @@ def test_parquet_without_pyarrow_names_the_package(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "pyarrow", None)
 
     with pytest.raises(
-        PreflightError, match=r"a\.parquet: reading Parquet and Arrow needs pyarrow; install pyarrow"
+        PreflightError, match=r"a\.parquet: reading Parquet and Arrow needs pyarrow; run .*\[clean\]"
     ):
         read(put(tmp_path, "a.parquet", b"PAR1"))
 
