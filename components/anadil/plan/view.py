@@ -102,7 +102,7 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
     after = ""
     if plan.expected_hours and time.hours and time.hours_after:
         hours = plan.expected_hours * time.hours_after / time.hours
-        after = f"; finetuning and scoring take {human_hours(hours)} of it"
+        after = f", of which finetuning and scoring take {human_hours(hours)}"
     price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
     return [
         ("layout", f"{layout.name()}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
