@@ -46,6 +46,14 @@ def test_an_extra_comes_from_where_the_program_came(
     assert install("ray") == f"run {sys.executable} -m pip install {given}"
 
 
+def test_a_remedy_leaves_setuptools_its_distutils() -> None:
+    code = "from anadil.core.install import install; import distutils; install('ray'); import setuptools"
+
+    subprocess.run(
+        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", code], check=True
+    )
+
+
 def test_nothing_advises_the_name_on_an_index() -> None:
     root = Path(__file__).parents[2]
     texts = [

@@ -1,12 +1,12 @@
 """Remedy for packages that are not installed."""
 
-import importlib.util
 import json
 import os
 import shlex
 import sys
 from contextlib import suppress
 from importlib import metadata
+from importlib.machinery import PathFinder
 from pathlib import Path
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -61,7 +61,8 @@ def install_module(module: str) -> str:
 def _pip() -> str:
     """The command that installs into the environment of this process."""
     python = shlex.quote(sys.executable)
-    has_pip = importlib.util.find_spec("pip") is not None
+    # Not `find_spec`: setuptools takes the question for pip itself, and takes its distutils away, which torch's compiler needs.
+    has_pip = PathFinder.find_spec("pip") is not None
     return f"{python} -m pip install" if has_pip else f"uv pip install --python {python}"
 
 
