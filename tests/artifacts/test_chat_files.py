@@ -34,7 +34,9 @@ def test_messages_go_before_a_prompt_column_beside_them(tmp_path: Path) -> None:
     chats = list(read_chats([file], DroppedChats()))
 
     expected = tuple(Message(role=each["role"], content=each["content"]) for each in (QUESTION, ANSWER))
-    assert chats == [Chat(messages=expected, place="chats.jsonl:1", source="chats")]
+    assert [(chat.messages, chat.place, chat.source) for chat in chats] == [
+        (expected, "chats.jsonl:1", "chats")
+    ]
 
 
 @pytest.mark.parametrize("key", ["response", "completion"])
