@@ -8,6 +8,7 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
+from anadil.recipe.fields import CONTROL
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import card_of_corpus, data_card
 from anadil.report.licence import licence_files, licence_of
@@ -310,10 +311,11 @@ def test_licence_policy_and_notice_of_the_base_lie_beside_the_weights(tmp_path: 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_text_of_users_breaks_out_of_neither_front_matter_nor_markdown(tmp_path: Path, text: str) -> None:
-    told = {"report": {"licences": {"base": text, "text": text, "chats": text, text: text}}}
+    plain = CONTROL.sub(" ", text)  # all that a recipe takes
+    told = {"report": {"licences": {"base": plain, "text": plain, "chats": plain, plain: plain}}}
     scores = report_run.scores()
     scores["tasks"] = {text: {"finetuned": {"metric": text, "value": 0.3}}}
-    uris = run_of(tmp_path, base=f"/models/{text}".replace("\x00", ""), scores=scores, **told)
+    uris = run_of(tmp_path, base=f"/models/{plain}", scores=scores, **told)
     by_text = {"by_source": {text: {"in": 1}}, "hosts": {text: {}}, "by_licence": {text: {}}}
     manifest = artifact.finished_manifest(uris["corpus"], "corpus")
 

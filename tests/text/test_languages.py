@@ -304,7 +304,7 @@ def test_a_model_without_its_package_is_refused_with_the_remedy(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fasttext", None)
 
-    with pytest.raises(PreflightError, match="pip install fasttext-predict"):
+    with pytest.raises(PreflightError, match=r"-m pip install .*\[clean\]"):
         identify_language("du zum", language)
 
 
