@@ -51,8 +51,8 @@ from anadil.runtime.job import (
 )
 from anadil.runtime.threads import num_cores
 
-DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
-    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
+DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE, COMPILE = (
+    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check", "compile",
 )  # fmt: skip
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 TASKS_KEY = "evaluate.tasks"
@@ -148,7 +148,7 @@ def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
         for key, uris in (named | named_side_files(stage, planned.recipe)).items():
             for uri in uris:
                 try:
-                    storage.check_form(uri)
+                    storage.check_form(uri, offline=planned.by in (RECIPE, COMPILE))
                 except AnadilError as error:
                     raise RecipeError(f"{key}: {error}") from None
     return iter(())
@@ -253,10 +253,15 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         function=lambda each: this_machine.check_bucket(each.recipe),
     ),
     Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
-    Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR), function=_images),
+    Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR, COMPILE), function=_images),
+    Check(name="addresses", by=(*EVERY, RECIPE, COMPILE), function=_forms),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
-    *(Check(name=stage.files, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files),
+    *(
+        Check(name=stage.files, by=EVERY, needs=("addresses",), function=_files(stage))
+        for stage in FLOW
+        if stage.files
+    ),
     Check(
         name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
         level=logging.INFO,
@@ -264,7 +269,6 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
-    Check(name="addresses", by=(RECIPE,), function=_forms),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
     Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
