@@ -76,7 +76,10 @@ nonsense: 3
         ("finetune: {lr: 1e999}", "finetune.lr: must be a finite number"),
         ("base: {model: ''}", "base.model: must have at least 1 character"),
         ("storage: {root: ~/runs}", "storage.root: `~` is another place on every machine; write the"),
-        ("storage: {root: gs://b/x}", "storage.root: storage gs:// is not supported; use a local path or s3:"),
+        (
+            "storage: {root: gs://b/x}",
+            "storage.root: storage gs:// is not supported; use a local path or s3:",
+        ),
         ("storage: {root: hf://datasets/a/b}", "storage.root: storage hf:// is not supported; use a local"),
         ("storage: {root: 's3:/b/x'}", "storage.root: is no address; write s3://b/x"),
         ("storage: {root: S3://b}", "storage.root: is no address; write s3://b"),
