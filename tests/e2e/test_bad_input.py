@@ -65,7 +65,7 @@ def test_a_missing_file_is_told_before_anything_runs(run: Run, tmp_path: Path) -
     assert not (tmp_path / "corpus").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(run: Run, tmp_path: Path) -> None:
     code, messages = run(
         tmp_path, raw(tmp_path / "short.jsonl", json.dumps({"text": "Salam, dünya."}) + "\n")

@@ -51,6 +51,7 @@ def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
         assert not ours - set(archive.namelist())
 
 
+@pytest.mark.matrix
 def test_the_program_and_its_pages_work_from_the_wheel_in_an_empty_directory(
     installed: Path, tmp_path: Path
 ) -> None:

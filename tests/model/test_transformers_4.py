@@ -50,6 +50,7 @@ def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp
     assert told.split() == ["4096"]
 
 
+@pytest.mark.matrix
 def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
     python: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ NEWER = {"cwm", "hyperclovax", "jais2", "ministral3"}
 """Types that came with version 5."""
 
 
+@pytest.mark.matrix
 def test_version_4_reads_a_head_that_the_base_called_tied(python: Path, tmp_path: Path) -> None:
     ids = torch.randint(0, 300, (1, 64), generator=torch.Generator().manual_seed(4))
     make_tokenizer(tmp_path / "t")

@@ -19,7 +19,7 @@ from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.job import Job, Stream
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
@@ -172,7 +172,7 @@ def test_a_killed_week_goes_on_to_the_same_bits(
     assert timeless(killed) == timeless(whole)
 
 
-@pytest.mark.parametrize("degrees", [slow({}), slow({"shard": 2}), slow({"tensor": 2})])
+@pytest.mark.parametrize("degrees", [matrix({}), slow({"shard": 2}), matrix({"tensor": 2})])
 def test_every_layout_has_the_losses_of_each_part(
     tmp_path: Path, places: Path, tokens: Stream, degrees: dict[str, int]
 ) -> None:

@@ -113,7 +113,7 @@ def test_processes_that_are_started_again_find_each_other(
     ("ends", "code"),
     [
         matrix("raise RetryableError('lost')", 138),
-        ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
+        matrix("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
     ],
 )
 def test_what_may_go_better_is_started_again(

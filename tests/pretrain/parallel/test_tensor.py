@@ -242,7 +242,7 @@ def test_two_processes_compute_what_one_does_also_recomputed_or_a_stage_of_the_l
     in_ranks(two, 2, str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_compiled_layers_of_two_processes_compute_what_one_does(folder: Path) -> None:
     in_ranks(compiled, 2, str(folder))
 

@@ -31,7 +31,7 @@ PLACES = {
     "last step": r"step=12 ",
 }
 """What a run says before it does something, by what it does then."""
-REPEATED = ("data", "first step", "step", "border", "later step")
+REPEATED = ("data", "first step", "step", "border", "later step", "last step")
 """Places much like another."""
 TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
 SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.7}})
