@@ -30,6 +30,7 @@ def anadil(installed: Path, place: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.matrix
 def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
     (wheel,) = (installed / "wheel").glob("anadil-*.whl")
     listed = subprocess.run(

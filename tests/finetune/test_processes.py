@@ -207,7 +207,7 @@ def curve(out: Path, name: str) -> list[float]:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("finetune.trains=adapter", "finetune.trains_embeddings=control"),
+        matrix(("finetune.trains=adapter", "finetune.trains_embeddings=control")),
         matrix(("finetune.trains=all", "finetune.lr=0.001")),
     ],
 )

@@ -96,13 +96,7 @@ def test_a_held_out_question_is_nowhere_in_training(reader: Reader, tmp_path: Pa
         for role, key in zip(("user", "assistant"), each, strict=True)
     ]
     near = pair("Bu sual başqadır, cavab eynidir?", LONG)
-    rows = [
-        *answers(40),
-        {"messages": turns},
-        pair(one, LONG),
-        pair(one.upper(), "Başqa cavab."),
-        near,
-    ]
+    rows = [*answers(40), {"messages": turns}, pair(one, LONG), pair(one.upper(), "Başqa cavab."), near]
 
     found = reader.read(put(tmp_path, "a.jsonl", rows), heldout_fraction=0.1)
 

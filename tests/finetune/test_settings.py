@@ -252,8 +252,7 @@ def test_gradients_of_two_small_batches_are_those_of_a_large_one(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "shares"),
-    [("cosine", (0.5, 0.0)), matrix("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))],
+    ("schedule", "shares"), [("cosine", (0.5, 0.0)), matrix("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))]
 )
 def test_settings_of_the_recipe_and_not_defaults_of_trl_reach_the_trainer(
     model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: tuple[float, float]

@@ -184,7 +184,7 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_fsdp_runs_its_hooks_around_compiled_layers() -> None:
     in_ranks(sharded, 2)
 

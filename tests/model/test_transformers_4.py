@@ -30,6 +30,7 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.matrix
 def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp_path: Path) -> None:
     rotation = {
         "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,

@@ -156,7 +156,7 @@ def test_earlier_text_goes_on_where_the_champion_stands_and_every_new_sequence_i
     assert (segment["begin"], segment["positions"]) == (40, [40, 0])
 
 
-@pytest.mark.parametrize("begin", [slow("plateau"), slow("weights")])
+@pytest.mark.parametrize("begin", [slow("plateau"), matrix("weights")])
 def test_a_killed_week_goes_on_to_the_same_bits(
     tmp_path: Path, places: Path, tokens: Stream, begin: str
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_week_goes_on_to_the_same_bits(
     assert timeless(killed) == timeless(whole)
 
 
-@pytest.mark.parametrize("degrees", [matrix({}), slow({"shard": 2}), matrix({"tensor": 2})])
+@pytest.mark.parametrize("degrees", [matrix({}), matrix({"shard": 2}), matrix({"tensor": 2})])
 def test_every_layout_has_the_losses_of_each_part(
     tmp_path: Path, places: Path, tokens: Stream, degrees: dict[str, int]
 ) -> None:

@@ -365,7 +365,7 @@ def release(tmp_path: Path) -> Path:
     return copy.parent
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.usefixtures("base")
 def test_after_a_release_an_unfinished_model_is_gone_on_with_and_a_finished_one_reused(
     release: Path, base: Path, tmp_path: Path

@@ -28,7 +28,7 @@ from anadil.runtime.evidence import run_tags
 from anadil.runtime.execute import execute
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from tests.kit.http_server import Reply, http_server
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores
 from tests.kit.releasing import UNSURE, retraining, week
@@ -260,7 +260,7 @@ def test_without_a_registry_the_remedy_is_said(
         released(away, week(tmp_path, "second", champion.digest))
 
 
-@pytest.mark.parametrize("kills", [slow(4), matrix(20)])
+@pytest.mark.parametrize("kills", [matrix(4), matrix(20)])
 def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
     mlflow_server: MlflowServer, tmp_path: Path, kills: int
 ) -> None:

@@ -85,7 +85,7 @@ def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_co
     assert first == second == (3, ["start-0-0"])
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_processes_that_are_started_again_find_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -235,7 +235,7 @@ def told_by(folder: Path, script: str, *arguments: str) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_killed_at_random_moments_ends_with_the_same_losses_and_weights(tmp_path: Path) -> None:
     told = told_by(
         tmp_path, "kills.py", "--kills", "2", "--seed", "5", "--steps", "14", "--layouts", "shards"

@@ -199,7 +199,7 @@ def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
     return Ended(codes, said, newest, max(losses(work)))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_two_ranks_stop_at_one_step_whoever_gets_sigterm_and_go_on_as_if_there_had_been_none(
     tmp_path: Path,
 ) -> None:
