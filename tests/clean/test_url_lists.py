@@ -418,7 +418,9 @@ def test_short_questions_are_looked_for_with_their_answers(
 
     assert (items.num_items, items.num_short) == (4, 1)
     assert found.matches("Sual: AZƏRBAYCANIN paytaxtı haradır - Bakı şəhəridir!") == ["chats.jsonl:1"]
-    for question, answer in (("Sual:", "\nCavab:"), ("**Sual 1:**", "**Cavab:**"), ("### Sual\n", "\n### Cavab\n"), ("", "B)"), ("Q:", "A:")):
+    for question, answer in zip(
+        ("**Sual 1:**", "### Sual\n", ""), ("\nCavab:", "\n### Cavab\n", "B)"), strict=True
+    ):
         asked = f"{ANOTHER} {question} Azərbaycanın paytaxtı haradır? {answer} Bakı şəhəridir."
         assert found.matches(asked) == ["chats.jsonl:1"], asked
     # Two of the shortest prove what one does not.

@@ -84,10 +84,14 @@ def _without_converted(metric: str, other: str) -> tuple[str, str]:
     if not METRIC.search(metric):
         return other, metric
     found, others = (list(each.finditer(text)) for each, text in ((METRIC, metric), (NUMBER, other)))
-    same = {_values(match[0])[0] for match in NUMBER.finditer(metric)} & {_values(match[0])[0] for match in others}
+    same = {_values(match[0])[0] for match in NUMBER.finditer(metric)} & {
+        _values(match[0])[0] for match in others
+    }
     for match, number in itertools.product(found, others):
         sides = [_values(each) for each in (match[1], number[0])]
-        if same.isdisjoint(side[0] for side in sides) and _is_converted(*sides, is_celsius=match[0][-1] in "Cc"):
+        if same.isdisjoint(side[0] for side in sides) and _is_converted(
+            *sides, is_celsius=match[0][-1] in "Cc"
+        ):
             metric, other = _blanked(metric, match.span(1)), _blanked(other, number.span())
     return other, metric
 

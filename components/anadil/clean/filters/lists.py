@@ -145,8 +145,8 @@ class Decontamination:
         if not length:
             return units[:0], True
         self._short_lengths.add(length)
-        is_run = length == lengths[-1]
-        return distinct(ngram_hashes(units if is_run else units[-length:], length)), len(characters) < MIN_ALONE
+        whole = units if length == lengths[-1] else units[-length:]
+        return distinct(ngram_hashes(whole, length)), len(characters) < MIN_ALONE
 
     def _merge(self, pending: list[tuple[Hashes, int]]) -> None:
         """Add the runs of items, so that memory follows from how many different ones there are."""

@@ -42,7 +42,9 @@ OF_LICENCE = (
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3
 """Tables within a record in which address and licence are looked for: `metadata.warc_headers.warc-target-uri` of OSCAR."""
-META_KEYS = frozenset(("meta", "metadata", "meta_data", "extra", "info", "attributes", "properties", "provenance"))
+META_KEYS = frozenset(
+    ("meta", "metadata", "meta_data", "extra", "info", "attributes", "properties", "provenance")
+)
 """Keys of what some writers pack as JSON into a text."""
 MAX_META_CHARS = 100_000
 MAX_ADDRESS_COLUMNS = 3
@@ -105,11 +107,11 @@ def licence_of(row: Mapping[str, Any]) -> str:
 def _values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield keys and values; a table that is written as JSON is one."""
     for key, value in row.items():
-        if isinstance(value, str | bytes) and key.lower() in META_KEYS:
-            if value[:1] in ("{", b"{") and len(value) <= MAX_META_CHARS:
-                with suppress(ValueError):
-                    value = parse_json(value)
-        yield key, value
+        packed = None
+        if isinstance(value, str | bytes) and key.lower() in META_KEYS and len(value) <= MAX_META_CHARS:
+            with suppress(ValueError):
+                packed = parse_json(value)
+        yield key, packed if isinstance(packed, dict) else value
 
 
 def _licences(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:
