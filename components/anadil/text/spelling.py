@@ -21,7 +21,7 @@ ALIKE = {
 """Letter -> those of the same shape in most positions, and what Latin-1, or fonts for the code page 1251, have in its place.
 Source: Unicode, ArabicShaping.txt, joining groups, and confusables.txt."""
 FONTS = (("ӣӯ", "їў"), ("үө", "їє"))
-"""Letters, and those of neighbours that fonts for the code page 1251 draw as them. In a text with the own ones they are names."""
+"""Letters, and neighbours' letters that fonts for the code page 1251 draw alike; beside the own letters, names are written so."""
 HEHS, AE = "هہھ", "ە"
 YEH, EITHER = "ی", "يى"
 DOTLESS = frozenset((

@@ -29,7 +29,7 @@ METRIC = re.compile(
     re.IGNORECASE,
 )
 CONVERSIONS = (1.609, 3.281, 2.54, 2.205, 28.35, 2.471, 3.785, 1.094, 2.59, 0.473)
-"""Kilometres of a mile, feet of a metre and so on: what the other side's unit is called is no matter."""
+"""Kilometres of a mile, feet of a metre and so on, whatever the unit of the other side is called."""
 MAX_ROUNDED = 0.04
 MIDNIGHT = re.compile(r"(?<![\d:])00?:(?=\d\d(?!\d))")
 MYRIADS, BETWEEN_MYRIADS = re.compile("[万萬億亿兆만억조]"), re.compile(r"(?<=\d)\s?[億亿兆억조]\s?(?=\d)")
@@ -80,7 +80,7 @@ def unlike_figures(texts: Sequence[str], codes: Sequence[str]) -> str | None:
 
 
 def _without_converted(metric: str, other: str) -> tuple[str, str]:
-    """Return the sides, the other one first, without metric figures of the first that the other has in units of its own."""
+    """Return the sides, the other one first, without metric figures of the first that the other has in other units."""
     if not METRIC.search(metric):
         return other, metric
     found, others = (list(each.finditer(text)) for each, text in ((METRIC, metric), (NUMBER, other)))
@@ -106,7 +106,7 @@ def _values(number: str) -> list[float]:
 
 
 def _is_converted(metric: Sequence[float], other: Sequence[float], *, is_celsius: bool) -> bool:
-    """Return whether a figure is that of another unit; a separator may be of thousands."""
+    """Return whether a figure is the same in another unit; a separator may be of thousands."""
     pairs = list(itertools.product(metric, other))
     if is_celsius:
         return any(abs(1.8 * ours + 32 - theirs) <= 1 for ours, theirs in pairs)

@@ -53,7 +53,7 @@ LABEL = re.compile(
     r"[\n.!?…»”。？！؟।|](?:[\s>*_•|–—-]*(?:\d{1,3}[.)])?[\s*_]*(?:<\|[^|<>\n]{1,30}\|>|#{1,6} [^\n]{1,30}(?=\n)|[^\W\d_]\)|[^\W\d_]{1,20}"
     r"(?: [^\W\d_]{1,20})?[ №#]{0,2}\d{0,3}[.)]?(?:[*_]{0,3} ?[:：][*_]{0,3}(?=\s|(?<=[：*_]))| [—–-](?= ))))+"
 )
-"""What stands before a question or its answer: `Sual 1:`, `**Answer:**`, `A)`, a heading; signs before it are no words."""
+"""Beginning of a question or an answer: `Sual 1:`, `**Answer:**`, `A)`, a heading; signs before that are no words."""
 ROLES = frozenset(("user", "assistant", "system", "human", "gpt", "tool"))
 MIN_MERGED = 1 << 22
 """Runs that wait for others before they are merged."""
@@ -138,7 +138,7 @@ class Decontamination:
         return of_item
 
     def _short_run(self, text: str) -> tuple[Hashes, bool]:
-        """Return the runs of a short question with its answer, True: they prove a document only together with others."""
+        """Return the runs of a short question with the answer, True: weak ones."""
         characters, words = self._units(text)
         units, lengths = (characters, SHORT_CHARS) if words is None else (words, SHORT_WORDS)
         length = max((each for each in lengths if each <= len(units)), default=0)
