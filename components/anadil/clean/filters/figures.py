@@ -83,11 +83,11 @@ def _without_converted(metric: str, other: str) -> tuple[str, str]:
     """Return the sides, the other one first, without metric figures of the first that the other has in other units."""
     if not METRIC.search(metric):
         return other, metric
-    found, others = (list(each.finditer(text)) for each, text in ((METRIC, metric), (NUMBER, other)))
+    figures, others = (list(each.finditer(text)) for each, text in ((METRIC, metric), (NUMBER, other)))
     same = {_values(match[0])[0] for match in NUMBER.finditer(metric)} & {
         _values(match[0])[0] for match in others
     }
-    for match, number in itertools.product(found, others):
+    for match, number in itertools.product(figures, others):
         sides = [_values(each) for each in (match[1], number[0])]
         if same.isdisjoint(side[0] for side in sides) and _is_converted(
             *sides, is_celsius=match[0][-1] in "Cc"
