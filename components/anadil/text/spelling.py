@@ -55,9 +55,9 @@ def spelling_repair(letters: Letters) -> Respell:
     alphabet = letters.own
     table = _variants(alphabet)
     repairs = [
-        _font_repair(own, others)
-        for own, others in FONTS
-        if alphabet.issuperset(own) and alphabet.isdisjoint(others)
+        _font_repair(drawn, others)
+        for drawn, others in FONTS
+        if alphabet.issuperset(drawn) and alphabet.isdisjoint(others)
     ]
     if single := {variant: letter for variant, letter in table.items() if len(variant) == 1}:
         repairs.append(_respell_words(single, alphabet))
@@ -128,11 +128,11 @@ def _respell_words(table: dict[str, str], alphabet: frozenset[str]) -> Respell:
     return respell
 
 
-def _font_repair(own: str, others: str) -> Respell:
-    to_own = str.maketrans(others + others.upper(), own + own.upper())
+def _font_repair(drawn: str, others: str) -> Respell:
+    to_own = str.maketrans(others + others.upper(), drawn + drawn.upper())
 
     def respell(text: str) -> str:
-        is_in_font = all(map(text.__contains__, others)) and not any(map(text.__contains__, own))
+        is_in_font = all(map(text.__contains__, others)) and not any(map(text.__contains__, drawn))
         return text.translate(to_own) if is_in_font else text
 
     return respell

@@ -22,22 +22,8 @@ LICENCE_KEY = re.compile(
 )
 """Keys or columns under which a record names its licence: `license`, `license_url`, `repo_license_type`, `dc:rights`."""
 OF_LICENCE = (
-    "spdx_id",
-    "spdx",
-    "id",
-    "name",
-    "title",
-    "abbr",
-    "type",
-    "label",
-    "key",
-    "url",
-    "uri",
-    "href",
-    "link",
-    "rights",
-    "rightsURI",
-)
+    "spdx_id", "spdx", "id", "name", "title", "abbr", "type", "label", "key", "url", "uri", "href", "link", "rights", "rightsURI",
+)  # fmt: skip
 """Keys of a licence that is a table; the first one that it has."""
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3
