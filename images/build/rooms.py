@@ -18,7 +18,9 @@ for path in package.rglob("*.*") if rooms else ():
     place = path.relative_to(package).as_posix()
     inside = "/" not in place or any(place.startswith(f"{room}/") for room in rooms)
     above = path.name == "__init__.py" and any(room.startswith(place[: -len(path.name)]) for room in rooms)
-    if path.is_file() and not inside and not above:
+    # The table of stages loads the record of each.
+    record = place.removesuffix("/stage.py").removesuffix("/__init__.py") in STAGES
+    if path.is_file() and not inside and not above and not record:
         path.unlink()
 started = f"anadil.{image}" if image in STAGES else "anadil"
 sys.stdout.write("anadil.launch.clean\n" if image in ENGINE_IMAGES.values() else f"{started}\n")

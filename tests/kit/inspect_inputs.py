@@ -23,7 +23,7 @@ def put(folder: Path, name: str, content: bytes) -> str:
 
 
 def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> CheckResult:
-    named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
+    named = again(recipe, f"{STAGES[stage].files.key}={json.dumps(files)}")
     return inspect_files(STAGES[stage], named, here=here)
 
 

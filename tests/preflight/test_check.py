@@ -60,9 +60,9 @@ def test_an_answer_that_cannot_be_read_is_a_bug_but_for_servers() -> None:
 
 
 def test_every_command_checks_the_files_of_every_stage() -> None:
-    files = {check.name: check.by for check in CHECKS if check.name in {stage.files for stage in FLOW}}
+    files = {check.name: check.by for check in CHECKS if check.name in {stage.files.key for stage in FLOW}}
 
-    assert files == {stage.files: EVERY for stage in FLOW if stage.files}
+    assert files == {stage.files.key: EVERY for stage in FLOW if stage.files.key}
     assert {each.name for each in CHECKS if RECIPE in each.by} == {
         "addresses",
         "base.model",

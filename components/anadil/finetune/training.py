@@ -313,7 +313,7 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
             return "incomplete: the run was killed while it was written"
-        if causes := origin_changes(manifest.origin, origin, STAGES["finetune"].sections):
+        if causes := origin_changes(manifest.origin, origin, STAGES["finetune"].keys):
             return f"of another run: {'; '.join(causes)}"
         artifact.verify_files(folder, manifest, folder.name)
     except IntegrityError as error:

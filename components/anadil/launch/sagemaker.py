@@ -139,11 +139,14 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
 
 def metric_definitions(stage: str) -> list[dict[str, str]]:
     """Return the numbers that SageMaker draws, as patterns of lines of `anadil.core.log.JsonFormatter`."""
-    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{STAGES[stage].progress_name}: [^"]*'
+    training = STAGES[stage].training
+    if training is None:
+        return []
+    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{training.progress_name}: [^"]*'
     figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
     number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
     definitions = {f"{stage}:loss": rf"{progress}, loss {number}"}
-    for name in STAGES[stage].figures:
+    for name in training.figures:
         definitions[f"{stage}:final_{name}"] = rf'{figures}"{name}": {number}'
     return [{"Name": name, "Regex": regex} for name, regex in definitions.items()]
 

@@ -499,7 +499,7 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     if stage == MERGE and not (recipe.merge and recipe.merge.is_auto):
         return 1, 0  # sums of weights, as fast as the disk gives them
     if stage not in (REPLAY, MERGE, *AFTER):
-        return (nodes, machine.devices) if STAGES[stage].distributed else (1, 1)
+        return (nodes, machine.devices) if STAGES[stage].training else (1, 1)
     return _fewest(stage, recipe.model_dump_json(), machine, nodes)
 
 

@@ -130,7 +130,7 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
         if stage not in planned.stages:
             return
         if planned.by in (DOCTOR, CLUSTER_DOCTOR) and is_left_out(stage, planned.recipe):
-            yield skipped(stage.files, f"none named, so {stage.name} is left out")
+            yield skipped(stage.files.key, f"none named, so {stage.name} is left out")
         else:
             # A retraining takes the corpus of a source without new files as it is, wherever its files are now.
             recipes = [each for each in recipes_of(stage, planned.recipe) if not is_kept(stage, each)]
@@ -144,7 +144,9 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
 
 def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
     for stage in planned.stages:
-        named = {files_key(stage, planned.recipe): named_files(stage, planned.recipe)} if stage.files else {}
+        named = (
+            {files_key(stage, planned.recipe): named_files(stage, planned.recipe)} if stage.files.key else {}
+        )
         for key, uris in (named | named_side_files(stage, planned.recipe)).items():
             for uri in uris:
                 try:
@@ -162,7 +164,7 @@ def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
 def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     recipe = planned.recipe
     model = recipe.base.model
-    if not any("base" in stage.sections for stage in planned.stages):
+    if not any("base" in stage.keys for stage in planned.stages):
         return
     local = is_local(model)
     if model in PACKAGED and planned.by != RUN and not packaged_place(model, base_cache(recipe)).is_dir():
@@ -256,7 +258,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR), function=_images),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
-    *(Check(name=stage.files, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files),
+    *(Check(name=stage.files.key, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files.key),
     Check(
         name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
         level=logging.INFO,
@@ -268,7 +270,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
     Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
-    Check(name=STAGES["finetune"].extends, by=EVERY, function=_start_adapter, level=logging.INFO),
+    Check(name=STAGES["finetune"].extends.key, by=EVERY, function=_start_adapter, level=logging.INFO),
     Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

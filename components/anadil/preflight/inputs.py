@@ -232,8 +232,8 @@ def inspect_files(
             return passed(key, f"the base writes {written:,} tokens")
         if not files:
             return passed(key, "the corpus's own held-out part is used")
-        sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
-        detail, remedy = INSPECTORS[stage.files](files, recipe, sample)
+        sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
+        detail, remedy = INSPECTORS[stage.files.key](files, recipe, sample)
         detail = f"{counted(len(files), 'file')}, {detail}"
         if 0 < len(sample.looked) < len(files):
             detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
@@ -242,7 +242,7 @@ def inspect_files(
         for side_key, beside in _side_files(stage, recipe, here=here).items():
             detail += f"; {side_key}: {counted(len(beside), 'file')}"
             if side_key in SIDE_INSPECTORS and beside:
-                sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
+                sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
                 more, hint = SIDE_INSPECTORS[side_key](beside, recipe, sample)
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:

@@ -296,7 +296,7 @@ def check_reach(recipe: Recipe) -> None:
         **{
             files_key(stage, part): named_files(stage, part)
             for stage in FLOW
-            if stage.files
+            if stage.files.key
             for part in recipes_of(stage, recipe)
         },
         **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},

@@ -139,7 +139,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
         **result_version(STAGES["pretrain"]),
-        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].sections))[0],
+        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].keys))[0],
         **{
             f"input tokens.{name}" if name else "input tokens": packed.stream.digest
             for name, packed in trainer.data.sources.items()

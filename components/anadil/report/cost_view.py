@@ -94,7 +94,7 @@ def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | No
     if seconds is None:
         return None
     name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
-    machine, nodes = None, int(number(num_nodes) or 1) if stage.distributed else 1
+    machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
     if stage.uses_model and isinstance(name, str):
         machine = next((each for each in machines() if each.name == plain_name(name)), None)
     price = machine.on_demand if machine else None

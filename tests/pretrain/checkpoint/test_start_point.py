@@ -76,7 +76,7 @@ def write(folder: Path, step: int = 34, recipe: Recipe | None = None, **state: A
     partial = path_of(folder, step).with_suffix(PARTIAL)
     partial.mkdir(parents=True)
     (partial / "__0_0.distcp").write_bytes(b"tensors")
-    origin = recipe_origin(recipe or recipe_of(), STAGES["pretrain"].sections)
+    origin = recipe_origin(recipe or recipe_of(), STAGES["pretrain"].keys)
     origin |= {"result version": "2", "input tokenizer": "one", "model shapes": "one"}
     stands = State(step=step, tokens=step * 500, seconds=1.0, **state)
     return str(commit(partial, stands, origin, describe_files([partial / "__0_0.distcp"])))

@@ -100,7 +100,7 @@ def _tell(start: StartPoint, origin: Mapping[str, str], said: list[str]) -> None
     # That it has another begin is known.
     other = {name: text for name, text in origin.items() if name != f"{INPUT}{KEY}"}
     before = {name: text for name, text in start.manifest.origin.items() if name != f"{INPUT}{KEY}"}
-    changes = origin_changes(before, other, STAGES["pretrain"].sections)
+    changes = origin_changes(before, other, STAGES["pretrain"].keys)
     if changes:
         more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
         log.info("other than in that run: %s%s", "; ".join(changes[:MOST_CHANGES]), more)

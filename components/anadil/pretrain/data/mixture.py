@@ -268,7 +268,7 @@ class MixtureKeeper(Callback):
             self.begins = dict(saved.get("begins", {}))
         self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources, self.begins)
         # The first start's shares name the work directory, by which a start with other ones finds it.
-        shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].sections))[1]
+        shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].keys))[1]
         self._origin = saved.get("origin", shares)
         if not saved or self._schedule is not None:
             self._plan_anew()
