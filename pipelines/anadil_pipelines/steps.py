@@ -20,8 +20,8 @@ from kfp import dsl, kubernetes
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import GIB, amount
 from anadil.core.stages import ENGINE_IMAGES, FLOW, STAGES
-from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.stage_memory import stage_devices
+from anadil.estimate.instances import CPU, Machine, machine
+from anadil.plan.needs import stage_devices
 from anadil.preflight.text_size import clean_memory_bytes
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Resources

@@ -40,7 +40,7 @@ import importlib.metadata, json, os, pathlib, shutil, sys
 package = pathlib.Path(sys.prefix, "lib/python3.11/site-packages/anadil")
 found = {
     "folders": sorted({path.parent.relative_to(package).parts[0] for path in package.rglob("*.*")
-                       if path.suffix != ".pyc" and path.parent != package and path.name not in ("__init__.py", "stage.py")}),
+                       if path.suffix != ".pyc" and path.parent != package and path.name not in ("__init__.py", "stage.py", "need.py")}),
     "packages": {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()},
     "programs": [name for name in ("gcc", "cc", "g++", "make", "pip", "pip3", "curl", "git") if shutil.which(name)],
     "python": sys.executable, "environment": dict(os.environ), "user": os.getuid(),

@@ -99,6 +99,7 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
 
     package = tmp_path / "components/anadil"
     records = {package / stage.name / file for stage in FLOW for file in ("__init__.py", "stage.py")}
+    records |= {package / stage.name / "need.py" for stage in FLOW if "need" in stage.brings}
     files = {path for path in package.rglob("*.*") if path.is_file()}
     left = {path.parent.relative_to(package).as_posix() for path in files - records}
     held = (*rooms(name), ".", "cli")

@@ -11,7 +11,7 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.encode.tensor_file import size_of
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
-from anadil.plan.text_use import TextSize
+from anadil.estimate.text_use import TextSize
 from anadil.preflight import checks
 from anadil.preflight.check import CheckResult
 from anadil.preflight.text_size import inspect_text, text_of

@@ -26,8 +26,6 @@ STAGE = Stage(
     per_source=PerSource(),
     pod=Pod(
         image="clean",
-        # The stages that share the image.
-        rooms=("overlap", "admit"),
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what
         # `clean.workers` says instead. Memory does not depend on the input.
         cpu="4",

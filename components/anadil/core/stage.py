@@ -92,7 +92,7 @@ class Pod:
 
     image: str
     rooms: tuple[str, ...] = ()
-    """Folders of the package that the image holds, beside the stage's own and those of all images."""
+    """Folders of the package that the image holds for it, beside those of all images and of the stages that share it."""
     cpu: str = "4"
     memory: str = "16Gi"
     """Request and limit. Assumption: a small model fits, as do four CPUs."""

@@ -4,7 +4,10 @@ The command line, the DAG, the launchers, images and their locks, manifests, CI 
 imports next to nothing, so that `anadil --help` is immediate.
 """
 
+from dataclasses import replace
 from importlib import import_module
+from types import ModuleType
+from typing import Literal
 
 from anadil.core.stage import Stage
 
@@ -27,8 +30,26 @@ NAMES = (
     "release",
 )
 """A row for each stage: the name of its folder."""
-FLOW: tuple[Stage, ...] = tuple(import_module(f"anadil.{name}.stage").STAGE for name in NAMES)
+
+
+def _loaded(names: tuple[str, ...]) -> tuple[Stage, ...]:
+    """The records of stages, without the inputs that no stage of the table writes."""
+    stages: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in names]
+    written = {stage.writes for stage in stages}
+    return tuple(
+        replace(each, reads=tuple(one for one in each.reads if one.kind in written)) for each in stages
+    )
+
+
+FLOW = _loaded(NAMES)
 STAGES = {stage.name: stage for stage in FLOW}
+
+
+def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
+    """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
+    return import_module(f"anadil.{stage.name}.{part}")
+
+
 PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
 WRITERS = {stage.writes: stage for stage in FLOW}
@@ -41,7 +62,7 @@ IMAGES = {stage.name: stage.pod.image for stage in FLOW} | {"launch": "tools"}
 """Stage or tool that a pod runs -> the image that holds it: one for each stage, and one for the light tools."""
 ENGINE_IMAGES = {"ray": "clean-ray", "job": "clean-ray"}
 """`clean.engine` -> image in place of `clean`: the same with Ray's packages, and with what drives pods."""
-ENGINE_ROOMS = ("launch", "plan", "model")
+ENGINE_ROOMS = ("launch", "plan", "estimate", "model")
 """Folders of the package that it holds besides: what launches pods plans them, and a plan knows models."""
 STEP_IMAGES = (*dict.fromkeys(IMAGES.values()), *dict.fromkeys(ENGINE_IMAGES.values()))
 """All that a pod of a run may need."""
@@ -59,5 +80,11 @@ def rooms_of(image: str) -> tuple[str, ...] | None:
     """Folders of the package that an image holds; None: all of them."""
     if image in ENGINE_IMAGES.values():
         return (*SHARED_ROOMS, *ENGINE_ROOMS, "clean")
-    stage = STAGES.get(image)
-    return (*SHARED_ROOMS, *stage.pod.rooms, stage.name) if stage and stage.pod.image == image else None
+    if image not in STAGES or STAGES[image].pod.image != image:
+        return None
+    sharing = [stage for stage in FLOW if stage.pod.image == image]
+    return tuple(
+        dict.fromkeys(
+            (*SHARED_ROOMS, *(room for stage in sharing for room in (*stage.pod.rooms, stage.name)))
+        )
+    )

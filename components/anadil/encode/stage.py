@@ -18,4 +18,5 @@ STAGE = Stage(
     per_source=PerSource(),
     # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
     pod=Pod(image="tokenizer", cpu="8", memory="32Gi", retries=2),
+    brings=("need",),
 )

@@ -30,7 +30,8 @@ STAGE = Stage(
     ),
     # Measurements of the base and of the champion count again.
     champion=Champion(artifacts=("scores",), model=True),
-    # The stage `replay` shares the image. Hours on a GPU and nothing to resume: one more try, for a lost node.
-    pod=Pod(image="evaluate", rooms=("model", "plan", "replay"), retries=1),
+    # Hours on a GPU and nothing to resume: one more try, for a lost node.
+    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=1),
     uses_model=True,
+    brings=("need",),
 )

@@ -16,9 +16,10 @@ STAGE = Stage(
         SideFiles(key="finetune.preference.inputs"),
     ),
     extends=Extends(key="finetune.start_from"),
-    pod=Pod(image="finetune", rooms=("model", "plan")),
+    pod=Pod(image="finetune", rooms=("model", "estimate")),
     training=Training(
         progress_name="finetune", figures=("loss",), costly=True, most_processes="finetune.most_processes"
     ),
     uses_model=True,
+    brings=("need",),
 )

@@ -12,7 +12,7 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import visible, visible_lines
 from anadil.core.stages import STAGES
-from anadil.plan.instances import CPU, Machine, machine
+from anadil.estimate.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import options_of
 from anadil.runtime.job import most_processes
@@ -93,7 +93,7 @@ class TrainingJob:
             scales = stage.training and not stage.training.most_processes
             return (cluster.nodes if scales else 1), 0
         # Here, because it needs models, which what drives pods of `clean` has not.
-        from anadil.plan.stage_memory import stage_devices
+        from anadil.plan.needs import stage_devices
 
         return stage_devices(self.stage, self.recipe, self.machine, cluster.nodes)
 

@@ -32,6 +32,7 @@ from anadil.core.errors import (
 )
 from anadil.core.format import human_seconds
 from anadil.core.stages import STAGES
+from anadil.estimate.instances import LOCAL, Machine
 from anadil.launch.job import (
     FINAL,
     SPEC_ANNOTATION,
@@ -43,7 +44,6 @@ from anadil.launch.job import (
     format_log_line,
 )
 from anadil.launch.kubernetes.manifests import EFA_ENVIRONMENT, GPU_ENVIRONMENT
-from anadil.plan.instances import LOCAL, Machine
 from anadil.runtime.job import earlier_place, named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 from anadil.runtime.signals import Stop

@@ -22,10 +22,10 @@ from anadil.artifacts.weight_files import has_weights, stored_tensors
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
+from anadil.estimate.model_shape import NotPlannedError, base_shape
 from anadil.finetune import start_adapter
 from anadil.finetune.start_adapter import refuse_other_form
 from anadil.model.family_table import check_family
-from anadil.plan.model_shape import NotPlannedError, base_shape
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.services import claims_of, inspect_where_visible, unseen
 from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start

@@ -19,8 +19,8 @@ from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stage import Stage
 from anadil.core.stages import FLOW, STAGES
-from anadil.plan.instances import ram_bytes
-from anadil.plan.stage_memory import AFTER
+from anadil.estimate.instances import ram_bytes
+from anadil.plan.needs import AFTER
 from anadil.preflight import check, this_machine
 from anadil.preflight.base_model import (
     inspect_base,

@@ -28,7 +28,7 @@ from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.json_text import parse_json
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
-from anadil.plan.stage_memory import written_tokens
+from anadil.estimate.stage_memory import written_tokens
 from anadil.preflight.check import CheckResult, passed
 from anadil.preflight.services import claim_of, claims_of, inspect_where_visible, unseen
 from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_inputs

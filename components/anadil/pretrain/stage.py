@@ -19,8 +19,8 @@ STAGE = Stage(
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
     champion=Champion(artifacts=("corpus", "tokens", "overlap")),
-    # The trial of tokenizers trains with this stage's loop, and a merge makes rows as it does: they share its image.
-    pod=Pod(image="pretrain", rooms=("model", "plan", "trial", "merge", "tokenizer", "evaluate", "encode")),
+    # Its image holds the trial of tokenizers, which measures, and a run without tokens encodes.
+    pod=Pod(image="pretrain", rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "encode")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),
     uses_model=True,
 )

@@ -14,7 +14,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
 from anadil.core.table import Table
-from anadil.plan.instances import machines, plain_name
+from anadil.estimate.instances import machines, plain_name
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, ended_at, read_record, record_uri
 

@@ -8,6 +8,7 @@ STAGE = Stage(
     writes="written",
     keys=("base", "seed", "sources.written_by", "sources.tokens"),
     per_source=PerSource(key="written_by"),
-    pod=Pod(image="evaluate", rooms=("model", "plan"), retries=2),
+    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=2),
     uses_model=True,
+    brings=("need",),
 )

@@ -11,7 +11,7 @@ from anadil.core.candidates import CANDIDATES
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
-from anadil.plan.instances import machines, plain_name
+from anadil.estimate.instances import machines, plain_name
 from anadil.report.format import clip
 from anadil.report.licence import licence_of
 from anadil.report.read import Facts, Json, field

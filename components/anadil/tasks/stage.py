@@ -17,6 +17,6 @@ STAGE = Stage(
     reads=(Input("model"), Input("merged", optional=True), Input("adapter", optional=True)),
     side_files=(SideFiles(key="evaluate.tasks", of_language="tasks.yaml", or_names=True),),
     only_if="evaluate.tasks",
-    pod=Pod(image="tasks", rooms=("model", "plan"), retries=1),
+    pod=Pod(image="tasks", rooms=("model", "estimate"), retries=1),
     uses_model=True,
 )

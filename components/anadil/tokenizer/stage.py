@@ -12,8 +12,8 @@ STAGE = Stage(
     side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
     pod=Pod(
         image="tokenizer",
-        # The model's compute per token, which decides between candidates; and the stage that shares the image.
-        rooms=("model", "plan", "encode"),
+        # The model's compute per token decides between candidates.
+        rooms=("model", "estimate"),
         # The trainer runs on all CPUs; each different word takes some 0.2 KB. Assumption: 100 million of them.
         cpu="8",
         memory="32Gi",

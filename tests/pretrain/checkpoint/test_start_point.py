@@ -19,8 +19,8 @@ from anadil.core.errors import (
     RetryableError,
 )
 from anadil.core.stages import STAGES
+from anadil.estimate.instances import machine
 from anadil.model.process_group import Group
-from anadil.plan.instances import machine
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.preflight.base_model import inspect_start_point
 from anadil.preflight.services import check_reach

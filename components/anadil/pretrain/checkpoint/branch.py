@@ -13,8 +13,8 @@ from anadil.artifacts import artifact
 from anadil.artifacts.prefetch import copy_to_cache
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
+from anadil.estimate.mixture import Schedule
 from anadil.model.process_group import Group
-from anadil.plan.mixture import Schedule
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata
 from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.folder import damage_of

@@ -22,9 +22,9 @@ from anadil.encode.packing import Packed, Sequences
 from anadil.encode.run import digest_of, settings_of
 from anadil.encode.stored_tokens import StoredTokens, open_tokens
 from anadil.encode.tokens_file import TokensFacts
+from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
+from anadil.estimate.text_use import TextPart, new_names, part_of, part_sizes
 from anadil.model.load import document_ids, encode_text, load_tokenizer, window_bos
-from anadil.plan.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
-from anadil.plan.text_use import TextPart, new_names, part_of, part_sizes
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.state import State
