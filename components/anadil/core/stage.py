@@ -68,7 +68,7 @@ class Extends:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Champion:
-    """What a stage takes of the model that was released last, where there is one."""
+    """Parts of the model released last that a stage takes, where there is one."""
 
     artifacts: tuple[str, ...] = ()
     """Artifacts that a retraining goes on from; one that is gone is done without."""

@@ -23,7 +23,7 @@ STAGE = Stage(
         "retrain.champion.name",
         "retrain.champion.version",
     ),
-    # Of pieces, their manifests hold what it tells of them: times and counts.
+    # Manifests of pieces hold what the page tells of them: times and counts.
     reads=(
         Input("written", optional=True, how="pieces", beside=True),
         Input("corpus", beside=True),
