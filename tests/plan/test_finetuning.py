@@ -19,10 +19,11 @@ from anadil.merge import need as merge_need
 from anadil.plan.needs import checked_memory, stage_devices
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.plan.view import plan_lines
-from anadil.preflight.checks import CHECKS, DOCTOR, LAUNCH, PlannedRun, report
+from anadil.preflight.checks import CHECKS, report
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import DOCTOR, LAUNCH, PlannedRun
 from tests.kit import plans
 from tests.kit.jobs import job
 

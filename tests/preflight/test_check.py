@@ -10,9 +10,10 @@ from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
 from anadil.preflight import checks
-from anadil.preflight.check import Check, CheckResult, passed, refuse, report
-from anadil.preflight.checks import CHECKS, EVERY, RECIPE, inspect_tasks, named_nowhere
+from anadil.preflight.checks import CHECKS
 from anadil.recipe.load import load_recipe
+from anadil.runtime.check import EVERY, RECIPE, Check, CheckResult, passed, refuse, report
+from anadil.tasks.check import inspect_tasks, named_nowhere
 
 Checks = tuple[Check[str], ...]
 

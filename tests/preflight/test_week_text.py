@@ -11,10 +11,11 @@ from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import machine
 from anadil.plan.plan import build_plan, choose_layout, plan_as_file, request_for
-from anadil.preflight.checks import CHECKS, RUN, PlannedRun
+from anadil.preflight.checks import CHECKS
 from anadil.preflight.text_size import inspect_text, sizes_of_inputs, text_of
 from anadil.recipe.sections import Recipe
 from anadil.retrain.resolve import resolve
+from anadil.runtime.check import RUN, PlannedRun
 from tests.kit.retraining import add_text, make_week, two_sources, use_registry
 
 

@@ -50,6 +50,11 @@ def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
     return import_module(f"anadil.{stage.name}.{part}")
 
 
+_FIRST = [stage.costly for stage in FLOW].index(True)
+BEFORE_TRAINING, BEHIND_TRAINING = (
+    tuple(stage.name for stage in stages) for stages in (FLOW[:_FIRST], FLOW[_FIRST + 1 :])
+)
+"""Names of the stages in front of pre-training, and behind it."""
 PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
 WRITERS = {stage.writes: stage for stage in FLOW}

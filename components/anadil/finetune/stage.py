@@ -21,5 +21,5 @@ STAGE = Stage(
         progress_name="finetune", figures=("loss",), costly=True, most_processes="finetune.most_processes"
     ),
     uses_model=True,
-    brings=("need",),
+    brings=("need", "check"),
 )

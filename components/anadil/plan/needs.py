@@ -19,11 +19,6 @@ from anadil.runtime.job import is_left_out
 
 log = logging.getLogger(__name__)
 
-TRAINING = STAGES["pretrain"]
-BEFORE = tuple(stage.name for stage in FLOW[: FLOW.index(TRAINING)])
-AFTER = tuple(stage.name for stage in FLOW[FLOW.index(TRAINING) + 1 :])
-"""Stages in front of pre-training, and behind it."""
-
 
 def own_needs(request: NeedRequest) -> tuple[StageNeed, ...]:
     """Needs of the stages that have rows of their own in a plan."""

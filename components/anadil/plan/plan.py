@@ -8,6 +8,7 @@ from typing import Literal
 
 from anadil import __version__
 from anadil.core.errors import AnadilError
+from anadil.core.stages import BEHIND_TRAINING
 from anadil.estimate.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
 from anadil.estimate.instances import CPU, Machine, machine, this_machine
 from anadil.estimate.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
@@ -18,7 +19,7 @@ from anadil.estimate.speed import Calibration, peak_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.needs import AFTER, memory_after, own_needs, seconds_after
+from anadil.plan.needs import memory_after, own_needs, seconds_after
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -77,7 +78,7 @@ class PlanRequest:
     """Epochs by source."""
     calibration: Calibration | None = None
     """Rates of a finished run on such devices."""
-    then: Collection[str] = AFTER
+    then: Collection[str] = BEHIND_TRAINING
     """Stages with which the run continues."""
 
     @property
@@ -121,7 +122,7 @@ def request_for(
     machine: Machine,
     nodes: int,
     text: Mapping[str, TextSize] | None,
-    then: Collection[str] = AFTER,
+    then: Collection[str] = BEHIND_TRAINING,
 ) -> PlanRequest:
     """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
     recipe, planned = plan_text(recipe, text)

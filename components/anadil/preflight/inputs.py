@@ -29,10 +29,9 @@ from anadil.core.json_text import parse_json
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
 from anadil.estimate.stage_memory import written_tokens
-from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.services import claim_of, claims_of, inspect_where_visible, unseen
 from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult, claim_of, claims_of, inspect_where_visible, passed, unseen
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
 from anadil.text.language import load_language
 from anadil.text.language_data import Language

@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from anadil.core.errors import BudgetReached, PreflightError, RecipeError
 from anadil.core.format import human_bytes, human_dollars, human_parameters
+from anadil.core.stages import BEFORE_TRAINING, BEHIND_TRAINING
 from anadil.estimate.instances import Machine, machine, machines, this_machine
 from anadil.estimate.layout import Layout, Work, hardest, layout_of, work_of
 from anadil.estimate.memory import layout_fit
@@ -12,7 +13,7 @@ from anadil.estimate.model_shape import NotPlannedError, Shape, trained_shape
 from anadil.estimate.search import nearest
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.model.family_table import check_family
-from anadil.plan.needs import AFTER, BEFORE, checked_memory
+from anadil.plan.needs import checked_memory
 from anadil.plan.plan import plan_of
 from anadil.plan.schema import Plan
 from anadil.preflight.text_size import text_of
@@ -24,7 +25,7 @@ MAX_REMEDIES = 4
 KEY = "retrain.max_usd"
 
 
-def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
+def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = BEHIND_TRAINING) -> str:
     """Return one line about the memory that `pretrain` and the stages `then` need, here or on the machines of `cluster`.
 
     A model type that is trained but not planned passes: the line says that its memory is not checked.
@@ -44,7 +45,7 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
     request = NeedRequest(recipe=recipe, machine=kind, nodes=nodes)
     return "; ".join(
-        [*checked_memory(request, BEFORE), f"{line} ({verdict})", *checked_memory(request, then)]
+        [*checked_memory(request, BEFORE_TRAINING), f"{line} ({verdict})", *checked_memory(request, then)]
     )
 
 

@@ -23,4 +23,5 @@ STAGE = Stage(
     pod=Pod(image="pretrain", rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "encode")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),
     uses_model=True,
+    brings=("check",),
 )

@@ -19,4 +19,5 @@ STAGE = Stage(
     only_if="evaluate.tasks",
     pod=Pod(image="tasks", rooms=("model", "estimate"), retries=1),
     uses_model=True,
+    brings=("check",),
 )

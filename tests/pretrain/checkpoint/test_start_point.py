@@ -22,8 +22,8 @@ from anadil.core.stages import STAGES
 from anadil.estimate.instances import machine
 from anadil.model.process_group import Group
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
-from anadil.preflight.base_model import inspect_start_point
 from anadil.preflight.services import check_reach
+from anadil.pretrain.check import inspect_start_point
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.branch import open_start_point
 from anadil.pretrain.checkpoint.directory import PARTIAL, commit, describe_files, path_of

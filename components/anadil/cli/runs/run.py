@@ -138,7 +138,8 @@ def failure_of(root: str, run: str) -> tuple[str, str]:
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
     """Refuse in the first second what would fail after hours of training."""
-    from anadil.preflight.checks import RUN, PlannedRun, refuse
+    from anadil.preflight.checks import refuse
+    from anadil.runtime.check import RUN, PlannedRun
     from anadil.runtime.flow import is_skipped
 
     runs = []
