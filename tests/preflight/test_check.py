@@ -9,7 +9,6 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
-from anadil.preflight import checks
 from anadil.preflight.checks import CHECKS
 from anadil.recipe.load import load_recipe
 from anadil.runtime.check import EVERY, RECIPE, Check, CheckResult, passed, refuse, report
@@ -68,6 +67,7 @@ def test_every_command_checks_the_files_of_every_stage() -> None:
         "addresses",
         "base.model",
         "evaluate.tasks",
+        "tokenizer.trial",
     }
 
 
@@ -84,7 +84,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A harness with a few tasks."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(checks, "_harness", lambda: [tmp_path])
+    monkeypatch.setattr("anadil.tasks.check._harness", lambda: [tmp_path])
     return tmp_path
 
 
@@ -102,7 +102,7 @@ def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:
 
 
 def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_harness", list)
+    monkeypatch.setattr("anadil.tasks.check._harness", list)
 
     found = inspect_tasks(load_recipe("smoke", ["evaluate.tasks=[no_such, tumlu_azerbaijani]"]))
 

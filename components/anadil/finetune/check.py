@@ -1,4 +1,4 @@
-"""What `finetune` needs before it starts: the adapter that it begins with."""
+"""Checks before `finetune` starts: the adapter that it begins with."""
 
 import logging
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What `merge` needs before it starts: the models that it adds, and text to measure with."""
+"""Checks before `merge` starts: the models that it adds, and text to measure with."""
 
 import logging
 from collections.abc import Iterator

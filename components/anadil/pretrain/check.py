@@ -1,4 +1,4 @@
-"""What `pretrain` needs before it starts: the checkpoint or model that it begins with."""
+"""Checks before `pretrain` starts: the checkpoint or model that it begins with."""
 
 import logging
 from collections.abc import Iterator

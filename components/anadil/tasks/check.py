@@ -1,4 +1,4 @@
-"""What `tasks` needs before it starts: task files that know the recipe's names."""
+"""Checks before `tasks` starts: task files that know the recipe's names."""
 
 import importlib.util
 import re

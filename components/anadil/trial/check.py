@@ -1,4 +1,4 @@
-"""What `trial` needs before it starts: the base's compute."""
+"""Checks before `trial` starts: the base's compute."""
 
 from collections.abc import Iterator
 
