@@ -6,7 +6,7 @@ STAGE = Stage(
     name="clean",
     summary="clean raw text, HTML and WARC into a corpus",
     writes="corpus",
-    result_version=12,
+    result_version=13,
     keys=("language", "clean"),
     reads=(Input("written"),),
     files=Files(key="clean.inputs", flag="raw"),
