@@ -71,7 +71,7 @@ class Champion:
     """Parts of the model released last that a stage takes, where there is one."""
 
     artifacts: tuple[str, ...] = ()
-    """Artifacts that a retraining goes on from; one that is gone is done without."""
+    """Artifacts that a retraining goes on from, as far as they are there."""
     model: bool = False
     """True if the stage reads the model too."""
 
@@ -111,7 +111,7 @@ class Training:
     costly: bool = False
     """True if it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
     most_processes: str = ""
-    """Recipe key (`section.key`) of the most processes that it can use; empty: as many as there are GPUs."""
+    """Recipe key (`section.key`) of the most processes that it can use. Empty: as many as there are GPUs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,12 +151,12 @@ class Stage:
 
     @property
     def costly(self) -> bool:
-        """True if it trains for hours or days; see `Training.costly`."""
+        """True if it trains for hours or days."""
         return self.training is not None and self.training.costly
 
     @property
     def compares(self) -> bool:
-        """True if the step of one source reads the artifacts of all; see `PerSource.compares`."""
+        """True if the step of one source reads the artifacts of all."""
         return self.per_source is not None and self.per_source.compares
 
     @property

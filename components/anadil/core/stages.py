@@ -1,4 +1,4 @@
-"""The only list of stages, in order; the folder of each has its record.
+"""The only list of stages, in order. The folder of each has its record.
 
 The command line, the DAG, the launchers, images and their locks, manifests, CI and docs follow it. It
 imports next to nothing, so that `anadil --help` is immediate.
