@@ -15,9 +15,10 @@ from anadil.cli.options import (
 from anadil.cli.output import print_table
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW
-from anadil.preflight.checks import COMPILE, PlannedRun, refuse
+from anadil.preflight.checks import refuse
 from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
+from anadil.runtime.check import COMPILE, PlannedRun
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_left_out
 from anadil.runtime.remake import allow_remake
