@@ -15,7 +15,7 @@ import numpy as np
 from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
-from anadil.core.json_text import write_json
+from anadil.core.json_text import DECODER, write_json
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
 from anadil.text.parallel import other_direction
@@ -171,7 +171,8 @@ def _lines_of(
 
 def text_of(line: bytes) -> str:
     """Read the text of a line, and nothing else of it."""
-    text: str = json.loads(line[TEXT_START : line.index(SOURCE)])
+    # Half the time of `json.loads`, which looks for the encoding first.
+    text: str = DECODER.raw_decode(line[TEXT_START : line.rindex(SOURCE)].decode())[0]
     return text
 
 
