@@ -44,7 +44,7 @@ PART_RUNS = 1 << 19
 BATCH_CHARS = 1 << 18
 """Characters whose runs are hashed at a time."""
 HeldOut = tuple[Numbers, dict[str, int]]
-"""Numbers of the held-out documents, and counts: of them, of those looked at, and of those that share text with others."""
+"""Numbers of the held-out documents, and counts: held out, looked at, sharing text with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,12 +126,12 @@ class Candidates:
         return documents[chosen], _counts(len(chosen), shares, shares[chosen], is_contaminated[chosen])
 
     def of_earlier(self, hits: Sequence[Path]) -> HeldOut:
-        """Count what new documents share with those that were held out before."""
+        """Count what new documents share with earlier held-out ones."""
         shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=False))
         return np.empty(0, dtype=np.int64), _counts(0, shares, shares, is_contaminated)
 
     def _judge(self, marks: Numbers) -> tuple[Numbers, Numbers]:
-        """Return masks over the documents: those that share a run, and those that are contaminated."""
+        """Return masks over the documents: sharing a run, contaminated."""
         figures = [
             overlap.seen_document("", marks[start:end], *self._sizes) for start, end in pairwise(self._ends)
         ]

@@ -98,7 +98,7 @@ class RowWriter:
 
 
 def measured_columns(statistics: Sequence[Floats | None]) -> dict[str, Any]:
-    """Return the columns of statistics, given those of each record; None of one that the rules were not asked for."""
+    """Return columns of the statistics of records, None where the rules were not asked."""
     measured = np.full((len(statistics), len(STATISTICS)), np.nan, dtype=np.float32)
     for row, values in zip(measured, statistics, strict=True):
         if values is not None:
