@@ -193,6 +193,11 @@ def test_a_pair_is_dropped_for_the_first_fault_of_its_sides(
         ("fa", "He was born in 1990.", "او در سال ۱۳۷۹ به دنیا آمد.", "1990 | 1379"),
         ("ja", "It raised 142 million yen in 1990.", "平成2年に1億4,200万円を集めた。", None),
         ("hi", "There were 250 people.", "वहाँ २५० लोग थे।", None),
+        ("az", "It is 10 km away, in 1990.", "1990-cı il, 6.2 mil var.", None),
+        ("az", "It is 30 °C, 4.2-3.9 million came.", "86 dərəcə, 4,2-3,9 milyon nəfər gəldi.", None),
+        ("az", "It is 10 km away.", "8 mil var.", "10 | 8"),
+        ("az", "They left at 00:41.", "Saat 01:41-də getdilər.", "24 | 01"),
+        ("de", "They left at 00:41.", "Sie gingen um 0.41 Uhr, 12:41 AM.", None),
         ("hi", "There were 250 people.", "वहाँ २०५ लोग थे।", "250 | 205"),
     ],
 )

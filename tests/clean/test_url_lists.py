@@ -418,6 +418,11 @@ def test_short_questions_are_looked_for_with_their_answers(
 
     assert (items.num_items, items.num_short) == (4, 1)
     assert found.matches("Sual: AZƏRBAYCANIN paytaxtı haradır - Bakı şəhəridir!") == ["chats.jsonl:1"]
+    for question, answer in zip(
+        ("**Sual 1:**", "### Sual\n", ""), ("\nCavab:", "\n### Cavab\n", "B)"), strict=True
+    ):
+        asked = f"{ANOTHER} {question} Azərbaycanın paytaxtı haradır? {answer} Bakı şəhəridir."
+        assert found.matches(asked) == ["chats.jsonl:1"], asked
     # Two of the shortest prove what one does not.
     assert found.matches("Necəsən bu gün? Yaxşı.") == []
     assert found.matches("Necəsən bu gün? Yaxşı. Nə vaxt gəldi? Bu gün.") == [

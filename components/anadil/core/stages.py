@@ -25,7 +25,7 @@ FLOW = (
     ),
     Stage(
         name="clean",
-        result_version=12,
+        result_version=13,
         image="clean",
         # The stages that share the image.
         rooms=("overlap", "admit"),

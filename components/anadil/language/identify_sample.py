@@ -270,7 +270,7 @@ def _profile(
         associations=tuple(map(pack, tables.associated)), least_rarity=ngram_profile.RARER,
         min_associations=_damage_limits(parts, "misread", lambda part, pieces: part.tables.association(codes_of_pieces(pieces))),
         word_order=tables.word_order.pack(),
-        min_word_order=_damage_limits(parts, "shuffled", lambda part, pieces: part.tables.word_order.scores(pieces)),
+        min_word_order=_damage_limits(parts, "shuffled", lambda part, pieces: part.tables.word_order.scores(pieces), widened),
         endings=word_shapes.pack_endings(tables.endings) if has_endings else "",
         max_new_endings=tuple(_endings_limit(parts, length, widened) for length in LENGTHS) if has_endings else (),
         max_inner_signs=tuple(_signs_limit(parts, length) for length in LENGTHS),
@@ -316,7 +316,9 @@ def _limits(
     return round(least, 3), round(min(margin, 0.0), 3)
 
 
-def _damage_limits(parts: Sequence[_Part], kind: str, score: _Score) -> tuple[float, ...]:
+def _damage_limits(
+    parts: Sequence[_Part], kind: str, score: _Score, widened: float = 0.0
+) -> tuple[float, ...]:
     """Return least figures of pieces of each length: between own and damaged ones, or at the own where they overlap."""
     limits = [NO_LIMIT]
     for length in LENGTHS:
@@ -324,7 +326,7 @@ def _damage_limits(parts: Sequence[_Part], kind: str, score: _Score) -> tuple[fl
         if min(sum(map(len, each)) for each in (good, damaged)) < MIN_PIECES:
             limits.append(limits[-1])
             continue
-        spared = _outermost(good, DROP_RATE, largest=False)
+        spared = _outermost(good, DROP_RATE, largest=False, widened=widened)
         edge = float(np.quantile(np.concatenate(damaged), 1 - MAX_DAMAGED_KEPT))
         limits.append(round(spared - (1 - TOWARDS_OWN) * max(0.0, spared - edge), 3))
     # A shorter text varies more, whatever the few of its pieces say that have a figure.

@@ -218,7 +218,7 @@ def _tightened(
         best: tuple[float, dict[str, float], str] | None = None
         for name in values:
             for rate in STRICT_RATES:
-                tried = chosen | {name: _quantile(name, values[name], rate)}
+                tried = chosen | {name: _quantile(name, values[name], rate, WIDENED)}
                 cost = judge.own_dropped(tried)
                 if tried == chosen or cost > most:
                     continue

@@ -40,6 +40,8 @@ LATIN_OF_CYRILLIC = dict(
 LATIN_OF_GREEK = dict(
     zip("ΑΒΕΖΗΙΚΜΝΟΡΤΥΧοναικρυχμεγΓφͻ", "ABEZHIKMNOPTYXovaikpuxµɛɣƔɸɔ", strict=True)
 )  # fmt: skip
+RARE_LATIN = dict(zip("ĸʙʜɵƟɜĶķ", "квнөӨзҚқ", strict=True))
+"""Letters that hardly a Latin alphabet has. Source: Unicode, confusables.txt."""
 LATIN_LIKE_GREEK = "ΑΒΕΖΗΙΚΜΝΟΡΤΥΧο"
 """Letters that pass for ASCII in a Latin word. A small letter beside it is more likely a formula's."""
 MIN_GREEK_WORD = 3  # Letters of a word with Greek ones; a shorter one is a unit or a symbol, such as kΩ
@@ -143,7 +145,8 @@ def lookalike_repair(script: str, letters: Letters) -> Callable[[str], str]:
         return lambda text: text
     known = letters.own | letters.others if script == "Cyrl" else COMMON
     tables: Tables = {
-        ("Latn", "Cyrl"): _reversed(LATIN_OF_CYRILLIC, known or COMMON),
+        ("Latn", "Cyrl"): _reversed(LATIN_OF_CYRILLIC, known or COMMON)
+        | {latin: letter for latin, letter in RARE_LATIN.items() if letter in known},
         ("Cyrl", "Latn"): LATIN_OF_CYRILLIC,
         ("Latn", "Grek"): _reversed(LATIN_OF_GREEK, frozenset(LATIN_OF_GREEK)),
         ("Grek", "Latn"): {

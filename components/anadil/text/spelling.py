@@ -15,11 +15,13 @@ MARKS = {"\u0327": "\u0326", "\u0326": "\u0327", "\u030c": "\u0306", "\u0306": "
 """Mark of an own letter -> the one that stands in its place: cedilla and comma below, caron and breve."""
 ALIKE = {
     "đ": "ðɖ", "Đ": "ÐƉ", "ə": "ǝ", "Ə": "Ǝ", "ǝ": "ə", "Ǝ": "Ə", "ő": "õ", "Ő": "Õ", "ű": "û", "Ű": "Û",
-    "ң": "ҥӊ", "қ": "ҡӄҟ", "ғ": "ӷ", "ҳ": "ӽ", "ک": "كڪ", "ڪ": "ك", "ك": "کڪ", "ی": "يى", "ي": "ی", "ه": "ەہھ",
+    "ң": "ҥӊ", "қ": "ҡӄҟќ", "ғ": "ӷѓ", "ҳ": "ӽњ", "ҷ": "ӌљ", "ک": "كڪ", "ڪ": "ك", "ك": "کڪ", "ی": "يى", "ي": "ی", "ه": "ەہھ",
     "ہ": "هە", "ۃ": "ة", "ة": "ۃ",
 }  # fmt: skip
-"""Letter -> those of the same shape in most positions, and what Latin-1 has in its place. Source: Unicode, ArabicShaping.txt,
-joining groups, and confusables.txt."""
+"""Letter -> those of the same shape in most positions, and what Latin-1, or fonts for the code page 1251, have in its place.
+Source: Unicode, ArabicShaping.txt, joining groups, and confusables.txt."""
+FONTS = (("ӣӯ", "їў"), ("үө", "їє"))
+"""Letters, and neighbours' letters that fonts for the code page 1251 draw alike; beside the own letters, names are written so."""
 HEHS, AE = "هہھ", "ە"
 YEH, EITHER = "ی", "يى"
 DOTLESS = frozenset((
@@ -52,7 +54,11 @@ def spelling_repair(letters: Letters) -> Respell:
     """Repair of letters in the code points of other languages, for a language with these letters; idempotent."""
     alphabet = letters.own
     table = _variants(alphabet)
-    repairs: list[Respell] = []
+    repairs = [
+        _font_repair(drawn, others)
+        for drawn, others in FONTS
+        if alphabet.issuperset(drawn) and alphabet.isdisjoint(others)
+    ]
     if single := {variant: letter for variant, letter in table.items() if len(variant) == 1}:
         repairs.append(_respell_words(single, alphabet))
     if double := {variant: letter for variant, letter in table.items() if len(variant) > 1}:
@@ -82,7 +88,7 @@ def _variants(alphabet: frozenset[str]) -> dict[str, str]:
     table: dict[str, str] = {}
     for letter in sorted(alphabet, reverse=True):  # Sindhi's first kaf is the later one
         base, *marks = list(unicodedata.normalize("NFD", letter))
-        others = list(ALIKE.get(letter, ""))
+        others = list(ALIKE.get(letter, ALIKE.get(letter.lower(), "").upper()))
         for at, mark in enumerate(marks):
             other = "".join([base, *marks[:at], MARKS.get(mark, mark), *marks[at + 1 :]])
             others.append(unicodedata.normalize("NFC", other))
@@ -118,6 +124,16 @@ def _respell_words(table: dict[str, str], alphabet: frozenset[str]) -> Respell:
 
     def respell(text: str) -> str:
         return replace_words(sign, respelled, text) if any(map(text.__contains__, table)) else text
+
+    return respell
+
+
+def _font_repair(drawn: str, others: str) -> Respell:
+    to_own = str.maketrans(others + others.upper(), drawn + drawn.upper())
+
+    def respell(text: str) -> str:
+        is_in_font = all(map(text.__contains__, others)) and not any(map(text.__contains__, drawn))
+        return text.translate(to_own) if is_in_font else text
 
     return respell
 

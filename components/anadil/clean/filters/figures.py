@@ -3,6 +3,7 @@
 Words stand for figures in many translations, so what one side alone has says nothing.
 """
 
+import itertools
 import math
 import re
 import unicodedata
@@ -22,6 +23,15 @@ MEASURES = re.compile(
     re.IGNORECASE,
 )
 """Units that translations convert, with their figures."""
+METRIC = re.compile(
+    rf"({NUMBER.pattern})[-\s]?(?:(?:k[mgqh]|[cms]m|[mglq]|ha|[кс]м|кг|[мгл]|га)(?![^\W\d_])|°\s?C|kilo|hek|cent|sant|mill?im|met[er]|gram|lit[er]|кило|гект"
+    r"|санти|метр|грам|литр|キロ|メートル|センチ|グラム|リットル|公[里斤分]|كم|كيلو|کیلو|किलो|किमी|কিমি|কিলো|킬로|미터|χλ[μό]|ק[\"״]|กม|กิโล|კმ|კილო|կմ|կիլո)",
+    re.IGNORECASE,
+)
+CONVERSIONS = (1.609, 3.281, 2.54, 2.205, 28.35, 2.471, 3.785, 1.094, 2.59, 0.473)
+"""Kilometres of a mile, feet of a metre and so on, whatever the unit of the other side is called."""
+MAX_ROUNDED = 0.04
+MIDNIGHT = re.compile(r"(?<![\d:])00?:(?=\d\d(?!\d))")
 MYRIADS, BETWEEN_MYRIADS = re.compile("[万萬億亿兆만억조]"), re.compile(r"(?<=\d)\s?[億亿兆억조]\s?(?=\d)")
 """Words of East Asia that end numbers at other places than the thousands of other languages."""
 HALF_DAY = 12
@@ -43,6 +53,8 @@ def numbers_of(text: str) -> list[Token]:
     if not any(map(str.isdecimal, text)):
         return []
     tokens = []
+    # The zero of an hour is a figure like another; other zeros may be left out.
+    text = MIDNIGHT.sub("24:", text)
     for match in NUMBER.finditer(BETWEEN_MYRIADS.sub("", ERAS.sub(" ", text))):
         parts = [
             "".join(str(unicodedata.decimal(each)) for each in part) for part in re.findall(r"\d+", match[0])
@@ -53,7 +65,7 @@ def numbers_of(text: str) -> list[Token]:
 
 def unlike_figures(texts: Sequence[str], codes: Sequence[str]) -> str | None:
     """Return a figure of each side that the other lacks, such as `1990 | 1995`; None where a side has all of the other's."""
-    first, second = map(numbers_of, texts)
+    first, second = map(numbers_of, _without_converted(*_without_converted(*texts)))
     if (
         not first
         or not second
@@ -65,6 +77,41 @@ def unlike_figures(texts: Sequence[str], codes: Sequence[str]) -> str | None:
     least = 1 if any(map(MYRIADS.search, texts)) else MIN_SCALE
     missing = [_missing(first, second, offsets, least), _missing(second, first, offsets, least)]
     return " | ".join(str(each) for each in missing) if None not in missing else None
+
+
+def _without_converted(metric: str, other: str) -> tuple[str, str]:
+    """Return the sides, the other one first, without metric figures of the first that the other has in other units."""
+    if not METRIC.search(metric):
+        return other, metric
+    figures, others = (list(each.finditer(text)) for each, text in ((METRIC, metric), (NUMBER, other)))
+    same = {_values(match[0])[0] for match in NUMBER.finditer(metric)} & {
+        _values(match[0])[0] for match in others
+    }
+    for match, number in itertools.product(figures, others):
+        sides = [_values(each) for each in (match[1], number[0])]
+        if same.isdisjoint(side[0] for side in sides) and _is_converted(
+            *sides, is_celsius=match[0][-1] in "Cc"
+        ):
+            metric, other = _blanked(metric, match.span(1)), _blanked(other, number.span())
+    return other, metric
+
+
+def _blanked(text: str, span: tuple[int, int]) -> str:
+    return text[: span[0]] + " " * (span[1] - span[0]) + text[span[1] :]
+
+
+def _values(number: str) -> list[float]:
+    *first, last = re.findall(r"\d+", number)
+    return [float("".join([*first, last])), *([float(f"{''.join(first)}.{last}")] if first else [])]
+
+
+def _is_converted(metric: Sequence[float], other: Sequence[float], *, is_celsius: bool) -> bool:
+    """Return whether a figure is the same in another unit; a separator may be of thousands."""
+    pairs = list(itertools.product(metric, other))
+    if is_celsius:
+        return any(abs(1.8 * ours + 32 - theirs) <= 1 for ours, theirs in pairs)
+    ratios = [abs(math.log(ours / theirs)) for ours, theirs in pairs if ours and theirs]
+    return any(abs(each - abs(math.log(by))) <= MAX_ROUNDED for each in ratios for by in CONVERSIONS)
 
 
 def _plain(token: Token) -> str:

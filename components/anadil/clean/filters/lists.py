@@ -43,12 +43,17 @@ log = logging.getLogger(__name__)
 
 RUN_WORDS = 8
 RUN_CHARS = 40
-SHORT_WORDS, SHORT_CHARS = range(4, RUN_WORDS), (15, 20, 30)
-"""Lengths of a question with its answer that is looked for as a whole, because it is shorter than a run."""
+SHORT_WORDS, SHORT_CHARS = range(4, RUN_WORDS + 1), (15, 20, 30, RUN_CHARS)
+"""Lengths of a question with its answer: the last is a run's, a shorter one is looked for as a whole."""
 MIN_ALONE = 25
 """Letters of one that proves a document by itself; shorter ones, such as `How are you? Fine, thanks.`, two together. Our choice."""
 MAX_APART = 6
 """Texts of a record from a question to its answer at most: roles and choices may stand between."""
+LABEL = re.compile(
+    r"[\n.!?…»”。？！؟।|](?:[\s>*_•|–—-]*(?:\d{1,3}[.)])?[\s*_]*(?:<\|[^|<>\n]{1,30}\|>|#{1,6} [^\n]{1,30}(?=\n)|[^\W\d_]\)|[^\W\d_]{1,20}"
+    r"(?: [^\W\d_]{1,20})?[ №#]{0,2}\d{0,3}[.)]?(?:[*_]{0,3} ?[:：][*_]{0,3}(?=\s|(?<=[：*_]))| [—–-](?= ))))+"
+)
+"""Beginning of a question or an answer: `Sual 1:`, `**Answer:**`, `A)`, a heading; signs before that are no words."""
 ROLES = frozenset(("user", "assistant", "system", "human", "gpt", "tool"))
 MIN_MERGED = 1 << 22
 """Runs that wait for others before they are merged."""
@@ -127,20 +132,21 @@ class Decontamination:
         for at, question in enumerate(short):
             for answer in short[at + 1 : at + 1 + MAX_APART]:
                 joined = f"{question} {answer}"
-                runs, is_weak = distinct(self._runs(joined)), False
-                if not len(runs):
-                    runs, is_weak = self._short_run(joined)
-                of_item += [(runs, is_weak)] if len(runs) else []
+                for each in dict.fromkeys((joined, LABEL.sub(" ", f"\n{question}\n{answer}"))):
+                    runs, is_weak = self._short_run(each)
+                    of_item += [(runs, is_weak)] if len(runs) else []
         return of_item
 
     def _short_run(self, text: str) -> tuple[Hashes, bool]:
+        """Return the runs of a short question with the answer, True: weak ones."""
         characters, words = self._units(text)
         units, lengths = (characters, SHORT_CHARS) if words is None else (words, SHORT_WORDS)
         length = max((each for each in lengths if each <= len(units)), default=0)
         if not length:
             return units[:0], True
         self._short_lengths.add(length)
-        return ngram_hashes(units[-length:], length), len(characters) < MIN_ALONE
+        whole = units if length == lengths[-1] else units[-length:]
+        return distinct(ngram_hashes(whole, length)), len(characters) < MIN_ALONE
 
     def _merge(self, pending: list[tuple[Hashes, int]]) -> None:
         """Add the runs of items, so that memory follows from how many different ones there are."""
@@ -174,9 +180,12 @@ class Decontamination:
             return []
         runs = self._runs(text)
         if self._short_lengths:
-            characters, words = self._units(text)
-            units = characters if words is None else words
-            runs = np.concatenate([runs, *(ngram_hashes(units, length) for length in self._short_lengths)])
+            for each in dict.fromkeys((text, LABEL.sub(" ", f"\n{text}"))):
+                characters, words = self._units(each)
+                units = characters if words is None else words
+                runs = np.concatenate(
+                    [runs, *(ngram_hashes(units, length) for length in self._short_lengths)]
+                )
         places = np.searchsorted(self._hashes, runs)
         places[places == len(self._hashes)] = 0
         owners = np.unique(self._owners[places[self._hashes[places] == runs]])

@@ -11,33 +11,28 @@ import pyarrow.parquet as pq
 
 from anadil.core.errors import DataError
 from anadil.core.field_paths import field_of
+from anadil.core.json_text import parse_json
 from anadil.text.language import find_language
 from anadil.text.language_data import Language
 
 LICENCE_KEY = re.compile(
-    r"(?:[a-z]+[ _.-])*(?P<own>licen[cs]e)(?P<more>s|[ _.-]?(?:names?|ids?|spdx(?:[ _-]?id)?|abbr\w*|types?|(?P<url>urls?|uri|link)))?",
+    r"(?:(?:[a-z]+[ _.:-])*(?P<own>licen[cs]e)|(?:(?:dc|dcterms|edm|usage)[ _.:-])?(?P<rights>rights)(?:[ _-]?(?:list|statements?))?)"
+    r"(?P<more>s|[ _.:-]?(?:names?|ids?|identifier|spdx(?:[ _-]?id)?|abbr\w*|types?|(?P<url>urls?|uri|link)))?",
     re.IGNORECASE,
 )
-"""Keys or columns under which a record names its licence: `license`, `licenses`, `license_url`, `repo_license_type`."""
+"""Keys or columns under which a record names its licence: `license`, `license_url`, `repo_license_type`, `dc:rights`."""
 OF_LICENCE = (
-    "spdx_id",
-    "spdx",
-    "id",
-    "name",
-    "title",
-    "abbr",
-    "type",
-    "label",
-    "key",
-    "url",
-    "uri",
-    "href",
-    "link",
-)
+    "spdx_id", "spdx", "id", "name", "title", "abbr", "type", "label", "key", "url", "uri", "href", "link", "rights", "rightsURI",
+)  # fmt: skip
 """Keys of a licence that is a table; the first one that it has."""
 MAX_LICENCE_CHARS = 200
 MAX_DEPTH = 3
 """Tables within a record in which address and licence are looked for: `metadata.warc_headers.warc-target-uri` of OSCAR."""
+META_KEYS = frozenset(
+    ("meta", "metadata", "meta_data", "extra", "info", "attributes", "properties", "provenance")
+)
+"""Keys of what some writers pack as JSON into a text."""
+MAX_META_CHARS = 100_000
 MAX_ADDRESS_COLUMNS = 3
 """Columns of a table that are read for an address."""
 NO_LETTER = re.compile(r"[^a-z]")
@@ -95,9 +90,19 @@ def licence_of(row: Mapping[str, Any]) -> str:
     return " ".join(named.split())[:MAX_LICENCE_CHARS]
 
 
+def _values(row: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield keys and values; a table that is written as JSON is one."""
+    for key, value in row.items():
+        packed = None
+        if isinstance(value, str | bytes) and key.lower() in META_KEYS and len(value) <= MAX_META_CHARS:
+            with suppress(ValueError):
+                packed = parse_json(value)
+        yield key, packed if isinstance(packed, dict) else value
+
+
 def _licences(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:
     """Yield each licence with the rank of its key and how deep it lies."""
-    for key, value in row.items():
+    for key, value in _values(row):
         if (rank := _licence_rank(key)) is not None:
             if text := _licence_text(value):
                 yield rank, depth, text
@@ -111,7 +116,8 @@ def _licence_rank(key: str) -> int | None:
     match = LICENCE_KEY.fullmatch(key)
     if match is None:
         return None
-    return 2 * (match["url"] is not None) + (match.end("own") - match.start("own") < len(key))
+    is_other = (match.end("own") - match.start("own")) < len(key)
+    return 2 * (match["url"] is not None) + is_other + 4 * (match["rights"] is not None)
 
 
 def _licence_text(value: Any) -> str:
@@ -131,7 +137,7 @@ def address_of(row: Mapping[str, Any]) -> str:
 
 def _addresses(row: Mapping[str, Any], depth: int) -> Iterator[tuple[int, int, str]]:
     """Yield each address with its rank and how deep it lies."""
-    for key, value in row.items():
+    for key, value in _values(row):
         if isinstance(value, dict):
             if depth < MAX_DEPTH and _licence_rank(key) is None:
                 yield from _addresses(value, depth + 1)
@@ -179,7 +185,7 @@ def columns_beside(paths: Sequence[str]) -> list[str]:
         )
         if at is not None:
             licences[".".join(parts[: at + 1])] = None
-    return [*(path for path in paths if path == "source"), *licences]
+    return [*(path for path in paths if path == "source" or path.lower() in META_KEYS), *licences]
 
 
 def columns_to_read(name: str, schema: pq.ParquetSchema, *fields: str) -> list[str]:
