@@ -205,10 +205,9 @@ def test_a_batch_has_the_keys_of_each_text_alone(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("anadil.clean.kernels.characters.MAX_BATCH_CHARS", 500)
     texts = [AZERBAIJANI, "", ANOTHER, "bir iki", AZERBAIJANI * 2]
 
-    assert MINHASH.band_keys_of(texts).tolist() == [MINHASH.band_keys(text).tolist() for text in texts]
-    assert [first << 64 | second for first, second in MINHASH.exact_keys_of(texts).tolist()] == [
-        MINHASH.exact_key(text) for text in texts
-    ]
+    exact, bands = MINHASH.keys_of(texts)
+    assert bands.tolist() == [MINHASH.band_keys(text).tolist() for text in texts]
+    assert [first << 64 | second for first, second in exact.tolist()] == [*map(MINHASH.exact_key, texts)]
 
 
 def test_clusters_of_many_documents_are_looked_at_in_parts(

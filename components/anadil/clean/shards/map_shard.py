@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.sorted_documents import DocumentWriter
 from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.figures import Lateness
@@ -34,6 +33,7 @@ from anadil.clean.write.shard_output import FACTS, RowWriter, kept_documents
 from anadil.core.json_text import read_json, write_json
 from anadil.core.processes import die_with
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executor import FolderTask
 from anadil.runtime.executors import process_limits
 from anadil.text.language import load_language
 
@@ -170,14 +170,12 @@ Batch = list[tuple[Place, int, ExtractedDocument]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapTask:
+class MapTask(FolderTask):
     """Everything that a process needs to work on one shard."""
 
     shard: Shard
     recipe: Recipe
     lists: Path | None
-    folder: Path
-    key: str
 
     @property
     def name(self) -> str:
@@ -187,10 +185,10 @@ class MapTask:
 
 def map_shard(task: MapTask) -> None:
     """Fill the folder of a shard, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     guard = CrashGuard(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft, guard:
+    with task.draft() as draft, guard:
         _ShardRun(task, guard, draft).run()
 
 

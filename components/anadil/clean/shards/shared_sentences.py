@@ -18,7 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anadil.artifacts import sealed_dir
 from anadil.artifacts.local_directory import link
 from anadil.artifacts.uri import MANIFEST
 from anadil.clean.dedup.find_duplicates import Verdicts
@@ -38,6 +37,7 @@ from anadil.clean.read.readers import RawRecord
 from anadil.clean.write.shard_output import FACTS, ROWS, SCHEMA, failed_bits, kept_documents, measured_columns
 from anadil.core.json_text import read_json, write_json
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executor import FolderTask
 from anadil.text.language_data import Language
 
 MIN_DOCUMENTS = 10
@@ -54,20 +54,13 @@ EXAMPLES, EXAMPLE_CHARS = 20, 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrimTask:
+class TrimTask(FolderTask):
     """Everything that a process needs to take shared sentences out of one shard."""
 
     shard: Path
     shared: Path
     recipe: Recipe
     lists: Path | None
-    folder: Path
-    key: str
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"shared sentences of {self.shard.name}"
 
 
 class SentenceWriter:
@@ -130,11 +123,11 @@ def write_shared(
     shared = [np.empty((2, 0), dtype=np.uint64)]
     for part in range(num_parts):
         borders = np.array([((part + end) << 64) // num_parts - end for end in (0, 1)], dtype=np.uint64)
-        kept = []
+        chosen = []
         for keys, rows, start in files:
             first, stop = np.searchsorted(keys, borders[0]), np.searchsorted(keys, borders[1], side="right")
-            kept.append(keys[first:stop][verdicts.is_kept(rows[first:stop] + start)])
-        keys, counts = np.unique(np.concatenate(kept), return_counts=True)
+            chosen.append(keys[first:stop][verdicts.is_kept(rows[first:stop] + start)])
+        keys, counts = np.unique(np.concatenate(chosen), return_counts=True)
         is_many = (counts >= MIN_DOCUMENTS) & (keys & SENTENCE_MASK != 0)
         keys, counts = keys[is_many], counts[is_many]
         is_shared = counts > max_share * sizes[np.searchsorted(hosts, keys & ~SENTENCE_MASK)]
@@ -149,12 +142,12 @@ def num_shared(folder: Path) -> int:
 
 def trim_shard(task: TrimTask) -> None:
     """Write a shard again, without the shared sentences of its documents; what is left of these is judged again."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     keys, rows = (np.load(task.shard / name) for name in (SENTENCES, SENTENCE_ROWS))
     shared, counts = np.load(task.shared / SHARED)
     is_shared = np.isin(keys, shared)
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         if is_shared.any():
             groups = dict(
                 zip(rows[is_shared].tolist(), (keys[is_shared] & ~SENTENCE_MASK).tolist(), strict=True)

@@ -119,17 +119,15 @@ def kept_documents(
     texts = [each.extracted.document.text for _, each in passed]
     timer = settings.timer
     timer.start()
-    exact = settings.minhash.exact_keys_of(texts).tolist()
-    timer.lap("exact_duplicates")
-    bands = settings.minhash.band_keys_of(texts)
-    timer.lap("near_duplicates")
+    exact, bands = settings.minhash.keys_of(texts)
+    timer.lap("duplicates")
     return [
         KeptDocument(
             id=each.extracted.document.id, line=line_of(each.extracted.document), exact_key=high << 64 | low,
             band_keys=keys, weight=weight_of(each.extracted.encoded), num_bytes=each.extracted.num_bytes,
             num_words=_num_words(each, settings), record=record,
         )
-        for (record, each), (high, low), keys in zip(passed, exact, bands, strict=True)
+        for (record, each), (high, low), keys in zip(passed, exact.tolist(), bands, strict=True)
     ]  # fmt: skip
 
 
