@@ -50,10 +50,12 @@ FOREIGN = (
 LIMITS = (resource.RLIMIT_CPU, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE)
 """By which the system ends a process without a word, some tests later."""
 LONGEST = (
+    "e2e/test_pipeline.py",
+    "release/test_registry_server.py",
     "e2e/test_real_text.py",
     "pretrain/resilience/test_signals.py",
-    "pretrain/parallel/test_layouts.py",
-    "e2e/test_pipeline.py",
+    "pretrain/parallel/test_families.py",
+    "images/test_imports.py",
 )
 """Below this folder, the longest first."""
 

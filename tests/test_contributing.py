@@ -118,7 +118,7 @@ def test_a_stage_is_added(project: Path, corpus: Any) -> None:
     )
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_rule_is_added_and_drops_in_every_language_and_taken_out_again(project: Path) -> None:
     loud = {
         "az": az_texts(4)[3].replace(" ", "! "),
@@ -144,7 +144,7 @@ def test_a_rule_is_added_and_drops_in_every_language_and_taken_out_again(project
     assert run(project, [sys.executable, "-c", columns]) == "False\n"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_language_is_added(project: Path) -> None:
     follow(project, "A language")
 
@@ -157,7 +157,7 @@ def test_a_model_family_is_added(project: Path) -> None:
     assert "model_type='stablelm'" in follow(project, "A model family")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_an_optimizer_is_added_and_changes_no_key_of_before(project: Path) -> None:
     plan = follow(project, "An optimizer")
 
@@ -173,7 +173,7 @@ def test_an_optimizer_is_added_and_changes_no_key_of_before(project: Path) -> No
     assert run(project, [sys.executable, "-c", make_one]) == "<class 'torch.optim.adam.Adam'>\n"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_an_alert_channel_is_added(project: Path) -> None:
     follow(project, "An alert channel")
 
@@ -188,7 +188,7 @@ def test_a_metric_is_added(project: Path) -> None:
     assert run(project, [sys.executable, "-c", gauges]) == "Perplexity of the step per token.\n"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_callback_is_added(project: Path) -> None:
     follow(project, "A callback")
 

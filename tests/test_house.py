@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def tracked() -> Iterator[tuple[str, str]]:
             yield name, content.decode(errors="replace")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a file, which several tests walk."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def public(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
     for node in body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
@@ -81,7 +88,7 @@ def public(body: list[ast.stmt]) -> Iterator[ast.FunctionDef | ast.ClassDef]:
 def test_every_module_and_public_name_says_what_it_is() -> None:
     silent = []
     for path in SOURCES:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path)
         name = str(path.relative_to(ROOT))
         silent += [f"{name}: {node.name}" for node in public(tree.body) if not ast.get_docstring(node)]
         if tree.body and path.name != "__init__.py" and not ast.get_docstring(tree):
@@ -154,7 +161,7 @@ def imported(folder: Path, *parts: str) -> set[str]:
     names: set[str] = set()
     files = [file for part in parts for file in folder.glob(part)] or folder.rglob("*.py")
     for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 names |= {alias.name.split(".")[0] for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
@@ -190,10 +197,13 @@ LOADS_BY_NAME = {
 
 def loads_ours_by_name(path: Path) -> bool:
     """Whether a file gives an importing function a name of ours, or one that only the running program knows."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path)):
         if not isinstance(node, ast.Call) or not node.args:
             continue
-        name = ast.unparse(node.func).rpartition(".")[2]
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name not in ("import_module", "load_module", "__import__", "find_spec", "run_module"):
+            continue
         text = ast.unparse(node.args[0])
         is_constant = isinstance(node.args[0], ast.Constant)
         if name in ("import_module", "load_module", "__import__") and (not is_constant or "anadil" in text):

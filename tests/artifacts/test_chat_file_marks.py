@@ -30,8 +30,7 @@ def marked(key: str, *values: object) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("key", "good", "bad"),
-    [("LABEL", True, False), ("Label", "true", "false"), ("Loss-Mask", 1.0, 0.0)],
+    ("key", "good", "bad"), [("LABEL", True, False), ("Label", "true", "false"), ("Loss-Mask", 1.0, 0.0)]
 )
 def test_rows_that_are_marked_as_bad_are_left_out_however_key_and_mark_are_written(
     tmp_path: Path, key: str, good: object, bad: object

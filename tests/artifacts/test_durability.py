@@ -20,6 +20,7 @@ from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
 from anadil.runtime.termination import exit_code_of
+from tests.kit.marks import matrix, slow
 
 CLEAN = STAGES["clean"]
 Steps = list[tuple[str, Path]]
@@ -68,9 +69,13 @@ def test_files_directories_manifest_and_name_reach_the_disk_in_this_order(
     assert steps[named + 1] == ("sync", tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("every", [slow(4), matrix(1)])
 def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
-    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    every: int,
 ) -> None:
     steps = recorded(monkeypatch)
     execute.execute(CLEAN, recipe, {}, (), str(tmp_path / "sound/out"))
@@ -78,7 +83,7 @@ def test_a_disk_that_fails_at_any_sync_leaves_nothing_that_looks_whole(
     monkeypatch.undo()
     monkeypatch.setenv("ANADIL_LOG", "")
 
-    for number in range(1, num_syncs + 1):
+    for number in range(num_syncs, 0, -every):
         out = tmp_path / f"at-{number}/out"
         with pytest.MonkeyPatch.context() as patch:
             recorded(patch, lambda at, _, number=number: at == number)  # type: ignore[misc]  # mypy takes no defaults

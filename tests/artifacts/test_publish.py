@@ -122,6 +122,7 @@ def test_a_run_that_stood_still_cannot_spoil_what_its_successor_wrote(bucket: st
     assert_whole(uri)
 
 
+@pytest.mark.matrix
 def test_a_run_in_the_middle_of_its_successors_upload_stops_writing(bucket: str, tmp_path: Path) -> None:
     uri = f"{bucket}/corpus/k"
     slow = signalled_midway(signal.SIGSTOP, "slow", uri, tmp_path, pause_s=0.1)

@@ -406,8 +406,7 @@ def test_a_name_tells_a_file_without_data(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    ["_index.html", "licences_of_the_state.jsonl", "readme_texts.txt", "metadata.jsonl", "_a/b.txt"],
+    "name", ["_index.html", "licences_of_the_state.jsonl", "readme_texts.txt", "metadata.jsonl", "_a/b.txt"]
 )
 def test_a_name_like_it_is_one_of_data(name: str) -> None:
     assert not is_no_data(name)

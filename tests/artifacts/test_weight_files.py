@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.artifacts.weight_files import (
-    ALONE,
-    INDEX,
-    holds_own_head,
-    stored_tensors,
-    weight_files,
-)
+from anadil.artifacts.weight_files import ALONE, INDEX, holds_own_head, stored_tensors, weight_files
 from anadil.core.errors import DataError, IntegrityError
 
 TABLES = ("embed", "head")

@@ -19,7 +19,7 @@ import pytest
 from tests.charts.chart import CASES, CHART, Object, named, pods, render
 from tests.kit.http_server import Reply, Request, http_server
 from tests.kit.jobs import launch_options
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 
 FILES = CHART / "files"
 
@@ -197,7 +197,7 @@ def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> Non
     )
 
 
-@pytest.mark.parametrize("login", [slow(True), matrix(False)])
+@pytest.mark.parametrize("login", [matrix(True), matrix(False)])
 def test_mlflow_starts_with_the_charts_own_arguments_and_lets_in_who_signs_in(
     tmp_path: Path, login: bool
 ) -> None:

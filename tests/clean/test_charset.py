@@ -90,10 +90,7 @@ def test_bytes_become_the_text_that_was_written(data: bytes, label: str, expecte
 
 @pytest.mark.parametrize(
     ("meta", "server", "encoded", "expected"),
-    [
-        ("ISO-2022-JP", "none", ISO_2022_JP, JAPANESE),
-        ("windows-1254", "", "şehir".encode("cp1254"), "şehir"),
-    ],
+    [("ISO-2022-JP", "none", ISO_2022_JP, JAPANESE), ("windows-1254", "", "şehir".encode("cp1254"), "şehir")],
 )
 def test_the_page_may_say_what_the_server_does_not_and_both_may_lie(
     meta: str, server: str, encoded: bytes, expected: str

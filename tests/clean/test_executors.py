@@ -34,7 +34,7 @@ from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, clean, content, documents, stats, write_jsonl
 from tests.kit.harm import HARMFUL, install_harm
 from tests.kit.harness import wait_for
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.process_tasks import Work, work
 
 
@@ -264,7 +264,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     wait_for(lambda: not any(map(command_of, children)))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_run_that_is_killed_at_any_point_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     raw = write_jsonl(tmp_path / "a.jsonl", texts(600))
     whole = clean(tmp_path / "whole", raw)
@@ -352,7 +352,7 @@ def test_each_record_gets_its_own_cpu_time_and_no_other_process_a_limit(
     [
         ("crash", "SIGSEGV"),
         slow("memory", "more than 2 GiB of memory"),
-        slow("batch", "SIGSEGV"),
+        matrix("batch", "SIGSEGV"),
         slow("processor", "more than 60 s of CPU time"),
     ],
 )

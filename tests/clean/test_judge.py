@@ -57,12 +57,7 @@ def test_the_longest_entry_counts_and_latin_ones_are_whole_words(
 
 
 @pytest.mark.parametrize(
-    ("text", "entry", "expected"),
-    [
-        ("pis söz", "pis", 3 / 6),
-        ("pişik", "pis", 0),
-        ("apis pisa", "pis", 0),
-    ],
+    ("text", "entry", "expected"), [("pis söz", "pis", 3 / 6), ("pişik", "pis", 0), ("apis pisa", "pis", 0)]
 )
 def test_a_language_with_spaces_is_matched_by_whole_words(text: str, entry: str, expected: float) -> None:
     assert share(text, entry, code="az") == pytest.approx(expected)

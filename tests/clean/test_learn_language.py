@@ -41,7 +41,7 @@ from anadil.language.learn_limits import MOST_REPETITION, REPETITION, source_qua
 from anadil.language.sample_parts import SampleText
 from anadil.recipe.filter_rules import Rules
 from tests.kit.clean_inputs import texts
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 
 NUM_DOCUMENTS = 200
 
@@ -122,7 +122,7 @@ def test_text_without_the_letters_that_ascii_lacks_is_in_another_spelling(langua
     assert kept([text.translate(ascii_spelling) for text in documents(100, seed=10)], language) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_sample_that_is_damaged_here_and_there_does_not_let_such_damage_through(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -444,7 +444,7 @@ def texts_of(place: str) -> list[str]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with ja/")
 def test_real_text_without_spaces_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_not() -> None:
     own = texts_of("ja")
@@ -456,7 +456,7 @@ def test_real_text_without_spaces_of_a_language_taken_for_unknown_is_kept_and_da
     assert statistics.mean(kept(noise, language) for noise in damaged(sound).values()) <= 0.25
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with az/ and az_noisy/")
 def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_not() -> None:
     own = texts_of("az")
@@ -473,7 +473,7 @@ def test_real_text_of_a_language_taken_for_unknown_is_kept_and_damaged_text_is_n
 
 
 @pytest.mark.skipif(not DATA, reason="set ANADIL_DATA to the directory with tr/ and ru/")
-@pytest.mark.parametrize("code", [matrix("tr"), slow("ru")])
+@pytest.mark.parametrize("code", [matrix("tr"), matrix("ru")])
 def test_few_documents_do_not_set_limits_that_others_of_their_source_break(
     code: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

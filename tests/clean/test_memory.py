@@ -98,7 +98,7 @@ def test_five_million_signatures_take_less_than_two_gib(
     assert peak < most_mib
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_documents_in_one_cluster_take_as_much_memory_as_their_keys(tmp_path: Path) -> None:
     peak, printed = peak_memory(ONE_CLUSTER, tmp_path, NUM_IN_CLUSTER)
 

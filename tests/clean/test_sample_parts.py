@@ -373,7 +373,7 @@ def test_where_few_texts_are_long_the_limits_of_shorter_ones_hold_for_them() -> 
         assert NO_LIMIT < limits[3] == limits[4] == limits[5]
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_short_texts_do_not_loosen_what_is_asked_of_long_ones() -> None:
     own = [letters for text in documents(200, seed=11) if len(letters := text[:330]) == 330]
     fit, short = documents(200), [text[:45] for text in documents(400, seed=12)]

@@ -15,7 +15,7 @@ from anadil.clean.read.warc import Damage, HtmlResponse, html_responses
 from anadil.core.format import MIB
 from tests.kit.child import peak_memory
 from tests.kit.clean_stage import members, warc_record
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.wrong_lengths import BODY, LIMIT, PLAIN, SIZE, WRONG, with_length
 
 BOMB_MIB = 300
@@ -346,7 +346,7 @@ def test_a_body_that_asks_for_a_large_zstd_window_is_damaged(tmp_path: Path) -> 
     assert "zstd window of 64.0 MiB is larger than 8.0 MiB" in damage.why
 
 
-@pytest.mark.parametrize("length", [100, *map(slow, (700 * MIB, 10**12))])
+@pytest.mark.parametrize("length", [matrix(100), matrix(700 * MIB), slow(10**12)])
 def test_a_member_that_unpacks_without_end_needs_no_memory(tmp_path: Path, length: int) -> None:
     head = with_length(PLAIN[0], lambda _: length)
     compressor = zlib.compressobj(1, wbits=31)

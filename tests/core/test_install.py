@@ -15,6 +15,7 @@ import pytest
 from anadil.core import processor
 from anadil.core.install import install, install_module
 from anadil.core.modules import load_module
+from tests.kit.marks import matrix
 
 WHEEL = "/tmp/a b/anadil-0.1.0-py3-none-any.whl"
 LACKS = "the image host:5000/anadil/tools:0.1.0 does not hold them"
@@ -78,7 +79,7 @@ def test_nothing_advises_the_name_on_an_index() -> None:
 @pytest.mark.slow  # pip fetches what builds the package
 @pytest.mark.parametrize(
     ("remedy", "installs"),
-    [(lambda: install("s3"), "anadil-"), (lambda: install_module("pymysql.cursors"), "pymysql-")],
+    [matrix(lambda: install("s3"), "anadil-"), (lambda: install_module("pymysql.cursors"), "pymysql-")],
 )
 def test_the_remedy_of_this_environment_installs(
     remedy: Callable[[], str], installs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -111,12 +111,7 @@ def test_secrets_are_masked_in_messages_and_in_tracebacks(
         ('{"uri":"https://ana:pw@host","mail":"a@b"}', '{"uri":"https://ana:***@host","mail":"a@b"}'),
         *(
             (text, text)
-            for text in (
-                "http://host:5000/models@champion",
-                "s3://bucket/a@b",
-                "ftp://me@host/x:y",
-                "a: b@c",
-            )
+            for text in ("http://host:5000/models@champion", "s3://bucket/a@b", "ftp://me@host/x:y", "a: b@c")
         ),
     ],
 )

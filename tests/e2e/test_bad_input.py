@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,26 +44,7 @@ def lines(count: int) -> str:
     return "".join(json.dumps({"text": f"{TEXT} Bu, {n} nömrəli mətndir."}) + "\n" for n in range(count))
 
 
-def test_an_unknown_key_names_the_nearest_one(tmp_path: Path) -> None:
-    words = ["run", "--work", str(tmp_path), "--set", "pretrain.batchsize=8"]
-    command = [sys.executable, "-m", "anadil", *words]
-
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
-
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert "pretrain.batchsize: unknown key; did you mean 'batch_size'? (got 8)" in done.stderr
-
-
-def test_a_missing_file_is_told_before_anything_runs(run: Run, tmp_path: Path) -> None:
-    code, messages = run(tmp_path, "finetune.inputs=[/nowhere/chats.jsonl]", stage="finetune")
-
-    assert code == 3
-    assert "finetune.inputs: no file matches '/nowhere/chats.jsonl'" in messages
-    assert not (tmp_path / "corpus").exists()
-
-
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_corpus_that_is_empty_after_cleaning_says_what_was_dropped(run: Run, tmp_path: Path) -> None:
     code, messages = run(
         tmp_path, raw(tmp_path / "short.jsonl", json.dumps({"text": "Salam, dünya."}) + "\n")
@@ -92,21 +71,6 @@ def test_an_invalid_json_line_and_a_file_that_is_no_warc_are_named(
     assert code == 3
     assert words in messages
     assert not list(tmp_path.glob("corpus/*/manifest.json"))
-
-
-def test_s3_without_credentials_says_how_to_give_them(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_SESSION_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
-
-    code, messages = run(tmp_path / "work", "clean.inputs=['s3://bucket/raw/*.jsonl']")
-
-    assert code == 4
-    assert "s3://bucket/raw/: no AWS credentials; set AWS_PROFILE" in messages
 
 
 def test_chats_without_an_answer_are_refused_before_anything_runs(run: Run, tmp_path: Path) -> None:

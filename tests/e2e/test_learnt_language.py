@@ -19,6 +19,7 @@ NUM_OWN = 500
 NUM_OTHERS = 60
 
 
+@pytest.mark.matrix
 @pytest.mark.usefixtures("clean_in_this_process")
 def test_a_language_that_is_in_no_list_goes_from_a_sample_to_the_report(tmp_path: Path) -> None:
     sample = write_documents_of(tmp_path / "sample.jsonl", documents(2_000))

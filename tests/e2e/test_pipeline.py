@@ -19,7 +19,8 @@ from anadil.runtime.flow import flow_of
 from tests.kit.pretraining import make_model
 from tests.kit.ranks import Fork, run_module
 
-pytestmark = pytest.mark.slow
+# The demo of .ci/run is a whole pipeline, and tests/e2e/test_own.py another one.
+pytestmark = pytest.mark.matrix
 
 START = "start"
 """Folder of the base model below that of a run."""

@@ -68,7 +68,7 @@ def test_the_real_model_takes_the_same_spreadsheet(capsys: pytest.CaptureFixture
     assert "2 files, 378 chats" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.usefixtures("clean_in_this_process")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_the_guide_leads_to_an_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,6 +30,7 @@ def anadil(installed: Path, place: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.matrix
 def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
     (wheel,) = (installed / "wheel").glob("anadil-*.whl")
     listed = subprocess.run(
@@ -51,6 +52,7 @@ def test_the_wheel_holds_every_file_of_the_program(installed: Path) -> None:
         assert not ours - set(archive.namelist())
 
 
+@pytest.mark.matrix
 def test_the_program_and_its_pages_work_from_the_wheel_in_an_empty_directory(
     installed: Path, tmp_path: Path
 ) -> None:

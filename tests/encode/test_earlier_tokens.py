@@ -15,16 +15,7 @@ from anadil.pretrain.data.mixture import tokens_of
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job
 from tests.kit.pretraining import make_tokenizer_artifact
-from tests.kit.weeks import (
-    WEEKS,
-    facts_of,
-    ids_of,
-    make_corpus,
-    opened,
-    overlap_of,
-    recipe_of,
-    tokens_made,
-)
+from tests.kit.weeks import WEEKS, facts_of, ids_of, make_corpus, opened, overlap_of, recipe_of, tokens_made
 
 
 @pytest.fixture

@@ -9,11 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch.nn import functional
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    PreTrainedTokenizerFast,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures, score, windows
@@ -218,10 +214,7 @@ def test_bits_per_byte_are_told_by_domain_and_by_source() -> None:
         }
     )
     assert figures["sources"] == pytest.approx(
-        {
-            "news": 50 / math.log(2) / (sizes[0] + sizes[1]),
-            "law": 12 / math.log(2) / (sizes[2] + sizes[3]),
-        }
+        {"news": 50 / math.log(2) / (sizes[0] + sizes[1]), "law": 12 / math.log(2) / (sizes[2] + sizes[3])}
     )
     law = figures["domain_figures"]["law"]
     assert (law["num_documents"], law["num_bytes"], law["unsure"]) == (2, sizes[2] + sizes[3], True)

@@ -185,7 +185,7 @@ print(anonymous_bytes() - before)
 """Prints the most memory that no file backs; in a process of its own, where nothing freed before is used again."""
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_memory_is_that_of_one_matrix_and_not_of_the_model(tmp_path: Path) -> None:
     sizes = {"hidden_size": 512, "intermediate_size": 1_024, "num_hidden_layers": 16}
     base = write_base(tmp_path / "base", tied=True, dtype=torch.float32, **sizes)

@@ -113,7 +113,7 @@ def test_four_processes_have_the_losses_and_the_weights_of_one(
 @pytest.mark.parametrize(
     ("start", "how", "settings"),
     [
-        (forked, signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
+        matrix(forked, signal.SIGTERM, ("finetune.trains=adapter", "finetune.trains_embeddings=control")),
         # tests/pretrain/resilience/test_signals.py sends a signal to torchrun.
         matrix(by_torchrun, signal.SIGTERM, ("finetune.trains=all",)),
         # tests/finetune/test_preference_processes.py kills two processes too.
@@ -207,7 +207,7 @@ def curve(out: Path, name: str) -> list[float]:
 @pytest.mark.parametrize(
     "settings",
     [
-        ("finetune.trains=adapter", "finetune.trains_embeddings=control"),
+        matrix(("finetune.trains=adapter", "finetune.trains_embeddings=control")),
         matrix(("finetune.trains=all", "finetune.lr=0.001")),
     ],
 )

@@ -29,6 +29,7 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.job import Job
 from tests.finetune.short_runs import ALL, NUM_CHATS, SETTINGS, WITHOUT_NOISE, curve, lines_of, trained
 from tests.finetune.test_run import FOREIGN_WARNINGS, ONE_STEP, run_in
+from tests.kit.marks import matrix
 from tests.kit.ranks import in_forks
 
 NAME = re.compile(r"base_model\.model\.model\.layers\.\d+\.(?:self_attn|mlp)\.(\w+)\.lora_[AB]\.weight")
@@ -140,7 +141,7 @@ def tensor_names(file: Path) -> list[str]:
         return list(tensors.keys())
 
 
-@pytest.mark.parametrize("name", ["rows of control tokens", "all rows", "rsLoRA", "DoRA"])
+@pytest.mark.parametrize("name", ["rows of control tokens", matrix("all rows"), matrix("rsLoRA"), "DoRA"])
 def test_the_merged_model_is_tied_and_computes_what_base_and_adapter_do(
     model_dir: Path, many_chats: Path, tmp_path: Path, name: str
 ) -> None:
@@ -251,8 +252,7 @@ def test_gradients_of_two_small_batches_are_those_of_a_large_one(
 
 
 @pytest.mark.parametrize(
-    ("schedule", "shares"),
-    [("cosine", (0.5, 0.0)), ("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))],
+    ("schedule", "shares"), [("cosine", (0.5, 0.0)), matrix("linear", (0.5, 0.0)), ("constant", (1.0, 1.0))]
 )
 def test_settings_of_the_recipe_and_not_defaults_of_trl_reach_the_trainer(
     model_dir: Path, many_chats: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schedule: str, shares: tuple[float, float]

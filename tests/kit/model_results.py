@@ -38,13 +38,7 @@ from anadil.text.chats import DroppedChats
 from anadil.text.corpus import Document, write_documents
 from tests.finetune.conftest import SENTENCES, write_model
 from tests.kit import report_run
-from tests.kit.pretraining import (
-    make_corpus,
-    make_job,
-    make_model,
-    make_recipe,
-    make_tokenizer_artifact,
-)
+from tests.kit.pretraining import make_corpus, make_job, make_model, make_recipe, make_tokenizer_artifact
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.results import digest
 from tests.kit.tokens import tokens_of_corpus
@@ -92,10 +86,7 @@ def _pretrain(folder: Path) -> Results:
     base = make_model(folder / "model", vocab_size=BASE_ROWS)
     corpus = make_corpus(folder / "corpus")
     tokenizer = make_tokenizer_artifact(folder / "tokenizer", rows, NEW_ROWS)
-    phases = [
-        {"trains": "embeddings", "steps": 3, "lr": 0.01},
-        {"trains": "all", "steps": 3, "lr": 0.005},
-    ]
+    phases = [{"trains": "embeddings", "steps": 3, "lr": 0.01}, {"trains": "all", "steps": 3, "lr": 0.005}]
     # `auto` is BF16 on a CPU that has its products.
     recipe = make_recipe(base, phases=phases, checkpoint_every=100, precision="fp32")
     job = make_job(folder, recipe)
@@ -127,12 +118,7 @@ def _sequences(recipe: Recipe, corpus: Path, tokenizer: Path, work: Path) -> lis
     for step in range(2 + packed.num_sequences // settings.batch_size):
         batch = batch_of(
             packed,
-            sequences_of_step(
-                step,
-                batch_size=settings.batch_size,
-                blocks=packed.blocks,
-                seed=recipe.seed,
-            ),
+            sequences_of_step(step, batch_size=settings.batch_size, blocks=packed.blocks, seed=recipe.seed),
         )
         found += [part.tolist() for part in (batch.input_ids, batch.position_ids, batch.labels)]
     return found

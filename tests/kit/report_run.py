@@ -22,11 +22,7 @@ REJECTED = {
 KEPT = ("Kitabxana şəhərin mərkəzindədir, oxu zalı hər kəs üçün açıqdır.",)
 DROPPED = {"language": 1804, "near_duplicate": 1411, "too_short": 962, "duplicate_lines": 310, "script": 57}
 PIECES = {
-    "kitablardan": (
-        ["kit", "ab", "lard", "an"],
-        ["kitab", "lar", "dan"],
-        ["kitab", "lardan"],
-    ),
+    "kitablardan": (["kit", "ab", "lard", "an"], ["kitab", "lar", "dan"], ["kitab", "lardan"]),
     "müəssisələrinin": (
         ["m", "ü", "\ufffd", "\ufffd", "ss", "is", "\ufffd", "\ufffd", "l", "\ufffd", "\ufffd", "rin", "in"],
         ["mü", "əs", "sis", "ələrinin"],

@@ -8,9 +8,7 @@ import openpyxl
 
 
 def write_workbook(
-    path: Path,
-    sheets: Mapping[str, Any],
-    change: Callable[[Any], object] = lambda book: None,
+    path: Path, sheets: Mapping[str, Any], change: Callable[[Any], object] = lambda book: None
 ) -> Path:
     """Write sheets of rows; `change` gets the workbook before it is saved."""
     book = openpyxl.Workbook()

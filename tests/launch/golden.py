@@ -18,10 +18,7 @@ def cpu(*overrides: str) -> TrainingJob:
     """The recipe `smoke` with all its artifacts on one volume."""
     recipe = job("smoke", *ON_A_VOLUME, *overrides).recipe
     return TrainingJob(
-        stage="pretrain",
-        recipe=recipe,
-        inputs=inputs_of("pretrain", recipe, "/data"),
-        target="/data/model/2",
+        stage="pretrain", recipe=recipe, inputs=inputs_of("pretrain", recipe, "/data"), target="/data/model/2"
     )
 
 

@@ -61,7 +61,7 @@ def test_a_job_that_loses_the_host_of_its_store_heals_and_is_followed_on(
     assert caplog.text.count("; restart 1 of 1") == 1
 
 
-@pytest.mark.parametrize("guilty", [0, matrix(1)])
+@pytest.mark.parametrize("guilty", [matrix(0), matrix(1)])
 def test_damaged_bytes_on_one_machine_stay_the_cause_though_the_other_one_ends_first(
     scene: Scene, machines: Machines, guilty: int
 ) -> None:

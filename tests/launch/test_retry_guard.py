@@ -104,8 +104,7 @@ def test_a_failure_that_would_come_again_is_told_again(
 
 
 @pytest.mark.parametrize(
-    ("code", "status"),
-    [(138, "failed"), (1, "failed"), (143, "stopped"), (0, "finished")],
+    ("code", "status"), [(138, "failed"), (1, "failed"), (143, "stopped"), (0, "finished")]
 )
 def test_what_may_go_better_is_tried_again(asked: LaunchRequest, code: int, status: str) -> None:
     ended(asked, code, status=status)

@@ -195,7 +195,7 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
             assert options.out.startswith("/data/run/")
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_the_laptop_stages_hand_over_to_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

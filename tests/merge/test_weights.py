@@ -162,12 +162,12 @@ MOST_MORE_MIB = 40
 @pytest.mark.slow
 def test_a_model_of_many_layers_takes_the_memory_of_one_of_few(tmp_path: Path) -> None:
     peaks, sizes = [], []
-    for layers in (1, 12):
+    for layers in (1, 5):
         models = sparse_models(tmp_path / f"{layers}", **SIZES, num_hidden_layers=layers)
         folders = (models.base, models.instruct, models.model, models.tokenizer, tmp_path / f"{layers}/out")
         peak, printed = peak_memory("from pathlib import Path\n" + MERGE, *folders)
         peaks.append(peak)
         sizes.append(int(printed.splitlines()[-1]) / 1024**2)
 
-    assert sizes[1] - sizes[0] > 300
+    assert sizes[1] - sizes[0] > 3 * MOST_MORE_MIB
     assert peaks[1] - peaks[0] < MOST_MORE_MIB

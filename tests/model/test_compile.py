@@ -81,7 +81,7 @@ def losses(made: nn.Module) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("policy", [slow("none"), matrix("selective"), slow("full")])
+@pytest.mark.parametrize("policy", [matrix("none"), matrix("selective"), slow("full")])
 def test_one_program_serves_all_layers_and_all_borders(policy: Policy) -> None:
     expected = losses(llama())
     made = llama()
@@ -184,12 +184,12 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", **more}
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_fsdp_runs_its_hooks_around_compiled_layers() -> None:
     in_ranks(sharded, 2)
 
 
-@pytest.mark.parametrize("after_s", [matrix(1.0), slow(5.0)])
+@pytest.mark.parametrize("after_s", [matrix(1.0), matrix(5.0)])
 def test_a_signal_ends_compilation_and_its_helpers(tmp_path: Path, after_s: float) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "tests.model.test_compile"],

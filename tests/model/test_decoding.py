@@ -75,7 +75,7 @@ def test_models_of_each_family_write_in_a_batch_what_they_write_alone(family: st
     assert decoded(model) == one_by_one(model)
 
 
-@pytest.mark.parametrize("family", ["gemma3_text", "mistral"])
+@pytest.mark.parametrize("family", [matrix("gemma3_text"), "mistral"])
 def test_a_window_shorter_than_the_text_hides_the_same_tokens_from_a_padded_row(
     family: str, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from anadil.model.load import load_model, load_tokenizer
 from anadil.recipe.sections import Base
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.threads import ASLEEP
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 from tests.kit.ranks import in_forks
 
 
@@ -106,7 +106,7 @@ def test_tiny_has_the_weights_that_it_always_had(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("capability", "environment"),
     [
-        slow("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
+        matrix("DEFAULT", {"MKL_CBWR": "COMPATIBLE", "ONEDNN_MAX_CPU_ISA": "SSE41"}),
         matrix("AVX2", {"MKL_CBWR": "AVX2", "ONEDNN_MAX_CPU_ISA": "AVX2"}),
     ],
 )

@@ -30,6 +30,7 @@ def logits_of(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.matrix
 def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp_path: Path) -> None:
     rotation = {
         "rope_type": "llama3", "rope_theta": 500_000.0, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
@@ -50,6 +51,7 @@ def test_version_4_predicts_the_same_tokens_of_a_llama_3_shape(python: Path, tmp
     assert told.split() == ["4096"]
 
 
+@pytest.mark.matrix
 def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
     python: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +77,7 @@ NEWER = {"cwm", "hyperclovax", "jais2", "ministral3"}
 """Types that came with version 5."""
 
 
+@pytest.mark.matrix
 def test_version_4_reads_a_head_that_the_base_called_tied(python: Path, tmp_path: Path) -> None:
     ids = torch.randint(0, 300, (1, 64), generator=torch.Generator().manual_seed(4))
     make_tokenizer(tmp_path / "t")

@@ -23,6 +23,7 @@ def lines_of(path: Path) -> list[str]:
     return [json.loads(line)["text"] for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+@pytest.mark.matrix
 def test_what_was_planted_is_found_and_nothing_else(tmp_path: Path) -> None:
     law, guides = lines_of(LAW)[:150], lines_of(GUIDES)
     alone = cleaned(mixture(tmp_path / "alone", {"law": law, "guides": guides}, workers=2))

@@ -23,6 +23,7 @@ from anadil.runtime.flow import flow_of, options_of
 from anadil.text.corpus import Document, read_documents
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import InThisProcess, write_jsonl
+from tests.kit.marks import matrix
 from tests.kit.overlapping import cleaned, compared, excluded, mixture
 from tests.kit.parallel import PAIRS, recipe_of_pairs, write_pairs
 from tests.kit.texts import ANOTHER, AZERBAIJANI
@@ -279,7 +280,7 @@ def test_a_recipe_with_fewer_than_two_sources_goes_without_the_stage(tmp_path: P
         assert "overlap" not in {step.stage.name for step in flow_of(recipe)}
 
 
-@pytest.mark.parametrize("num_workers", [1, 3])
+@pytest.mark.parametrize("num_workers", [matrix(1), 3])
 def test_a_killed_run_resumes_and_workers_decide_nothing(
     num_workers: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,8 +117,7 @@ def test_a_changed_source_cleans_itself_alone(
     monkeypatch.setattr(subprocess_task_handler, "SubprocessTaskHandler", handler)
     monkeypatch.setenv(SPOOL_VARIABLE, "")
     text = tmp_path / "recipe.yaml"
-    places = {name: tmp_path / f"{name}.jsonl" for name in ("web", "law", "en")}
-    lines("az", "prose.jsonl", 0, 14, places["web"])
+    places = {name: tmp_path / f"{name}.jsonl" for name in ("law", "en")}
     lines("az", "prose.jsonl", 14, 28, places["law"])
     lines("en", "retained.jsonl", 0, 14, places["en"])
     sources = {name: {"inputs": [str(path)]} for name, path in places.items()}
@@ -143,20 +142,19 @@ def test_a_changed_source_cleans_itself_alone(
     assert first == second == 0, made.err + again.err
     before, after = json.loads(made.out), json.loads(again.out)
     compared = [f"overlap.{name}" for name in places]
-    assert list(before) == ["corpus.web", "corpus.law", "corpus.en", *compared, "tokenizer"]
+    assert list(before) == ["corpus.law", "corpus.en", *compared, "tokenizer"]
     changed = {word for word in before if before[word] != after[word]}
     assert changed == {"corpus.law", *compared, "tokenizer"}
     # They are compared again, and equal lists let what is made of them stay.
     lists = [artifact.finished_manifest(each["overlap.en"], "overlap").digest for each in (before, after)]
     assert lists[0] == lists[1]
-    for name, place in (("web", before["corpus.web"]), ("en", before["corpus.en"])):
-        assert f"clean-{name}: reused {place}" in again.err
+    assert f"clean-en: reused {before['corpus.en']}" in again.err
     assert f"clean-law: running because file {places['law']} changed" in again.err
     # The corpus of another source is no reason.
-    assert made.err.count("running: nothing to reuse yet") == 7
+    assert made.err.count("running: nothing to reuse yet") == 5
     origin = artifact.finished_manifest(after["tokenizer"], "tokenizer").origin
-    assert {name for name in origin if name.startswith("input ")} == {"input corpus.web", "input corpus.law"}
+    assert {name for name in origin if name.startswith("input ")} == {"input corpus.law"}
     [last, _] = list_runs(tmp_path / "w")
-    assert (last.progress, last.artifacts) == ("7 of 7", after)
+    assert (last.progress, last.artifacts) == ("5 of 5", after)
     steps = {path.stem for path in (tmp_path / "w" / "runs" / last.id).glob("clean*.json")}
-    assert steps == {"clean-web", "clean-law", "clean-en"}
+    assert steps == {"clean-law", "clean-en"}

@@ -19,11 +19,11 @@ from anadil.plan.search import search
 from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from tests.kit.marks import matrix
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 
 PLANNED = sorted(kind for kind, family in families().items() if family.architecture)
-MATRIX = [pytest.mark.slow, pytest.mark.matrix]
 WORST = 0.005
 """Most that the closed form may be off, as for Llama in test_fake_run.py."""
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
@@ -149,11 +149,11 @@ def of_kind(kind: str) -> Shape:
 
 
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
+@pytest.mark.parametrize("name", [name if name == "FSDP, full" else matrix(name) for name in LAYOUTS])
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[] if name in ("one device", "FSDP, full") else MATRIX) for name in LAYOUTS],
+    "kind",
+    [kind if kind in ("gemma3_text", "qwen3") else matrix(kind) for kind in PLANNED if kind != "llama"],
 )
-@pytest.mark.parametrize("kind", [kind for kind in PLANNED if kind != "llama"])
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
     from tests.kit.fake_run import exact_peak
 

@@ -122,7 +122,7 @@ def test_a_name_that_a_task_file_of_the_recipe_may_hold_is_not_called_unknown(
     assert found.detail == "mine: only a task file of the recipe may hold it"
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_name_that_does_not_exist_is_refused_with_the_nearest_by_recipe_check(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -48,11 +48,7 @@ def test_a_week_is_planned_for_its_own_steps_on_the_machines_of_the_cluster(
     ],
 )
 def test_a_retraining_above_its_limit_is_refused(
-    tmp_path: Path,
-    registry: Registry,
-    folder: str,
-    settings: tuple[str, ...],
-    error: type[Exception] | None,
+    tmp_path: Path, registry: Registry, folder: str, settings: tuple[str, ...], error: type[Exception] | None
 ) -> None:
     derived = week_of(tmp_path, registry, folder, "retrain={}", *settings)
 

@@ -23,7 +23,7 @@ from anadil.recipe.sections import Recipe, Storage
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Job
-from tests.kit.marks import slow
+from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     losses,
     make_corpus,
@@ -130,7 +130,7 @@ def test_a_branch_with_sources_takes_the_place_of_each_and_follows_its_own_share
     assert (state["mixture"]["changes"], state["mixture"]["schedule"]["end"]) == ([], 34 * 4)
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("processes", [1, matrix(2)])
 def test_a_killed_branch_resumes_its_own_checkpoints_on_one_and_on_two_processes(
     tmp_path: Path, base: Path, processes: int
 ) -> None:
@@ -242,7 +242,8 @@ def as_base(tmp_path: Path, untied: Path, model: str) -> Job:
 
 
 @pytest.mark.parametrize(
-    ("degrees", "processes"), [({}, 1), ({"shard": 2}, 2), slow({"tensor": 2}, 2), slow({"pipeline": 2}, 2)]
+    ("degrees", "processes"),
+    [({}, 1), ({"shard": 2}, 2), matrix({"tensor": 2}, 2), matrix({"pipeline": 2}, 2)],
 )
 def test_it_trains_as_a_run_whose_base_is_that_model(
     tmp_path: Path, untied: Path, model: str, degrees: dict[str, int], processes: int

@@ -23,12 +23,7 @@ from anadil.pretrain.embedding_init import (
     vocabulary_rows,
     whole_table,
 )
-from anadil.pretrain.validation import (
-    LEANS_FROM,
-    FirstPosition,
-    probe_first_position,
-    tell_first_position,
-)
+from anadil.pretrain.validation import LEANS_FROM, FirstPosition, probe_first_position, tell_first_position
 from tests.kit.pretraining import make_model, make_tokenizer, make_tokenizer_artifact
 
 

@@ -19,7 +19,7 @@ from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files
 from anadil.runtime.job import Job, Stream
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import (
     SHORT,
     SignalAt,
@@ -156,7 +156,7 @@ def test_earlier_text_goes_on_where_the_champion_stands_and_every_new_sequence_i
     assert (segment["begin"], segment["positions"]) == (40, [40, 0])
 
 
-@pytest.mark.parametrize("begin", [slow("plateau"), slow("weights")])
+@pytest.mark.parametrize("begin", [slow("plateau"), matrix("weights")])
 def test_a_killed_week_goes_on_to_the_same_bits(
     tmp_path: Path, places: Path, tokens: Stream, begin: str
 ) -> None:
@@ -172,7 +172,7 @@ def test_a_killed_week_goes_on_to_the_same_bits(
     assert timeless(killed) == timeless(whole)
 
 
-@pytest.mark.parametrize("degrees", [slow({}), slow({"shard": 2}), slow({"tensor": 2})])
+@pytest.mark.parametrize("degrees", [matrix({}), matrix({"shard": 2}), matrix({"tensor": 2})])
 def test_every_layout_has_the_losses_of_each_part(
     tmp_path: Path, places: Path, tokens: Stream, degrees: dict[str, int]
 ) -> None:

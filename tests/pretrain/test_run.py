@@ -224,7 +224,7 @@ def test_a_corpus_shorter_than_a_sequence_still_trains(tmp_path: Path, base: Pat
     assert all(math.isfinite(loss) for loss in losses(job.out).values())
 
 
-@pytest.mark.parametrize("steps", [9, 12])  # in the middle, and all of them
+@pytest.mark.parametrize("steps", [9, matrix(12)])  # in the middle, and all of them
 def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal(
     tmp_path: Path, base: Path, whole: Path, steps: int
 ) -> None:
@@ -365,7 +365,7 @@ def release(tmp_path: Path) -> Path:
     return copy.parent
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.usefixtures("base")
 def test_after_a_release_an_unfinished_model_is_gone_on_with_and_a_finished_one_reused(
     release: Path, base: Path, tmp_path: Path

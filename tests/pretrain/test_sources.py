@@ -15,7 +15,7 @@ from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe, Storage
 from anadil.runtime.execute import execute
 from anadil.runtime.planned_artifact import MadeArtifact
-from tests.kit.marks import slow
+from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import SignalAt, run_in_child, run_in_several
 from tests.kit.sources import PHASES, TEXTS, make_sources_job, make_sources_recipe
 
@@ -107,7 +107,7 @@ def test_the_held_out_part_of_each_source_is_scored_and_the_language_keeps_the_p
     assert scored[-1]["validation_bits_per_byte/en"] < scored[0]["validation_bits_per_byte/en"]
 
 
-@pytest.mark.parametrize("step", [1, 5])  # logged ones: it is saved a step later, amid the next line
+@pytest.mark.parametrize("step", [matrix(1), 5])  # logged ones: it is saved a step later, amid the next line
 def test_a_killed_run_goes_on_to_the_same_bits_of_every_source(
     tmp_path: Path, mixed: Path, unbroken: Path, step: int
 ) -> None:
@@ -123,12 +123,12 @@ def test_a_killed_run_goes_on_to_the_same_bits_of_every_source(
 @pytest.mark.parametrize(
     ("degrees", "processes"),
     [
-        ({}, 2),
+        matrix({}, 2),
         ({"shard": 2}, 2),
-        ({"context": 2}, 2),
-        ({"tensor": 2}, 2),
+        matrix({"context": 2}, 2),
+        matrix({"tensor": 2}, 2),
         slow({"pipeline": 2}, 2),
-        slow({}, 4),
+        matrix({}, 4),
     ],
 )
 def test_every_layout_has_the_losses_of_each_source(

@@ -21,13 +21,7 @@ from anadil.cli import main
 from anadil.core.files import file_lock
 from anadil.model.load import load_tokenizer
 from anadil.release.export import export_model
-from anadil.release.export.ollama import (
-    SAMPLES,
-    UnusualTemplateError,
-    go_template,
-    modelfile,
-    read_turns,
-)
+from anadil.release.export.ollama import SAMPLES, UnusualTemplateError, go_template, modelfile, read_turns
 from anadil.release.model_source import ModelSource, find_model
 from tests.kit.families import make_family
 from tests.kit.harness import PATIENCE_S
@@ -202,7 +196,7 @@ sys.exit(main(["export", sys.argv[1], "--format", "gguf", "--out", sys.argv[2]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGTERM, matrix(signal.SIGKILL)])
+@pytest.mark.parametrize("number", [matrix(signal.SIGTERM), matrix(signal.SIGKILL)])
 def test_an_export_that_is_killed_leaves_no_result_and_the_next_one_works(
     number: signal.Signals, adapter: Path, tmp_path: Path
 ) -> None:

@@ -26,8 +26,9 @@ from anadil.runtime.alerts import Event
 from anadil.runtime.champion import DIGEST_TAG
 from anadil.runtime.evidence import run_tags
 from anadil.runtime.execute import execute
+from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from tests.kit.http_server import Reply, http_server
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 from tests.kit.mlflow_server import MlflowServer
 from tests.kit.promotable import model, scores
 from tests.kit.releasing import UNSURE, retraining, week
@@ -46,8 +47,11 @@ print(said[0]["generated_text"][-1]["role"], served[0]["choices"][0]["message"][
 
 
 @pytest.fixture
-def champion(registry: Registry, name: str, tmp_path: Path) -> RegisteredModel:
-    """The first champion, made by a run and promoted by hand."""
+def champion(
+    registry: Registry, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> RegisteredModel:
+    """The first champion, made by a run and promoted by hand; no step starts a sender, which takes seconds to import."""
+    monkeypatch.setenv(SPOOL_VARIABLE, str(tmp_path / "spool"))
     made = model(tmp_path / "model" / "first", "first")
     promote(
         registry, name, check_promotable(str(scores(tmp_path / "scores/1", made)), str(made)), None, "anadil"
@@ -177,6 +181,7 @@ def test_a_champion_that_another_has_moved_meanwhile_is_not_replaced(
     assert events == []
 
 
+@pytest.mark.matrix
 def test_a_champion_that_moves_while_files_are_read_is_not_replaced(
     registry: Registry,
     champion: RegisteredModel,
@@ -255,7 +260,7 @@ def test_without_a_registry_the_remedy_is_said(
         released(away, week(tmp_path, "second", champion.digest))
 
 
-@pytest.mark.parametrize("kills", [slow(4), matrix(20)])
+@pytest.mark.parametrize("kills", [matrix(4), matrix(20)])
 def test_a_step_that_is_killed_at_any_moment_ends_the_same_when_it_is_repeated(
     mlflow_server: MlflowServer, tmp_path: Path, kills: int
 ) -> None:
@@ -461,6 +466,7 @@ def test_without_a_champion_before_there_is_no_way_back(
         roll_back(registry, name)
 
 
+@pytest.mark.matrix
 def test_on_postgresql_and_s3_a_version_is_the_model_where_it_lies(
     mlflow_server_on_postgres: MlflowServer, bucket: str, name: str, tmp_path: Path
 ) -> None:

@@ -167,7 +167,7 @@ def test_the_stage_gets_the_champion_as_one_more_input(
     assert jobs[0].inputs["champion"] == old
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 @pytest.mark.filterwarnings("ignore")
 def test_a_real_registry_is_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

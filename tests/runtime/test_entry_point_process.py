@@ -17,7 +17,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point, environment, execute, termination
 from anadil.runtime.planned_artifact import MadeArtifact
 from tests.kit.harness import CLEAN, COMMAND, PATIENCE_S, again, arguments, partials, start, wait_for
-from tests.kit.marks import slow
+from tests.kit.marks import matrix
 
 
 @pytest.fixture
@@ -53,7 +53,7 @@ def test_who_waits_too_long_for_another_process_says_so(
     ("number", "code", "words"),
     [
         (signal.SIGTERM, 143, "stopped by SIGTERM; run the same command again to resume"),
-        slow(signal.SIGINT, 130, "interrupted; run the same command again to resume"),
+        matrix(signal.SIGINT, 130, "interrupted; run the same command again to resume"),
     ],
 )
 def test_a_signal_ends_a_stage_cleanly(

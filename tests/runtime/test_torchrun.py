@@ -85,7 +85,7 @@ def test_a_failure_that_would_come_again_is_not_worked_for_again_but_by_a_new_co
     assert first == second == (3, ["start-0-0"])
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_processes_that_are_started_again_find_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,7 +113,7 @@ def test_processes_that_are_started_again_find_each_other(
     ("ends", "code"),
     [
         matrix("raise RetryableError('lost')", 138),
-        ("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
+        matrix("raise RuntimeError('CUDA error: uncorrectable ECC error encountered')", 70),
     ],
 )
 def test_what_may_go_better_is_started_again(

@@ -80,10 +80,7 @@ def test_curves_are_grouped_and_final_figures_are_named_by_their_stage(tmp_path:
     lines = [json.loads(line) for line in (tmp_path / "p").read_text().splitlines()]
     curves = ["train/loss", "train/lr", "system/tokens_per_s", "validation/bits_per_byte"]
     assert list(lines[0]["values"]) == curves
-    assert (list(lines[1]["values"]), lines[1]["step"]) == (
-        ["pretrain_loss", "pretrain_dropped/short"],
-        None,
-    )
+    assert (list(lines[1]["values"]), lines[1]["step"]) == (["pretrain_loss", "pretrain_dropped/short"], None)
     assert list(json.loads((tmp_path / "t").read_text())["values"]) == ["tokenizer/replace_fertility"]
 
 

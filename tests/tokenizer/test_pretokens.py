@@ -85,7 +85,7 @@ def test_random_strings_of_all_planes_are_cut_as_by_the_library(family: str) -> 
 
 
 @each_family
-@pytest.mark.parametrize("every", [slow(17), matrix(1)])
+@pytest.mark.parametrize("every", [slow(97), matrix(1)])
 def test_characters_after_an_apostrophe_are_cut_as_by_the_library(family: str, every: int) -> None:
     some = [code for code in EVERY_CHARACTER if code < 0x3000 or code % every == 0]
     assert_cut_as_by_the_library(family, [f"x\n'{chr(code)}e{chr(code)}" for code in some])
@@ -289,7 +289,7 @@ continue_merges(base, {"kitab": 3, "kitablar": 3}, 500, 2, lambda token: False)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_after_warming_nothing_is_compiled(tmp_path: Path) -> None:
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
 

@@ -27,11 +27,7 @@ SLOW = Reply(delay_s=0.4)
 
 @pytest.mark.parametrize(
     ("method", "fault"),
-    [
-        *(("GET", fault) for fault in (TOO_MANY, PROXY, SLOW, None)),
-        ("POST", BROKEN),
-        ("PATCH", BROKEN),
-    ],
+    [*(("GET", fault) for fault in (TOO_MANY, PROXY, SLOW, None)), ("POST", BROKEN), ("PATCH", BROKEN)],
     ids=["429", "503", "slow", "cut", "POST", "PATCH"],
 )
 def test_a_call_is_tried_again(scene: Scene, method: str, fault: Reply | None) -> None:

@@ -260,7 +260,7 @@ def test_the_job_gives_the_same_bytes(batch: Batch, tmp_path: Path) -> None:
     assert batch.made[0]["spec"]["podFailurePolicy"]["rules"][1]["onExitCodes"]["containerName"] == CONTAINER
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_pods_that_are_processes_give_the_same_bytes_and_leave_out_a_record_that_kills(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ CASES = [
     for state, every in RECOMPUTE.items()
     for recompute, trains in product(every, ("all", "embeddings"))
 ]
-BY_DEFAULT = (("none", "all", "bf16"), ("none", "embeddings", "bf16"), ("selective", "all", "fp32"))
+BY_DEFAULT = (("none", "embeddings", "bf16"), ("selective", "all", "fp32"))
 EVERY = [
     pytest.param(
         case, id="-".join(case), marks=[] if case in BY_DEFAULT else [pytest.mark.slow, pytest.mark.matrix]

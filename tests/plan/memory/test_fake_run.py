@@ -13,7 +13,7 @@ from anadil.plan.memory import peak_memory
 from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
 from tests.kit.fake_run import exact_peak
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import matrix
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -25,13 +25,7 @@ TORCH = {"kernels": "torch", "loss": "fused"}
 LOGITS = {"kernels": "torch", "loss": "logits"}
 HAS_LIGER = all(importlib.util.find_spec(name) for name in ("liger_kernel", "triton"))
 QUICK = ("selective", "FSDP", "PP, the last stage is the worst")
-"""One of a device, of several, and of stages; the others are slow."""
-REPEATED = (
-    "one device, torch, bf16", "one device, Liger", "one device, torch's fused loss", "full",
-    "accumulation", "FSDP, few tokens", "FSDP, few layers ahead", "TP", "full, untied", "embeddings, full",
-    "FSDP, selective", "FSDP, embeddings", "FSDP, accumulation", "FSDP, kept, logits",
-)  # fmt: skip
-"""Two of the others together."""
+"""One of a device, of several, and of stages; the others are of the matrix."""
 
 
 def one(layers: int) -> Shape:
@@ -98,9 +92,7 @@ REDUCED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else matrix(name) if name in REPEATED else slow(name) for name in REDUCED]
-)
+@pytest.mark.parametrize("name", [name if name in QUICK else matrix(name) for name in REDUCED])
 def test_the_closed_form_is_what_a_small_model_holds(name: str) -> None:
     assert_close(*REDUCED[name])
 

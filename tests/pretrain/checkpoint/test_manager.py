@@ -32,16 +32,7 @@ from anadil.recipe.fields import NEUTRAL
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from tests.kit import kill_worker
-from tests.kit.checkpoint_samples import (
-    NAME,
-    ORIGIN,
-    Make,
-    assert_newest,
-    loaded,
-    save,
-    state_of,
-    tensors_of,
-)
+from tests.kit.checkpoint_samples import NAME, ORIGIN, Make, assert_newest, loaded, save, state_of, tensors_of
 from tests.kit.fault_injection import VARIABLE, run
 from tests.kit.pretraining import SignalAt, generations, losses, make_job, make_recipe, run_in_child
 from tests.kit.ranks import in_forks

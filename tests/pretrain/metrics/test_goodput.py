@@ -57,8 +57,7 @@ def train(clock: Clock, accounts: Goodput, steps: range, step_s: float = 2.0) ->
 
 
 def test_what_is_done_outside_of_any_block_is_init_until_the_first_step_and_other_after(
-    clock: Clock,
-    tmp_path: Path,
+    clock: Clock, tmp_path: Path
 ) -> None:
     accounts = clock.goodput(tmp_path, age_s=7.0)
 

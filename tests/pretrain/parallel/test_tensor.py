@@ -236,13 +236,11 @@ def bf16(folder: str, mesh: Mesh) -> None:
         assert (ours.grad.full_tensor() - theirs.grad).norm() < 0.05 * theirs.grad.norm(), name
 
 
-def test_two_processes_compute_what_one_does_also_recomputed_or_a_stage_of_the_layers(
-    folder: Path,
-) -> None:
+def test_two_processes_compute_what_one_does_also_recomputed_or_a_stage_of_the_layers(folder: Path) -> None:
     in_ranks(two, 2, str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_compiled_layers_of_two_processes_compute_what_one_does(folder: Path) -> None:
     in_ranks(compiled, 2, str(folder))
 

@@ -31,7 +31,7 @@ PLACES = {
     "last step": r"step=12 ",
 }
 """What a run says before it does something, by what it does then."""
-REPEATED = ("data", "first step", "step", "border", "later step")
+REPEATED = ("data", "first step", "step", "border", "later step", "last step")
 """Places much like another."""
 TWO_PHASES = [{"trains": "embeddings", "steps": 2, "lr": 0.01}, {"trains": "all", "steps": 18, "lr": 0.005}]
 SLOW = json.dumps({"sleep": {"step": 4, "until": 20, "seconds": 0.7}})
@@ -199,7 +199,7 @@ def stopped(trained: Trained, after: int, *, one_rank: bool) -> Ended:
     return Ended(codes, said, newest, max(losses(work)))
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_two_ranks_stop_at_one_step_whoever_gets_sigterm_and_go_on_as_if_there_had_been_none(
     tmp_path: Path,
 ) -> None:

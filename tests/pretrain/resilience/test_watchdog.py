@@ -41,13 +41,7 @@ def began(folder: Path) -> dict[str, float]:
 
 
 def at(
-    rank: int,
-    section: str,
-    *,
-    step: int = 7,
-    beats: int = 3,
-    ticks: int = 9,
-    **place: Any,
+    rank: int, section: str, *, step: int = 7, beats: int = 3, ticks: int = 9, **place: Any
 ) -> RankProgress:
     return RankProgress(
         rank=rank, host=f"node-{rank // 8}", pid=100 + rank, step=step, beats=beats, section=section,
