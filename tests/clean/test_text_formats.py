@@ -65,6 +65,11 @@ TEX = (
         ("markdown_links", "[Bakı][1], [Qax]{.a} ![b](c 1.jpg)[d](<e f>){:rel=x}[2].\n\n[1]: https://x.az 'a'\n[qax]: /b\n", "Bakı, Qax{.a} d[2].\n\n"),
         ("tex", "\\magnification=\\magstep1\n\\beginsection Kənd\\par\n\\noindent {\\it Bina}.\n\\centerline{\\bf Son}\n\\bye", "Kənd\n\nBina.\nSon"),
         ("tex", TEX, "Kənd məktəbi\n\nKöhnə bina 5 % bahadır, şöyle „İki“ & bir.\n\nbir\niki"),
+        ("org", "#+TITLE: Kənd\n* Giriş :a:\n:PROPERTIES:\n:ID: 1\n:END:\n*Bina* [[https://x.az][bura]].[fn:1]\n#+BEGIN_SRC c\nx\n#+END_SRC\nSon.", "Giriş\nBina bura.\nSon."),
+        ("rst", "Kənd\n====\n\n.. _a:\n\n*Bina* [1]_, :ref:`b <c>` `d <https://x.az>`_.\n\n.. note:: Qeyd.\n\n.. code-block:: c\n\n   x\n\nSon.", "Kənd\n\nBina, b d.\n\nQeyd.\n\nSon."),
+        ("asciidoc", "= Kənd\n:toc: left\n\n== Giriş\n\n*Bina* ucafootnote:[a], https://x.az[b].\n[source,c]\n----\nx\n----\nSon.", "Kənd\n\nGiriş\n\nBina uca, b.\nSon."),
+        ("jira", "h1. Kənd\n*Bina* {color:red}c{color} [b|https://x.az].\n{code}\nx\n{code}\n* bir\n||a||\n!a.png!", "Kənd\nBina c b.\n\nbir"),
+        ("quoted_printable", "Content-Transfer-Encoding: quoted-printable\n\nK=C9=99nd =3D=\n b=C4=B1r.", "Kənd = bır."),
         ("markdown_links", '[Bakı](https://x.az/a_(b) "ad") və [![](/a.png)](b.html) `[a](/b)` bax.', "Bakı və  `[a](/b)` bax."),
     ],
 )  # fmt: skip
