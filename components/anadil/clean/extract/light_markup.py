@@ -16,7 +16,7 @@ MARKUPS = {
          r"(?<![\w*/=~])(?:\*([^\s*](?:[^*\n]{0,200}[^\s*])?)\*|/([^\s/](?:[^/\n]{0,200}[^\s/])?)/|[=~]([^\s=~](?:[^=~\n]{0,200}[^\s=~])?)[=~])(?![\w*/=~])"),
     ),
     "rst": (
-        ("\n.. ", ":`", "`_"),
+        ("::", "`"),
         (r"^\.\. (?:[\w-]+(?::[\w-]+)?::|_[^:\n]+:|\|[^|\n]+\| )", r":[a-z]+(?::[a-z]+)?:`[^`\n]+`", r"`[^`<>\n]+ <[^<>\n]+>`__?(?!\w)"),
         (r"^\.\. (?:code|code-block|sourcecode|image|figure|toctree|math|[\w-]*table|raw|include|literalinclude|contents|index|meta|auto\w+|[\w-]+:\w+)::[^\n]*" + BODY,
          rf"^\.\. (?![\w-]+::)[^\n]*{BODY}", r"^\.\. [\w-]+::[^\S\n]*([^\n]*)(?:\n[^\S\n]+:[\w-]+:[^\n]*)*", r"[^\S\n]?\[[#*\w]+\]_|(?<=:):(?=$)",
@@ -33,7 +33,7 @@ MARKUPS = {
          r"(?<![\w*_`])[*_`]{1,2}([^\s*_`](?:[^*_`\n]{0,200}[^\s*_`])?)[*_`]{1,2}(?![\w*_`])"),
     ),
     "jira": (
-        ("h1. ", "h2. ", "{code", "{quote", "|http"),
+        ("h2. ", "{code", "|http"),
         (r"^h[1-6]\. \S", r"\{(?:code|noformat|quote|panel|color|info|note|tip|warning)(?::[^{}\n]*)?\}", r"\[[^\[\]|\n]+\|https?://[^\[\]\n]+\]",
          r"^\|\|[^\n]+\|\|$"),
         (r"\{(?:code(?::[^{}\n]*)?\}.*?\{code|noformat\}.*?\{noformat)\}", r"\{(?:quote|panel|color|info|note|tip|warning)(?::[^{}\n]*)?\}",
@@ -46,7 +46,7 @@ COMPILED = {
     name: [re.compile("|".join(each), re.MULTILINE | re.DOTALL) for each in (signs, dropped)]
     for name, (_, signs, dropped) in MARKUPS.items()
 }
-HINTS = tuple(hint for hints, *_ in MARKUPS.values() for hint in hints)
+HINTS = tuple({hint: None for hints, *_ in MARKUPS.values() for hint in hints})
 QUOTED = re.compile(r"=(?:[89A-F][0-9A-F]|\r?\n)")
 NOT_QUOTED = re.compile(r"=(?![0-9A-F]{2}|\r?\n|\Z)")
 """Bytes and line ends in quoted-printable, in which no other equals sign stands. Source: RFC 2045, section 6.7."""
