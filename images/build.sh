@@ -22,12 +22,13 @@ if [ -n "$PUSH" ] && [ -z "$base_digest" ]; then
     exit 2
 fi
 names=${*:-all}
-table=components/anadil/core/stages.py
+image_of() { sed -n 's/.*image="\([^"]*\)".*/\1/p' "$@" | sort -u | xargs; }
 # Two stages may share an image, which is built and printed once: a recipe takes no key twice.
 [ "$names" != all ] ||
-    names="$(sed -n 's/^        image="\(.*\)",$/\1/p' $table | awk '!seen[$0]++' | xargs) clean-ray pipelines mlflow laptop"
+    names="$(image_of components/anadil/*/stage.py) clean-ray pipelines mlflow laptop"
 # Images of the stages that run the model hold torch, and so does that of all stages.
-with_torch=$(awk -F'"' '/^        image=/ { image = $2 } /^        uses_model=True/ { print image }' $table | xargs) && with_torch="$with_torch laptop"
+# shellcheck disable=SC2046  # names of files without blanks
+with_torch="$(image_of $(grep -l 'uses_model=True' components/anadil/*/stage.py)) laptop"
 mkdir -p "$SBOM"
 scratch=$(mktemp -d) && trap 'rm -rf "$scratch"' EXIT
 echo "digests:"

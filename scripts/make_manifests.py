@@ -112,7 +112,7 @@ def init_container(step: Step, recipe: Recipe) -> dict[str, Any]:
         "resources": PREPARE_RESOURCES,
     }
     del container["ports"]
-    if STAGES[stage].image != stage:
+    if STAGES[stage].pod.image != stage:
         # Its image starts the stage whose name it has.
         container["command"] = ["python", "-m", f"anadil.{stage}"]
     for variable in container["env"]:
@@ -148,13 +148,10 @@ def _chart_stages() -> str:
     stages = {}
     for name in LAUNCHABLE:
         stage = STAGES[name]
-        takes = {
-            *stage.optional,
-            *stage.waits,
-            *stage.streams,
-        }  # Streams are made by the job itself where it gets none.
+        # Pieces are made by the job itself where it gets none.
+        takes = {each.kind for each in stage.reads if each.optional or each.how != "files"}
         # The model to begin with is named by one option, merged or not.
-        needs = {*stage.reads} - takes - {*stage.either[:-1]}
+        needs = {*stage.words} - takes - {*[each.kind for each in stage.reads if each.either][:-1]}
         stages[name] = {"needs": sorted(needs), "takes": sorted(takes)}
     return _yaml(stages, note)
 

@@ -31,12 +31,12 @@ Stages whose retries are `cluster.restarts` can be jobs of their own: `anadil la
 
 
 def _row(stage: Stage) -> str:
-    files = [f"files of `{stage.files}`"] if stage.files else []
-    reads = [f"(`{word}`)" if stage.may_lack(word) else f"`{word}`" for word in stage.reads] + files
-    keys = ", ".join(f"`{key}`" for key in stage.sections)
-    retries = "`cluster.restarts`" if stage.retries is None else stage.retries
+    files = [f"files of `{stage.files.key}`"] if stage.files.key else []
+    reads = [f"(`{word}`)" if stage.may_lack(word) else f"`{word}`" for word in stage.words] + files
+    keys = ", ".join(f"`{key}`" for key in stage.keys)
+    retries = "`cluster.restarts`" if stage.pod.retries is None else stage.pod.retries
     cells = (
-        stage.name, stage.summary, ", ".join(reads), f"`{stage.writes}`", keys, f"`{stage.image}`", stage.cpu, stage.memory, retries,
+        stage.name, stage.summary, ", ".join(reads), f"`{stage.writes}`", keys, f"`{stage.pod.image}`", stage.pod.cpu, stage.pod.memory, retries,
     )  # fmt: skip
     return "| " + " | ".join(map(str, cells)) + " |\n"
 

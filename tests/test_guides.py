@@ -14,7 +14,7 @@ import pytest
 from anadil.artifacts.chat_files import read_chats
 from anadil.cli.main import STAGE_VERBS, command_parser, main, verb_parser
 from anadil.core.stages import IMAGES, STAGES
-from anadil.plan.text_use import TextSize, plan_text
+from anadil.estimate.text_use import TextSize, plan_text
 from anadil.preflight.inputs import inspect_files
 from anadil.recipe.load import load_recipe
 from anadil.runtime.entry_point import stage_parser

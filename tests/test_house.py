@@ -187,6 +187,7 @@ def test_a_stage_imports_only_what_its_own_extra_installs() -> None:
 LOADS_BY_NAME = {
     "anadil/__init__.py": "the names that the package offers, each when it is asked for",
     "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
+    "anadil/core/stages.py": "the record of each stage, which imports none of its modules",
     "anadil/core/modules.py": "what its callers name, of which this test asks too",
     "anadil/runtime/entry_point.py": "the stage of a self-test",
     "anadil/runtime/execute.py": "the stage, when its artifact has to be made",

@@ -15,11 +15,11 @@ import torch
 from tests.kit.fake_run import random_model, random_tokens, with_layout
 
 from anadil.core.format import GIB
+from anadil.estimate.instances import CPU, this_machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import limit_bytes, peak_memory, reserved
+from anadil.estimate.model_shape import KNOWN, Trains, shape_from
 from anadil.model.process_group import Group
-from anadil.plan.instances import CPU, this_machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import limit_bytes, peak_memory, reserved
-from anadil.plan.model_shape import KNOWN, Trains, shape_from
 from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize

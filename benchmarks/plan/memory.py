@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from tests.kit.fake_run import exact_peak
 
 from anadil.core.format import GIB
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import KNOWN, Shape, shape_from
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import peak_memory
+from anadil.estimate.model_shape import KNOWN, Shape, shape_from
 
 MODELS = {"1B": "meta-llama/Llama-3.2-1B", "8B": "meta-llama/Llama-3.1-8B", "70B": "meta-llama/Llama-3.1-70B"}
 LENGTH = 2_048

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 from anadil.core.format import GIB, MIB
-from anadil.plan import budget
-from anadil.plan.budget import PhaseWork, time_of
-from anadil.plan.instances import Machine, machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import Memory, layout_fit, peak_memory
-from anadil.plan.model_shape import KNOWN, Shape, shape_from
-from anadil.plan.search import search
-from anadil.plan.speed import Speed, speed
+from anadil.estimate import budget
+from anadil.estimate.budget import PhaseWork, time_of
+from anadil.estimate.instances import Machine, machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import Memory, layout_fit, peak_memory
+from anadil.estimate.model_shape import KNOWN, Shape, shape_from
+from anadil.estimate.search import search
+from anadil.estimate.speed import Speed, speed
 
 AZERCELL = (
     '"Training Azerbaijani language models on Amazon SageMaker AI", AWS Machine Learning Blog, with Azercell'
@@ -43,7 +43,7 @@ PEAKS = 5.0
 """Tolerance of peaks of memory, percent: what the limit of 0.95 leaves for fragmentation."""
 SPEEDS = 20.0
 """Tolerance of speeds and times of training, percent. A judgement: half a dozen shares that
-`anadil.plan.speed` assumes or takes from others' measurements may each be off by a tenth."""
+`anadil.estimate.speed` assumes or takes from others' measurements may each be off by a tenth."""
 HEADROOM = (0.1, 0.0)
 """Most and least of the memory that a run which just fits may have left."""
 

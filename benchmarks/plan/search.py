@@ -5,10 +5,10 @@ python benchmarks/plan/search.py
 
 import time
 
-from anadil.plan.instances import machine
-from anadil.plan.layout import Work
-from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.plan.search import search
+from anadil.estimate.instances import machine
+from anadil.estimate.layout import Work
+from anadil.estimate.model_shape import KNOWN, shape_from
+from anadil.estimate.search import search
 
 MODEL = "meta-llama/Llama-3.1-70B"
 RUNS = 5

@@ -22,7 +22,7 @@ from tokenizers import Tokenizer
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
-from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.estimate.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.corpus import Document
 from anadil.text.cut_patterns import to_symbols, to_text

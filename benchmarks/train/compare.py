@@ -22,8 +22,8 @@ from typing import Any
 
 from given import Given
 
-from anadil.plan.instances import this_machine
-from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.estimate.instances import this_machine
+from anadil.estimate.model_shape import KNOWN, shape_from
 
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"

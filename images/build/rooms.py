@@ -18,7 +18,9 @@ for path in package.rglob("*.*") if rooms else ():
     place = path.relative_to(package).as_posix()
     inside = "/" not in place or any(place.startswith(f"{room}/") for room in rooms)
     above = path.name == "__init__.py" and any(room.startswith(place[: -len(path.name)]) for room in rooms)
-    if path.is_file() and not inside and not above:
+    # The table loads the record of each stage, and the planner what each needs.
+    record = path.parent.name in STAGES and path.name in ("__init__.py", "stage.py", "need.py")
+    if path.is_file() and not inside and not above and not record:
         path.unlink()
 started = f"anadil.{image}" if image in STAGES else "anadil"
 sys.stdout.write("anadil.launch.clean\n" if image in ENGINE_IMAGES.values() else f"{started}\n")

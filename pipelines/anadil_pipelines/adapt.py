@@ -104,7 +104,7 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
         return len(FLOW)
     if _tried_strategies(recipe):
         return FLOW.index(STAGES["pretrain"])
-    return [stage.launchable for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
+    return [stage.training is not None for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
 
 
 def _sweep_sizes(recipe: Recipe) -> Sequence[int]:

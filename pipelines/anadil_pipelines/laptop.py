@@ -236,7 +236,7 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
         if folder.is_absolute() and not folder.is_relative_to(work):
             folder.mkdir(parents=True, exist_ok=True)
             Containers.mounts[str(folder)] = "rw"
-    inputs = [pattern for stage in FLOW if stage.files for pattern in named_files(stage, recipe)]
+    inputs = [pattern for stage in FLOW if stage.files.key for pattern in named_files(stage, recipe)]
     beside = [named_side_files(stage, recipe).values() for stage in FLOW]
     inputs += [pattern for patterns in itertools.chain(*beside) for pattern in patterns]
     inputs += [place for stage in FLOW for place in earlier_place(stage, recipe).values()]

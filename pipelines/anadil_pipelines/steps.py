@@ -20,8 +20,8 @@ from kfp import dsl, kubernetes
 from anadil.artifacts.base_model import TINY
 from anadil.core.format import GIB, amount
 from anadil.core.stages import ENGINE_IMAGES, FLOW, STAGES
-from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.stage_memory import stage_devices
+from anadil.estimate.instances import CPU, Machine, machine
+from anadil.plan.needs import stage_devices
 from anadil.preflight.text_size import clean_memory_bytes
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Resources
@@ -152,8 +152,8 @@ def read_of_champion(step: Step) -> list[str]:
     """Return those of `OF_CHAMPION` that a step of a retraining reads, so that the lineage leads to the champion."""
     stage = step.stage
     reads = {
-        "champion": stage.reads_champion or stage.name in ("pretrain", "release"),
-        "earlier": stage.extends == STAGES["clean"].extends or "corpus" in stage.of_champion,
+        "champion": stage.champion.model or stage.name in ("pretrain", "release"),
+        "earlier": stage.extends.key == STAGES["clean"].extends.key or "corpus" in stage.champion.artifacts,
     }
     return [word for word, is_read in reads.items() if is_read]
 
@@ -198,7 +198,7 @@ def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False
         _avoid_gpu_nodes(task, recipe)
         retries = LAUNCHER_RETRIES
     else:
-        own_retries = STAGES[stage].retries
+        own_retries = STAGES[stage].pod.retries
         retries = recipe.cluster.restarts if own_retries is None else own_retries
         if STAGES[stage].uses_model:
             _prevent_eviction(task)
@@ -223,7 +223,7 @@ def configure_first_step(task: Any, recipe: Recipe) -> None:
     """Set all that the pod gets that begins a retraining: as much as the step that ends it."""
     needs = pod_requests("release", recipe)
     _configure_pod(task, RETRAIN, recipe.image_of("launch"), needs, recipe)
-    _set_retry(task, STAGES["release"].retries, "30s")
+    _set_retry(task, STAGES["release"].pod.retries, "30s")
 
 
 def configure_exit_handler(task: Any, recipe: Recipe) -> None:
@@ -235,7 +235,7 @@ def configure_exit_handler(task: Any, recipe: Recipe) -> None:
 
 def is_launched(stage: str, recipe: Recipe) -> bool:
     """True if a stage runs as a job of its own on the cluster."""
-    return STAGES[stage].launchable and recipe.cluster.backend != "local"
+    return STAGES[stage].training is not None and recipe.cluster.backend != "local"
 
 
 def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
@@ -253,7 +253,7 @@ def pod_requests(stage: str, recipe: Recipe) -> PodRequests:
     elif recipe.base.model == TINY:
         default = SMALL
     else:
-        default = PodRequests(cpu=STAGES[stage].cpu, memory=STAGES[stage].memory)
+        default = PodRequests(cpu=STAGES[stage].pod.cpu, memory=STAGES[stage].pod.memory)
     return PodRequests(cpu=requested.cpu or default.cpu, memory=requested.memory or default.memory, gpus=gpus)
 
 

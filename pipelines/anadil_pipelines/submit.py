@@ -21,10 +21,11 @@ from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.format import amount, counted
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
-from anadil.preflight.checks import SUBMIT, PlannedRun, refuse
+from anadil.preflight.checks import refuse
 from anadil.recipe.retrain import Retrain
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracker
+from anadil.runtime.check import SUBMIT, PlannedRun
 from anadil.runtime.flow import flow_of
 from anadil.runtime.job import is_left_out
 from anadil.runtime.kfp import varied_values

@@ -74,7 +74,7 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
     told = capsys.readouterr().out
     assert ended.value.code == 0
     assert told.startswith(f"usage: anadil {stage} ")
-    for word in next(item for item in FLOW if item.name == stage).reads:
+    for word in next(item for item in FLOW if item.name == stage).words:
         assert f"--{word} URI" in told or f"--{word} [SOURCE=]URI" in told
 
 

@@ -5,7 +5,7 @@ import pytest
 from anadil.cli.output import print_json, print_lines, print_table
 from anadil.core.table import Table
 from anadil.launch.job import format_log_line
-from anadil.preflight.check import CheckResult
+from anadil.runtime.check import CheckResult
 
 NAME = "a\x1b]0;owned\x07\nok\x9b2K"
 SHOWN = r"a\x1b]0;owned\x07\nok\x9b2K"

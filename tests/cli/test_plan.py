@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from anadil.cli import main
-from anadil.plan.instances import machines
+from anadil.estimate.instances import machines
 from tests.kit.one_text import ONE_TEXT
 
 

@@ -1,7 +1,7 @@
 from anadil.cli.runs.plan import least_waste, recipe_settings
-from anadil.plan.budget import CheckpointPlan, checkpoint_interval, checkpoints_of
-from anadil.plan.instances import this_machine
-from anadil.plan.layout import Layout
+from anadil.estimate.budget import CheckpointPlan, checkpoint_interval, checkpoints_of
+from anadil.estimate.instances import this_machine
+from anadil.estimate.layout import Layout
 
 LAYOUT = Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective")
 

@@ -14,6 +14,9 @@ from tokenizers import normalizers
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import GIB
+from anadil.estimate.memory import FITS
+from anadil.estimate.model_shape import KNOWN, shape_from
+from anadil.estimate.stage_memory import harness_parts, scoring_parts
 from anadil.evaluate import models as scored_models
 from anadil.evaluate import run
 from anadil.evaluate.bits_per_byte import score
@@ -22,9 +25,6 @@ from anadil.evaluate.run import refuse_other_rank
 from anadil.model import load as model_loading
 from anadil.model.decoding import Decoder
 from anadil.model.load import document_ids, load_model, load_tokenizer, max_memory
-from anadil.plan.memory import FITS
-from anadil.plan.model_shape import KNOWN, shape_from
-from anadil.plan.stage_memory import evaluate_parts, harness_parts
 from tests.evaluate.conftest import TEXTS, document, save_model, train_tokenizer
 from tests.kit.pretraining import set_bos
 
@@ -151,7 +151,7 @@ H100 = 79 * GIB
 
 
 def parts_of(config: Any) -> Any:
-    return lambda devices: evaluate_parts(shape_from(config, "base"), devices, on_gpu=True)
+    return lambda devices: scoring_parts(shape_from(config, "base"), devices, on_gpu=True)
 
 
 def test_a_batch_of_the_harness_takes_the_logits_of_all_its_rows() -> None:

@@ -285,6 +285,6 @@ def test_a_recipe_without_tasks_leaves_the_stage_out_and_tasks_alone_decide_no_s
 
     assert is_left_out(STAGES["tasks"], without)
     assert not is_left_out(STAGES["tasks"], named)
-    sections = STAGES["evaluate"].sections
+    sections = STAGES["evaluate"].keys
     assert recipe_origin(without, sections) == recipe_origin(named, sections)
-    assert recipe_origin(without, STAGES["tasks"].sections) != recipe_origin(named, STAGES["tasks"].sections)
+    assert recipe_origin(without, STAGES["tasks"].keys) != recipe_origin(named, STAGES["tasks"].keys)

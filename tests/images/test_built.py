@@ -39,7 +39,8 @@ LOOK = """
 import importlib.metadata, json, os, pathlib, shutil, sys
 package = pathlib.Path(sys.prefix, "lib/python3.11/site-packages/anadil")
 found = {
-    "folders": sorted(path.name for path in package.iterdir() if path.is_dir()) if package.is_dir() else [],
+    "folders": sorted({path.parent.relative_to(package).parts[0] for path in package.rglob("*.*")
+                       if path.suffix != ".pyc" and path.parent != package and path.name not in ("__init__.py", "stage.py", "need.py")}),
     "packages": {d.metadata["Name"].lower().replace("_", "-"): d.version for d in importlib.metadata.distributions()},
     "programs": [name for name in ("gcc", "cc", "g++", "make", "pip", "pip3", "curl", "git") if shutil.which(name)],
     "python": sys.executable, "environment": dict(os.environ), "user": os.getuid(),
@@ -51,7 +52,7 @@ found = {
 if package.is_dir():
     from anadil.core.stages import FLOW
     from anadil.runtime.cache_key import PACKAGE, code_digest
-    found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name).is_dir()}
+    found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name / "run.py").is_file()}
 print(json.dumps(found))
 """
 KERNELS = """

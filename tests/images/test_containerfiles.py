@@ -98,11 +98,15 @@ def test_a_build_leaves_the_rooms_of_the_image_and_finds_what_it_starts(name: st
     started = subprocess.run(script, capture_output=True, text=True, check=True).stdout
 
     package = tmp_path / "components/anadil"
-    left = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.*") if path.is_file()}
+    records = {package / stage.name / file for stage in FLOW for file in ("__init__.py", "stage.py")}
+    records |= {package / stage.name / "need.py" for stage in FLOW if "need" in stage.brings}
+    files = {path for path in package.rglob("*.*") if path.is_file()}
+    left = {path.parent.relative_to(package).as_posix() for path in files - records}
     held = (*rooms(name), ".", "cli")
     modules = {"tools": "anadil", "pipelines": "anadil", LAPTOP: "anadil", "clean-ray": "anadil.launch.clean"}
     assert started == f"{modules.get(name, f'anadil.{name}')}\n"
     assert {each for each in left if not any(f"{each}/".startswith(f"{room}/") for room in held)} == set()
+    assert records <= files
     assert {room for room in rooms(name) if not (package / room).is_dir()} == set()
     assert (tmp_path / "pipelines").is_dir() == (name in ("pipelines", LAPTOP))
 

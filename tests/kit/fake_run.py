@@ -35,13 +35,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 
 from anadil.core.stages import BUILT_IN
 from anadil.encode.packing import Packed, TokenStream, pack
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import liger_chunk_tokens
+from anadil.estimate.model_shape import Shape
 from anadil.model import loss as losses
 from anadil.model.family_table import check_family
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.process_group import Group
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import liger_chunk_tokens
-from anadil.plan.model_shape import Shape
 from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize

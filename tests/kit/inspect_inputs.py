@@ -5,9 +5,9 @@ from pathlib import Path
 
 from anadil.artifacts import s3
 from anadil.core.stages import STAGES
-from anadil.preflight.check import CheckResult
 from anadil.preflight.inputs import inspect_files
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult
 from tests.kit.harness import again
 
 SMALL = 256 * 1024  # Bytes of a file that are looked at, in tests.
@@ -23,7 +23,7 @@ def put(folder: Path, name: str, content: bytes) -> str:
 
 
 def look(recipe: Recipe, stage: str, *files: str, here: bool = True) -> CheckResult:
-    named = again(recipe, f"{STAGES[stage].files}={json.dumps(files)}")
+    named = again(recipe, f"{STAGES[stage].files.key}={json.dumps(files)}")
     return inspect_files(STAGES[stage], named, here=here)
 
 

@@ -4,11 +4,11 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from anadil.plan.instances import machine
-from anadil.plan.model_shape import KNOWN, Shape, shape_from
+from anadil.estimate.instances import machine
+from anadil.estimate.model_shape import KNOWN, Shape, shape_from
+from anadil.estimate.text_use import PlannedText, TextSize, plan_text
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
 from anadil.plan.schema import Plan
-from anadil.plan.text_use import PlannedText, TextSize, plan_text
 from anadil.recipe.load import load_recipe
 from tests.kit.one_text import ONE_TEXT
 

@@ -52,7 +52,7 @@ def entries(with_models: bool = True) -> dict[str, Entry]:
 
 
 def _versions(name: str) -> dict[str, int]:
-    before = [stage for stage in FLOW if stage.writes in STAGES[name].reads]
+    before = [stage for stage in FLOW if stage.writes in STAGES[name].words]
     return {each: v for stage in before for each, v in _versions(stage.name).items()} | {
         name: STAGES[name].result_version
     }
@@ -60,7 +60,7 @@ def _versions(name: str) -> dict[str, int]:
 
 def default_keys(name: str) -> dict[str, str]:
     """Recipe keys that decide a stage's result, with their defaults, also in the items of lists."""
-    keys = recipe_keys(Recipe(), STAGES[name].sections)
+    keys = recipe_keys(Recipe(), STAGES[name].keys)
     phase = Phase(trains="all", steps=1, lr=1.0).model_dump(exclude={"trains", "steps", "lr"})
     items = {f"pretrain.phases.{key}": json.dumps(value) for key, value in phase.items()}
     # A key that an item leaves out has a line of its own: a new one changes no default.

@@ -190,7 +190,7 @@ def test_arguments_are_those_of_the_stages(name: str) -> None:
 
             options = entry_point.stage_parser(STAGES[named]).parse_args(container["args"])
 
-            assert STAGES[named].image == stage, where
+            assert STAGES[named].pod.image == stage, where
             assert options.recipe == "/etc/anadil/recipe.yaml"
             assert options.out.startswith("/data/run/")
 

@@ -14,7 +14,7 @@ from anadil.evaluate.models import open_candidate, open_model
 from anadil.evaluate.own_chat import tuning_part
 from anadil.merge import auto as measure
 from anadil.merge.auto import TARGET, choose_values, read_tuning_texts, score_of
-from anadil.preflight.base_model import inspect_tuning_text
+from anadil.merge.check import inspect_tuning_text
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents

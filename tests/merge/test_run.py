@@ -11,8 +11,8 @@ from anadil.core.candidates import answers, before_finetuning
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.finetune.run import _from_merged
+from anadil.merge.check import inspect_merge
 from anadil.merge.run import run
-from anadil.preflight.base_model import inspect_merge
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.cache_key import stage_origin

@@ -16,6 +16,7 @@ from transformers import AutoConfig, LlamaForCausalLM
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.estimate.model_shape import shape_from
 from anadil.model.architecture import check_fit, empty_model, read_config
 from anadil.model.chat_template import end_ids
 from anadil.model.families import FAMILIES
@@ -35,7 +36,6 @@ from anadil.model.load import (
     write_both_spellings,
 )
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.plan.model_shape import shape_from
 from anadil.pretrain.parallel.parallelize import load_weights
 from anadil.recipe.sections import Base
 from tests.kit.families import make_family

@@ -17,9 +17,9 @@ from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.estimate.model_shape import base_shape
 from anadil.model.load import encode_text, load_tokenizer, save_model
 from anadil.model.tiny import base_model
-from anadil.plan.model_shape import base_shape
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Base
 from anadil.release.export.gguf_file import write_gguf

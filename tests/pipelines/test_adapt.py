@@ -8,6 +8,7 @@ import yaml
 
 import anadil
 from anadil import __version__
+from anadil.core.stage import PerSource
 from anadil.core.stages import FLOW, LAUNCHABLE, STAGES
 from anadil.recipe.load import load_recipe
 from anadil.runtime.flow import Step
@@ -25,7 +26,7 @@ RECIPE = load_recipe(
 )  # fmt: skip
 LEFT_OUT = {"replay", "overlap", "admit", "merge", "trial", "tasks", "release"}
 """Stages that a recipe has only where it asks for them."""
-ALONE = tuple(stage.name for stage in FLOW if not stage.reads_all and not stage.source_key)
+ALONE = tuple(stage.name for stage in FLOW if stage.per_source in (None, PerSource()))
 """Stages of a recipe without sources."""
 ON_A_CLUSTER = ["cluster.backend=pytorchjob", "tokenizer.vocab_sizes=[2048, 4096]"]
 
@@ -132,7 +133,7 @@ def test_a_step_gives_its_artifact_and_metrics_by_the_entry_point_of_its_image(
     assert outputs["artifacts"][f"{word}_artifact"]["artifactType"]["schemaTitle"] == f"system.{kind}"
     assert container["command"] == ["python", "-m", f"anadil.{name}"]
     assert container["args"] == ["--executor-input", "{{$}}"]
-    assert container["image"] == f"registry.example/{STAGES[name].image}:{__version__}-cuda"
+    assert container["image"] == f"registry.example/{STAGES[name].pod.image}:{__version__}-cuda"
 
 
 def test_the_defaults_of_the_parameters_are_the_recipe_and_what_leaves_it_as_it_is(

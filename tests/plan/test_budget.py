@@ -10,7 +10,7 @@ import pytest
 
 from anadil.artifacts.artifact import seal
 from anadil.core.errors import RecipeError
-from anadil.plan.budget import (
+from anadil.estimate.budget import (
     NODE_MTBF_S,
     CostEstimate,
     PhaseWork,
@@ -26,10 +26,10 @@ from anadil.plan.budget import (
     time_of,
     waste,
 )
-from anadil.plan.instances import Machine, machine
-from anadil.plan.layout import layout_of, work_of
-from anadil.plan.model_shape import trained_shape
-from anadil.plan.speed import Calibration, calibrate, speed
+from anadil.estimate.instances import Machine, machine
+from anadil.estimate.layout import layout_of, work_of
+from anadil.estimate.model_shape import trained_shape
+from anadil.estimate.speed import Calibration, calibrate, speed
 from anadil.recipe.load import load_recipe
 
 ONE_B = 1_177_946_112

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import PreflightError
+from anadil.estimate.instances import machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import peak_memory
+from anadil.estimate.model_shape import Shape, base_shape, shape_from
+from anadil.estimate.search import search
 from anadil.model.family import SHARD_LAYOUTS, Family
 from anadil.model.family_table import families
-from anadil.plan.instances import machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import Shape, base_shape, shape_from
-from anadil.plan.search import search
 from anadil.preflight.memory import check_fits
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe

@@ -11,26 +11,19 @@ from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
-from anadil.plan import stage_memory
-from anadil.plan.instances import CPU, Machine, machine, this_machine
-from anadil.plan.model_shape import shape_from, trained_shape
+from anadil.estimate.instances import CPU, Machine, machine, this_machine
+from anadil.estimate.model_shape import shape_from, trained_shape
+from anadil.estimate.stage_memory import NeedRequest, StageMemory, scoring_plan
+from anadil.finetune.need import finetune_memory, finetune_plan, recomputes
+from anadil.merge import need as merge_need
+from anadil.plan.needs import checked_memory, stage_devices
 from anadil.plan.plan import build_plan, choose_layout, request_for
-from anadil.plan.stage_memory import (
-    StageMemory,
-    check_evaluate_fits,
-    check_finetune_fits,
-    evaluate_plan,
-    finetune_memory,
-    finetune_plan,
-    merge_need,
-    recomputes,
-    stage_devices,
-)
 from anadil.plan.view import plan_lines
-from anadil.preflight.checks import CHECKS, DOCTOR, LAUNCH, PlannedRun, report
+from anadil.preflight.checks import CHECKS, report
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import DOCTOR, LAUNCH, PlannedRun
 from tests.kit import plans
 from tests.kit.jobs import job
 
@@ -171,7 +164,7 @@ def test_one_device_holds_the_weights_in_the_precision_that_finetune_loads(
     need = finetune_memory(shape, recipe, kind, nodes=1, devices=1).total_bytes
 
     assert shape.parameters * size < need < shape.parameters * size + more * GIB
-    assert "(fits)" in check_finetune_fits(shape, recipe, kind)
+    assert "(fits)" in next(checked_memory(NeedRequest(recipe=recipe, machine=kind), ("finetune",)))
 
 
 def test_what_learns_takes_sixteen_bytes_and_four_bits_take_half_a_byte() -> None:
@@ -214,17 +207,18 @@ def test_a_node_without_the_main_memory_to_load_the_model_is_refused() -> None:
     small = replace(P5, ram_bytes=100 * GIB)
 
     with pytest.raises(PreflightError, match=r"131\.4 GiB of main memory of 100\.0 GiB"):
-        check_finetune_fits(trained_shape(recipe), recipe, small)
+        [*checked_memory(NeedRequest(recipe=recipe, machine=small), ("finetune",))]
 
 
 def test_evaluate_takes_the_fewest_gpus_and_is_refused_where_one_machine_is_too_small() -> None:
     recipe = load_recipe("japanese-70b")
-    shape, small = trained_shape(recipe), machine("g5.48xlarge")
+    small = machine("g5.48xlarge")
+    smaller = NeedRequest(recipe=recipe, machine=replace(small, memory_bytes=15 * GIB))
 
-    assert evaluate_plan(shape, recipe, P5).devices == 4
-    assert evaluate_plan(plans.ONE, recipe, small).devices == 1
+    assert scoring_plan(trained_shape(recipe), recipe, P5, "evaluate").devices == 4
+    assert scoring_plan(plans.ONE, recipe, small, "evaluate").devices == 1
     with pytest.raises(PreflightError, match=r"evaluate does not fit: .* on 8 devices of one machine needs"):
-        check_evaluate_fits(shape, recipe, replace(small, memory_bytes=15 * GIB))
+        [*checked_memory(smaller, ("evaluate",))]
 
 
 def test_a_cpu_needs_what_was_measured_on_one() -> None:
@@ -311,7 +305,7 @@ def test_a_merge_takes_a_gpu_only_to_score_what_it_chooses_from(
 ) -> None:
     recipe = recipe_of(merge)
 
-    need = merge_need(trained_shape(recipe), recipe, P5)
+    need = merge_need.need(NeedRequest(recipe=recipe, machine=P5))
 
     assert need
     assert (need.points, need.memory is not None) == (points, points > 0)
@@ -322,7 +316,7 @@ def test_each_model_is_read_once() -> None:
     plain = recipe_of("{base_share: 0.25}")
     added = recipe_of(f"{{add: [{VECTOR % 1.0}]}}")
 
-    needs = [merge_need(trained_shape(each), each, P5) for each in (plain, added)]
+    needs = [merge_need.need(NeedRequest(recipe=each, machine=P5)) for each in (plain, added)]
 
     one, two = (need for need in needs if need)
     # The base is what is subtracted, and is read once.
@@ -343,7 +337,7 @@ def test_a_plan_without_a_merge_says_nothing_of_it() -> None:
 def test_the_plan_counts_the_blocks_and_points_that_the_stage_has() -> None:
     from anadil.merge import auto, weights
 
-    assert stage_memory.BLOCK_BYTES == weights.BLOCK_BYTES
-    assert len(auto.STEPS) + auto.MORE_SHARES == stage_memory.SHARES
+    assert merge_need.BLOCK_BYTES == weights.BLOCK_BYTES
+    assert len(auto.STEPS) + auto.MORE_SHARES == merge_need.SHARES
     # A weight of 0 is the point without the difference, which is measured already.
-    assert len(auto.STEPS) - 1 == stage_memory.WEIGHTS
+    assert len(auto.STEPS) - 1 == merge_need.WEIGHTS

@@ -8,7 +8,15 @@ import pytest
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB
-from anadil.plan.instances import DRIVER_BYTES, Machine, cpu_speed, machine, machines, ram_bytes, this_machine
+from anadil.estimate.instances import (
+    DRIVER_BYTES,
+    Machine,
+    cpu_speed,
+    machine,
+    machines,
+    ram_bytes,
+    this_machine,
+)
 from tests.plan.conftest import answers
 
 V1 = {"memory/job/memory.limit_in_bytes": 64 * MIB, "memory/memory.limit_in_bytes": 2**63 - 4096}

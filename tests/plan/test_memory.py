@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB
-from anadil.plan import activations
-from anadil.plan.instances import CPU, Machine, machine
-from anadil.plan.layout import Layout, Recompute, Work, hardest, layout_of, possible_layout, work_of
-from anadil.plan.memory import (
+from anadil.estimate import activations
+from anadil.estimate.instances import CPU, Machine, machine
+from anadil.estimate.layout import Layout, Recompute, Work, hardest, layout_of, possible_layout, work_of
+from anadil.estimate.memory import (
     FITS,
     OUTSIDE_BYTES,
     PROCESS_BYTES,

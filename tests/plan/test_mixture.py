@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.plan.mixture import (
+from anadil.estimate.mixture import (
     PERIOD,
     WINDOW,
     Schedule,

@@ -8,13 +8,13 @@ import pytest
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
+from anadil.estimate.instances import Machine, machine, this_machine
+from anadil.estimate.layout import Layout
+from anadil.estimate.speed import Calibration
+from anadil.estimate.text_use import TextSize
 from anadil.plan import schema
-from anadil.plan.instances import Machine, machine, this_machine
-from anadil.plan.layout import Layout
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, plan_as_file, request_for
 from anadil.plan.schema import LayoutOption
-from anadil.plan.speed import Calibration
-from anadil.plan.text_use import TextSize
 from anadil.plan.view import answer_sentence, calibration_sentence, cost_lines, plan_lines
 from anadil.recipe.load import load_recipe, parse_recipe
 from anadil.recipe.sections import Recipe

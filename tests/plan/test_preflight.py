@@ -8,11 +8,11 @@ import pytest
 from anadil.cli.main import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
-from anadil.plan.activations import saved_bytes
-from anadil.plan.instances import machine, this_machine
-from anadil.plan.layout import Kernels, Layout, Recompute, Work, layout_of, work_of
-from anadil.plan.memory import layout_fit
-from anadil.plan.model_shape import trained_shape
+from anadil.estimate.activations import saved_bytes
+from anadil.estimate.instances import machine, this_machine
+from anadil.estimate.layout import Kernels, Layout, Recompute, Work, layout_of, work_of
+from anadil.estimate.memory import layout_fit
+from anadil.estimate.model_shape import trained_shape
 from anadil.preflight.memory import MAX_REMEDIES, check_finetune, check_fits
 from anadil.preflight.services import check_shared
 from anadil.recipe.load import load_recipe

@@ -3,11 +3,11 @@ from dataclasses import replace
 import pytest
 
 from anadil.core.format import human_bytes
-from anadil.plan.instances import machine, this_machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import layout_fit
-from anadil.plan.search import LayoutRationale, Rationale
-from anadil.plan.speed import speed
+from anadil.estimate.instances import machine, this_machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import layout_fit
+from anadil.estimate.search import LayoutRationale, Rationale
+from anadil.estimate.speed import speed
 from tests.kit.plans import ONE, SEVENTY
 
 P4D = machine("p4d.24xlarge")

@@ -4,12 +4,12 @@ import pytest
 from benchmarks.plan.published import largest_batch, rows
 
 from anadil.core.errors import RecipeError
-from anadil.plan.instances import Machine, machine, machines
-from anadil.plan.layout import Layout, Recompute, Work
-from anadil.plan.memory import layout_fit
-from anadil.plan.model_shape import Shape
-from anadil.plan.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
-from anadil.plan.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
+from anadil.estimate.instances import Machine, machine, machines
+from anadil.estimate.layout import Layout, Recompute, Work
+from anadil.estimate.memory import layout_fit
+from anadil.estimate.model_shape import Shape
+from anadil.estimate.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
+from anadil.estimate.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 P4D = machine("p4d.24xlarge")

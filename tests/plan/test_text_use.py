@@ -6,8 +6,11 @@ import pytest
 from pydantic import ValidationError
 
 from anadil.core.errors import DataError, RecipeError
-from anadil.plan.mixture import schedule_of, standing
-from anadil.plan.text_use import (
+from anadil.encode.need import need
+from anadil.estimate.instances import this_machine
+from anadil.estimate.mixture import schedule_of, standing
+from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.text_use import (
     TextPart,
     TextSize,
     TextUse,
@@ -138,11 +141,12 @@ def test_the_stage_that_encodes_is_planned() -> None:
         basis="tokens", tokens=1_000_000, text_bytes=118_800_000, documents=1_000, sequences=1_000
     )
 
-    _, plan = plan_text(plain(), {"": size})
+    _, text = plan_text(plain(), {"": size})
 
-    assert plan.encode is not None
-    assert plan.encode.cpu_hours == pytest.approx(0.001)
-    assert plan.encode.disk_bytes == 4_000_000 + 12 * 1_000 + 24 * 2_000 + 8 * 1_000
+    encode = need(NeedRequest(recipe=plain(), machine=this_machine(), text=text))
+    assert encode is not None
+    assert encode.cpu_hours == pytest.approx(0.001)
+    assert encode.disk_bytes == 4_000_000 + 12 * 1_000 + 24 * 2_000 + 8 * 1_000
 
 
 def test_text_that_is_not_known_shortens_nothing() -> None:

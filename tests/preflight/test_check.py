@@ -9,10 +9,10 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
-from anadil.preflight import checks
-from anadil.preflight.check import Check, CheckResult, passed, refuse, report
-from anadil.preflight.checks import CHECKS, EVERY, RECIPE, inspect_tasks, named_nowhere
+from anadil.preflight.checks import CHECKS
 from anadil.recipe.load import load_recipe
+from anadil.runtime.check import EVERY, RECIPE, Check, CheckResult, passed, refuse, report
+from anadil.tasks.check import inspect_tasks, named_nowhere
 
 Checks = tuple[Check[str], ...]
 
@@ -60,13 +60,14 @@ def test_an_answer_that_cannot_be_read_is_a_bug_but_for_servers() -> None:
 
 
 def test_every_command_checks_the_files_of_every_stage() -> None:
-    files = {check.name: check.by for check in CHECKS if check.name in {stage.files for stage in FLOW}}
+    files = {check.name: check.by for check in CHECKS if check.name in {stage.files.key for stage in FLOW}}
 
-    assert files == {stage.files: EVERY for stage in FLOW if stage.files}
+    assert files == {stage.files.key: EVERY for stage in FLOW if stage.files.key}
     assert {each.name for each in CHECKS if RECIPE in each.by} == {
         "addresses",
         "base.model",
         "evaluate.tasks",
+        "tokenizer.trial",
     }
 
 
@@ -83,7 +84,7 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A harness with a few tasks."""
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(checks, "_harness", lambda: [tmp_path])
+    monkeypatch.setattr("anadil.tasks.check._harness", lambda: [tmp_path])
     return tmp_path
 
 
@@ -101,7 +102,7 @@ def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:
 
 
 def test_without_the_harness_nothing_is_said_against_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "_harness", list)
+    monkeypatch.setattr("anadil.tasks.check._harness", list)
 
     found = inspect_tasks(load_recipe("smoke", ["evaluate.tasks=[no_such, tumlu_azerbaijani]"]))
 

@@ -12,9 +12,9 @@ import zstandard
 from anadil.cli import main
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.preflight import inputs
-from anadil.preflight.check import passed, skipped
 from anadil.preflight.inputs import InputSample, cut_at_record
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import passed, skipped
 from tests.kit.harness import again
 from tests.kit.inspect_inputs import SMALL, lines, look, put, upload
 from tests.kit.texts import AZERBAIJANI, BOSNIAN, CROATIAN, TURKISH

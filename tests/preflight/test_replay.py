@@ -6,17 +6,19 @@ import pytest
 
 from anadil.core.errors import PreflightError
 from anadil.core.stages import STAGES
-from anadil.plan.instances import machine
-from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.estimate.instances import machine
+from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.text_use import TextSize
+from anadil.plan.needs import checked_memory, stage_devices
 from anadil.plan.plan import build_plan, choose_layout, request_for
-from anadil.plan.stage_memory import check_evaluate_fits, replay_need, stage_devices
-from anadil.plan.text_use import TextSize
 from anadil.plan.view import plan_lines
 from anadil.preflight.inputs import inspect_files
 from anadil.preflight.memory import check_fits
 from anadil.preflight.text_size import text_of
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
+from anadil.replay.need import ReplayNeed
+from anadil.replay.need import need as replay_need
 
 LARGE = "meta-llama/Llama-3.1-70B"
 
@@ -55,8 +57,8 @@ def test_a_plan_counts_what_the_base_writes_with_its_time_and_memory(recipe: Rec
     shown = [" ".join(line.split()) for line in plan_lines(plan)]
     assert "tokens 5 M" in shown
     assert any(line.startswith("self 5 M the recipe") for line in shown)
-    need = plan.replay
-    assert need is not None
+    need = next(each.need for each in plan.needs if each.stage == "replay")
+    assert isinstance(need, ReplayNeed)
     assert need.memory.verdict == "fits"
     # 5 M tokens, a thousand and more at a time, in steps of some ten milliseconds.
     assert need.rows > 256
@@ -64,17 +66,18 @@ def test_a_plan_counts_what_the_base_writes_with_its_time_and_memory(recipe: Rec
     assert 5e6 / need.rows * 0.008 / 3_600 < need.hours < 0.2
     assert "replay" in plan.as_json()
     without = recipe.model_copy(update={"sources": {}})
-    assert replay_need(without, machine("p5.48xlarge")) is None
+    assert replay_need(NeedRequest(recipe=without, machine=machine("p5.48xlarge"))) is None
 
 
 def test_the_doctor_says_what_writing_needs_and_refuses_what_no_machine_holds(recipe: Recipe) -> None:
     cluster = recipe.cluster.model_copy(update={"instance": "p5.48xlarge"})
     assert check_fits(recipe.model_copy(update={"cluster": cluster}), here=False).startswith("replay needs ")
+    large = recipe.model_copy(update={"base": recipe.base.model_copy(update={"model": LARGE})})
 
     with pytest.raises(
         PreflightError, match=r"replay does not fit: .* give real text in place of written_by"
     ):
-        check_evaluate_fits(shape_from(KNOWN[LARGE], LARGE), recipe, machine("g5.xlarge"), "replay")
+        [*checked_memory(NeedRequest(recipe=large, machine=machine("g5.xlarge")), ("replay",))]
 
 
 def test_the_step_takes_the_fewest_gpus_that_hold_the_base(recipe: Recipe) -> None:

@@ -11,13 +11,13 @@ from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
 from anadil.encode.tensor_file import size_of
 from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
-from anadil.plan.text_use import TextSize
+from anadil.estimate.text_use import TextSize
 from anadil.preflight import checks
-from anadil.preflight.check import CheckResult
 from anadil.preflight.text_size import inspect_text, text_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.check import DOCTOR, RUN, SUBMIT, CheckResult, PlannedRun
 from anadil.runtime.job import external_files, external_side_files
 from anadil.runtime.planned_artifact import place_of
 
@@ -152,7 +152,7 @@ def test_doctor_warns_where_a_source_runs_out_and_fails_where_all_do(mixture: Re
     def report(steps: int) -> list[CheckResult]:
         recipe = of_steps(mixture, steps)
         [check] = [each for each in checks.CHECKS if each.name == "epochs"]
-        return check.results(checks.PlannedRun(by=checks.DOCTOR, recipe=recipe, work=tmp_path))
+        return check.results(PlannedRun(by=DOCTOR, recipe=recipe, work=tmp_path))
 
     web, en = report(1_000)
     [failure] = report(1_000_000)
@@ -164,12 +164,12 @@ def test_doctor_warns_where_a_source_runs_out_and_fails_where_all_do(mixture: Re
     assert "all its sources are used up after 2,140 of 1,000,000 steps" in failure.detail
 
 
-@pytest.mark.parametrize("command", [checks.RUN, checks.SUBMIT])
+@pytest.mark.parametrize("command", [RUN, SUBMIT])
 def test_a_run_whose_sources_all_run_out_ends_before_it_begins(mixture: Recipe, command: str) -> None:
     [check] = [each for each in checks.CHECKS if each.name == "epochs" and command in each.by]
 
     with pytest.raises(RecipeError, match="make the phases 2,140 steps") as error:
-        list(check.function(checks.PlannedRun(by=command, recipe=of_steps(mixture, 1_000_000))))
+        list(check.function(PlannedRun(by=command, recipe=of_steps(mixture, 1_000_000))))
     assert error.value.exit_code == 2
 
 

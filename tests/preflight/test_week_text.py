@@ -9,12 +9,13 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
-from anadil.plan.instances import machine
+from anadil.estimate.instances import machine
 from anadil.plan.plan import build_plan, choose_layout, plan_as_file, request_for
-from anadil.preflight.checks import CHECKS, RUN, PlannedRun
+from anadil.preflight.checks import CHECKS
 from anadil.preflight.text_size import inspect_text, sizes_of_inputs, text_of
 from anadil.recipe.sections import Recipe
 from anadil.retrain.resolve import resolve
+from anadil.runtime.check import RUN, PlannedRun
 from tests.kit.retraining import add_text, make_week, two_sources, use_registry
 
 
@@ -101,8 +102,7 @@ def test_the_plan_of_a_week_counts_the_steps_that_its_text_makes(week: Recipe) -
     )
     assert plan.phases[0].tokens * 80 < whole.phases[0].tokens
     # Only new text is encoded.
-    assert plan.encode is not None
-    assert plan.encode.text_bytes == 1_000_000
+    assert plan.as_json()["encode"]["text_bytes"] == 1_000_000
     shares = {each.source: (each.shares, round(each.epochs, 2)) for each in plan.text}
     assert shares == {
         "web": ((pytest.approx(0.3),), pytest.approx(0.09, abs=0.01)),

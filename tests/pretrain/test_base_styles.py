@@ -57,7 +57,7 @@ def made(settings: Recipe, corpus: Path, stages: tuple[str, ...]) -> dict[str, P
     found = {"corpus": str(corpus)}
     for name in stages:
         stage = STAGES[name]
-        known = {word: found[word] for word in stage.reads if word in found}
+        known = {word: found[word] for word in stage.words if word in found}
         found[stage.writes] = execute.execute(stage, settings, known, (), None).uri
     return {word: Path(uri) for word, uri in found.items()}
 

@@ -16,7 +16,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.s3 import s3_client
 from anadil.core.errors import BudgetReached, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.preflight.base_model import inspect_start_point
+from anadil.pretrain.check import inspect_start_point
 from anadil.pretrain.run import run
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe, Storage

@@ -45,7 +45,7 @@ def test_the_recipe_of_a_source_cleans_as_the_plain_recipe_with_its_files() -> N
     source = parse_recipe(THREE, "r.yaml").of_source("web")
     plain = parse_recipe("clean: {inputs: [web.jsonl], pii: true, rules: {min_words: 10}, url_lists: [/lists/adult]}", "p")  # fmt: skip
 
-    sections = STAGES["clean"].sections
+    sections = STAGES["clean"].keys
     assert recipe_origin(source, sections) == recipe_origin(plain, sections)
 
 
@@ -117,7 +117,7 @@ def test_a_source_may_have_rules_where_the_recipe_has_none() -> None:
 def test_only_a_recipe_without_rules_has_a_key_of_it() -> None:
     plain, bare = (parse_recipe(text, "r") for text in ("clean: {rules: {}}", "clean: {rules: none}"))
 
-    sections = STAGES["clean"].sections
+    sections = STAGES["clean"].keys
     assert recipe_origin(plain, sections) == recipe_origin(Recipe(), sections)
     assert recipe_origin(bare, sections) == recipe_origin(plain, sections) | {"recipe clean.rules": '"none"'}
 
@@ -271,7 +271,7 @@ def test_a_recipe_without_such_a_source_has_no_key_of_it() -> None:
     )
     written = parse_recipe(WRITTEN, "r.yaml")
 
-    keys = [recipe_origin(each, STAGES["pretrain"].sections) for each in (plain, written)]
+    keys = [recipe_origin(each, STAGES["pretrain"].keys) for each in (plain, written)]
     more = {name: text for name, text in keys[1].items() if keys[0].get(name) != text}
     assert more == {
         "recipe sources.self.written_by": '"base"',
@@ -337,7 +337,7 @@ def test_languages_and_template_of_pairs_are_part_of_their_key_alone(
 ) -> None:
     def origins() -> list[dict[str, str]]:
         recipe = parse_recipe(RECIPE, "r.yaml")
-        return [recipe_origin(recipe.of_source(name), STAGES["clean"].sections) for name in recipe.sources]
+        return [recipe_origin(recipe.of_source(name), STAGES["clean"].keys) for name in recipe.sources]
 
     web, pairs = origins()
     monkeypatch.setattr("anadil.runtime.cache_key.TEMPLATE_DIGEST", "another")

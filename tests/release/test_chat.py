@@ -9,9 +9,9 @@ import torch
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.core.errors import DataError, PreflightError, RecipeError
+from anadil.estimate.memory import PROCESS_BYTES
 from anadil.model.decoding import Decoder
 from anadil.model.load import load_model
-from anadil.plan.memory import PROCESS_BYTES
 from anadil.release.chat import conversation
 from anadil.release.chat.conversation import Chat, ChatModel, ChatSettings, open_chat, text_pieces
 from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
@@ -261,7 +261,7 @@ def test_a_model_that_this_machine_does_not_hold_is_refused_before_it_is_loaded(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr("anadil.plan.instances.ram_bytes", lambda: PROCESS_BYTES)
+    monkeypatch.setattr("anadil.estimate.instances.ram_bytes", lambda: PROCESS_BYTES)
 
     with pytest.raises(PreflightError, match=r"needs .* of memory, and this machine has .* --format gguf"):
         open_chat(str(folder), ChatSettings())

@@ -8,7 +8,7 @@ import pytest
 from anadil.artifacts import s3
 from anadil.cli import main
 from anadil.core.errors import DataError, RecipeError
-from anadil.plan.instances import machines
+from anadil.estimate.instances import machines
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import Run, age, find_run, list_runs
 from anadil.runtime.run_record import StepRecord, _write, new_record, record_uri, this_process

@@ -113,7 +113,7 @@ def test_what_a_base_has_written_serves_other_phases_tokenizers_and_corpora(
     assert stage_origin(stage, recipe_of(base, tmp_path, *settings).of_source("self"), {}, ()) == key
     for setting in ("seed=1", "sources.self.tokens=2K"):
         assert stage_origin(stage, recipe_of(base, tmp_path, setting).of_source("self"), {}, ()) != key
-    assert "recipe sources.self.tokens" in recipe_origin(recipe.of_source("self"), stage.sections)
+    assert "recipe sources.self.tokens" in recipe_origin(recipe.of_source("self"), stage.keys)
 
 
 def test_a_base_that_writes_nothing_is_refused_with_what_it_wrote(tmp_path: Path) -> None:

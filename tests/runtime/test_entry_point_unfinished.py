@@ -36,10 +36,10 @@ def checkpoint(work: Path, step: int, below: str = ".") -> None:
 @pytest.fixture
 def inputs(tmp_path: Path) -> dict[str, str]:
     """A corpus and a tokenizer that are sealed but empty."""
-    for word in PRETRAIN.reads:
+    for word in PRETRAIN.words:
         (tmp_path / word).mkdir()
         artifact.seal(tmp_path / word, kind=word, origin={})
-    return {word: str(tmp_path / word) for word in PRETRAIN.reads}
+    return {word: str(tmp_path / word) for word in PRETRAIN.words}
 
 
 @pytest.fixture

@@ -30,15 +30,15 @@ INPUT = Manifest(kind="corpus", key="k", origin={}, files={"a": {"bytes": 1, "sh
 
 
 def causes(stage: str, before: Recipe, after: Recipe) -> list[str]:
-    inputs = dict.fromkeys(STAGES[stage].reads, INPUT)
+    inputs = dict.fromkeys(STAGES[stage].words, INPUT)
     old, new = (stage_origin(STAGES[stage], recipe, inputs, ()) for recipe in (before, after))
-    return origin_changes(old, new, STAGES[stage].sections)
+    return origin_changes(old, new, STAGES[stage].keys)
 
 
 def test_what_a_stage_reads_was_written_by_an_earlier_one() -> None:
     made: set[str] = set()
     for stage in FLOW:
-        assert made.issuperset(stage.reads), stage.name
+        assert made.issuperset(stage.words), stage.name
         made.add(stage.writes)
 
 
@@ -48,7 +48,7 @@ CHAMPION = Champion(name="az", version="1", uri="/model", digest="0a", artifacts
 
 def test_every_section_of_the_flow_is_a_key_of_the_recipe() -> None:
     for stage in FLOW:
-        for name in (*stage.sections, *filter(None, [stage.files])):
+        for name in (*stage.keys, *filter(None, [stage.files.key])):
             node: object = Recipe(retrain=Retrain(champion=CHAMPION))
             for key in name.split("."):
                 # Keys of `sources` are those of each.
@@ -172,8 +172,7 @@ def test_an_origin_names_a_key_that_differs_from_its_default_and_decides_the_res
     recipe = parse_recipe("", "r", [*overrides, "finetune.preference.inputs=[a]", "tokenizer.trial.steps=5"])
 
     finetune, pretrain, tokenizer, trial = (
-        recipe_origin(recipe, STAGES[name].sections)
-        for name in ("finetune", "pretrain", "tokenizer", "trial")
+        recipe_origin(recipe, STAGES[name].keys) for name in ("finetune", "pretrain", "tokenizer", "trial")
     )
 
     assert finetune == {"recipe finetune.dropout": "0.0", "recipe finetune.preference.inputs": '["a"]'}
@@ -181,7 +180,7 @@ def test_an_origin_names_a_key_that_differs_from_its_default_and_decides_the_res
     assert pretrain["recipe pretrain.phases"].count("embedding_lr") == 1  # the other phase has its default
     assert tokenizer == {}
     assert trial == {"recipe tokenizer.trial.steps": "5", **pretrain}
-    assert all(recipe_origin(Recipe(), stage.sections) == {} for stage in FLOW)
+    assert all(recipe_origin(Recipe(), stage.keys) == {} for stage in FLOW)
 
 
 def test_an_optional_section_has_a_required_key_or_its_origin_would_be_that_of_none() -> None:
@@ -211,7 +210,7 @@ def test_what_lies_beside_the_content_is_an_input_of_the_report_alone() -> None:
             *(stage_origin(stage, Recipe(), {"corpus": each}, ()) for each in (before, after))
         )
         for stage in FLOW
-        if "corpus" in stage.reads
+        if "corpus" in stage.words
     }
 
     assert changed == {
@@ -333,7 +332,7 @@ def test_of_the_tasks_files_are_read_and_names_are_not() -> None:
 
 
 def test_a_run_from_the_base_has_one_key_with_the_section_retrain_and_without_it() -> None:
-    sections = STAGES["pretrain"].sections
+    sections = STAGES["pretrain"].keys
     section = Retrain.model_validate({"epochs": 2})
     champion = Champion(name="n", version="1", uri="m", digest="d", artifacts={"model": "m"})
     week = Recipe().model_copy(update={"retrain": section.model_copy(update={"champion": champion})})

@@ -65,7 +65,7 @@ def test_one_of_another_recipe_input_or_result_version_is_not(
     causes = {
         change
         for _, each in neighbours
-        for change in origin_changes(each.origin, planned.origin, PRETRAIN.sections)
+        for change in origin_changes(each.origin, planned.origin, PRETRAIN.keys)
     }
     assert made is None
     assert causes == {

@@ -27,7 +27,7 @@ Start = Callable[..., None]
 def inputs(recipe: Recipe) -> dict[str, str]:
     """A corpus and a tokenizer below `storage.root`, sealed with origins of their own."""
     found = {}
-    for word in PRETRAIN.reads:
+    for word in PRETRAIN.words:
         folder = Path(str(recipe.storage.root)) / word / "first"
         folder.mkdir(parents=True)
         (folder / "text").write_text(word)
@@ -147,7 +147,7 @@ def test_a_run_that_was_begun_goes_on_without_being_asked_again(
 
 @pytest.mark.usefixtures("finished")
 def test_a_cheap_stage_is_made_again_by_itself(recipe: Recipe, inputs: dict[str, str], start: Start) -> None:
-    cheap = dataclasses.replace(RAISED, costly=False)
+    cheap = dataclasses.replace(RAISED, training=None)
 
     assert begun(start, cheap, recipe, inputs)
     assert {stage.name for stage in STAGES.values() if stage.costly} == {"pretrain", "finetune"}

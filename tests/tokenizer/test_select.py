@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 from tokenizers import Tokenizer
 
-from anadil.plan.model_shape import KNOWN, shape_from
+from anadil.estimate.model_shape import KNOWN, shape_from
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.runtime.job import Job

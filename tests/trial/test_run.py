@@ -159,9 +159,9 @@ def test_without_the_key_there_is_no_trial_and_no_other_key() -> None:
     assert is_left_out(STAGES["trial"], plain)
     assert not is_left_out(STAGES["trial"], tries)
     for stage in ("tokenizer", "pretrain", "report"):
-        sections = STAGES[stage].sections
+        sections = STAGES[stage].keys
         assert recipe_origin(plain, sections) == recipe_origin(tries, sections)
-    sections = STAGES["trial"].sections
+    sections = STAGES["trial"].keys
     assert recipe_origin(tries, sections).items() >= {("recipe tokenizer.trial.steps", "5")}
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.lease import locked
 from anadil.artifacts.packaged_base import PACKAGED, make_packaged
+from anadil.artifacts.weight_files import has_weights
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import atomic_dir
 from anadil.core.json_text import json_sha256, parse_json, write_indented
@@ -397,3 +398,21 @@ def _is_inside(target: Path, folder: Path) -> bool:
     return target.is_relative_to(folder) or (
         blobs.name == "blobs" and blobs.parent.name.startswith("models--")
     )
+
+
+def check_base(base: Base, key: str = "base.model") -> None:
+    """Check a model's directory before anything runs for hours; `key` is what errors call it."""
+    folder = Path(base.model).expanduser()
+    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
+    if base.model in BUILT_IN or not (looks_local or folder.is_dir()):
+        return
+    if not folder.is_dir():
+        raise DataError(f"{key}: {base.model}: no such directory; give a Hugging Face model directory")
+    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
+    if not has_weights(folder):
+        missing.append("*.safetensors")
+    remedy = "give a Hugging Face model directory"
+    if missing == ["tokenizer.json"]:
+        remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
+    if missing:
+        raise DataError(f"{key}: {base.model} has no {' and no '.join(missing)}; {remedy}")

@@ -1,7 +1,43 @@
-"""A stage of the flow, and what it may read beside artifacts: the rows of the table in `stages.py`."""
+"""The record of a stage: what it reads, writes and needs. Each stage's folder has one, `stage.py`."""
 
 from dataclasses import dataclass
 from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """An artifact of another stage that a stage reads."""
+
+    kind: str
+    optional: bool = False
+    """True if the stage can do without it: a run without chats makes no adapter."""
+    how: Literal["files", "pieces", "waits"] = "files"
+    """`files` are fetched. `pieces` are read where they lie; they decide nothing, since they follow from what they were made
+    of. A stage that only `waits` for an artifact reads nothing of it, where the recipe makes it at all."""
+    files: tuple[str, ...] = ()
+    """Beginnings of the names of the files that are read; no others are fetched. Empty: all."""
+    beside: bool = False
+    """True if the stage also reads what lies beside the content: counts, times, samples."""
+    either: bool = False
+    """True if it is one of several of which the stage reads the first that the recipe makes."""
+    only_if: str = ""
+    """Recipe key (`section.key`) that must be true, or it is not read."""
+    of_target: bool = False
+    """True if those of sources in the taught language are read, and no others."""
+    instead_of: str = ""
+    """Artifact that its pieces are made of, and from which the stage makes them where it gets none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
+    """Outside files that a stage reads as its data."""
+
+    key: str = ""
+    """Recipe key (`section.key`) that names them; empty: there are none."""
+    flag: str = ""
+    """Name of their option on the command line."""
+    if_none: Literal["refused", "skipped", "runs"] = "refused"
+    """Fate of the stage where the recipe names none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,27 +57,70 @@ class SideFiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Extends:
+    """Artifact of an earlier run that a stage goes on from."""
+
+    key: str = ""
+    """Recipe key (`section.key`) that names it; empty: the stage goes on from nothing."""
+    kinds: tuple[str, ...] = ()
+    """Its kinds; empty: what the stage writes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Champion:
+    """Parts of the model released last that a stage takes, where there is one."""
+
+    artifacts: tuple[str, ...] = ()
+    """Artifacts that a retraining goes on from, as far as they are there."""
+    model: bool = False
+    """True if the stage reads the model too."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PerSource:
+    """Marks a stage that a recipe with `sources` runs once for each of them."""
+
+    key: str = ""
+    """Key of a source that must be set, or the source goes without the step."""
+    compares: bool = False
+    """True if the step of one source reads the artifacts of all, in the recipe's order; without two it is skipped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """Image and requests of a stage's pod. The requests hold where neither the recipe nor a machine with GPUs says others."""
+
+    image: str
+    rooms: tuple[str, ...] = ()
+    """Folders of the package that the image holds for it, beside those of all images and of the stages that share it."""
+    cpu: str = "4"
+    memory: str = "16Gi"
+    """Request and limit. Assumption: a small model fits, as do four CPUs."""
+    retries: int | None = None
+    """Times that a pipeline tries the pod again; None: as many as `cluster.restarts` says."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """Marks a stage that trains: it can be a job of its own, and starts torchrun where a machine has several GPUs."""
+
+    progress_name: str
+    """Name of the loop in its progress lines, where a job's backend reads figures out of the log."""
+    figures: tuple[str, ...]
+    """Figures of those lines."""
+    costly: bool = False
+    """True if it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
+    most_processes: str = ""
+    """Recipe key (`section.key`) of the most processes that it can use. Empty: as many as there are GPUs."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One step of the flow."""
 
     name: str
-    reads: tuple[str, ...] = ()
-    """Artifacts of other stages."""
-    optional: tuple[str, ...] = ()
-    """Those of them that it can do without: a run without chats makes no adapter."""
-    streams: tuple[str, ...] = ()
-    """Those of them that it reads by pieces where they lie: they are not copied to its machine. They decide nothing by
-    themselves, since they follow from what they were made of."""
-    either: tuple[str, ...] = ()
-    """Those of them of which it reads the first that the recipe makes, and no other."""
-    waits: tuple[str, ...] = ()
-    """Those of them that it only waits for, where the recipe makes them: it reads nothing of them, and they decide nothing."""
-    parts: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Those of them of which it reads only files whose names begin so, each with these beginnings; no others are fetched."""
-    only_with: tuple[tuple[str, str], ...] = ()
-    """Those of them that it reads only where a recipe key (`section.key`) is true, each with that key."""
-    instead_of: str = ""
-    """The one that `streams` are made of, and which is read in their place; empty: the stage goes without them."""
+    summary: str
+    """Help text: what it does."""
     writes: str
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
@@ -50,65 +129,46 @@ class Stage:
     source nor the program's version does: a release that leaves a result alone makes nothing again.
     `tests/runtime/test_results.py` compares results with those of the last version and says what to do.
     """
-    sections: tuple[str, ...]
-    """Recipe keys that decide the result."""
-    files: str = ""
-    """Recipe key (`section.key`) of the outside files that the stage reads."""
-    files_flag: str = ""
-    """Name of their option on the command line."""
+    keys: tuple[str, ...]
+    """Recipe keys and sections that decide the result."""
+    reads: tuple[Input, ...] = ()
+    files: Files = Files()
     side_files: tuple[SideFiles, ...] = ()
-    """Further ones; their content, too, decides the result."""
+    """Further outside files; their content, too, decides the result."""
     models: str = ""
     """Recipe key of models, directories or hub ids, that it reads beside the base; their files decide the result, too."""
-    per_source: bool = False
-    """True if a recipe with `sources` runs it once for each of them."""
-    source_key: str = ""
-    """Key of a source that must be set, or the source goes without the step: only what the base writes is written."""
-    reads_all: bool = False
-    """True if the step of one source reads the artifacts of all, in the recipe's order; without two it is skipped."""
-    of_target: bool = False
-    """True if it reads what is made of sources in the language that is taught, and of no other."""
-    extends: str = ""
-    """Recipe key (`section.key`) of what an earlier run made and the stage goes on from."""
-    extends_kinds: tuple[str, ...] = ()
-    """Its kinds, where they are others than what the stage writes."""
-    of_champion: tuple[str, ...] = ()
-    """Artifacts of the champion that a retraining goes on from; one that is gone is done without."""
-    without_files: Literal["refused", "skipped", "runs"] = "refused"
-    """Fate of the stage where the recipe names none of them."""
+    extends: Extends = Extends()
+    champion: Champion = Champion()
+    per_source: PerSource | None = None
     only_if: str = ""
     """Recipe key (`section.key`) that must be set, or a run goes without the stage."""
-    image: str
-    """Name of the image that holds it."""
-    rooms: tuple[str, ...] = ()
-    """Folders of the package that its image holds, beside its own and those of all images."""
-    cpu: str = "4"
-    """CPUs that its pod asks for, where the recipe does not say and no machine with GPUs is named."""
-    memory: str = "16Gi"
-    """Memory, request and limit, in the same case. Assumption: a small model fits, as do four CPUs."""
-    retries: int | None = None
-    """Times that a pipeline tries its pod again; None: as many as `cluster.restarts` says."""
-    launchable: bool = False
-    """True if it trains, and so can be a job of its own."""
-    progress_name: str = ""
-    """Name of the loop in its progress lines, where a job's backend reads figures out of the log."""
-    figures: tuple[str, ...] = ()
-    """Those of its last line."""
+    pod: Pod
+    training: Training | None = None
     uses_model: bool = False
     """True if it runs the torch code in `model/`, and on a GPU where there is one."""
-    reads_champion: bool = False
-    """True if it also reads the model that was released last, where there is one."""
-    reads_beside: bool = False
-    """True if it also reads what lies beside the content of artifacts: counts, times, samples."""
-    costly: bool = False
-    """True if it trains for hours or days: made again for recipe and inputs only, else by `--remake`."""
-    distributed: bool = False
-    """True if it starts torchrun by itself where a machine has several GPUs."""
-    most_processes: str = ""
-    """Recipe key (`section.key`) of the most processes that it can use; without one, as many as there are GPUs."""
-    summary: str
-    """Help text: what it does."""
+    brings: tuple[Literal["need", "check", "view"], ...] = ()
+    """Light modules of its folder, which the planner, the checks before a start and the report load."""
 
-    def may_lack(self, word: str) -> bool:
+    @property
+    def costly(self) -> bool:
+        """True if it trains for hours or days."""
+        return self.training is not None and self.training.costly
+
+    @property
+    def compares(self) -> bool:
+        """True if the step of one source reads the artifacts of all."""
+        return self.per_source is not None and self.per_source.compares
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """Kinds of the artifacts that it reads, in order."""
+        return tuple(each.kind for each in self.reads)
+
+    def input(self, kind: str) -> Input:
+        """The input of a kind; raises StopIteration for one that the stage does not read."""
+        return next(each for each in self.reads if each.kind == kind)
+
+    def may_lack(self, kind: str) -> bool:
         """Return True if some recipe runs the stage without this artifact."""
-        return word in (*self.optional, *self.either, *self.waits, *dict(self.only_with))
+        each = self.input(kind)
+        return each.optional or each.either or each.how == "waits" or bool(each.only_if)

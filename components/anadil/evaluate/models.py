@@ -20,6 +20,9 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.progress import track
+from anadil.estimate.memory import FITS
+from anadil.estimate.model_shape import shape_from
+from anadil.estimate.stage_memory import scoring_parts
 from anadil.evaluate.bits_per_byte import Ids, score
 from anadil.model.architecture import read_config
 from anadil.model.decoding import Continuation, open_decoder
@@ -34,9 +37,6 @@ from anadil.model.load import (
     pick_dtype,
     window_bos,
 )
-from anadil.plan.memory import FITS
-from anadil.plan.model_shape import shape_from
-from anadil.plan.stage_memory import evaluate_parts
 from anadil.recipe.sections import Recipe
 from anadil.text import metrics
 from anadil.text.corpus import Document
@@ -215,7 +215,7 @@ def open_artifact(name: str, folder: Path) -> ScoredModel:
 def load_for_scoring(path: Path, name: str) -> Any:
     """Load a model on the fewest GPUs of this machine that hold it with a batch; see `load_placed`."""
     return load_placed(
-        path, name, lambda count: evaluate_parts(shape_from(model_config(path), name), count, on_gpu=True), FITS
+        path, name, lambda count: scoring_parts(shape_from(model_config(path), name), count, on_gpu=True), FITS
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STAGE = STAGES["finetune"]
-KEY = STAGE.extends
+KEY = STAGE.extends.key
 KIND = STAGE.writes
 FORM = tuple(f"finetune.{key}" for key in ("trains", "trains_embeddings", "rank", "alpha", "rslora", "dora"))
 """Keys that the form of an adapter follows from."""
@@ -59,9 +59,9 @@ def read_start_adapter(recipe: Recipe, model: Path, processes: "Group") -> Start
 
 def refuse_other_form(place: str, manifest: Manifest, recipe: Recipe) -> None:
     """Refuse an adapter of another form than the recipe's."""
-    origin = recipe_origin(recipe, STAGE.sections)
+    origin = recipe_origin(recipe, STAGE.keys)
     others = {name: text for name, text in manifest.origin.items() if not name.startswith(RECIPE)}
-    changes = origin_changes(manifest.origin, others | origin, STAGE.sections)
+    changes = origin_changes(manifest.origin, others | origin, STAGE.keys)
     phrases = [each.removeprefix(RECIPE) for each in changes]
     if differing := [each for each in phrases if each.split(" ")[0] in FORM]:
         raise RecipeError(

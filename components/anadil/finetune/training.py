@@ -25,14 +25,14 @@ from anadil.artifacts.base_vocabulary import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
+from anadil.estimate.instances import this_machine
+from anadil.estimate.model_shape import shape_from
 from anadil.finetune.learning import adapter_config, load_for_training, prepare_rows, take_adapter
+from anadil.finetune.need import recomputes
 from anadil.finetune.rows import Rows
 from anadil.finetune.start_adapter import MERGED
 from anadil.finetune.trainer import ChatTrainer, load_in_first_process
 from anadil.model.process_group import Group
-from anadil.plan.instances import this_machine
-from anadil.plan.model_shape import shape_from
-from anadil.plan.stage_memory import recomputes
 from anadil.recipe.finetune import Finetune, Preference, Schedule
 from anadil.runtime import prometheus
 from anadil.runtime.cache_key import origin_changes
@@ -313,7 +313,7 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
         manifest = artifact.read_manifest(str(folder))
         if manifest is None:
             return "incomplete: the run was killed while it was written"
-        if causes := origin_changes(manifest.origin, origin, STAGES["finetune"].sections):
+        if causes := origin_changes(manifest.origin, origin, STAGES["finetune"].keys):
             return f"of another run: {'; '.join(causes)}"
         artifact.verify_files(folder, manifest, folder.name)
     except IntegrityError as error:

@@ -12,7 +12,7 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import visible, visible_lines
 from anadil.core.stages import STAGES
-from anadil.plan.instances import CPU, Machine, machine
+from anadil.estimate.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import options_of
 from anadil.runtime.job import most_processes
@@ -80,7 +80,7 @@ class TrainingJob:
     def processes(self) -> int:
         """Training processes of each node."""
         stage = STAGES[self.stage]
-        if not stage.distributed:
+        if not stage.training:
             return 1
         count = self.recipe.cluster.processes_per_node or max(1, self.devices)
         return min(count, most_processes(stage, self.recipe))
@@ -90,10 +90,10 @@ class TrainingJob:
         """Nodes, and GPUs of each, unless `cluster.resources` says so of this stage."""
         cluster, stage = self.recipe.cluster, STAGES[self.stage]
         if self.machine is None or self.machine.device == CPU:
-            scales = stage.distributed and not stage.most_processes
+            scales = stage.training and not stage.training.most_processes
             return (cluster.nodes if scales else 1), 0
         # Here, because it needs models, which what drives pods of `clean` has not.
-        from anadil.plan.stage_memory import stage_devices
+        from anadil.plan.needs import stage_devices
 
         return stage_devices(self.stage, self.recipe, self.machine, cluster.nodes)
 
@@ -106,7 +106,7 @@ class TrainingJob:
     def arguments(self) -> tuple[str, ...]:
         """Command line of `python -m anadil.<stage>`, with the whole recipe."""
         recipe = self.recipe.model_dump_json(exclude_unset=True)
-        flag = STAGES[self.stage].files_flag
+        flag = STAGES[self.stage].files.flag
         files = [f"--{flag}", *self.files] if self.files else []
         remake = ["--remake"] if may_remake() and STAGES[self.stage].costly else []
         return ("--recipe", recipe, *options_of(self.inputs), *files, "--out", self.target, *remake)

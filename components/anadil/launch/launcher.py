@@ -17,10 +17,11 @@ from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeErr
 from anadil.core.files import work_folder
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch.job import JOB_KINDS, JobBackend, TrainingJob, error_from_exit_code
-from anadil.preflight.checks import LAUNCH, PlannedRun, refuse
+from anadil.preflight.checks import refuse
 from anadil.preflight.services import check_shared
 from anadil.recipe.cluster import Backend as BackendName
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import LAUNCH, PlannedRun
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.flow import refuse_missing
 from anadil.runtime.job import earlier_place

@@ -32,6 +32,7 @@ from anadil.core.errors import (
 )
 from anadil.core.format import human_seconds
 from anadil.core.stages import STAGES
+from anadil.estimate.instances import LOCAL, Machine
 from anadil.launch.job import (
     FINAL,
     SPEC_ANNOTATION,
@@ -43,7 +44,6 @@ from anadil.launch.job import (
     format_log_line,
 )
 from anadil.launch.kubernetes.manifests import EFA_ENVIRONMENT, GPU_ENVIRONMENT
-from anadil.plan.instances import LOCAL, Machine
 from anadil.runtime.job import earlier_place, named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
 from anadil.runtime.signals import Stop
@@ -139,11 +139,14 @@ def request_of(job: TrainingJob) -> dict[str, Any]:
 
 def metric_definitions(stage: str) -> list[dict[str, str]]:
     """Return the numbers that SageMaker draws, as patterns of lines of `anadil.core.log.JsonFormatter`."""
-    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{STAGES[stage].progress_name}: [^"]*'
+    training = STAGES[stage].training
+    if training is None:
+        return []
+    progress = rf'"stage": "{stage}", "rank": 0, "msg": "{training.progress_name}: [^"]*'
     figures = rf'"stage": "{stage}", "rank": 0, .*"figures": \{{[^}}]*'
     number = r"([0-9]+(?:\.[0-9]+)?(?:e[-+]?[0-9]+)?)"
     definitions = {f"{stage}:loss": rf"{progress}, loss {number}"}
-    for name in STAGES[stage].figures:
+    for name in training.figures:
         definitions[f"{stage}:final_{name}"] = rf'{figures}"{name}": {number}'
     return [{"Name": name, "Regex": regex} for name, regex in definitions.items()]
 

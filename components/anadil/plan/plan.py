@@ -2,18 +2,24 @@
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from anadil import __version__
 from anadil.core.errors import AnadilError
+from anadil.core.stages import BEHIND_TRAINING
+from anadil.estimate.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
+from anadil.estimate.instances import CPU, Machine, machine, this_machine
+from anadil.estimate.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
+from anadil.estimate.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
+from anadil.estimate.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.estimate.search import FittingLayout, LayoutRationale, SearchResult, search
+from anadil.estimate.speed import Calibration, peak_flops, speed
+from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.budget import CPU_MFU_RANGE, MFU_RANGE, PhaseWork, PlanBudget, budget, checkpoint_bytes
-from anadil.plan.instances import CPU, Machine, machine, this_machine
-from anadil.plan.layout import Layout, Work, hardest, layout_of, possible_layout, work_of
-from anadil.plan.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
-from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.plan.needs import memory_after, own_needs, seconds_after
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -24,10 +30,6 @@ from anadil.plan.schema import (
     Plan,
     SearchSummary,
 )
-from anadil.plan.search import FittingLayout, LayoutRationale, SearchResult, search
-from anadil.plan.speed import Calibration, peak_flops, speed
-from anadil.plan.stage_memory import AFTER, merge_need, needs_after, replay_need, seconds_after
-from anadil.plan.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.recipe.pretrain import Phase
 from anadil.recipe.sections import Recipe
 
@@ -76,13 +78,18 @@ class PlanRequest:
     """Epochs by source."""
     calibration: Calibration | None = None
     """Rates of a finished run on such devices."""
-    then: tuple[str, ...] = AFTER
-    """Stages with which the run continues; others than these two load no model."""
+    then: Collection[str] = BEHIND_TRAINING
+    """Stages with which the run continues."""
 
     @property
     def shape(self) -> Shape:
         """The model that is trained."""
         return trained_shape(self.recipe)
+
+    @property
+    def needs(self) -> NeedRequest:
+        """The same for stages beside training."""
+        return NeedRequest(recipe=self.recipe, machine=self.machine, nodes=self.nodes, text=self.text)
 
     @property
     def work(self) -> Work:
@@ -115,7 +122,7 @@ def request_for(
     machine: Machine,
     nodes: int,
     text: Mapping[str, TextSize] | None,
-    then: tuple[str, ...] = AFTER,
+    then: Collection[str] = BEHIND_TRAINING,
 ) -> PlanRequest:
     """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
     recipe, planned = plan_text(recipe, text)
@@ -173,7 +180,6 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
     """The whole plan of a request with its layout."""
     recipe, shape, machine, nodes = request.recipe, request.shape, request.machine, request.nodes
     phases = tuple(_phase(request, result.layout, phase) for phase in recipe.pretrain.phases_left)
-    after = [stage for stage in request.then if stage != "finetune" or recipe.finetune.inputs]
     costs = _budget(request, phases)
     choices = LayoutRationale(
         shape=shape, layout=result.layout, work=request.work, machine=machine, nodes=nodes
@@ -196,11 +202,9 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
         origin=result.origin,
         text=request.text.uses,
         text_fault=request.text.fault,
-        replay=replay_need(recipe, machine),
-        encode=request.text.encode,
-        merge=merge_need(shape, recipe, machine),
+        needs=own_needs(request.needs),
         phases=phases,
-        after=tuple(needs_after(shape, recipe, machine, nodes, after)),
+        after=memory_after(request.needs, request.then),
         search=None if result.search is None else _search(request, result.search),
         choices=choices.settings(),
         time=costs.time,
@@ -306,7 +310,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
         trial=_trial(request, work),
         peak_flops=peak_flops(machine, request.work.compute),
-        after_s=seconds_after(shape, request.recipe, machine, request.text.uses, request.then),
+        after_s=seconds_after(request.needs, request.then),
     )
 
 

@@ -3,14 +3,14 @@
 from dataclasses import asdict, dataclass, fields, is_dataclass
 from typing import Any, Literal
 
-from anadil.plan.budget import CheckpointPlan, Reliability, RentalCost, StorageNeed, Time
-from anadil.plan.layout import Kernels, Layout, Precision
-from anadil.plan.memory import FIT_VERDICTS, FitVerdict
-from anadil.plan.model_shape import Trains
-from anadil.plan.search import Rationale
-from anadil.plan.speed import Bound, Calibration
-from anadil.plan.stage_memory import MergeNeed, ReplayNeed, StageMemory
-from anadil.plan.text_use import EncodeNeed, TextUse
+from anadil.estimate.budget import CheckpointPlan, Reliability, RentalCost, StorageNeed, Time
+from anadil.estimate.layout import Kernels, Layout, Precision
+from anadil.estimate.memory import FIT_VERDICTS, FitVerdict
+from anadil.estimate.model_shape import Trains
+from anadil.estimate.search import Rationale
+from anadil.estimate.speed import Bound, Calibration
+from anadil.estimate.stage_memory import Need, StageMemory
+from anadil.estimate.text_use import TextUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,6 +119,17 @@ class SearchSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StageNeed:
+    """Needs of a stage beside training."""
+
+    stage: str
+    title: str
+    """Heading of its rows."""
+    need: Need | None
+    """None where the run goes without the stage, or nothing is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """Needs, time and cost of a recipe's run on some nodes, with the reasons."""
 
@@ -134,12 +145,8 @@ class Plan:
     """Text and epochs by source; none where the size of the text is not known."""
     text_fault: str
     """Reason to expect that training is refused for lack of text, by estimates; empty if there is enough."""
-    replay: ReplayNeed | None
-    """Needs of the stage `replay`; None where the base writes nothing."""
-    encode: EncodeNeed | None
-    """Needs of the stage `encode`; None where the size of the text is not known."""
-    merge: MergeNeed | None
-    """Needs of the stage `merge`; None where nothing is merged."""
+    needs: tuple[StageNeed, ...]
+    """Stages beside training that need more than memory, or other memory than that of the trained model."""
     phases: tuple[PhaseEstimate, ...]
     after: tuple[StageMemory, ...]
     """Stages that load the trained model: `finetune`, where there are chats, and `evaluate`."""
@@ -212,6 +219,8 @@ def _json(value: object) -> Any:
             settings = asdict(item)
             recompute = settings.pop("recompute")
             data |= {"name": item.name(), **settings, "activation_checkpointing": recompute}
+        elif field.name == "needs":
+            data |= {each.stage: _json(each.need) for each in item}
         else:
             data["from" if field.name == "origin" else field.name] = _json(item)
     if isinstance(value, PhaseEstimate) and value.without_overlap_s is None:

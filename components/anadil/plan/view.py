@@ -20,11 +20,10 @@ from anadil.core.format import (
     stored_bytes,
 )
 from anadil.core.table import Table
-from anadil.plan.instances import CPU
-from anadil.plan.memory import FitVerdict
+from anadil.estimate.instances import CPU
+from anadil.estimate.memory import FitVerdict
+from anadil.estimate.text_use import Basis, human_epochs
 from anadil.plan.schema import Plan
-from anadil.plan.stage_memory import StageMemory
-from anadil.plan.text_use import Basis, human_epochs
 
 LINE_COLUMNS = 96
 BAR_COLUMNS = 20
@@ -48,7 +47,7 @@ def plan_lines(plan: Plan) -> list[str]:
         _wrapped("", f"{one_line(plan.recipe)}. {answer_sentence(plan)}"),
         _pairs("", [(name, value) for name, value in headlines(plan) if value != DASH]),
         _text(plan),
-        *_stages_before(plan),
+        *(_pairs(each.title, each.need.pairs()) for each in plan.needs if each.need),
         _memory(plan),
         _grid(
             "Memory after pre-training",
@@ -163,45 +162,6 @@ def _text(plan: Plan) -> list[str]:
     if plan.text_fault:
         sentences.append(f"Training may be refused: {plan.text_fault}.")
     return [*lines, *(line for each in sentences for line in _wrapped(LEFT_MARGIN, each))]
-
-
-def _stages_before(plan: Plan) -> Iterator[list[str]]:
-    """Needs of replay, encode and merge, as far as the run has them."""
-    if replay := plan.replay:
-        yield _pairs(
-            "Replay that the base writes",
-            [
-                ("tokens", short_count(replay.tokens)),
-                ("documents at a time", human_count(replay.rows)),
-                ("time", human_hours(replay.hours)),
-                ("memory", _at(replay.memory)),
-            ],
-        )
-    if encode := plan.encode:
-        yield _pairs(
-            "Encoding the text, on CPUs",
-            [
-                ("text", stored_bytes(encode.text_bytes)),
-                ("CPU time", human_hours(encode.cpu_hours)),
-                ("disk", stored_bytes(encode.disk_bytes)),
-            ],
-        )
-    if merge := plan.merge:
-        rows = [
-            ("weights to read", stored_bytes(merge.read_bytes)),
-            ("disk", stored_bytes(merge.disk_bytes)),
-            ("main memory", human_bytes(merge.memory_bytes)),
-        ]
-        if merge.memory:
-            rows += [
-                ("merges to score, at most", human_count(merge.points)),
-                ("memory to score", _at(merge.memory)),
-            ]
-        yield _pairs("Merge", rows)
-
-
-def _at(need: StageMemory) -> str:
-    return f"{human_bytes(need.total_bytes)} of {human_bytes(need.device_bytes)} on {need.where} ({need.verdict})"
 
 
 def _memory(plan: Plan) -> list[str]:

@@ -4,35 +4,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_model import (
     BEGIN,
-    BUILT_IN,
     CHAT_TOKENS,
     END,
     TINY,
     base_tokenizer,
+    check_base,
     is_local,
     model_config,
     read_tokenizer,
 )
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
-from anadil.artifacts.weight_files import has_weights, stored_tensors
-from anadil.core.errors import DataError, PreflightError
-from anadil.core.format import counted
-from anadil.core.stages import STAGES
-from anadil.finetune import start_adapter
-from anadil.finetune.start_adapter import refuse_other_form
+from anadil.artifacts.weight_files import stored_tensors
 from anadil.model.family_table import check_family
-from anadil.plan.model_shape import NotPlannedError, base_shape
-from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.services import claims_of, inspect_where_visible, unseen
-from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
-from anadil.recipe.sections import Base, Recipe
-from anadil.runtime.cache_key import base_files
+from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult, claims_of, inspect_where_visible, passed, unseen
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import named_side_files, side_files
 
 KIND = "kind of base"
 KEEP_CHATS = (
@@ -45,7 +34,6 @@ LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
 # for. Source: transformers 5, `modeling_rope_utils.dynamic_rope_update`.
 BY_LENGTH = ("dynamic", "longrope")
 ORIGINAL = "original_max_position_embeddings"
-MERGE_KEY = "merge.add"
 
 
 def inspect_base(
@@ -94,39 +82,12 @@ def inspect_kind(recipe: Recipe) -> CheckResult:
     return passed(KIND, detail, KEEP_CHATS if kind.is_post_trained else "")
 
 
-def check_base(base: Base, key: str = "base.model") -> None:
-    """Check a model's directory before anything runs for hours; `key` is what errors call it."""
-    folder = Path(base.model).expanduser()
-    looks_local = folder.is_absolute() or base.model.startswith((".", "~"))
-    if base.model in BUILT_IN or not (looks_local or folder.is_dir()):
-        return
-    if not folder.is_dir():
-        raise DataError(f"{key}: {base.model}: no such directory; give a Hugging Face model directory")
-    missing = [name for name in ("config.json", "tokenizer.json") if not (folder / name).is_file()]
-    if not has_weights(folder):
-        missing.append("*.safetensors")
-    remedy = "give a Hugging Face model directory"
-    if missing == ["tokenizer.json"]:
-        remedy = "transformers writes one: AutoTokenizer.from_pretrained(...).save_pretrained(...)"
-    if missing:
-        raise DataError(f"{key}: {base.model} has no {' and no '.join(missing)}; {remedy}")
-
-
 def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
     """Return the number of tokens of the base's tokenizer; candidates are made of it if `changes`."""
     tokenizer = read_base(folder)
     require_end(folder, tokenizer)
     if changes and set(recipe.tokenizer.strategies) - {"base"}:
         require_byte_level(tokenizer, recipe.base.model)
-    if changes and recipe.tokenizer.trial:
-        try:
-            base_shape(recipe)
-        except NotPlannedError as error:
-            raise PreflightError(
-                "tokenizer.trial: gives every finalist the same compute, and that of the model type "
-                f"{error.model_type!r} of base.model {recipe.base.model} is not known; leave tokenizer.trial out, and "
-                "the cheapest by tokens is taken"
-            ) from None
     return tokenizer.get_vocab_size()
 
 
@@ -178,92 +139,3 @@ def rotation_hint(config: Mapping[str, Any], sequence_length: int) -> str:
                 f"documents are not trained as they would be alone; set pretrain.sequence_length to {length} at most"
             )
     return ""
-
-
-def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Read its manifest and state, and compare them with the recipe.
-
-    Tokenizer, shapes and texts are compared when training begins: only then they are there.
-    """
-    place = str(recipe.pretrain.start_from)
-
-    def inspect() -> CheckResult:
-        start = read_start(place)
-        said = check_start(start, recipe, base_files(recipe.base.model))
-        said = [each.removeprefix(f"{KEY}: ") for each in said]
-        if isinstance(start, StartWeights):
-            return passed(KEY, "; ".join(["a finished model, with new moments", *said]))
-        run = f" of {start.run}" if start.run else ""
-        left = f"{recipe.pretrain.steps - start.step:,} steps are left"
-        steps = "the new text makes the steps" if recipe.continues_champion else left
-        return passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
-
-    return inspect_where_visible(KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here))
-
-
-def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Compare the adapter that finetuning begins with with the recipe; its model is compared once it is there."""
-    place = str(recipe.finetune.start_from)
-
-    def inspect() -> CheckResult:
-        refuse_other_form(place, finished_manifest(place, start_adapter.KIND), recipe)
-        return passed(start_adapter.KEY, "an adapter of the recipe's form")
-
-    hidden = claims_of([place], recipe, here=here)
-    return inspect_where_visible(start_adapter.KEY, inspect, here=here, hidden=hidden)
-
-
-def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's."""
-    settings = recipe.merge
-    models = {
-        f"{MERGE_KEY}.{place}.{key}": base
-        for place, each in enumerate(settings.add if settings else ())
-        for key, base in (
-            ("model", Base(model=each.model, revision=each.revision)),
-            ("minus", Base(model=each.minus, revision=each.minus_revision)),
-        )
-    }
-    hidden = claims_of((base.model for base in models.values()), recipe, here=here)
-
-    def inspect() -> CheckResult:
-        for key, base in models.items():
-            check_base(base, key)
-            base_tokenizer(base, base_cache(recipe), key)
-        compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
-        later = "to be compared with the base when they are merged"
-        words = f"{compared} of the base's shape" if compared else later
-        return passed(MERGE_KEY, f"{counted(len(models), 'model')} found, {words}")
-
-    return inspect_where_visible(MERGE_KEY, inspect, here=here, hidden=hidden)
-
-
-def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
-    """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet."""
-    key = "evaluate.retained"
-    (kind,) = (each for each in STAGES["merge"].side_files if each.key == key)
-    names = named_side_files(STAGES["merge"], recipe).get(key, ())
-
-    def inspect() -> CheckResult:
-        from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
-
-        tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
-        return passed(key, f"{counted(len(tuning), 'document')} for tuning")
-
-    return inspect_where_visible(key, inspect, here=here, hidden=claims_of(names, recipe, here=here))
-
-
-def _compare(models: dict[str, str], base: str) -> int:
-    # The weights of a hub model are fetched when they are merged, and `tiny` is made when it is needed.
-    local = {key: model for key, model in models.items() if is_local(model)}
-    if not local or not is_local(base):
-        return 0
-    from anadil.merge.model_weights import (
-        check_alike,  # loads torch, which not every image has
-        open_weights,
-    )
-
-    base_weights = open_weights(Path(base).expanduser(), "base.model")
-    for key, model in local.items():
-        check_alike(open_weights(Path(model).expanduser(), key), base_weights)
-    return len(local)

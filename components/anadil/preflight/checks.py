@@ -3,84 +3,59 @@
 What a job or a cluster needs beside is listed where it is known: `anadil.launch.kubernetes.checks`.
 """
 
-import importlib.util
 import logging
 import os
-import re
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import AnadilError, RecipeError
-from anadil.core.format import counted
 from anadil.core.stage import Stage
-from anadil.core.stages import FLOW, STAGES
-from anadil.plan.instances import ram_bytes
-from anadil.plan.stage_memory import AFTER
-from anadil.preflight import check, this_machine
+from anadil.core.stages import FLOW, STAGES, brought
+from anadil.estimate.instances import ram_bytes
+from anadil.preflight import this_machine
 from anadil.preflight.base_model import (
     inspect_base,
     inspect_kind,
-    inspect_merge,
-    inspect_start_adapter,
-    inspect_start_point,
-    inspect_tuning_text,
 )
-from anadil.preflight.check import Check, CheckResult, failed, passed, skipped
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
 from anadil.preflight.this_machine import require_packages
-from anadil.pretrain.checkpoint.start_point import KEY
 from anadil.recipe.packages import refuse_without_image
 from anadil.recipe.sections import Recipe
+from anadil.runtime import check
+from anadil.runtime.check import (
+    CLUSTER_DOCTOR,
+    DOCTOR,
+    EVERY,
+    LAUNCH,
+    RECIPE,
+    RUN,
+    SUBMIT,
+    Check,
+    CheckResult,
+    PlannedRun,
+    failed,
+    passed,
+    skipped,
+)
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import (
     files_key,
     is_kept,
     is_left_out,
-    is_place,
     named_files,
     named_side_files,
     recipes_of,
 )
 from anadil.runtime.threads import num_cores
 
-DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
-    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
-)  # fmt: skip
-EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
-TASKS_KEY = "evaluate.tasks"
-SHIPPED = Path(__file__).parents[1] / "tasks/shipped"
 OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedRun:
-    """Stages of a recipe, and where they will run."""
-
-    by: str  # Command that asks.
-    recipe: Recipe
-    stages: Sequence[Stage] = FLOW
-    then: Sequence[str] = AFTER
-    """Stages that may follow: the base has to suffice for them, and their memory is checked."""
-    here: bool = True
-    """The stages will run on this machine; else what cannot be seen from here is no failure."""
-    work: Path = Path()
-    files: Sequence[str] = ()  # Outside files of a single stage, instead of the recipe's.
-    extra: str = "laptop"  # Packages that this machine has to have.
-    memory_bytes: int = 0  # Memory that `clean` will have; 0 asks this machine, as does `cpus`.
-    cpus: int = 0
-
-    @property
-    def names(self) -> set[str]:
-        """Names of the stages."""
-        return {stage.name for stage in self.stages}
 
 
 def report(planned: PlannedRun) -> list[CheckResult]:
@@ -130,7 +105,7 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
         if stage not in planned.stages:
             return
         if planned.by in (DOCTOR, CLUSTER_DOCTOR) and is_left_out(stage, planned.recipe):
-            yield skipped(stage.files, f"none named, so {stage.name} is left out")
+            yield skipped(stage.files.key, f"none named, so {stage.name} is left out")
         else:
             # A retraining takes the corpus of a source without new files as it is, wherever its files are now.
             recipes = [each for each in recipes_of(stage, planned.recipe) if not is_kept(stage, each)]
@@ -144,7 +119,9 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
 
 def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
     for stage in planned.stages:
-        named = {files_key(stage, planned.recipe): named_files(stage, planned.recipe)} if stage.files else {}
+        named = (
+            {files_key(stage, planned.recipe): named_files(stage, planned.recipe)} if stage.files.key else {}
+        )
         for key, uris in (named | named_side_files(stage, planned.recipe)).items():
             for uri in uris:
                 try:
@@ -154,15 +131,10 @@ def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
     return iter(())
 
 
-def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
-    if planned.recipe.evaluate.tasks and STAGES["tasks"] in planned.stages:
-        yield inspect_tasks(planned.recipe)
-
-
 def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     recipe = planned.recipe
     model = recipe.base.model
-    if not any("base" in stage.sections for stage in planned.stages):
+    if not any("base" in stage.keys for stage in planned.stages):
         return
     local = is_local(model)
     if model in PACKAGED and planned.by != RUN and not packaged_place(model, base_cache(recipe)).is_dir():
@@ -188,26 +160,6 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
     yield result
     if planned.by == DOCTOR and result.status == "passed":
         yield inspect_kind(recipe)
-
-
-def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
-    merge = planned.recipe.merge
-    if not merge or STAGES["merge"] not in planned.stages:
-        return
-    if merge.add:
-        yield inspect_merge(planned.recipe, here=planned.here)
-    if merge.is_auto:
-        yield inspect_tuning_text(planned.recipe, here=planned.here)
-
-
-def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:
-    if planned.recipe.pretrain.start_from and "pretrain" in planned.names:
-        yield inspect_start_point(planned.recipe, here=planned.here)
-
-
-def _start_adapter(planned: PlannedRun) -> Iterator[CheckResult]:
-    if planned.recipe.finetune.start_from and "finetune" in planned.names:
-        yield inspect_start_adapter(planned.recipe, here=planned.here)
 
 
 def _cost(planned: PlannedRun) -> Iterator[CheckResult]:
@@ -256,7 +208,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR), function=_images),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
-    *(Check(name=stage.files, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files),
+    *(Check(name=stage.files.key, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files.key),
     Check(
         name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
         level=logging.INFO,
@@ -266,10 +218,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="addresses", by=(RECIPE,), function=_forms),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
-    Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),
-    Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
-    Check(name=STAGES["finetune"].extends, by=EVERY, function=_start_adapter, level=logging.INFO),
-    Check(name="evaluate.tasks", by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),
+    *(each for stage in FLOW if "check" in stage.brings for each in brought(stage, "check").CHECKS),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),
     Check(
@@ -279,41 +228,3 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(name="tracking", by=(SUBMIT,), function=lambda each: warn_of_tracker(each.recipe)),
     Check(name="device", by=(DOCTOR,), function=lambda _: this_machine.check_device()),
 )  # fmt: skip
-
-
-def inspect_tasks(recipe: Recipe) -> CheckResult:
-    """Look the names up in the task files of lm-evaluation-harness; places are not checked."""
-    kind = next(each for each in STAGES["tasks"].side_files if each.key == TASKS_KEY)
-    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
-    missing = named_nowhere(named, [SHIPPED, *_harness()])
-    if missing and not _harness():
-        detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return skipped(TASKS_KEY, detail)
-    if missing and len(named) < len(recipe.evaluate.tasks):
-        return skipped(TASKS_KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
-    if missing:
-        from anadil.tasks.harness import task_manager
-
-        with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
-            task_manager(missing, Path(folder))
-    return passed(TASKS_KEY, f"{counted(len(named), 'name')} of tasks found")
-
-
-def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return the names that no task file below the folders has as its task, group or tag."""
-    # As text: making tasks of all 14,000 files takes three times as long.
-    missing = dict.fromkeys(names)
-    for file in (file for folder in folders for file in folder.rglob("*.y*ml") if file.is_file()):
-        if not missing:
-            break
-        words = "|".join(map(re.escape, missing))
-        line = rf"""^\s*(?:-\s*|(?:task|group|tag)\s*:\s*)["']?({words})["']?\s*(?:#.*)?$"""
-        for name in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
-            missing.pop(name, None)
-    return list(missing)
-
-
-def _harness() -> list[Path]:
-    """Return the harness's folder of tasks without an import, which takes seconds."""
-    result = importlib.util.find_spec("lm_eval")
-    return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []

@@ -28,11 +28,10 @@ from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.json_text import parse_json
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
-from anadil.plan.stage_memory import written_tokens
-from anadil.preflight.check import CheckResult, passed
-from anadil.preflight.services import claim_of, claims_of, inspect_where_visible, unseen
+from anadil.estimate.stage_memory import written_tokens
 from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_inputs
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult, claim_of, claims_of, inspect_where_visible, passed, unseen
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
@@ -232,8 +231,8 @@ def inspect_files(
             return passed(key, f"the base writes {written:,} tokens")
         if not files:
             return passed(key, "the corpus's own held-out part is used")
-        sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
-        detail, remedy = INSPECTORS[stage.files](files, recipe, sample)
+        sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
+        detail, remedy = INSPECTORS[stage.files.key](files, recipe, sample)
         detail = f"{counted(len(files), 'file')}, {detail}"
         if 0 < len(sample.looked) < len(files):
             detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
@@ -242,7 +241,7 @@ def inspect_files(
         for side_key, beside in _side_files(stage, recipe, here=here).items():
             detail += f"; {side_key}: {counted(len(beside), 'file')}"
             if side_key in SIDE_INSPECTORS and beside:
-                sample = InputSample(FIRST_BYTES[stage.files], PATIENCE_S)
+                sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
                 more, hint = SIDE_INSPECTORS[side_key](beside, recipe, sample)
                 detail, remedy = f"{detail}, {more}", "; ".join(filter(None, (remedy, hint)))
         if hidden:

@@ -5,15 +5,17 @@ from collections.abc import Collection, Mapping, Sequence
 
 from anadil.core.errors import BudgetReached, PreflightError, RecipeError
 from anadil.core.format import human_bytes, human_dollars, human_parameters
+from anadil.core.stages import BEFORE_TRAINING, BEHIND_TRAINING
+from anadil.estimate.instances import Machine, machine, machines, this_machine
+from anadil.estimate.layout import Layout, Work, hardest, layout_of, work_of
+from anadil.estimate.memory import layout_fit
+from anadil.estimate.model_shape import NotPlannedError, Shape, trained_shape
+from anadil.estimate.search import nearest
+from anadil.estimate.stage_memory import NeedRequest
 from anadil.model.family_table import check_family
-from anadil.plan.instances import Machine, machine, machines, this_machine
-from anadil.plan.layout import Layout, Work, hardest, layout_of, work_of
-from anadil.plan.memory import layout_fit
-from anadil.plan.model_shape import NotPlannedError, Shape, base_shape, trained_shape
+from anadil.plan.needs import checked_memory
 from anadil.plan.plan import plan_of
 from anadil.plan.schema import Plan
-from anadil.plan.search import nearest
-from anadil.plan.stage_memory import AFTER, REPLAY, check_evaluate_fits, check_finetune_fits, written_tokens
 from anadil.preflight.text_size import text_of
 from anadil.recipe.sections import Recipe
 
@@ -23,7 +25,7 @@ MAX_REMEDIES = 4
 KEY = "retrain.max_usd"
 
 
-def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> str:
+def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = BEHIND_TRAINING) -> str:
     """Return one line about the memory that `pretrain` and the stages `then` need, here or on the machines of `cluster`.
 
     A model type that is trained but not planned passes: the line says that its memory is not checked.
@@ -41,29 +43,19 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = AFTER) -> 
     line = f"pretrain needs {human_bytes(total)} of {human_bytes(kind.memory_bytes)} per device"
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
-    replay = [check_evaluate_fits(base_shape(recipe), recipe, kind, REPLAY)] if written_tokens(recipe) else []
-    return "; ".join([*replay, f"{line} ({verdict})", *check_after(shape, recipe, kind, nodes, then)])
-
-
-def check_after(
-    shape: Shape, recipe: Recipe, kind: Machine, nodes: int, then: Collection[str] = AFTER
-) -> list[str]:
-    """Return a line about the memory of each stage that loads the model which `pretrain` makes."""
-    lines = []
-    if "finetune" in then and recipe.finetune.inputs:
-        lines.append(check_finetune_fits(shape, recipe, kind, nodes))
-    if "evaluate" in then:
-        lines.append(check_evaluate_fits(shape, recipe, kind))
-    return lines
+    request = NeedRequest(recipe=recipe, machine=kind, nodes=nodes)
+    return "; ".join(
+        [*checked_memory(request, BEFORE_TRAINING), f"{line} ({verdict})", *checked_memory(request, then)]
+    )
 
 
 def check_finetune(recipe: Recipe, *, here: bool) -> str:
     """Return one line about the memory that `finetune` alone needs; see `check_fits`."""
+    kind, nodes = _machine(recipe, here=here)
     try:
-        shape = trained_shape(recipe)
+        return next(checked_memory(NeedRequest(recipe=recipe, machine=kind, nodes=nodes), ("finetune",)), "")
     except NotPlannedError as error:
         return f"the memory of finetune is not checked: {error}"
-    return check_finetune_fits(shape, recipe, *_machine(recipe, here=here))
 
 
 def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:

@@ -9,7 +9,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +18,14 @@ from typing import Any
 from anadil.artifacts import storage
 from anadil.artifacts.storage import BUILT_IN
 from anadil.artifacts.uri import MANIFEST, join
-from anadil.core.errors import AnadilError, PreflightError, RecipeError, RetryableError
+from anadil.core.errors import AnadilError, PreflightError, RecipeError
 from anadil.core.log import masked
 from anadil.core.stages import FLOW, IMAGES
-from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder
 from anadil.runtime.alerts import NoRedirect
-from anadil.runtime.job import earlier_place, files_key, named_files, named_side_files, recipes_of
+from anadil.runtime.check import CheckResult, failed, passed, skipped
+from anadil.runtime.job import earlier_place, files_key, named_files, named_side_files, recipes_of, value_of
 from anadil.runtime.tracking_spool import tracker_address
 
 KFP_VARIABLE = "KF_PIPELINES_ENDPOINT"  # Where kfp's own client looks for the server.
@@ -251,52 +251,16 @@ def _without_password(uri: str) -> tuple[str, dict[str, str]]:
     return base, ({"Authorization": f"Bearer {token}"} if token else {})
 
 
-def claim_of(place: str, recipe: Recipe) -> str:
-    """Return the claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
-    if "://" in place or place.startswith(BUILT_IN):
-        return ""
-    for volume in recipe.cluster.volumes:
-        if volume.holds(place):
-            return "" if Path(volume.path).is_dir() else volume.claim
-    return ""
-
-
-def claims_of(places: Iterable[str], recipe: Recipe, *, here: bool) -> dict[str, str]:
-    """Place -> its claim, of the places that only pods see; none if the stages will run `here`."""
-    return {} if here else {place: claim for place in places if (claim := claim_of(place, recipe))}
-
-
-def unseen(key: str, hidden: dict[str, str]) -> CheckResult:
-    """Return the result of a key whose places lie on claims that this machine does not mount."""
-    places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
-    return skipped(key, f"{places} can be seen from pods alone")
-
-
-def inspect_where_visible(
-    key: str, inspect: Callable[[], CheckResult], *, here: bool, hidden: dict[str, str] | None = None
-) -> CheckResult:
-    """Return the result of an inspection, or skip what cannot be read from here where that is no mistake."""
-    if hidden:
-        return unseen(key, hidden)
-    try:
-        return inspect()
-    except ModuleNotFoundError as error:
-        return skipped(key, f"not checked, because {error.name} is not installed here")
-    except (PreflightError, RetryableError) as error:
-        if here:
-            raise
-        return skipped(key, f"not checked, because it cannot be read from here ({error})")
-
-
 def check_reach(recipe: Recipe) -> None:
     """Refuse a recipe with places that exist on one machine only."""
-    models = {"base.model": (recipe.base.model,), "merge.add": recipe.merge.models if recipe.merge else ()}
+    models: dict[str, tuple[str, ...]] = {"base.model": (recipe.base.model,)}
+    models |= {stage.models: value_of(recipe, stage.models) or () for stage in FLOW if stage.models}
     places = {
         "storage.root": (recipe.storage.root or "",),
         **{
             files_key(stage, part): named_files(stage, part)
             for stage in FLOW
-            if stage.files
+            if stage.files.key
             for part in recipes_of(stage, recipe)
         },
         **{key: names for stage in FLOW for key, names in named_side_files(stage, recipe).items()},

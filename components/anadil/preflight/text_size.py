@@ -21,13 +21,13 @@ from anadil.artifacts.workbook import WORKBOOK
 from anadil.core.errors import AnadilError
 from anadil.core.format import GIB, MIB
 from anadil.core.stages import STAGES
-from anadil.plan.stage_memory import written_tokens
-from anadil.plan.text_use import BYTES_PER_TOKEN, TextSize, plan_text
-from anadil.preflight.check import CheckResult, passed, skipped
+from anadil.estimate.stage_memory import written_tokens
+from anadil.estimate.text_use import BYTES_PER_TOKEN, TextSize, plan_text
 from anadil.recipe.clean import Clean
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.check import CheckResult, passed, skipped
 from anadil.runtime.flow import Step, flow_of, recipe_of_step
 from anadil.runtime.job import (
     external_files,

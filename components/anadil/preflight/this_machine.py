@@ -19,9 +19,9 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, counted, human_bytes
 from anadil.core.install import install
 from anadil.core.log import masked
-from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
+from anadil.runtime.check import CheckResult, failed, passed, skipped
 from anadil.runtime.threads import check_shared_locks
 from anadil.runtime.trackers import NAMES
 from anadil.runtime.tracking_spool import tracker_address

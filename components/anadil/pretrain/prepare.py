@@ -21,6 +21,8 @@ from anadil.core.stages import STAGES
 from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
+from anadil.estimate.mixture import within_epochs
+from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
 from anadil.model.family_table import check_family
@@ -30,9 +32,7 @@ from anadil.model.loss import IGNORED, has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.tiny import base_model
-from anadil.plan.mixture import within_epochs
 from anadil.plan.plan import plan_as_file
-from anadil.plan.text_use import week_settings
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
 from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
@@ -139,7 +139,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
         **result_version(STAGES["pretrain"]),
-        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].sections))[0],
+        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].keys))[0],
         **{
             f"input tokens.{name}" if name else "input tokens": packed.stream.digest
             for name, packed in trainer.data.sources.items()

@@ -12,9 +12,9 @@ import torch
 
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.json_text import write_indented
+from anadil.estimate.text_use import new_names
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
-from anadil.plan.text_use import new_names
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints

@@ -49,7 +49,7 @@ NEEDS = (
     ),
     PackageNeed(
         key="base.model", values="smollm2", packages=("gguf", "pip"),
-        stages=tuple(stage.name for stage in FLOW if "base" in stage.sections),
+        stages=tuple(stage.name for stage in FLOW if "base" in stage.keys),
         instead="HuggingFaceTB/SmolLM2-135M-Instruct, which the hub has, or a directory of cluster.volumes",
     ),
     PackageNeed(key="clean.engine", values="ray", packages=("ray",), stages=("clean",)),

@@ -93,9 +93,9 @@ def stage(
     """
     if name not in STAGES:
         raise RecipeError(f"stage {name!r}: not one of {', '.join(STAGES)}{did_you_mean(name, [*STAGES])}")
-    if unread := inputs.keys() - {*STAGES[name].reads}:
+    if unread := inputs.keys() - {*STAGES[name].words}:
         raise RecipeError(
-            f"{name} reads no {min(unread)}; it reads {', '.join(STAGES[name].reads) or 'no artifact'}"
+            f"{name} reads no {min(unread)}; it reads {', '.join(STAGES[name].words) or 'no artifact'}"
         )
     options = _set_options(set)
     if load_recipe(str(recipe), options[1::2]).storage.root is None:

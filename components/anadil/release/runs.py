@@ -14,7 +14,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
 from anadil.core.table import Table
-from anadil.plan.instances import machines, plain_name
+from anadil.estimate.instances import machines, plain_name
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, ended_at, read_record, record_uri
 
@@ -187,7 +187,7 @@ def _cost(record: RunRecord) -> tuple[float, float | None]:
     for name, step in record.steps.items():
         seconds = step.seconds + (since if step.status == "running" else 0.0)
         stage = Step.named(name).stage
-        nodes = record.nodes if stage.distributed else 1
+        nodes = record.nodes if stage.training else 1
         total += seconds
         dollars += seconds / 3600 * (price or 0.0) * nodes if stage.uses_model else 0.0
     return total, None if price is None else dollars

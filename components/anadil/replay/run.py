@@ -28,15 +28,16 @@ from anadil.core.format import counted, human_percent
 from anadil.core.json_text import read_json, write_indented, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import STAGES
+from anadil.estimate.memory import FITS
+from anadil.estimate.model_shape import shape_from
+from anadil.estimate.stage_memory import scoring_parts
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import rendered
 from anadil.model.decoding import TEMPERATURE, TOP_P, Continuation, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, load_placed, load_tokenizer
 from anadil.model.template_limits import RAISED
 from anadil.model.tiny import base_model
-from anadil.plan.memory import FITS
-from anadil.plan.model_shape import shape_from
-from anadil.plan.stage_memory import MAX_TOKENS, SHARD_DOCUMENTS, batch_tokens, cache_bytes, evaluate_parts
+from anadil.replay.need import MAX_TOKENS, SHARD_DOCUMENTS, batch_tokens, cache_bytes
 from anadil.runtime.cache_key import base_files, result_version
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import is_loop
@@ -272,7 +273,7 @@ def _writer(job: Job) -> Writer:
     base = job.recipe.base
     path = base_model(base, job.base_cache)
     model = load_placed(
-        path, "base", lambda count: evaluate_parts(shape_from(model_config(path), "base"), count, on_gpu=True), FITS
+        path, "base", lambda count: scoring_parts(shape_from(model_config(path), "base"), count, on_gpu=True), FITS
     )  # fmt: skip
     return Writer(model, load_tokenizer(path), job.recipe.seed, base.model)
 

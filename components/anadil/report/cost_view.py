@@ -11,7 +11,7 @@ from anadil.core.candidates import CANDIDATES
 from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
-from anadil.plan.instances import machines, plain_name
+from anadil.estimate.instances import machines, plain_name
 from anadil.report.format import clip
 from anadil.report.licence import licence_of
 from anadil.report.read import Facts, Json, field
@@ -94,7 +94,7 @@ def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | No
     if seconds is None:
         return None
     name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
-    machine, nodes = None, int(number(num_nodes) or 1) if stage.distributed else 1
+    machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
     if stage.uses_model and isinstance(name, str):
         machine = next((each for each in machines() if each.name == plain_name(name)), None)
     price = machine.on_demand if machine else None

@@ -136,7 +136,7 @@ def _recipe_text(facts: Facts) -> str:
     known = facts.recipe.model_dump(mode="json")
     sections = {
         section: _portable(known[section])
-        for section in STAGES["report"].sections
+        for section in STAGES["report"].keys
         if known.get(section) is not None
     }
     return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 RESTORE = "restore it, or go back to the version before by `anadil rollback`"
 FILE = "file "
 OF_KEY = " of "
-EXTENDED = {stage.extends: stage.writes for stage in FLOW if stage.extends}
+EXTENDED = {stage.extends.key: stage.writes for stage in FLOW if stage.extends.key}
 """Recipe key of what a stage goes on from -> what it writes."""
 PREFERENCE = "finetune.preference.inputs"
 """Recipe key of the pairs, which finetuning learns beside the chats."""
@@ -204,7 +204,7 @@ class _Walk:
         if scores := self._scores():
             made["scores"] = scores
         chains = {
-            source_of(word): self._chain(each, STAGES["clean"].extends)
+            source_of(word): self._chain(each, STAGES["clean"].extends.key)
             for word, each in made.items()
             if kind_of(word) == "corpus"
         }
@@ -225,7 +225,7 @@ class _Walk:
         if (adapter := made.get("adapter") or self._first_adapter(made)) is None:
             return []
         try:
-            return self._chain(adapter, STAGES["finetune"].extends)
+            return self._chain(adapter, STAGES["finetune"].extends.key)
         except IntegrityError as error:
             log.warning("%s. Until then its chats count as new", str(error).removesuffix(ANEW))
             return [adapter]
@@ -295,7 +295,7 @@ class _Walk:
         # Tokens of another list or of another champion have other blocks, in which a checkpoint's place means other text.
         inputs |= {
             f"{INPUT}{kind}": model.origin.get(f"{INPUT}{word_of(kind, source)}")
-            for kind in ("overlap", *(f"{EARLIER}{each}" for each in STAGES["encode"].of_champion))
+            for kind in ("overlap", *(f"{EARLIER}{each}" for each in STAGES["encode"].champion.artifacts))
         }
         length = model.origin.get("recipe pretrain.sequence_length")
         for each in (one for same in self._below("tokens").values() for one in same):

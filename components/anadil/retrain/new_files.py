@@ -86,7 +86,7 @@ def compare_chats(recipe: Recipe, files: Mapping[str, str]) -> Inputs:
     if not (patterns := named_files(stage, recipe)):
         return NO_FILES
     pairs = named_side_files(stage, recipe).get(PREFERENCE, ())
-    return _compare(storage.sizes(patterns, stage.files) | storage.sizes(pairs, PREFERENCE), files)
+    return _compare(storage.sizes(patterns, stage.files.key) | storage.sizes(pairs, PREFERENCE), files)
 
 
 def lines_of_chats(chats: Inputs) -> list[str]:

@@ -362,12 +362,12 @@ def _changes(recipe: Recipe, lineage: Lineage) -> Iterator[str]:
     if "adapter" in lineage.made:
         adapter = lineage.made["adapter"][1]
         # One that went on with another has learnt the files and weights of its own week alone.
-        others = OF_WEEK if f"{INPUT}{STAGES['finetune'].extends}" in adapter.origin else ()
+        others = OF_WEEK if f"{INPUT}{STAGES['finetune'].extends.key}" in adapter.origin else ()
         yield from (each for each in _of_stage("finetune", recipe, adapter) if not each.startswith(others))
 
 
 def _of_stage(name: str, recipe: Recipe, manifest: Manifest) -> Iterator[str]:
-    sections = STAGES[name].sections
+    sections = STAGES[name].keys
     # Inputs and files differ each week; keys alone are compared.
     others = {key: text for key, text in manifest.origin.items() if not key.startswith(RECIPE)}
     for change in origin_changes(manifest.origin, others | recipe_origin(recipe, sections), sections):

@@ -63,19 +63,20 @@ def stage_origin(
     """Return everything that decides a stage's result, by name; its hash is the artifact's key."""
     # The number of processes decides nothing: the order of the data does not depend on it, so that a killed run can resume
     # with more or fewer. Nor does the program, but for `result_version`.
-    origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.sections)}
+    origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.keys)}
     for name, manifest in inputs.items():
-        if kind_of(name) in stage.waits:
+        each = stage.input(kind_of(name))
+        if each.how == "waits":
             continue
-        if kind_of(name) in stage.streams:
+        if each.how == "pieces":
             # Tokens decide nothing: the same model comes of the corpus that they were made of.
             origin |= _made_of(name, manifest, inputs)
         else:
-            origin[f"input {name}"] = manifest.whole_digest if stage.reads_beside else manifest.digest
-    if stage.reads_all:
+            origin[f"input {name}"] = manifest.whole_digest if each.beside else manifest.digest
+    if stage.compares:
         # The earlier source keeps documents that are alike in two: their order decides.
         origin["source"] = (
-            f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.reads[0], inputs))}"
+            f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.words[0], inputs))}"
         )
     origin |= extended(stage, recipe) | _of_champion(stage, recipe, inputs)
     named = {f"file {uri}": uri for uri in files}
@@ -84,7 +85,7 @@ def stage_origin(
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
         encoded = name.encode(errors="backslashreplace").decode()
         origin[encoded] = storage.input_store(uri).fingerprint(uri)
-    if "base" in stage.sections:
+    if "base" in stage.keys:
         for name, manifest in inputs.items():
             base = manifest.recipe.get("base")
             same = isinstance(base, dict) and base.get("model") == recipe.base.model
@@ -98,7 +99,7 @@ def stage_origin(
 
 def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
     """Return the origin entry of what the stage goes on from, by its content; empty where the recipe names nothing."""
-    kinds = stage.extends_kinds or (stage.writes,)
+    kinds = stage.extends.kinds or (stage.writes,)
     return {
         f"{INPUT}{key}": artifact.finished_manifest(place, *kinds).digest
         for key, place in earlier_place(stage, recipe).items()
@@ -108,13 +109,13 @@ def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
 def _of_champion(stage: Stage, recipe: Recipe, inputs: Mapping[str, Manifest]) -> dict[str, str]:
     """Digests of the champion's artifacts that the stage goes on from; those of sources whose corpora it reads."""
     champion = recipe.retrain.champion if recipe.retrain else None
-    if champion is None or not stage.of_champion:
+    if champion is None or not stage.champion.artifacts:
         return {}
     # The step of a source knows its own corpus without the name.
     alone = next(iter(recipe.sources), "")
     words = {
         word_of(kind, source): word_of(kind, source or alone) if kind in PER_SOURCE else kind
-        for kind in stage.of_champion
+        for kind in stage.champion.artifacts
         for source in (by_source("corpus", inputs) if kind in PER_SOURCE else ("",))
     }
     manifests = {

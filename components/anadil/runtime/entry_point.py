@@ -67,14 +67,14 @@ def stage_parser(stage: Stage, prog: str = "", verbs: str = "") -> argparse.Argu
         epilog="Prints the URI of the artifact. A finished artifact is reused." + verbs,
     )
     add_recipe_options(built)
-    for word in stage.reads:
+    for word in stage.words:
         text = f"{word} artifact to read{' (optional)' if stage.may_lack(word) else ''}"
         add_input_option(built, word, text)
     if stage.per_source:
         add_source_option(built)
-    if stage.files_flag:
-        text = f"files, globs, s3:// or hf:// URIs to read; left out, the recipe's {stage.files}"
-        built.add_argument(f"--{stage.files_flag}", metavar="URI", nargs="+", default=[], help=text)
+    if stage.files.flag:
+        text = f"files, globs, s3:// or hf:// URIs to read; left out, the recipe's {stage.files.key}"
+        built.add_argument(f"--{stage.files.flag}", metavar="URI", nargs="+", default=[], help=text)
     text = "where to write the artifact; left out, a place under storage.root"
     built.add_argument("--out", metavar="URI", help=text)
     if stage.costly:
@@ -133,10 +133,10 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
         return _from_pipeline(stage, options.executor_input, arguments, engines)
     # The words of inputs follow from the whole recipe, which the step does not see.
     whole = load_recipe(options.recipe, options.set)
-    files = getattr(options, stage.files_flag) if stage.files_flag else []
+    files = getattr(options, stage.files.flag) if stage.files.flag else []
     recipe, source = recipe_of_step(stage, whole, options.of_source if stage.per_source else "", files)
     logs.name_speaker(Step(stage=stage, source=source).name)
-    inputs = named_inputs(stage, whole, {word: getattr(options, word) for word in stage.reads}, source)
+    inputs = named_inputs(stage, whole, {word: getattr(options, word) for word in stage.words}, source)
     processes = _num_processes(stage, recipe)
     made = None
     has_rendezvous = _has_rendezvous(stage)
@@ -153,7 +153,7 @@ def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engi
 
 
 def _num_processes(stage: Stage, recipe: Recipe) -> int:
-    if not stage.distributed or in_group():
+    if not stage.training or in_group():
         return 1
     num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -165,7 +165,7 @@ def _num_processes(stage: Stage, recipe: Recipe) -> int:
 
 def _has_rendezvous(stage: Stage) -> bool:
     """Return whether the platform names the meeting point of a job's nodes, in torchrun's own variables."""
-    if not stage.distributed or in_group():
+    if not stage.training or in_group():
         return False
     os.environ.update(sagemaker.rendezvous())
     return "PET_RDZV_ENDPOINT" in os.environ or "PET_MASTER_ADDR" in os.environ

@@ -126,7 +126,7 @@ def _why(planned: PlannedArtifact, recipe: Recipe, neighbours: Neighbours) -> st
     latest = next(alike, None)
     if latest is None:
         return "running: nothing to reuse yet"
-    causes = origin_changes(latest.origin, planned.origin, planned.stage.sections)
+    causes = origin_changes(latest.origin, planned.origin, planned.stage.keys)
     first = "; ".join(causes[:4])
     return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
@@ -151,13 +151,13 @@ def _make(
     streams = {
         word: Stream(uri=uri, manifest=planned.manifests[word])
         for word, uri in inputs.items()
-        if kind_of(word) in planned.stage.streams
+        if planned.stage.input(kind_of(word)).how == "pieces"
     }
-    unread = {*streams, *(word_of(planned.stage.instead_of, source_of(word)) for word in streams)}
-    unread |= {word for word in inputs if kind_of(word) in planned.stage.waits}
-    parts = dict(planned.stage.parts)
+    reads = {word: planned.stage.input(kind_of(word)) for word in inputs}
+    unread = {word for word, each in reads.items() if each.how != "files"}
+    unread |= {word_of(reads[word].instead_of, source_of(word)) for word in streams}
     fetched_inputs = {
-        word: fetch(uri, kind_of(word), parts.get(kind_of(word), ()))
+        word: fetch(uri, kind_of(word), reads[word].files)
         for word, uri in inputs.items()
         if word not in unread
     }
@@ -239,7 +239,7 @@ def _tell_start(
     tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
 ) -> None:
     step = Step.of(planned.stage, job.recipe)
-    tracker.texts("params", recipe_keys(job.recipe, planned.stage.sections))
+    tracker.texts("params", recipe_keys(job.recipe, planned.stage.keys))
     if not step.source:  # the recipe of one source is not that of the run
         tracker.texts("run params", run_settings(job.recipe))
         tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))

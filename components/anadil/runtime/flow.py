@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.errors import RecipeError
-from anadil.core.stage import Stage
+from anadil.core.stage import Input, Stage
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out, kind_of, source_of, sources_of, value_of, word_of
@@ -55,33 +55,35 @@ class Step:
     def reads(self, recipe: Recipe) -> dict[str, str]:
         """Word by which the step knows an artifact -> word of the artifact among those of the run."""
         words = {}
-        for word in self.stage.reads:
-            if (word in COMPARED and len(recipe.sources) < 2) or not self._is_read(word, recipe):
+        for each in self.stage.reads:
+            word = each.kind
+            if (word in COMPARED and len(recipe.sources) < 2) or not self._is_read(each, recipe):
                 continue
             # Not each source need have one: the base writes some, and the others have files.
             named = sources_of(WRITERS[word], recipe)
-            if self.source and word in PER_SOURCE and not self.stage.reads_all:
+            if self.source and word in PER_SOURCE and not self.stage.compares:
                 if self.source in named:
                     words[word] = word_of(word, self.source)
                 continue
-            if self.stage.of_target and word in PER_SOURCE and recipe.sources:
+            if each.of_target and recipe.sources:
                 named = recipe.target_sources
-            words |= {each: each for each in (word_of(word, source) for source in named)}
+            words |= {word_of(word, source): word_of(word, source) for source in named}
         return words
 
-    def _is_read(self, word: str, recipe: Recipe) -> bool:
-        """Return whether the recipe lets the step read an artifact; see `Stage.waits`, `either` and `only_with`."""
-        if word in self.stage.waits and is_left_out(WRITERS[word], recipe):
+    def _is_read(self, each: Input, recipe: Recipe) -> bool:
+        """Return whether the recipe lets the step read an artifact."""
+        if each.how == "waits" and is_left_out(WRITERS[each.kind], recipe):
             return False
-        made = (each for each in self.stage.either if not is_left_out(WRITERS[each], recipe))
-        if word in self.stage.either and word != next(made, self.stage.either[-1]):
+        either = [other.kind for other in self.stage.reads if other.either]
+        made = (kind for kind in either if not is_left_out(WRITERS[kind], recipe))
+        if each.either and each.kind != next(made, either[-1]):
             return False
-        return all(value_of(recipe, key) for each, key in self.stage.only_with if each == word)
+        return not each.only_if or bool(value_of(recipe, each.only_if))
 
     def reads_in_run(self, recipe: Recipe) -> dict[str, str]:
-        """Those of `reads` in a run of all stages, where what `Stage.streams` are made of is not read beside them."""
-        words = self.reads(recipe).items()
-        return {word: of_run for word, of_run in words if kind_of(word) != self.stage.instead_of}
+        """Those of `reads` in a run of all stages, where what pieces are made of is not read beside them."""
+        made_of = {each.instead_of for each in self.stage.reads}
+        return {word: of_run for word, of_run in self.reads(recipe).items() if kind_of(word) not in made_of}
 
 
 def flow_of(recipe: Recipe, until: str = "") -> tuple[Step, ...]:
@@ -115,7 +117,7 @@ def recipe_of_step(
     named = sources_of(stage, recipe)
     if not named or (source in recipe.sources and source not in named):
         raise RecipeError(
-            f"{stage.name}: {f'source {source} has no' if source else 'no source has'} `{stage.source_key}`; set it, or run the "
+            f"{stage.name}: {f'source {source} has no' if source else 'no source has'} `{stage.per_source.key if stage.per_source else ''}`; set it, or run the "
             "recipe without this stage"
         )
     if not stage.per_source or not (recipe.sources or source):
@@ -137,11 +139,8 @@ def named_inputs(
     inputs: dict[str, str] = {}
     for option, values in given.items():
         # Whoever names the model to begin with need not know whether the recipe merges one.
-        word = (
-            next((each for each in stage.either if each in words), option)
-            if option in stage.either
-            else option
-        )
+        either = [each.kind for each in stage.reads if each.either]
+        word = next((each for each in either if each in words), option) if option in either else option
         for value in values:
             # A path may hold `=` as well, so only the name of a source before it is one.
             match = NAMED.fullmatch(value)
@@ -173,7 +172,8 @@ def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], wo
     if len(recipe.sources) < 2:
         return
     # A stage that makes its own tokens reads corpora alone. One that only tells of lists and tokens leaves nothing out.
-    used = {*stage.streams} if stage.instead_of else COMPARED.difference(stage.streams)
+    pieces = {each.kind for each in stage.reads if each.how == "pieces"}
+    used = pieces if any(each.instead_of for each in stage.reads) else COMPARED - pieces
     missing = {kind_of(word) for word in words if word not in inputs} & used
     for kind in sorted(missing):
         log.warning(
@@ -188,9 +188,9 @@ def refuse_missing(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], sour
     missing = [
         " ".join(options_of({word: "URI"})) if "." in word else f"--{word}"
         for word in Step(stage=stage, source=source).reads(recipe)
-        if word not in inputs and kind_of(word) not in (*stage.optional, *stage.waits)
+        if word not in inputs and (each := stage.input(kind_of(word))).how != "waits" and not each.optional
         # The stage makes it by itself.
-        if not (kind_of(word) in stage.streams and word_of(stage.instead_of, source_of(word)) in inputs)
+        if word_of(each.instead_of, source_of(word)) not in inputs
     ]
     if missing:
         raise RecipeError(f"{stage.name}: {' '.join(missing)} missing; give the URI of each artifact to read")

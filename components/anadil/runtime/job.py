@@ -56,7 +56,7 @@ class Job:
     inputs: dict[str, Path]
     """Artifact word -> local directory, verified against its manifest; see `of_sources` for those of sources."""
     streams: dict[str, Stream] = field(default_factory=dict)
-    """Artifact word -> one that is read where it lies; see `Stage.streams`."""
+    """Artifact word -> one that is read where it lies; see `Input.how`."""
     uris: dict[str, str] = field(default_factory=dict)
     """Artifact word -> where it lies for good; `inputs` may be a copy that goes."""
     files: tuple[str, ...] = ()
@@ -116,17 +116,17 @@ def is_left_out(stage: Stage, recipe: Recipe) -> bool:
     """Return whether a run skips the stage: without chats it is continued pre-training only."""
     if stage.only_if and not value_of(recipe, stage.only_if):
         return True
-    if stage.reads_all and len(recipe.sources) < 2:
+    if stage.compares and len(recipe.sources) < 2:
         return True
     if not sources_of(stage, recipe):
         return True
-    return stage.without_files == "skipped" and not named_files(stage, recipe)
+    return stage.files.if_none == "skipped" and not named_files(stage, recipe)
 
 
 def sources_of(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     """Return the sources that a stage has a step for; an empty name is the one step of a stage of all, or without sources."""
-    if stage.source_key:
-        return tuple(name for name, each in recipe.sources.items() if getattr(each, stage.source_key))
+    if stage.per_source and (key := stage.per_source.key):
+        return tuple(name for name, each in recipe.sources.items() if getattr(each, key))
     return tuple(recipe.sources) if stage.per_source and recipe.sources else ("",)
 
 
@@ -140,15 +140,16 @@ def is_kept(stage: Stage, recipe: Recipe) -> bool:
 
 def most_processes(stage: Stage, recipe: Recipe) -> int:
     """Processes that a stage can use."""
-    return int(value_of(recipe, stage.most_processes)) if stage.most_processes else sys.maxsize
+    key = stage.training.most_processes if stage.training else ""
+    return int(value_of(recipe, key)) if key else sys.maxsize
 
 
 def external_files(stage: Stage, recipe: Recipe, given: Sequence[str] = ()) -> tuple[str, ...]:
     """URIs of the files that no stage made: `given`, or those that the recipe names."""
-    if not stage.files:
+    if not stage.files.key:
         return ()
     patterns, key = tuple(given) or named_files(stage, recipe), files_key(stage, recipe)
-    if not patterns and stage.without_files != "runs" and not is_written(recipe):
+    if not patterns and stage.files.if_none != "runs" and not is_written(recipe):
         raise RecipeError(f"{key}: names no file; list the data to read")
     return tuple(storage.expand(patterns, key))
 
@@ -169,8 +170,8 @@ def external_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ..
 
 def earlier_place(stage: Stage, recipe: Recipe) -> dict[str, str]:
     """Return the place of what the stage goes on from, by its recipe key; empty where the recipe names nothing."""
-    place = str(value_of(recipe, stage.extends) or "") if stage.extends else ""
-    return {stage.extends: place} if place else {}
+    place = str(value_of(recipe, stage.extends.key) or "") if stage.extends.key else ""
+    return {stage.extends.key: place} if place else {}
 
 
 def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]:
@@ -227,7 +228,7 @@ def value_of(recipe: Recipe, key: str) -> Any:
 def named_files(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
     """Patterns by which the recipe names the outside files of a stage that reads some, those of all sources."""
     return tuple(
-        pattern for part in recipes_of(stage, recipe) for pattern in value_of(part, stage.files) or ()
+        pattern for part in recipes_of(stage, recipe) for pattern in value_of(part, stage.files.key) or ()
     )
 
 
@@ -243,4 +244,4 @@ def files_key(stage: Stage, recipe: Recipe) -> str:
             f"sources.{name}.{'written_by' if each.written_by else 'inputs'}"
             for name, each in recipe.sources.items()
         )
-    return stage.files
+    return stage.files.key

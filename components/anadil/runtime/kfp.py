@@ -76,7 +76,7 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
             word: str(values[parameter_of(word)])
             for word in step.reads(whole)
             if values.get(parameter_of(word))
-            or kind_of(word) not in (*stage.optional, *stage.waits, *stage.streams)
+            or not (stage.input(kind_of(word)).optional or stage.input(kind_of(word)).how != "files")
         }
         return ExecutorInput(
             recipe=_of_one_part(recipe, size, strategy),

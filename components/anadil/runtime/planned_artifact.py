@@ -130,7 +130,7 @@ def planned_artifact(
     refuse_other_sources(recipe, manifests, inputs)
     outside = external_files(stage, recipe, files)
     beside = external_side_files(stage, recipe)
-    champion = find_champion(recipe, manifests) if stage.reads_champion else None
+    champion = find_champion(recipe, manifests) if stage.champion.model else None
     origin = stage_origin(stage, recipe, manifests, outside, beside)
     if champion:
         origin[CHAMPION] = champion.digest
@@ -206,7 +206,7 @@ def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
     if manifest is None:
         return None
     if manifest.key != planned.key:
-        causes = origin_changes(manifest.origin, planned.origin, planned.stage.sections)
+        causes = origin_changes(manifest.origin, planned.origin, planned.stage.keys)
         raise RecipeError(
             f"{target}: holds {with_article(manifest.kind)} made from something else ({'; '.join(causes[:5])}); "
             "artifacts are written once: give another --out or remove it"

@@ -138,7 +138,7 @@ def unused_checkpoints(planned: PlannedArtifact, runs: EarlierRuns) -> str:
     """Return a warning about checkpoints of unfinished runs beside a work directory without any; empty if there are none."""
     if planned.stage.name != "pretrain" or planned.earlier_work:
         return ""
-    root, begin = planned.work.parent, planned.origin.get(f"{INPUT}{planned.stage.extends}")
+    root, begin = planned.work.parent, planned.origin.get(f"{INPUT}{planned.stage.extends.key}")
     # A run that begins with a checkpoint of another one does use it, and a run that is at work needs its own.
     used = {path.parts[0] for path, each in runs.readable if begin and each.digest == begin}
     left = [
@@ -150,7 +150,7 @@ def unused_checkpoints(planned: PlannedArtifact, runs: EarlierRuns) -> str:
         return ""
     path, manifest = left[0]
     folder, checkpoint = root / path.parts[0], root / path.parent
-    causes = origin_changes(*_comparable(manifest, planned), planned.stage.sections) if manifest else []
+    causes = origin_changes(*_comparable(manifest, planned), planned.stage.keys) if manifest else []
     why = "; ".join(causes[:4]) or "an input, the base model or the place is another"
     num_others = len({path.parts[0] for path, _ in left}) - 1
     others = f" (and {num_others} more directories beside it have some)" if num_others else ""

@@ -17,11 +17,11 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import CANDIDATES
 from anadil.core.json_text import write_indented
 from anadil.core.stages import STAGES
+from anadil.estimate.memory import FITS
+from anadil.estimate.model_shape import shape_from
+from anadil.estimate.stage_memory import harness_parts
 from anadil.model.load import free_memory, load_placed, load_tokenizer, window_bos
 from anadil.model.tiny import base_model
-from anadil.plan.memory import FITS
-from anadil.plan.model_shape import shape_from
-from anadil.plan.stage_memory import harness_parts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
 from anadil.tasks.harness import (

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from anadil.core.errors import AnadilError
 from anadil.core.json_text import write_indented
-from anadil.plan.model_shape import Shape, base_shape
+from anadil.estimate.model_shape import Shape, base_shape
 from anadil.recipe.sections import Recipe, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.candidate import TokenizerCandidate

@@ -25,9 +25,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from anadil.estimate.model_shape import Shape, base_shape
 from anadil.evaluate.heldout import refuse_no_heldout
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_model
-from anadil.plan.model_shape import Shape, base_shape
 from anadil.pretrain.embedding_init import vocabulary_rows
 from anadil.recipe.pretrain import Copies, scaled_phases
 from anadil.recipe.sections import Recipe

@@ -2,10 +2,10 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from anadil.launch.kubernetes.checks import run_cluster_checks
-from anadil.preflight.check import Check, CheckResult, in_time
-from anadil.preflight.checks import DOCTOR, PlannedRun, report
+from anadil.preflight.checks import report
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import DOCTOR, Check, CheckResult, PlannedRun, in_time
 
 
 def line(recipe: Recipe, name: str) -> CheckResult:

@@ -6,8 +6,8 @@ import pytest
 import yaml
 
 from anadil.launch.kubernetes.checks import run_cluster_checks
-from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult
 from tests.cli.doctor.lines import line, names, with_timeout
 from tests.kit.fake_cluster import Cluster
 from tests.kit.fake_objects import TOKEN

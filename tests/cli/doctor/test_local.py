@@ -13,10 +13,10 @@ from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import PreflightError
 from anadil.preflight import this_machine
-from anadil.preflight.check import CheckResult
 from anadil.preflight.this_machine import missing_packages, require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.cache_key import recipe_origin
+from anadil.runtime.check import CheckResult
 from tests.cli.doctor.lines import run_checks
 
 TINY = "base.model=tiny"

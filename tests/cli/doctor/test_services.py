@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from anadil.preflight import services
-from anadil.preflight.check import CheckResult
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult
 from tests.kit.harness import again
 from tests.kit.http_server import Reply, Request, http_server
 

@@ -6,9 +6,9 @@ import pytest
 
 from anadil.artifacts import s3, storage
 from anadil.launch.kubernetes.checks import run_cluster_checks
-from anadil.preflight.check import CheckResult
 from anadil.preflight.services import check_storage
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult
 from tests.cli.doctor.lines import line, with_timeout
 from tests.kit.fake_cluster import Cluster
 from tests.kit.harness import again

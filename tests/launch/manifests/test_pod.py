@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import RecipeError
+from anadil.estimate.instances import machine
 from anadil.launch.job import HOME, SPEC_ANNOTATION, TrainingJob
 from anadil.launch.kubernetes.manifests import (
     Container,
@@ -15,7 +16,6 @@ from anadil.launch.kubernetes.manifests import (
     template_of,
     with_hash,
 )
-from anadil.plan.instances import machine
 from anadil.recipe.cluster import Resources
 from anadil.recipe.load import load_recipe
 from tests.kit.jobs import container, environment, job

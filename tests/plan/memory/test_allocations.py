@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import peak_memory
+from anadil.estimate.model_shape import Shape, trained_shape
 from anadil.model.process_group import Group
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import Shape, trained_shape
 from anadil.pretrain.data.mixture import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize

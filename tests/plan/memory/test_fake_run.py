@@ -7,10 +7,10 @@ from unittest import mock
 import pytest
 import torch
 
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import peak_memory
+from anadil.estimate.model_shape import Shape
 from anadil.model.loss import summed_loss
-from anadil.plan.layout import Layout, Work
-from anadil.plan.memory import peak_memory
-from anadil.plan.model_shape import Shape
 from anadil.pretrain.parallel import parallelize
 from tests.kit.fake_run import exact_peak
 from tests.kit.marks import matrix

@@ -19,11 +19,11 @@ from anadil.core.errors import (
     RetryableError,
 )
 from anadil.core.stages import STAGES
+from anadil.estimate.instances import machine
 from anadil.model.process_group import Group
-from anadil.plan.instances import machine
 from anadil.plan.plan import PlanRequest, build_plan, choose_layout
-from anadil.preflight.base_model import inspect_start_point
 from anadil.preflight.services import check_reach
+from anadil.pretrain.check import inspect_start_point
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.branch import open_start_point
 from anadil.pretrain.checkpoint.directory import PARTIAL, commit, describe_files, path_of
@@ -76,7 +76,7 @@ def write(folder: Path, step: int = 34, recipe: Recipe | None = None, **state: A
     partial = path_of(folder, step).with_suffix(PARTIAL)
     partial.mkdir(parents=True)
     (partial / "__0_0.distcp").write_bytes(b"tensors")
-    origin = recipe_origin(recipe or recipe_of(), STAGES["pretrain"].sections)
+    origin = recipe_origin(recipe or recipe_of(), STAGES["pretrain"].keys)
     origin |= {"result version": "2", "input tokenizer": "one", "model shapes": "one"}
     stands = State(step=step, tokens=step * 500, seconds=1.0, **state)
     return str(commit(partial, stands, origin, describe_files([partial / "__0_0.distcp"])))

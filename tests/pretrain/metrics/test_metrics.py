@@ -11,8 +11,8 @@ import pytest
 import torch
 from transformers import LlamaConfig
 
+from anadil.estimate.budget import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.model.process_group import Group
-from anadil.plan.budget import NODE_MTBF_S, checkpoint_interval, effective_training_time_ratio
 from anadil.pretrain.metrics.metrics import Metrics, metrics_of
 from anadil.pretrain.metrics.throughput import rates_of
 from anadil.recipe.sections import Recipe

@@ -14,9 +14,9 @@ from torch import distributed as dist
 from transformers import LlamaConfig
 
 from anadil.core.errors import DataError, PreflightError
+from anadil.estimate.instances import machine
+from anadil.estimate.model_shape import KNOWN, shape_from
 from anadil.model.process_group import Group
-from anadil.plan.instances import machine
-from anadil.plan.model_shape import KNOWN, shape_from
 from anadil.pretrain.metrics.profiler import PROFILE, TRACE, profiled
 from anadil.pretrain.metrics.throughput import (
     AGAIN_S,

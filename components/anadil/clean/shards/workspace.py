@@ -44,7 +44,7 @@ class Workspace:
         """Take up the plan of an earlier start, or make one for so many workers: the result does not depend on them."""
         self._job = job
         self._earlier = earlier
-        origin = recipe_origin(job.recipe, STAGES["clean"].sections)
+        origin = recipe_origin(job.recipe, STAGES["clean"].keys)
         settings = {name: text for name, text in origin.items() if name not in LATER_KEYS}
         self._key = _hash(
             settings,

@@ -9,9 +9,9 @@ from typing import Any
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, add_work_option
 from anadil.cli.output import print_result
 from anadil.core.errors import AnadilError, PreflightError
-from anadil.preflight.check import CheckResult, failed_by, passed
-from anadil.preflight.checks import DOCTOR, PlannedRun, report, report_machine
+from anadil.preflight.checks import report, report_machine
 from anadil.recipe.load import load_recipe
+from anadil.runtime.check import DOCTOR, CheckResult, PlannedRun, failed_by, passed
 
 
 def add_doctor(name: str, commands: Any, text: str) -> None:

@@ -55,8 +55,8 @@ def _add_launch(commands: Any, text: str) -> None:
     help_text = f"stage to launch: {', '.join(LAUNCHABLE)}"
     command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=help_text)
     add_recipe_options(command)
-    for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].reads):
-        readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].reads)
+    for word in dict.fromkeys(word for stage in LAUNCHABLE for word in STAGES[stage].words):
+        readers = ", ".join(stage for stage in LAUNCHABLE if word in STAGES[stage].words)
         add_input_option(command, word, f"{word} artifact to read ({readers})")
     help_text = "files of chats instead of the recipe's (finetune)"
     command.add_argument("--chats", metavar="URI", nargs="+", default=[], help=help_text)
@@ -82,8 +82,8 @@ def _launch(options: argparse.Namespace) -> int:
     stage = STAGES[options.stage]
     request = LaunchRequest(
         stage=options.stage, recipe=recipe,
-        inputs=named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.reads}),
-        files=options.chats if stage.files_flag == "chats" else [], out=options.out, run=options.run,
+        inputs=named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.words}),
+        files=options.chats if stage.files.flag == "chats" else [], out=options.out, run=options.run,
     )  # fmt: skip
     if options.dry_run:
         job = job_for_dry_run(request, options.backend)

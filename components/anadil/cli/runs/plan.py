@@ -21,14 +21,15 @@ from anadil.cli.output import print_result
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
 from anadil.core.stages import STAGES
-from anadil.plan.budget import CheckpointPlan
-from anadil.plan.instances import LOCAL, Machine, machine, machines, this_machine
-from anadil.plan.layout import Layout, possible_layout
+from anadil.estimate.budget import CheckpointPlan
+from anadil.estimate.instances import LOCAL, Machine, machine, machines, this_machine
+from anadil.estimate.layout import Layout, possible_layout
+from anadil.estimate.speed import calibrate
+from anadil.estimate.text_use import TextSize
+from anadil.plan.needs import checked_memory
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
-from anadil.plan.speed import calibrate
-from anadil.plan.text_use import TextSize
 from anadil.plan.view import plan_lines
-from anadil.preflight.memory import check_after, refusal_text
+from anadil.preflight.memory import refusal_text
 from anadil.preflight.text_size import text_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
@@ -150,7 +151,7 @@ def _refuse_what_cannot_fit(request: PlanRequest, result: PlanResult, prices: Pa
         raise PreflightError(
             refusal_text(request.shape, layout, request.work, request.machine, request.nodes, others, changed)
         )
-    for line in check_after(request.shape, request.recipe, request.machine, request.nodes, request.then):
+    for line in checked_memory(request.needs, request.then):
         log.debug("%s", line)
     if changed:
         log.warning(

@@ -73,8 +73,9 @@ def _recipe_show(options: argparse.Namespace) -> int:
 
 
 def _recipe_check(options: argparse.Namespace) -> int:
-    from anadil.preflight.checks import RECIPE, PlannedRun, refuse
+    from anadil.preflight.checks import refuse
     from anadil.recipe.load import load_recipe
+    from anadil.runtime.check import RECIPE, PlannedRun
 
     recipe = load_recipe(options.recipe, options.set)
     refuse(PlannedRun(by=RECIPE, recipe=recipe, here=False))

@@ -138,7 +138,8 @@ def failure_of(root: str, run: str) -> tuple[str, str]:
 
 def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argparse.Namespace) -> None:
     """Refuse in the first second what would fail after hours of training."""
-    from anadil.preflight.checks import RUN, PlannedRun, refuse
+    from anadil.preflight.checks import refuse
+    from anadil.runtime.check import RUN, PlannedRun
     from anadil.runtime.flow import is_skipped
 
     runs = []
@@ -146,10 +147,10 @@ def _check(recipe: Recipe, stages: Sequence[Stage], work: Path, options: argpars
         if is_kept(stage, recipe):
             continue
         if is_skipped(stage, recipe, options.until):
-            if stage.reads_all or stage.source_key:
+            if stage.per_source and (stage.per_source.compares or stage.per_source.key):
                 # One body of text has nothing to be compared with, and nobody asked the base to write: no news.
                 continue
-            why = f"{stage.files} names no {stage.files_flag}"
+            why = f"{stage.files.key} names no {stage.files.flag}"
             log.info(
                 "%s: skipped, because %s", stage.name, f"{stage.only_if} is not set" if stage.only_if else why
             )

@@ -14,11 +14,20 @@ from anadil.launch.kubernetes.client import Api, Refused, RetryPolicy
 from anadil.launch.kubernetes.manifests import RUNTIME
 from anadil.launch.kubernetes.nodes import check_nodes, share_one_node
 from anadil.preflight import services
-from anadil.preflight.check import Check, CheckResult, failed, passed, report, skipped
-from anadil.preflight.checks import CHECKS, CLUSTER_DOCTOR, PlannedRun
+from anadil.preflight.checks import CHECKS
 from anadil.recipe.cluster import Volume
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
+from anadil.runtime.check import (
+    CLUSTER_DOCTOR,
+    Check,
+    CheckResult,
+    PlannedRun,
+    failed,
+    passed,
+    report,
+    skipped,
+)
 
 # People wait for the answer, and may ask again.
 ONE_ATTEMPT = RetryPolicy(attempts=1, connect_s=3.0, read_s=8.0)

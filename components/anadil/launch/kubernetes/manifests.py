@@ -14,6 +14,7 @@ from typing import Any
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, amount
+from anadil.estimate.instances import CPU, LOCAL, Machine
 from anadil.launch.job import (
     DOMAIN,
     HOME,
@@ -25,7 +26,6 @@ from anadil.launch.job import (
     TRAINJOB,
     TrainingJob,
 )
-from anadil.plan.instances import CPU, LOCAL, Machine
 from anadil.recipe.cluster import Cluster, Resources
 from anadil.runtime.threads import ASLEEP
 

@@ -7,9 +7,9 @@ from anadil.core.format import amount, counted
 from anadil.launch.job import ApiObject, TrainingJob, labels
 from anadil.launch.kubernetes.client import Api, Refused
 from anadil.launch.kubernetes.manifests import DEEP_HEALTH, EFA, GPU, HEALTH, efa_interfaces, requirements
-from anadil.preflight.check import CheckResult, failed, passed, skipped
 from anadil.recipe.cluster import Cluster, Toleration
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import CheckResult, failed, passed, skipped
 
 HEALTHY = "Schedulable"
 TYPE_LABEL = "node.kubernetes.io/instance-type"

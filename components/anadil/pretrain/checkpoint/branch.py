@@ -13,8 +13,8 @@ from anadil.artifacts import artifact
 from anadil.artifacts.prefetch import copy_to_cache
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
+from anadil.estimate.mixture import Schedule
 from anadil.model.process_group import Group
-from anadil.plan.mixture import Schedule
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata
 from anadil.pretrain.checkpoint.directory import hold_open
 from anadil.pretrain.checkpoint.folder import damage_of
@@ -100,7 +100,7 @@ def _tell(start: StartPoint, origin: Mapping[str, str], said: list[str]) -> None
     # That it has another begin is known.
     other = {name: text for name, text in origin.items() if name != f"{INPUT}{KEY}"}
     before = {name: text for name, text in start.manifest.origin.items() if name != f"{INPUT}{KEY}"}
-    changes = origin_changes(before, other, STAGES["pretrain"].sections)
+    changes = origin_changes(before, other, STAGES["pretrain"].keys)
     if changes:
         more = f" and {len(changes) - MOST_CHANGES} more" if len(changes) > MOST_CHANGES else ""
         log.info("other than in that run: %s%s", "; ".join(changes[:MOST_CHANGES]), more)

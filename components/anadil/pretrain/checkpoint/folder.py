@@ -292,7 +292,7 @@ class CheckpointFolder:
             return None
         manifest = directory.manifest_of(path)
         # After the bytes: the origin of a damaged manifest says nothing.
-        causes = origin_changes(manifest.origin, self._origin, STAGES["pretrain"].sections)
+        causes = origin_changes(manifest.origin, self._origin, STAGES["pretrain"].keys)
         if causes:
             raise RecipeError(
                 f"{path}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "

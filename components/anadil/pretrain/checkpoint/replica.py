@@ -154,7 +154,7 @@ class CheckpointReplica:
             # The manifest first: a run with other settings need not fetch terabytes to be refused.
             fetch(MANIFEST, draft / MANIFEST, self._count)
             manifest = directory.manifest_of(draft)
-            causes = origin_changes(manifest.origin, origin, STAGES["pretrain"].sections)
+            causes = origin_changes(manifest.origin, origin, STAGES["pretrain"].keys)
             if causes:
                 raise RecipeError(
                     f"{source}: checkpoint of a run with other settings ({'; '.join(causes[:5])}); "

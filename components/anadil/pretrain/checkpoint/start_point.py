@@ -19,7 +19,7 @@ from anadil.artifacts.prefetch import copy_to_cache
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import with_article
-from anadil.plan.text_use import trajectory
+from anadil.estimate.text_use import trajectory
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
 from anadil.pretrain.state import Branch, State

@@ -22,9 +22,9 @@ from anadil.encode.packing import Packed, Sequences
 from anadil.encode.run import digest_of, settings_of
 from anadil.encode.stored_tokens import StoredTokens, open_tokens
 from anadil.encode.tokens_file import TokensFacts
+from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
+from anadil.estimate.text_use import TextPart, new_names, part_of, part_sizes
 from anadil.model.load import document_ids, encode_text, load_tokenizer, window_bos
-from anadil.plan.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
-from anadil.plan.text_use import TextPart, new_names, part_of, part_sizes
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.state import State
@@ -268,7 +268,7 @@ class MixtureKeeper(Callback):
             self.begins = dict(saved.get("begins", {}))
         self._sizes = sizes_of(run.job.recipe, run.trainer.data.sources, self.begins)
         # The first start's shares name the work directory, by which a start with other ones finds it.
-        shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].sections))[1]
+        shares = split_shares(recipe_origin(run.job.recipe, STAGES["pretrain"].keys))[1]
         self._origin = saved.get("origin", shares)
         if not saved or self._schedule is not None:
             self._plan_anew()

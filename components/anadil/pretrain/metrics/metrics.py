@@ -20,9 +20,9 @@ from typing import Any, Literal, get_args
 import torch
 
 from anadil.core.format import human_seconds
+from anadil.estimate import budget
+from anadil.estimate.model_shape import Trains
 from anadil.model.process_group import Group
-from anadil.plan import budget
-from anadil.plan.model_shape import Trains
 from anadil.pretrain.metrics.throughput import (
     SECTIONS,
     RunBudget,
@@ -356,7 +356,7 @@ class Metrics:
 def compare_interval(goodput: Goodput, every: int, nodes: int) -> dict[str, float] | None:
     """Compare `pretrain.checkpoint_every` with the interval of Young and Daly; None before the first checkpoint.
 
-    `waste` is the expected share of the time that stalls and lost work take. Source: anadil.plan.budget.
+    `waste` is the expected share of the time that stalls and lost work take. Source: anadil.estimate.budget.
     """
     saves, steps = goodput.counts["checkpoint"], goodput.steps
     step_s = (goodput.seconds["step"] + goodput.seconds["data"]) / max(steps, 1)

@@ -15,9 +15,9 @@ from torch import distributed as dist
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import human_seconds
+from anadil.estimate.instances import OTHER_FORMS, machines
+from anadil.estimate.model_shape import Shape, Trains, shape_from
 from anadil.model.process_group import Group
-from anadil.plan.instances import OTHER_FORMS, machines
-from anadil.plan.model_shape import Shape, Trains, shape_from
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.pretrain import Faults
 

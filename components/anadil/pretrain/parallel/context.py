@@ -18,8 +18,8 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from anadil.core.errors import PreflightError
+from anadil.estimate.layout import cuts_evenly
 from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
-from anadil.plan.layout import cuts_evenly
 from anadil.pretrain.data.packing import Batch
 
 NAME = "anadil_context"

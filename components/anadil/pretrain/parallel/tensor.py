@@ -23,11 +23,11 @@ from torch.distributed.tensor.parallel import (
 )
 
 from anadil.core.errors import PreflightError
+from anadil.estimate.layout import cuts_evenly, shared_by_tensor
+from anadil.estimate.model_shape import shape_from
 from anadil.model.family import TensorStyle
 from anadil.model.family_table import families
 from anadil.model.loss import summed_loss_of_rows
-from anadil.plan.layout import cuts_evenly, shared_by_tensor
-from anadil.plan.model_shape import shape_from
 
 KEY = "pretrain.parallelism.tensor"
 

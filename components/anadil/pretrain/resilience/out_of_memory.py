@@ -19,12 +19,12 @@ from torch import distributed as dist
 
 from anadil.core.errors import AnadilError, PreflightError, RetryableError
 from anadil.core.format import human_bytes
+from anadil.estimate.instances import this_machine
+from anadil.estimate.layout import hardest, layout_of, work_of
+from anadil.estimate.memory import layout_fit
+from anadil.estimate.model_shape import trained_shape
+from anadil.estimate.search import nearest
 from anadil.model.process_group import Group
-from anadil.plan.instances import this_machine
-from anadil.plan.layout import hardest, layout_of, work_of
-from anadil.plan.memory import layout_fit
-from anadil.plan.model_shape import trained_shape
-from anadil.plan.search import nearest
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from transformers.utils import logging as transformers_logging
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.format import human_bytes
+from anadil.estimate.instances import CPU, this_machine
+from anadil.estimate.model_shape import NotPlannedError, shape_from
+from anadil.estimate.stage_memory import scoring_memory
 from anadil.evaluate.models import load_for_scoring
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import TEMPERATURE, open_decoder, sample_seed, text_of
 from anadil.model.load import document_ids, encode_text, load_tokenizer
-from anadil.plan.instances import CPU, this_machine
-from anadil.plan.model_shape import NotPlannedError, shape_from
-from anadil.plan.stage_memory import evaluate_memory
 from anadil.release.model_source import find_model
 
 log = logging.getLogger(__name__)
@@ -201,7 +201,7 @@ def _check_memory(directory: Path, name: str) -> None:
     if machine.device != CPU:
         return
     try:
-        need = evaluate_memory(shape_from(model_config(directory), name), machine, 1)
+        need = scoring_memory(shape_from(model_config(directory), name), machine, 1, "evaluate")
     except (NotPlannedError, DataError):  # an unknown shape; loading it says more
         return
     if need.verdict == "no":

@@ -40,12 +40,12 @@ from anadil.runtime.cache_key import BASE_FILES, EARLIER, INPUT, base_files
 from anadil.runtime.job import kind_of, source_of, word_of
 
 WORDS = frozenset(stage.writes for stage in FLOW)
-DATA_KEYS = {stage.writes: stage.files for stage in FLOW if stage.files}
+DATA_KEYS = {stage.writes: stage.files.key for stage in FLOW if stage.files.key}
 """Artifact -> the recipe key that names its outside files."""
 OF_KEY = re.compile(r"(?P<uri>.*) of (?P<key>[a-z]+\.[a-z_]+)", re.DOTALL)
 """Name in a manifest of a file of another recipe key."""
-START_FROM, CHECKPOINT = STAGES["pretrain"].extends, STAGES["pretrain"].extends_kinds[0]
-SINCE = STAGES["clean"].extends
+START_FROM, CHECKPOINT = STAGES["pretrain"].extends.key, STAGES["pretrain"].extends.kinds[0]
+SINCE = STAGES["clean"].extends.key
 DIGITS = 16
 State = Literal["verified", "changed", "missing", "unknown"]
 Json = dict[str, Any]
@@ -138,7 +138,7 @@ class Chain:
         if not why:
             self.whole.append((uri, manifest))
         stage = STAGES.get(manifest.origin.get("stage", ""))
-        if stage and "base" in stage.sections:
+        if stage and "base" in stage.keys:
             self.base = _base(manifest)
         self.added += _added(manifest) if stage and stage.models else ()
         self.files += _source_files(manifest, source)

@@ -6,8 +6,8 @@ from typing import Literal, get_args
 
 from anadil.core.errors import RecipeError
 from anadil.core.format import counted
-from anadil.plan.instances import CPU, Machine
-from anadil.plan.model_shape import Shape, Trains
+from anadil.estimate.instances import CPU, Machine
+from anadil.estimate.model_shape import Shape, Trains
 from anadil.recipe.pretrain import OPTIMIZERS, OptimizerFacts, Parallelism
 from anadil.recipe.sections import Recipe
 

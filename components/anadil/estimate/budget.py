@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from anadil.plan.instances import PCIE, Machine
+from anadil.estimate.instances import PCIE, Machine
 from anadil.recipe.pretrain import OPTIMIZERS
 
 NODE_MTBF_S = 2_048 * 150 * 60.0

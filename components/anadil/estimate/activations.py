@@ -9,9 +9,9 @@ runs of the real models on fake tensors (tests/plan/test_families.py, benchmarks
 from dataclasses import dataclass
 from functools import cache
 
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.model_shape import Shape
 from anadil.model.family_table import families
-from anadil.plan.layout import Layout, Work
-from anadil.plan.model_shape import Shape
 
 FP32 = 4
 BF16 = 2

@@ -1,17 +1,30 @@
-"""The record of a check, and two ways to run a list of them: report every result, or refuse at the first failure."""
+"""The record of a check, and two ways to run a list of them: report every result, or refuse at the first failure.
+
+A stage's folder may have a module `check` with `CHECKS`. It is loaded before anything heavy is, and loads nothing heavy.
+"""
 
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
-from anadil.core.errors import AnadilError, PreflightError, message_of
+from anadil.artifacts.storage import BUILT_IN
+from anadil.core.errors import AnadilError, PreflightError, RetryableError, message_of
 from anadil.core.format import OWN_LINE
+from anadil.core.stage import Stage
+from anadil.core.stages import BEHIND_TRAINING, FLOW
+from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
+DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
+    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
+)  # fmt: skip
+EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
+"""Commands that make a check."""
 MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 Subject = TypeVar("Subject")
 
@@ -140,3 +153,63 @@ def refuse(checks: Iterable[Check[Subject]], subject: Subject, *, dry: bool = Fa
 
 def _unmet(check: Check[Subject], failures: set[str]) -> str:
     return next((need for need in check.needs if need in failures), "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """Stages of a recipe, and where they will run."""
+
+    by: str  # Command that asks.
+    recipe: Recipe
+    stages: Sequence[Stage] = FLOW
+    then: Sequence[str] = BEHIND_TRAINING
+    """Stages that may follow: the base has to suffice for them, and their memory is checked."""
+    here: bool = True
+    """The stages will run on this machine; else what cannot be seen from here is no failure."""
+    work: Path = Path()
+    files: Sequence[str] = ()  # Outside files of a single stage, instead of the recipe's.
+    extra: str = "laptop"  # Packages that this machine has to have.
+    memory_bytes: int = 0  # Memory that `clean` will have; 0 asks this machine, as does `cpus`.
+    cpus: int = 0
+
+    @property
+    def names(self) -> set[str]:
+        """Names of the stages."""
+        return {stage.name for stage in self.stages}
+
+
+def claim_of(place: str, recipe: Recipe) -> str:
+    """Return the claim of `cluster.volumes` that a path lies on, where this machine does not mount it."""
+    if "://" in place or place.startswith(BUILT_IN):
+        return ""
+    for volume in recipe.cluster.volumes:
+        if volume.holds(place):
+            return "" if Path(volume.path).is_dir() else volume.claim
+    return ""
+
+
+def claims_of(places: Iterable[str], recipe: Recipe, *, here: bool) -> dict[str, str]:
+    """Place -> its claim, of the places that only pods see; none if the stages will run `here`."""
+    return {} if here else {place: claim for place in places if (claim := claim_of(place, recipe))}
+
+
+def unseen(key: str, hidden: dict[str, str]) -> CheckResult:
+    """Return the result of a key whose places lie on claims that this machine does not mount."""
+    places = ", ".join(f"{place} (claim {claim})" for place, claim in hidden.items())
+    return skipped(key, f"{places} can be seen from pods alone")
+
+
+def inspect_where_visible(
+    key: str, inspect: Callable[[], CheckResult], *, here: bool, hidden: dict[str, str] | None = None
+) -> CheckResult:
+    """Return the result of an inspection, or skip what cannot be read from here where that is no mistake."""
+    if hidden:
+        return unseen(key, hidden)
+    try:
+        return inspect()
+    except ModuleNotFoundError as error:
+        return skipped(key, f"not checked, because {error.name} is not installed here")
+    except (PreflightError, RetryableError) as error:
+        if here:
+            raise
+        return skipped(key, f"not checked, because it cannot be read from here ({error})")

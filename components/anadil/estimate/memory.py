@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from anadil.core.format import GIB
-from anadil.plan import activations
-from anadil.plan.activations import BF16, FP32, INTEGER, Bytes, bytes_of
-from anadil.plan.instances import CPU, Machine
-from anadil.plan.layout import Layout, Work
-from anadil.plan.model_shape import Shape
+from anadil.estimate import activations
+from anadil.estimate.activations import BF16, FP32, INTEGER, Bytes, bytes_of
+from anadil.estimate.instances import CPU, Machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.model_shape import Shape
 
 OUTSIDE_BYTES = round(1.5 * GIB)
 """CUDA context (0.4-0.6 GiB), NCCL (0.3-1 GiB) and cuBLAS, which no allocator sees. Assumption."""

@@ -1,15 +1,14 @@
 """Text of a run by source: how much there is, and how often training passes over it."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil, inf
 from typing import Literal
 
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import short_count
-from anadil.plan.budget import ID_BYTES
-from anadil.plan.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.retrain import NEW, part_name
 from anadil.recipe.sections import Recipe
@@ -28,14 +27,8 @@ BASES: dict[Basis, str] = {
 """Source of a number of tokens -> its words for people."""
 BYTES_PER_TOKEN = 3.0
 """Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
-ENCODE_BYTES_PER_S = 33e6
-"""Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`."""
 DOCUMENT_BYTES = 2_000
 """Text of a document where their number is not known. Assumption."""
-BYTES_PER_DOCUMENT = 12
-"""Where it starts and how long it is, in an artifact of tokens."""
-BYTES_PER_PIECE, BYTES_PER_SEQUENCE = 24, 8
-"""A piece of a document in a packed sequence, and where the sequence begins."""
 LEAST_STEPS = 2
 """Fewest steps of a week, however little text it has: one at the peak of the rate, which a next week can begin behind, and one
 of its fall. Chosen by us."""
@@ -135,23 +128,13 @@ class TextUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EncodeNeed:
-    """Needs of the stage `encode`, all sources together."""
-
-    text_bytes: int
-    cpu_hours: float
-    disk_bytes: int
-    """Ids, places of the documents, and packed sequences."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedText:
     """Text of a run."""
 
     uses: tuple[TextUse, ...] = ()
     """None where the size of the text is not known."""
-    encode: EncodeNeed | None = None
-    """None where the bytes of the text are not known."""
+    encoded: Mapping[str, TextSize] = field(default_factory=dict)
+    """Text that `encode` reads, by source; empty if not known."""
     fault: str = ""
     """Reason to expect that training is refused for lack of text, by estimates."""
 
@@ -195,7 +178,7 @@ def plan_text(recipe: Recipe, text: Mapping[str, TextSize] | None) -> tuple[Reci
             ),
         )  # fmt: skip
     recipe = recipe.model_copy(update={"pretrain": settings})
-    return recipe, PlannedText(uses=uses, encode=encode_need(text, context), fault=fault)
+    return recipe, PlannedText(uses=uses, encoded=text, fault=fault)
 
 
 def _plan_week(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Recipe, PlannedText]:
@@ -219,7 +202,7 @@ def _plan_week(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Recipe, Pl
     new = {name: each for name, each in text.items() if name in new_names(recipe)}
     sizes = part_sizes(recipe, settings, parts)
     uses = _uses_of_parts(recipe, settings, text, sizes)
-    return alone, PlannedText(uses=uses, encode=encode_need(new, context))
+    return alone, PlannedText(uses=uses, encoded=new)
 
 
 def _uses_of_parts(
@@ -256,22 +239,6 @@ def _by_source(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Pretrain, 
         endless = {name: replace(size, max_epochs=end) for name, size in sizes.items()}
         schedule = schedule_of(settings, endless)
     return settings, _uses(recipe, settings, text, sizes, schedule), fault
-
-
-def encode_need(text: Mapping[str, TextSize], sequence_length: int) -> EncodeNeed | None:
-    """CPU time and disk of the stage; None where the bytes of a text are not known."""
-    text_bytes = [each.text_bytes for each in text.values()]
-    if None in text_bytes:
-        return None
-    disk = 0
-    for each in text.values():
-        documents = each.documents or ceil((each.text_bytes or 0) / DOCUMENT_BYTES)
-        sequences = each.sequences or ceil(each.tokens / sequence_length)
-        disk += ID_BYTES * each.tokens + BYTES_PER_DOCUMENT * documents
-        # A document has a piece, and each border of a sequence may cut one.
-        disk += BYTES_PER_PIECE * (documents + sequences) + BYTES_PER_SEQUENCE * sequences
-    total = sum(filter(None, text_bytes))
-    return EncodeNeed(text_bytes=total, cpu_hours=total / ENCODE_BYTES_PER_S / 3_600, disk_bytes=disk)
 
 
 def _sizes(recipe: Recipe, text: Mapping[str, TextSize]) -> dict[str, SourceSize]:

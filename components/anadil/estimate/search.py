@@ -12,12 +12,12 @@ from math import gcd
 from typing import get_args
 
 from anadil.core.format import human_bytes, human_parameters
+from anadil.estimate.instances import CPU, LOCAL, Machine
+from anadil.estimate.layout import KERNELS, Layout, Recompute, Work, cuts_evenly, shared_by_tensor
+from anadil.estimate.memory import FitVerdict, layout_fit
+from anadil.estimate.model_shape import Shape
+from anadil.estimate.speed import Speed, speed
 from anadil.model.family_table import LAYOUTS, supports
-from anadil.plan.instances import CPU, LOCAL, Machine
-from anadil.plan.layout import KERNELS, Layout, Recompute, Work, cuts_evenly, shared_by_tensor
-from anadil.plan.memory import FitVerdict, layout_fit
-from anadil.plan.model_shape import Shape
-from anadil.plan.speed import Speed, speed
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 """From the fastest to the one that needs the least memory."""

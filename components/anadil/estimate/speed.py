@@ -22,10 +22,10 @@ from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_table, read_verified
 from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, counted
-from anadil.plan.instances import CPU, LOCAL, OTHER_FORMS, Machine
-from anadil.plan.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
-from anadil.plan.memory import liger_chunk_tokens
-from anadil.plan.model_shape import Shape
+from anadil.estimate.instances import CPU, LOCAL, OTHER_FORMS, Machine
+from anadil.estimate.layout import Kernels, Layout, Precision, Recompute, Work, layout_of, work_of
+from anadil.estimate.memory import liger_chunk_tokens
+from anadil.estimate.model_shape import Shape
 from anadil.recipe.sections import Recipe
 
 Bound = Literal["compute", "memory", "network"]

@@ -1,0 +1,22 @@
+"""The stage `encode`: what it reads, writes and needs."""
+
+from anadil.core.stage import Champion, Input, PerSource, Pod, Stage
+
+STAGE = Stage(
+    name="encode",
+    summary="encode and pack the corpus for pre-training, on CPUs",
+    writes="tokens",
+    keys=("language", "pretrain.sequence_length", "sources"),
+    reads=(
+        Input("corpus"),
+        Input("tokenizer"),
+        Input("trial", optional=True),
+        Input("overlap", optional=True),
+        Input("admission", how="waits"),
+    ),
+    champion=Champion(artifacts=("corpus", "tokens", "overlap")),
+    per_source=PerSource(),
+    # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
+    pod=Pod(image="tokenizer", cpu="8", memory="32Gi", retries=2),
+    brings=("need",),
+)

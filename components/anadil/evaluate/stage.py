@@ -1,0 +1,37 @@
+"""The stage `evaluate`: what it reads, writes and needs."""
+
+from anadil.core.stage import Champion, Files, Input, Pod, SideFiles, Stage
+
+STAGE = Stage(
+    name="evaluate",
+    summary="score base, adapted, merged and finetuned model",
+    writes="scores",
+    result_version=10,
+    keys=(
+        "language",
+        "base",
+        "evaluate",
+        "finetune.columns",
+        "pretrain.sequence_length",
+        "clean.text_field",
+        "seed",
+    ),
+    reads=(
+        Input("corpus"),
+        Input("model"),
+        Input("merged", optional=True),
+        Input("adapter", optional=True),
+        Input("tasks", optional=True),
+    ),
+    files=Files(key="evaluate.heldout", flag="heldout", if_none="runs"),
+    side_files=(
+        SideFiles(key="evaluate.questions"),
+        SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
+    ),
+    # Measurements of the base and of the champion count again.
+    champion=Champion(artifacts=("scores",), model=True),
+    # Hours on a GPU and nothing to resume: one more try, for a lost node.
+    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=1),
+    uses_model=True,
+    brings=("need",),
+)

@@ -1,0 +1,37 @@
+"""The stage `merge`: what it reads, writes and needs."""
+
+from anadil.core.stage import Input, Pod, SideFiles, Stage
+
+STAGE = Stage(
+    name="merge",
+    summary="merge the trained model with its base and other models",
+    writes="merged",
+    result_version=2,
+    keys=(
+        "language",
+        "base",
+        "merge",
+        "evaluate.context",
+        "evaluate.stride",
+        "evaluate.gate.max_retained_ratio",
+        "evaluate.gate.max_finetuned_bits_per_byte_ratio",
+        "pretrain.sequence_length",
+        "clean.text_field",
+        # The rule looks at intervals, and they are drawn by it.
+        "seed",
+    ),
+    reads=(
+        Input("model"),
+        Input("tokenizer"),
+        Input("trial", optional=True),
+        # `auto` measures on the corpus's held-out text.
+        Input("corpus", only_if="merge.is_auto"),
+    ),
+    side_files=(SideFiles(key="evaluate.retained", only_if="merge.is_auto", of_language="retained.jsonl"),),
+    models="merge.models",
+    only_if="merge",
+    # Given values take 1 GiB, whatever the model. `auto` loads it: one of 8 billion parameters in BF16 fits.
+    pod=Pod(image="pretrain", memory="24Gi", retries=2),
+    uses_model=True,
+    brings=("need", "check"),
+)

@@ -1,0 +1,42 @@
+"""The stage `report`: what it reads, writes and needs."""
+
+from anadil.core.stage import Input, Pod, Stage
+
+STAGE = Stage(
+    name="report",
+    summary="write one page about the whole run",
+    writes="report",
+    result_version=9,
+    keys=(
+        "language",
+        "seed",
+        "base",
+        "clean",
+        "sources",
+        "tokenizer",
+        "pretrain",
+        "merge",
+        "finetune",
+        "evaluate",
+        "report",
+        "retrain",
+        "retrain.champion.name",
+        "retrain.champion.version",
+    ),
+    # Manifests of pieces hold what the page tells of them: times and counts.
+    reads=(
+        Input("written", optional=True, how="pieces", beside=True),
+        Input("corpus", beside=True),
+        Input("overlap", optional=True, how="pieces", beside=True),
+        Input("admission", optional=True, beside=True),
+        Input("tokenizer", beside=True),
+        Input("trial", optional=True, beside=True),
+        Input("tokens", optional=True, how="pieces", beside=True),
+        Input("model", beside=True),
+        Input("merged", optional=True, beside=True),
+        Input("adapter", optional=True, beside=True),
+        Input("tasks", optional=True, how="pieces", beside=True),
+        Input("scores", beside=True),
+    ),
+    pod=Pod(image="tools", cpu="500m", memory="2Gi", retries=2),
+)

@@ -1,0 +1,23 @@
+"""The stage `tasks`: what it reads, writes and needs."""
+
+from anadil.core.stage import Input, Pod, SideFiles, Stage
+
+STAGE = Stage(
+    name="tasks",
+    summary="run tasks of lm-evaluation-harness on base, adapted, merged and finetuned model",
+    writes="tasks",
+    keys=(
+        "base",
+        "evaluate.tasks",
+        "evaluate.task_shots",
+        "evaluate.context",
+        "pretrain.sequence_length",
+        "seed",
+    ),
+    reads=(Input("model"), Input("merged", optional=True), Input("adapter", optional=True)),
+    side_files=(SideFiles(key="evaluate.tasks", of_language="tasks.yaml", or_names=True),),
+    only_if="evaluate.tasks",
+    pod=Pod(image="tasks", rooms=("model", "estimate"), retries=1),
+    uses_model=True,
+    brings=("check",),
+)

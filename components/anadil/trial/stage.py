@@ -1,0 +1,24 @@
+"""The stage `trial`: what it reads, writes and needs."""
+
+from anadil.core.stage import Input, Pod, SideFiles, Stage, Training
+
+STAGE = Stage(
+    name="trial",
+    summary="train each strategy's best tokenizer briefly, and choose by bits per byte",
+    writes="trial",
+    result_version=2,
+    keys=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
+    reads=(
+        Input("corpus", of_target=True, beside=True),
+        # All candidates lie beside the tokenizer that was chosen.
+        Input("tokenizer", beside=True),
+        # Training leaves out the documents that overlap lists, and so does its trial.
+        Input("overlap", optional=True, of_target=True, beside=True),
+    ),
+    side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
+    only_if="tokenizer.trial",
+    pod=Pod(image="pretrain"),
+    training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
+    uses_model=True,
+    brings=("check",),
+)
