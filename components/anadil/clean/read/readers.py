@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -179,7 +180,7 @@ class _Joined(io.RawIOBase):
         return self._first.readinto(target) or int(self._rest.readinto1(target))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RawRecord:
     """One record as it came: text, or the bytes of a web page."""
 
@@ -199,7 +200,7 @@ class RawRecord:
     too_large: bool = False
     """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the page, or of the text in UTF-8."""
         if self.html is not None:
