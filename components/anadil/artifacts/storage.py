@@ -38,7 +38,7 @@ BUILT_IN = "builtin:"
 
 
 def store(uri: str, *others: str) -> "LocalStore | S3Store":
-    """The storage that a URI belongs to; `others` are schemes that the caller reads beside."""
+    """The storage that a URI belongs to. `others` are schemes that the caller reads beside."""
     if uri.startswith(BUILT_IN):
         return BuiltInStore()
     if fault := address_fault(uri, "s3", *others):
@@ -52,7 +52,7 @@ def input_store(uri: str) -> "LocalStore | S3Store | hub_files.HubStore":
 
 
 def check_form(uri: str, *, offline: bool) -> None:
-    """Refuse an address that no storage reads; unless `offline`, the hub says what the commit of a branch is."""
+    """Refuse an address that no storage reads. Unless `offline`, the hub says what the commit of a branch is."""
     input_store(uri)
     if uri.startswith(hub_files.SCHEME):
         hub_files.hub_address(uri, offline=offline)

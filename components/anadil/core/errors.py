@@ -26,7 +26,7 @@ class AnadilError(Exception):
 
     exit_code = 1
     before_again = ""
-    """Words on what comes before the same command is given again; empty where nothing does."""
+    """Words on what comes before the same command is given again, or nothing."""
 
 
 CORRECT = (

@@ -22,7 +22,7 @@ def _refuse_address(place: str, *known: str) -> str:
 
 
 def address_fault(place: str, *known: str) -> str:
-    """Reason that a place is neither a local path nor an address of a known scheme; empty if it is one."""
+    """Reason that a place is neither a local path nor an address of a known scheme, or nothing."""
     scheme = SCHEME.match(place)
     if not scheme:
         return ""
