@@ -196,7 +196,7 @@ def test_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ("hf://datasets/a/b@main/x.parquet", "'main' is not a commit and can change; write @ and its 40"),
         ("hf://datasets/a/b/x.parquet", "names no commit"),
-        ("s3:/b/x.parquet", "is no address; write s3://b/x.parquet"),
+        ("s3:/b/x.parquet", "is no address, write s3://b/x.parquet"),
         ("https:/x.org/a.jsonl", "storage https:// is not supported; use a local path or s3:// or hf://"),
     ],
 )

@@ -381,7 +381,7 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
             if not is_whole or (number(value) or 0) <= 0:
                 kind = "number above 0" if key in FACTORS else "whole number above 0"
                 raise DataError(
-                    f"{path}: {key} is {value!r}, not a {kind}; correct it, or fetch the model again"
+                    f"{path}: {key} is {value!r}, not a {kind}, correct it, or fetch the model again"
                 )
         if key == "auto_map":
             raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")

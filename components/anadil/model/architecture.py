@@ -122,7 +122,7 @@ def check_fit(folder: Path) -> None:
     name = next(name for name, each in model.named_parameters() if each is table)
     if name in stored and (rows := stored[name].shape[0]) != len(table):
         raise IntegrityError(
-            f"{folder / 'config.json'}: vocab_size is {len(table)}, and {name} in {stored[name].file.name} has {rows} rows; "
+            f"{folder / 'config.json'}: vocab_size is {len(table)}, and {name} in {stored[name].file.name} has {rows} rows, "
             f"set it to {rows}, or fetch the model again"
         )
     wrong = {

@@ -31,8 +31,8 @@ def address_fault(place: str, *known: str) -> str:
         those = " or ".join(f"{each}://" for each in known)
         return f"storage {name}:// is not supported; use a local path{those and f' or {those}'}"
     if not rest:
-        return f"names no bucket; write {name}://bucket/key"
-    return "" if place == f"{name}://{rest}" else f"is no address; write {name}://{rest}"
+        return f"names no bucket, write {name}://bucket/key"
+    return "" if place == f"{name}://{rest}" else f"is no address, write {name}://{rest}"
 
 
 def _absolute(place: str) -> str:

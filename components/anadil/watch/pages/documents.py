@@ -199,7 +199,7 @@ def _table(
     ]
     reasons = {
         "of dropped documents some are kept for each rule": is_dropped.count(True),
-        f"a list reads for {BUDGET_S:.0f} s, and {REMOTE_PARTS} files of a store; the page of a document has its text": is_dropped.count(False),
+        f"a list reads for {BUDGET_S:.0f} s, and {REMOTE_PARTS} files of a store. The page of a document has its text": is_dropped.count(False),
     }  # fmt: skip
     notes = (f"{num} texts are not shown: {reason}." for reason, num in reasons.items() if num)
     return Table("Documents", heads, rows, words=(1, 2, 3), note=" ".join(notes))
