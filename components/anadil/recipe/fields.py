@@ -28,8 +28,8 @@ def address_fault(place: str, *known: str) -> str:
         return ""
     name, rest = scheme[0].lower(), place[scheme.end() + 1 :].lstrip("/")
     if name not in known:
-        those = " or ".join(f"{each}://" for each in known)
-        return f"storage {name}:// is not supported; use a local path{those and f' or {those}'}"
+        schemes = " or ".join(f"{each}://" for each in known)
+        return f"storage {name}:// is not supported; use a local path{schemes and f' or {schemes}'}"
     if not rest:
         return f"names no bucket, write {name}://bucket/key"
     return "" if place == f"{name}://{rest}" else f"is no address, write {name}://{rest}"
