@@ -1,7 +1,7 @@
 """Names and tags that a person gives runs on a page: one small file of a place, so that a list takes one read."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,11 +45,10 @@ def notes_in(place: str) -> dict[str, RunNote]:
         raise DataError(f"{uri}: not the names of runs ({error}), correct it or remove it") from None
 
 
-def notes_of(runs: Iterable[Run]) -> list[RunNote]:
+def notes_of(runs: Sequence[Run]) -> list[RunNote]:
     """Return the note of each run, empty where it has none."""
-    listed = [*runs]
-    notes = {place: notes_in(place) for place in {run.place for run in listed}}
-    return [notes[run.place].get(run.id, RunNote()) for run in listed]
+    notes = {place: notes_in(place) for place in {run.place for run in runs}}
+    return [notes[run.place].get(run.id, RunNote()) for run in runs]
 
 
 def set_note(place: str, run: str, fields: Mapping[str, str]) -> None:
