@@ -63,12 +63,20 @@ TEX = (
         ("subtitles", "0:00\nsalam dostlar\n0:04\nbu gün\n1:02:03\nsoyuqdur", "salam dostlar bu gün soyuqdur"),
         ("embedded_pictures", f"{SENTENCE}\niVBORw0K{60 * 'a'}\n{60 * 'a'}\na==\n{SENTENCE}", f"{SENTENCE}\n\n{SENTENCE}"),
         ("markdown_links", "[Bakı][1], [Qax]{.a} ![b](c 1.jpg)[d](<e f>){:rel=x}[2].\n\n[1]: https://x.az 'a'\n[qax]: /b\n", "Bakı, Qax{.a} d[2].\n\n"),
+        ("tex", "\\magnification=\\magstep1\n\\beginsection Kənd\\par\n\\noindent {\\it Bina}.\n\\centerline{\\bf Son}\n\\bye", "Kənd\n\nBina.\nSon"),
         ("tex", TEX, "Kənd məktəbi\n\nKöhnə bina 5 % bahadır, şöyle „İki“ & bir.\n\nbir\niki"),
+        ("org", "#+TITLE: Kənd\n* Giriş :a:\n:PROPERTIES:\n:ID: 1\n:END:\n*Bina* [[https://x.az][bura]].[fn:1]\n#+BEGIN_SRC c\nx\n#+END_SRC\nSon.", "Giriş\nBina bura.\nSon."),
+        ("rst", "Kənd\n====\n\n.. _a:\n\n*Bina* [1]_, :ref:`b <c>` `d <https://x.az>`_.\n\n.. note:: Qeyd.\n\n.. code-block:: c\n\n   x\n\nSon.", "Kənd\n\nBina, b d.\n\nQeyd.\n\nSon."),
+        ("asciidoc", "= Kənd\n:toc: left\n\n== Giriş\n\n*Bina* ucafootnote:[a], https://x.az[b].\n[source,c]\n----\nx\n----\nSon.", "Kənd\n\nGiriş\n\nBina uca, b.\nSon."),
+        ("jira", "h1. Kənd\n*Bina* {color:red}c{color} [b|https://x.az].\n{code}\nx\n{code}\n* bir\n||a||\n!a.png!", "Kənd\nBina c b.\n\nbir"),
+        ("quoted_printable", "Content-Transfer-Encoding: quoted-printable\n\nK=C9=99nd =3D=\n b=C4=B1r.", "Kənd = bır."),
         ("markdown_links", '[Bakı](https://x.az/a_(b) "ad") və [![](/a.png)](b.html) `[a](/b)` bax.', "Bakı və  `[a](/b)` bax."),
     ],
 )  # fmt: skip
 def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: str) -> None:
-    assert without_format(text) == (plain, Counter({name: 1}))
+    shown, formats = without_format(text)
+    parts = {"rtf_parts": (RTF, RTF_OF_FONTS).count(text), "tex_parts": 2 * (text in (TEX, CHAPTER))}
+    assert (shown, formats) == (plain, +Counter({name: 1, **parts}))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +87,7 @@ def test_a_text_in_a_format_becomes_what_it_says(name: str, text: str, plain: st
         "10:00, 12:30 görüş\n11:00, 13:30 nahar",
         f"Belə yazılır:\n```\n{SRT}\n[[a]] {{{{b}}}} [b]c[/b]\n```\n" + 20 * f"{SENTENCE}\n",
         "[b] səsi və [i] səsi",
+        "a[b::2] == c{d}; x|http y=20 z=C9\n:a: b\n* bir\n== iki",
         "a[i](x) və [qeyd](bax) yazılır; \\section{a} bölmə başlayır.",
         f"{SENTENCE}\n\n    {TEX}\n{SENTENCE}",
         f"{SENTENCE}\n```\n{CHAPTER}\n```\n",

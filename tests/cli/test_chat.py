@@ -239,7 +239,7 @@ def test_a_system_turn_and_a_continuation_contradict(capsys: pytest.CaptureFixtu
     assert "leave one of them out" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_in_a_terminal_it_streams_and_leaves_at_the_second_interrupt(tmp_path: Path) -> None:
     from tests.evaluate.conftest import TEMPLATE, tiny_model, train_tokenizer
 

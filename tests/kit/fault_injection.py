@@ -113,14 +113,7 @@ class FaultInjection(Callback):
             hook.remove()
 
     def on_section(self, section: Section) -> None:
-        """Cause what is due where a section of a step begins.
-
-        Args:
-            section: Name of it; those that report themselves several times in a step count once.
-
-        Raises:
-            torch.OutOfMemoryError: If that is due.
-        """
+        """Cause what is due where a section of a step begins."""
         num_done = self.training.state.step
         step = num_done if section in AFTER_STEP else num_done + 1
         if (section, step) == self._last:
@@ -187,21 +180,13 @@ class FaultInjection(Callback):
 
 
 def run(job: Job) -> Figures:
-    """Run the stage with the faults of ANADIL_INJECT.
-
-    Raises:
-        RecipeError: ANADIL_INJECT cannot be read.
-    """
+    """Run the stage with the faults of ANADIL_INJECT."""
     faults = faults_from_environment()
     return PLAIN_RUN(job, [] if faults is None else [FaultInjection(faults)])
 
 
 def faults_from_environment() -> InjectedFaults | None:
-    """Faults of ANADIL_INJECT; None without it.
-
-    Raises:
-        RecipeError: It cannot be read.
-    """
+    """Faults of ANADIL_INJECT; None without it."""
     text = os.environ.get(VARIABLE, "")
     if not text:
         return None

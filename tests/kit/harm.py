@@ -38,13 +38,7 @@ pycld2.detect = harmful
 
 
 def install_harm(kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the identifier of processes that are started from now on do harm where a text begins like `HARMFUL`.
-
-    Args:
-        kind: Of `HARM`; `batch` does it where the rules look at many texts.
-        folder: Made, for a module that every process imports at its start.
-        monkeypatch: Takes it back.
-    """
+    """Let the identifier of processes that are started from now on do harm where a text begins like `HARMFUL`."""
     folder.mkdir()
     (folder / "sitecustomize.py").write_text(SITE.format(harm=HARM[kind]), encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(folder))

@@ -21,11 +21,7 @@ def matrix(*values: Any) -> ParameterSet:
 
 
 def gpu(count: int = 1) -> Callable[[Test], Test]:
-    """A test that needs CUDA devices, and is skipped where there are fewer.
-
-    Args:
-        count: How many.
-    """
+    """A test that needs CUDA devices, and is skipped where there are fewer."""
     # The driver is asked, not torch: most tests are collected without it.
     found = len(list(Path("/dev").glob("nvidia[0-9]*")))
     reason = f"needs {count} CUDA device{'s' * (count > 1)}"

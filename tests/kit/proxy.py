@@ -13,12 +13,7 @@ from tests.kit.http_server import Reply, Request, http_server
 def proxy(
     server: str, instead: Callable[[Request], Reply | None] = lambda _: None
 ) -> Iterator[tuple[str, list[Request]]]:
-    """The address of a proxy, and the requests that came.
-
-    Args:
-        server: Address of the real one.
-        instead: Its own answer to a request, or None.
-    """
+    """The address of a proxy, and the requests that came."""
     seen: list[Request] = []
 
     def reply(request: Request) -> Reply:

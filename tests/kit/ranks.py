@@ -45,14 +45,7 @@ def _forks() -> Any:
 
 
 def in_ranks(function: Callable[..., None], world: int, *arguments: Any, killed: int | None = None) -> None:
-    """Call `function(rank, *arguments)` in `world` processes; fails with what they wrote if one fails.
-
-    Args:
-        function: Of a test module's top level.
-        world: Number of processes.
-        arguments: What can be pickled.
-        killed: A rank that kills itself.
-    """
+    """Call `function(rank, *arguments)` in `world` processes; fails with what they wrote if one fails."""
     wanted = [-signal.SIGKILL if rank == killed else 0 for rank in range(world)]
     with tempfile.TemporaryDirectory(prefix="anadil-ranks-") as folder:
         codes = in_forks(
@@ -82,15 +75,7 @@ def in_forks(works: list[Callable[[], object]], folder: Path) -> list[int]:
 def module_in_ranks(
     processes: int, log: Path, name: str, *arguments: str, **environment: str
 ) -> list["Fork"]:
-    """Start what `python -m name arguments` does in processes that train together, as torchrun would start them.
-
-    Args:
-        processes: How many; 1 has no group.
-        log: What they write is there.
-        name: Of a stage's module.
-        arguments: Of its command line.
-        environment: Variables beside those of this process and of the group.
-    """
+    """Start what `python -m name arguments` does in processes that train together, as torchrun would start them."""
     work = functools.partial(run_module, name, *arguments)
     groups = variables_of_ranks(processes) if processes > 1 else [{}]
     return [Fork(work, log, environment | group) for group in groups]
@@ -106,13 +91,7 @@ class Fork:
     """A process that runs a function, with what tests ask of a `subprocess.Popen`."""
 
     def __init__(self, work: Callable[[], object], log: Path, environment: Mapping[str, str] = {}) -> None:
-        """Start it.
-
-        Args:
-            work: What can be pickled.
-            log: Gets what it writes, after what is there.
-            environment: Variables beside those of this process.
-        """
+        """Start it."""
         self.log = log
         variables = {**os.environ, **environment}
         self._process = _forks().Process(target=_fork, args=(work, variables, log), daemon=True)

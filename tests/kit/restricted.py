@@ -23,12 +23,7 @@ HANDLERS = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
 def violations(pod_spec: Spec, annotations: Mapping[str, str] | None = None) -> list[str]:
-    """Return what the profile "restricted" forbids in a pod, a sentence each; empty where it is admitted.
-
-    Args:
-        pod_spec: `spec` of a Pod, or `template.spec` of what makes pods.
-        annotations: Of the pod; older clusters name AppArmor profiles there.
-    """
+    """Return what the profile "restricted" forbids in a pod, a sentence each; empty where it is admitted."""
     found = [f"{key}: not allowed" for key in ("hostNetwork", "hostPID", "hostIPC") if pod_spec.get(key)]
     for volume in pod_spec.get("volumes") or []:
         kinds = set(volume) - {"name"}

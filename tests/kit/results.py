@@ -137,11 +137,7 @@ def _table(entry: Mapping[str, object], name: str) -> dict[str, object]:
 
 
 def render() -> str:
-    """The golden file; refused where results changed and no version was raised.
-
-    Raises:
-        SystemExit: With what to raise.
-    """
+    """The golden file; refused where results changed and no version was raised."""
     old = yaml.safe_load(FILE.read_text(encoding="utf-8")) if FILE.is_file() else {}
     new = entries()
     if told := changes(old, new):

@@ -32,15 +32,7 @@ class _Connection(http.client.HTTPConnection):
 
 
 def visit_pages(command: Sequence[str], place: str) -> dict[str, bool]:
-    """Path of a page of each kind that links lead to, and whether there is something to show.
-
-    Args:
-        command: Starts the program.
-        place: Work directory of the runs.
-
-    Raises:
-        urllib.error.HTTPError: A page fails.
-    """
+    """Path of a page of each kind that links lead to, and whether there is something to show."""
     words = [*command, "watch", place, "--port", "0", "--no-open"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as server:
         try:

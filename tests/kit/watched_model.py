@@ -8,14 +8,7 @@ from tests.kit.watching import put_record
 
 
 def put_trained(root: Path, text: str, place: str = "", topics: dict[str, str] | None = None) -> str:
-    """Write the scores of a run whose every text is `text`; return the run's id.
-
-    Args:
-        root: Directory of artifacts and record.
-        text: Text of questions and answers.
-        place: Address that `root` will have for whoever reads it.
-        topics: Columns of the question's row.
-    """
+    """Write the scores of a run whose every text is `text`; return the run's id."""
     place = place or str(root)
     scores = report_run.scores(text=text)
     for name, candidate in scores["candidates"].items():

@@ -84,6 +84,7 @@ def test_damaged_bytes_on_one_machine_stay_the_cause_though_the_other_one_ends_f
         scene.launch(story, "cluster.restarts=1")
 
 
+@pytest.mark.matrix
 def test_the_process_of_a_machine_that_says_why_is_its_exit_code(machines: Machines) -> None:
     machines.nodes, machines.processes, machines.restarts = 1, 2, 0
     machines.body = (

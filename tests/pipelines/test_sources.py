@@ -108,7 +108,7 @@ def lines(language: str, name: str, first: int, last: int, path: Path) -> Path:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_a_changed_source_cleans_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

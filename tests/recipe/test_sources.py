@@ -303,18 +303,6 @@ def test_a_mistake_in_a_source_of_the_base_is_told_with_its_line(source: str, sa
     assert "line 5: sources.self" in str(caught.value)
 
 
-def test_two_sources_of_the_base_would_hold_the_same_text() -> None:
-    with pytest.raises(RecipeError, match=r"sources\.self and sources\.more are all written by the base"):
-        parse_recipe(WRITTEN, "r.yaml", ["sources.more={written_by: base, tokens: 1M}"])
-
-
-def test_a_recipe_of_nothing_but_what_a_base_writes_teaches_no_language() -> None:
-    text = WRITTEN.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
-
-    with pytest.raises(RecipeError, match=r"taught, az \(self: en, by the base\)"):
-        parse_recipe(text, "r.yaml")
-
-
 PHASES = "pretrain: {phases: [{trains: all, steps: 9, lr: 1.0e-3, mix: {web: .9, pairs: .1}}]}"
 RECIPE = f"""\
 language: az
@@ -396,20 +384,20 @@ def test_a_mistake_of_pairs_is_refused_with_its_remedy(source: str, said: str) -
     assert said in line
 
 
-def test_a_recipe_needs_other_text_than_pairs() -> None:
-    text = RECIPE.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
-
-    with pytest.raises(RecipeError, match=r"none of the sources is in the language .* az \(pairs: en \+"):
-        parse_recipe(text, "r.yaml")
+def without_web(text: str) -> str:
+    return text.replace("  web: {inputs: [web.jsonl]}\n", "").replace("web: .9, ", "")
 
 
-def test_two_languages_are_not_taught_at_once() -> None:
-    with pytest.raises(RecipeError, match="language: names two languages; parallel text is a source"):
-        parse_recipe("language: en + az", "r.yaml")
-
-
-def test_an_unknown_language_of_a_source_says_what_text_in_none_has() -> None:
-    text = RECIPE.replace("pairs: [en, az]", "language: python")
-
-    with pytest.raises(RecipeError, match="text in no language, such as code, has `language: none`"):
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (WRITTEN.replace("pretrain:", "  more: {written_by: base, tokens: 1M}\npretrain:"), r"sources\.self and sources\.more are all written by the base"),
+        (without_web(WRITTEN), r"taught, az \(self: en, by the base\)"),
+        (without_web(RECIPE), r"none of the sources is in the language .* az \(pairs: en \+"),
+        ("language: en + az", "language: names two languages; parallel text is a source"),
+        (RECIPE.replace("pairs: [en, az]", "language: python"), "text in no language, such as code, has `language: none`"),
+    ],
+)  # fmt: skip
+def test_sources_that_teach_no_language_two_or_the_same_text_are_refused(text: str, said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
         parse_recipe(text, "r.yaml")

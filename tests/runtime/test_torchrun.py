@@ -144,7 +144,7 @@ def test_a_signal_reaches_the_workers_and_the_launcher_ends_with_143(tmp_path: P
     assert len(list(tmp_path.glob("stopped-*"))) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.matrix
 def test_two_machines_meet_where_the_training_operator_says(tmp_path: Path) -> None:
     code = (
         "import torch.distributed as dist\n"

@@ -29,7 +29,7 @@ from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
 from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
-from anadil.clean.shards.shared_sentences import list_sentences, num_shared, trim_shard, write_shared
+from anadil.clean.shards.shared_sentences import num_shared, trim_shard, write_shared
 from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.warm_kernels import warm_kernels
@@ -247,15 +247,14 @@ def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settin
 
 def _trimmed(workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings) -> bool:
     """Take sentences out that many documents of a host share; False where there are none."""
-    most = settings.recipe.clean.max_shared
-    if most == 1 or settings.keeps_signs or settings.language.sides:
+    if not settings.drops_shared:
         return False
-    tasks = workspace.count_tasks(signatures)
-    executor.map(list_sentences, tasks)
     folder, key = workspace.shared_folder, workspace.dedup_key
     if not sealed_dir.verify(folder, {"key": key}):
         with sealed_dir.create(folder, {"key": key}) as draft:
-            write_shared([task.folder for task in tasks], most, draft)
+            starts = signatures.starts[len(workspace.held_folders) : -1].tolist()
+            most = settings.recipe.clean.max_shared
+            write_shared(workspace.shard_folders, starts, Verdicts(workspace.dedup_folder), most, draft)
     if not num_shared(folder):
         return False
     executor.map(trim_shard, workspace.trim_tasks())

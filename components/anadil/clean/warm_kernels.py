@@ -21,7 +21,6 @@ def warm_kernels() -> None:
     minhash = MinHash(language, bands=1, rows=1, shingle=1)
     minhash.band_keys("bir iki")
     minhash.shingles("bir iki")
-    minhash.exact_key("bir iki")
     sentences_of(["bir iki"], language)
     NgWords(["bir"], characters_of(language)).shares(["bir iki"])
 

@@ -5,8 +5,12 @@ marker. So a task may be run again, by anybody, and nothing else in the stage kn
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, Self
+
+from anadil.artifacts import sealed_dir
 
 
 class Task(Protocol):
@@ -21,6 +25,27 @@ class Task(Protocol):
     def folder(self) -> Path:
         """Return the folder of its result."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderTask:
+    """A task whose result is a folder that is made once for a key; a subclass says all that a process needs for it."""
+
+    folder: Path
+    key: str
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self.folder.name
+
+    def is_done(self) -> bool:
+        """Return whether the folder is there and whole."""
+        return sealed_dir.verify(self.folder, {"key": self.key})
+
+    def draft(self) -> AbstractContextManager[Path]:
+        """Yield the folder to fill."""
+        return sealed_dir.create(self.folder, {"key": self.key})
 
 
 class Executor(Protocol):

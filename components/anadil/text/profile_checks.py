@@ -5,27 +5,8 @@ import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from anadil.text import ngram_profile, word_shapes
 from anadil.text.language_data import Profile
-from anadil.text.ngram_profile import (
-    ASSOCIATED,
-    Table,
-    buckets,
-    codes_of,
-    letters_of,
-    score_association,
-    score_letters,
-    unpack_table,
-)
-from anadil.text.word_shapes import (
-    Endings,
-    WordOrder,
-    distinct_words,
-    inner_capitals,
-    inner_signs,
-    score_endings,
-    small_letters_of,
-    unpack_endings,
-)
 
 MAX_ORDER = 8  # Longest n-grams of a pack. Our choice: longer ones are words.
 TOPICAL = frozenset({"likelihood", "new_endings"})
@@ -35,21 +16,21 @@ AGAIN = "learn the pack again"
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    likelihoods: tuple[Table, ...]
+    likelihoods: tuple[ngram_profile.Table, ...]
     """Tables of all n-grams together, own and others."""
-    associations: tuple[Table, ...]
-    endings: Endings | None
-    word_order: WordOrder | None
+    associations: tuple[ngram_profile.Table, ...]
+    endings: word_shapes.Endings | None
+    word_order: word_shapes.WordOrder | None
 
 
 # A run of clean asks for the same few profiles a million times, and unpacking takes milliseconds.
 @functools.lru_cache(maxsize=8)
 def _tables(profile: Profile) -> _Tables:
     return _Tables(
-        likelihoods=tuple(map(unpack_table, (profile.own, *profile.others))),
-        associations=tuple(map(unpack_table, profile.associations)),
-        endings=unpack_endings(profile.endings) if profile.endings else None,
-        word_order=WordOrder.unpack(profile.word_order) if profile.word_order else None,
+        likelihoods=tuple(map(ngram_profile.unpack_table, (profile.own, *profile.others))),
+        associations=tuple(map(ngram_profile.unpack_table, profile.associations)),
+        endings=word_shapes.unpack_endings(profile.endings) if profile.endings else None,
+        word_order=word_shapes.WordOrder.unpack(profile.word_order) if profile.word_order else None,
     )
 
 
@@ -58,11 +39,11 @@ def check_profile(profile: Profile) -> None:
     for name in ("own", "others", "associations"):
         value = getattr(profile, name)
         for packed in (value,) if isinstance(value, str) else value:
-            _check_unpacks(name, unpack_table, packed)
+            _check_unpacks(name, ngram_profile.unpack_table, packed)
     if profile.endings:
-        _check_unpacks("endings", unpack_endings, profile.endings)
+        _check_unpacks("endings", word_shapes.unpack_endings, profile.endings)
     if profile.word_order:
-        _check_unpacks("word_order", WordOrder.unpack, profile.word_order)
+        _check_unpacks("word_order", word_shapes.WordOrder.unpack, profile.word_order)
     # A text shorter than all of them counts as in the language: without any, every text would.
     lengths = profile.min_chars
     if not lengths or lengths[0] < 1 or any(second <= first for first, second in itertools.pairwise(lengths)):
@@ -78,8 +59,10 @@ def check_profile(profile: Profile) -> None:
     for name, given in limits.items():
         if len(given) != len(profile.min_chars):
             raise ValueError(f"{name} has {len(given)} values, min_chars {len(profile.min_chars)}")
-    if len(profile.associations) not in {0, len(ASSOCIATED)}:
-        raise ValueError(f"associations has {len(profile.associations)} tables, not {len(ASSOCIATED)}")
+    if len(profile.associations) not in {0, len(ngram_profile.ASSOCIATED)}:
+        raise ValueError(
+            f"associations has {len(profile.associations)} tables, not {len(ngram_profile.ASSOCIATED)}"
+        )
     if not profile.orders or min(profile.orders) < 1 or max(profile.orders) > MAX_ORDER:
         raise ValueError(f"orders are {profile.orders}, not of 1 to {MAX_ORDER}")
 
@@ -110,31 +93,38 @@ class ProfileCheck:
 def profile_checks(text: str, profile: Profile) -> Iterator[ProfileCheck]:
     """Checks that decide, the cheapest first. A text that is too short to tell has none."""
     # Packs without associations were made when marks were no letters.
-    letters = letters_of(text, marks=bool(profile.associations))
+    letters = ngram_profile.letters_of(text, marks=bool(profile.associations))
     place = _place(letters, profile)
     if place < 0:
         return
     tables = _tables(profile)
-    ngrams = buckets(codes_of(letters), max(*profile.orders, len(ASSOCIATED)))
-    likelihood, margin = score_letters(ngrams, tables.likelihoods, profile.orders)
+    ngrams = ngram_profile.buckets(
+        ngram_profile.codes_of(letters), max(*profile.orders, len(ngram_profile.ASSOCIATED))
+    )
+    likelihood, margin = ngram_profile.score_letters(ngrams, tables.likelihoods, profile.orders)
     yield ProfileCheck("likelihood", float(likelihood), profile.min_likelihoods[place])
     if profile.others:
         yield ProfileCheck("margin", float(margin), profile.min_margins[place])
     if tables.associations:
-        rarity = score_association(ngrams, tables.associations, profile.least_rarity)
+        rarity = ngram_profile.score_association(ngrams, tables.associations, profile.least_rarity)
         yield ProfileCheck("association", float(rarity), profile.min_associations[place])
-    small = small_letters_of(text) if tables.endings is not None else ""
+    small = word_shapes.small_letters_of(text) if tables.endings is not None else ""
     if tables.endings is not None and (place_of_small := _place(small, profile)) >= 0:
-        share, most = score_endings(small, tables.endings), profile.max_new_endings[place_of_small]
+        share, most = (
+            word_shapes.score_endings(small, tables.endings),
+            profile.max_new_endings[place_of_small],
+        )
         yield ProfileCheck("new_endings", share, most, is_least=False)
     if tables.word_order:
         yield ProfileCheck("word_order", tables.word_order.score(letters), profile.min_word_order[place])
     if profile.max_inner_signs:
-        signs = float(inner_signs(codes_of(text)))
+        signs = float(word_shapes.inner_signs(ngram_profile.codes_of(text)))
         yield ProfileCheck("inner_signs", signs, profile.max_inner_signs[place], is_least=False)
-        yield ProfileCheck("inner_capitals", inner_capitals(text), profile.max_inner_capitals, is_least=False)
+        yield ProfileCheck(
+            "inner_capitals", word_shapes.inner_capitals(text), profile.max_inner_capitals, is_least=False
+        )
     if profile.min_distinct_words:
-        yield ProfileCheck("distinct_words", distinct_words(letters), profile.min_distinct_words)
+        yield ProfileCheck("distinct_words", word_shapes.distinct_words(letters), profile.min_distinct_words)
 
 
 def is_likely(text: str, profile: Profile, *, is_sure: bool = False) -> bool:

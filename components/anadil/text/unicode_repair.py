@@ -62,6 +62,8 @@ SHAPES = re.compile("[\ufb00-\ufb06\ufb50-\ufbb1\ufbd3-\ufc5d\ufc64-\ufd3d\ufd50
 nor the letter U+0587 and the ligatures of Armenian."""
 UNSOUND = re.compile(f"[{OTHER_SPACE}\x80-\x9f{SHAPES.pattern[1:-2]}{INVISIBLE.pattern[1:]}")
 UNSOUND_OR_JOINER = re.compile(f"{JOINER.pattern[:-1]}{UNSOUND.pattern[1:]}")
+UNUSUAL = re.compile("[^\u00a1-\u00ac\u00ae-\u02ff\u2010-\u2027]")
+"""Beyond plain ASCII: what may be unsound, a box, or not in NFC."""
 UNTIDY = ("  ", "\n ", " \n", "\n\n\n")
 
 LATIN_5 = str.maketrans("þðýÞÐÝ", "şğıŞĞİ")
@@ -180,13 +182,14 @@ def is_sound(text: str) -> bool:
         rest = text.encode().translate(None, PLAIN_ASCII).decode()
     except UnicodeEncodeError:
         return False
-    if UNSOUND_OR_JOINER.search(rest) and (UNSOUND.search(rest) or has_stray_joiner(text)):
-        return False
-    if is_suspect(rest):
+    is_unusual = UNUSUAL.search(rest) is not None
+    if (
+        is_unusual and UNSOUND_OR_JOINER.search(rest) and (UNSOUND.search(rest) or has_stray_joiner(text))
+    ) or is_suspect(rest, is_unusual=is_unusual):
         return False
     if any(map(text.__contains__, UNTIDY)) or text.strip() != text:
         return False
-    return unicodedata.is_normalized("NFC", text)
+    return not is_unusual or unicodedata.is_normalized("NFC", text)
 
 
 def repair_characters(text: str) -> str:
@@ -228,6 +231,8 @@ def _suspect(codec: str) -> re.Pattern[str]:
 
 MISREADINGS = tuple((_suspect(codec), _bytes_of(codec)) for codec in ("cp1252", "cp1251", "cp1250"))
 """A first look, which spares sound text the rest, and the bytes of a code page's characters."""
+LATIN_LOOKS = CAPITAL_AND_SIGN, MISREADINGS[0][0], MISREADINGS[2][0]
+FIRST_LOOKS = *LATIN_LOOKS, BOXES, MISREADINGS[1][0]
 
 
 BOXED = tuple(
@@ -250,10 +255,9 @@ def _single(codec: str) -> re.Pattern[str]:
 SINGLE = tuple((_single(codec), _bytes_of(codec)) for codec in ("cp1252", "cp1251", "cp1250"))
 
 
-def is_suspect(text: str) -> bool:
-    """Return True if a text may hold UTF-8 that was misread."""
-    first_looks = CAPITAL_AND_SIGN, BOXES, *(suspect for suspect, _ in MISREADINGS)
-    return any(look.search(text) for look in first_looks)
+def is_suspect(text: str, *, is_unusual: bool = True) -> bool:
+    """Return True if a text may hold UTF-8 that was misread; what `UNUSUAL` does not find has neither boxes nor Cyrillic."""
+    return any(look.search(text) for look in (FIRST_LOOKS if is_unusual else LATIN_LOOKS))
 
 
 def undo_mojibake(text: str) -> str:

@@ -160,13 +160,6 @@ def constants_are_missed(rank: int, work: str) -> None:
     assert math.isnan(loss), "memory that is not filled holds no number"
 
 
-def test_constants_that_nobody_makes_are_found_on_the_sharded_model_itself(tmp_path: Path) -> None:
-    make_family(tmp_path / "model", "gemma3_text")
-    make_vocabulary(tmp_path / "tokenizer")
-
-    in_ranks(constants_are_missed, 2, str(tmp_path))
-
-
 def a_constant_has_no_maker(rank: int, work: str) -> None:
     make = architecture.empty_model
 
@@ -178,13 +171,6 @@ def a_constant_has_no_maker(rank: int, work: str) -> None:
     vars(build_module)["empty_model"] = with_another
     with pytest.raises(DataError, match=r"model.scale of a llama model is made neither .*; set every degree"):
         build_in({"shard": 2}, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
-
-
-def test_a_constant_that_neither_files_nor_transformers_make_is_refused(tmp_path: Path) -> None:
-    make_family(tmp_path / "model", "llama")
-    make_vocabulary(tmp_path / "tokenizer")
-
-    in_ranks(a_constant_has_no_maker, 2, str(tmp_path))
 
 
 def a_late_layer_is_another(rank: int, work: str) -> None:
@@ -221,11 +207,17 @@ def a_late_layer_is_another(rank: int, work: str) -> None:
             build_in(degrees, Path(work, "model"), Path(work, "tokenizer"), rank, 2)
 
 
-def test_what_only_the_whole_model_shows_is_found_on_the_laid_out_model(tmp_path: Path) -> None:
-    make_family(tmp_path / "model", "llama")
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [("gemma3_text", constants_are_missed), ("llama", a_constant_has_no_maker), ("llama", a_late_layer_is_another)],
+)  # fmt: skip
+def test_a_fault_that_only_the_laid_out_model_shows_is_found_on_it(
+    tmp_path: Path, kind: str, fault: Any
+) -> None:
+    make_family(tmp_path / "model", kind)
     make_vocabulary(tmp_path / "tokenizer")
 
-    in_ranks(a_late_layer_is_another, 2, str(tmp_path))
+    in_ranks(fault, 2, str(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def _best_first(cluster: Numbers, documents: Numbers, signatures: Signatures) ->
 def _drop_clusters(
     documents: Numbers, firsts: Numbers, verdicts: Verdicts, verdict: int, chosen: Numbers
 ) -> None:
-    """Keep those of the chosen documents that are the first of their cluster."""
+    """Keep the chosen documents that are first of their cluster."""
     sizes = np.diff(np.append(firsts, len(documents)))
     best = np.repeat(documents[firsts], sizes)
     verdicts.cluster_size[documents[chosen]] = np.repeat(sizes, sizes)[chosen]

@@ -19,20 +19,8 @@ import pycld2
 from resiliparse.extract.html2text import extract_plain_text
 from resiliparse.parse.html import HTMLTree
 
+from anadil.clean.extract import page_prose
 from anadil.clean.extract.page_markup import rewrite_page, without_marks
-from anadil.clean.extract.page_prose import (
-    MAX_COMPARED,
-    SKIPPED,
-    Block,
-    Restored,
-    blocks_of,
-    drop_structure,
-    elements_of,
-    letters_of,
-    misses_list,
-    misses_prose,
-    restore,
-)
 from anadil.clean.read.charset import decode_text
 from anadil.recipe.clean import ExtractMode
 from anadil.text.language_data import Language
@@ -213,7 +201,7 @@ class _Source:
     def __init__(self, page: str, language: Language, extraction: Extraction) -> None:
         self._language, self._extraction = language, extraction
         self._tree = HTMLTree.parse(page)
-        self._dropped = drop_structure(self._tree, language)
+        self._dropped = page_prose.drop_structure(self._tree, language)
         self._article: str | None = None
         self._foreign = ""
 
@@ -221,7 +209,7 @@ class _Source:
         return extract_plain_text(
             self._tree, preserve_formatting="minimal_html", main_content=main_content, links=True, alt_texts=False,
             list_bullets=False, comments=not main_content, hidden_elements=not main_content,
-            skip_elements=SKIPPED if main_content else None,
+            skip_elements=page_prose.SKIPPED if main_content else None,
         )  # fmt: skip
 
     @functools.cached_property
@@ -230,12 +218,12 @@ class _Source:
         return self._tree.body.inner_text or "" if self._tree.body else ""
 
     @functools.cached_property
-    def _blocks(self) -> list[Block]:
-        return blocks_of(self._reduced(main_content=False))
+    def _blocks(self) -> list[page_prose.Block]:
+        return page_prose.blocks_of(self._reduced(main_content=False))
 
     def first(self) -> tuple[Extracted, float]:
         """Extract by Resiliparse; return the share of its text that the rules discarded, too."""
-        restored = self._restored(blocks_of(self._reduced(main_content=True)))
+        restored = self._restored(page_prose.blocks_of(self._reduced(main_content=True)))
         total = sum(len(block.text) for block in restored.blocks if not _is_navigation(block))
         blocks = [
             block for block in restored.blocks if not _is_navigation(block) and self._is_asked_for(block)
@@ -249,11 +237,13 @@ class _Source:
         restored = replace(restored, lost=restored.lost + sum(map(len, items)))
         return self._extracted("\n".join(blocks_left), "resiliparse", restored), discarded
 
-    def _restored(self, blocks_left: list[Block], *, with_lists: bool = False) -> Restored:
-        is_listed = with_lists and misses_list(blocks_left, self._lines)
-        if not is_listed and not misses_prose(blocks_left, self._lines, self._language):
-            return Restored(blocks=blocks_left)
-        return restore(blocks_left, self._blocks, self._language, self._is_in_article)
+    def _restored(
+        self, blocks_left: list[page_prose.Block], *, with_lists: bool = False
+    ) -> page_prose.Restored:
+        is_listed = with_lists and page_prose.misses_list(blocks_left, self._lines)
+        if not is_listed and not page_prose.misses_prose(blocks_left, self._lines, self._language):
+            return page_prose.Restored(blocks=blocks_left)
+        return page_prose.restore(blocks_left, self._blocks, self._language, self._is_in_article)
 
     def second(self) -> Extracted | None:
         """Extract by Trafilatura; None where it finds no text."""
@@ -261,13 +251,13 @@ class _Source:
         lines = _precise_text(page, self._extraction).split("\n")
         if lines == [""]:
             return None
-        restored = self._restored([Block(text=line) for line in lines], with_lists=True)
+        restored = self._restored([page_prose.Block(text=line) for line in lines], with_lists=True)
         text = "\n".join(block.text for block in restored.blocks if self._is_asked_for(block))
         return self._extracted(text, "trafilatura", restored)
 
-    def _extracted(self, text: str, extractor: Extractor, restored: Restored) -> Extracted:
+    def _extracted(self, text: str, extractor: Extractor, restored: page_prose.Restored) -> Extracted:
         key = "".join(text.split()) if self._dropped else ""
-        is_compared = len(self._dropped) * len(key) <= MAX_COMPARED
+        is_compared = len(self._dropped) * len(key) <= page_prose.MAX_COMPARED
         # Dropped prose that the text repeats is not lost.
         lost = [line for line in self._dropped if not (is_compared and "".join(line.split()) in key)]
         return Extracted(
@@ -275,26 +265,28 @@ class _Source:
             dropped=sum(map(len, lost)),
         )  # fmt: skip
 
-    def _is_asked_for(self, block: Block) -> bool:
+    def _is_asked_for(self, block: page_prose.Block) -> bool:
         return (self._extraction.tables or not block.is_row) and (self._extraction.code or not block.is_code)
 
-    def _is_in_article(self, first: Block, last: Block, other: Block) -> bool:
+    def _is_in_article(
+        self, first: page_prose.Block, last: page_prose.Block, other: page_prose.Block
+    ) -> bool:
         """Return whether a block stands in the element of the article, given its first and its last long block."""
         if self._article is None:
             self._article = _article_text(self._tree, first, last)
-            foreign = elements_of(self._tree, NO_ARTICLE) if self._article else ()
-            self._foreign = "".join(map(letters_of, foreign))
+            foreign = page_prose.elements_of(self._tree, NO_ARTICLE) if self._article else ()
+            self._foreign = "".join(map(page_prose.letters_of, foreign))
         return other.key in self._article and other.key not in self._foreign
 
 
-def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
+def _article_text(tree: HTMLTree, first: page_prose.Block, last: page_prose.Block) -> str:
     """Return all letters of the innermost `article` that holds two blocks, or of the smallest element; none of the whole page."""
     main, is_article = "", False
     element = tree.body
     for _ in range(MAX_DESCENT):
         child = element.first_element_child if element else None
         while child is not None:
-            text = letters_of(child)
+            text = page_prose.letters_of(child)
             if len(text) > len(first.key) and first.key in text and last.key in text:
                 break
             child = child.next_element
@@ -306,7 +298,7 @@ def _article_text(tree: HTMLTree, first: Block, last: Block) -> str:
     return main
 
 
-def _running_text(blocks: list[Block], language: Language) -> list[str]:
+def _running_text(blocks: list[page_prose.Block], language: Language) -> list[str]:
     """Return the texts from the first long block to the last one with its tables and code, and sentences outside."""
     long = [index for index, block in enumerate(blocks) if block.is_long(language)]
     first, last = (long[0], long[-1]) if long else (len(blocks), -1)
@@ -333,7 +325,7 @@ def _running_text(blocks: list[Block], language: Language) -> list[str]:
     ]
 
 
-def _list_length(blocks: Sequence[Block]) -> int:
+def _list_length(blocks: Sequence[page_prose.Block]) -> int:
     """Count the items of the list that blocks begin with; 0 where it is a menu or names of tags."""
     items = list(itertools.takewhile(lambda block: block.is_item, blocks))
     num_chars = sum(len(item.text) for item in items)
@@ -342,7 +334,7 @@ def _list_length(blocks: Sequence[Block]) -> int:
     return len(items) if is_prose or not num_linked else 0
 
 
-def _is_navigation(block: Block) -> bool:
+def _is_navigation(block: page_prose.Block) -> bool:
     return block.link_density >= MAX_LINK_DENSITY and len(block.text) < MAX_LINK_BLOCK
 
 

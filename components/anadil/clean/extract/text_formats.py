@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from anadil.clean.extract import light_markup
 from anadil.clean.extract.escapes import BREAK
 from anadil.clean.extract.text_markup import is_tex, of_rtf, of_tex, without_links
 from anadil.clean.kernels.characters import ENDED
@@ -104,14 +105,21 @@ DIGITS = re.compile(r"\d+")
 PAGE_NUMBER = re.compile(r"[-–—|\s]*(?:\d{1,5}|[ivxlc]{1,7})[-–—|\s]*", re.IGNORECASE)
 
 
-SIGNS = "[<>{\f"
-"""One of them stands in each format, but for subtitles that begin with a time, addresses of data, and lines of a page."""
+SIGNS = "[<>{\f\\"
+"""One of them stands in each format, but for light markup, subtitles that begin with a time, addresses of data, and lines of a page."""
 MIN_LINES, LINE_CHARS = 40, (40, 120)
 """Lines of a text that may stand in the lines of its pages, and characters that these have on average."""
 MAX_HEAD_CHARS, MIN_HEAD_BYTES, MIN_PAGE_LINES = 100, 6, 10
 NO_HEAD = re.compile(r"^[-*•–—|]\s|://|[:：|]$")
 MIN_PARTED = 0.5
 """Share of the places of a running head where it parts a sentence. Headings and refrains part none."""
+PARTS = {
+    "rtf": re.compile(r"\\(?:(?:header|footer)[lrf]?|footnote|pict|object)(?![a-z])"),
+    "tex": re.compile(
+        r"\\(?:footnote(?:text)?|[Cc]ite[a-z]*)(?![a-z])|\\begin\{(?:figure|table|equation|align|verbatim|lstlisting)"
+    ),
+}
+"""Notes, citations, heads and pictures, which are dropped and counted."""
 NO_FORMATS: Counter[str] = Counter()
 
 
@@ -120,7 +128,7 @@ class Plain(NamedTuple):
 
     text: str
     formats: Counter[str]
-    """Formats that were undone, once each."""
+    """Formats that were undone, once each, and parts that were dropped."""
 
 
 def is_page(text: str) -> bool:
@@ -135,14 +143,18 @@ def is_page(text: str) -> bool:
 def without_format(text: str) -> Plain:
     """Take the text out of every format that it is in; a page is `is_page`'s."""
     # Letter by letter is the fastest search: prose has none of these.
-    has_sign = any(map(text.__contains__, SIGNS)) or text[:1].isdigit()
-    if not (has_sign or _has_pictures(text) or _is_hard_wrapped(text)):
+    is_light = any(map(text.__contains__, light_markup.HINTS))
+    has_sign = is_light or any(map(text.__contains__, SIGNS)) or text[:1].isdigit()
+    if not (
+        has_sign or _has_pictures(text) or _is_hard_wrapped(text) or light_markup.is_quoted_printable(text)
+    ):
         return Plain(text, NO_FORMATS)
     undone = Counter[str]()
     for name, is_in, plain in FORMATS:
-        if is_in(text):
+        if (is_light or name not in light_markup.MARKUPS) and is_in(text):
             before, text = text, plain(text)
             undone[name] += text != before
+            undone[f"{name}_parts"] += len(PARTS[name].findall(before)) if name in PARTS else 0
     return Plain(text, +undone)
 
 
@@ -329,6 +341,7 @@ def _folded(line: str) -> str:
 
 
 FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
+    ("quoted_printable", light_markup.is_quoted_printable, light_markup.of_quoted_printable),
     ("rtf", lambda text: text.lstrip("\ufeff \r\n").startswith("{\\rtf"), of_rtf),
     ("tex", is_tex, of_tex),
     ("embedded_pictures", _has_pictures, functools.partial(PICTURE.sub, "")),
@@ -336,6 +349,10 @@ FORMATS: tuple[tuple[str, Callable[[str], bool], Callable[[str], str]], ...] = (
     (PDF_PAGES, _is_hard_wrapped, _without_running_heads),
     ("subtitles", _is_subtitles, _spoken),
     ("lyrics", lambda text: "[0" in text and 2 * len(LYRIC.findall(text)) > text.count("\n") > 0, _sung),
+    *(
+        (name, functools.partial(light_markup.is_light, name), functools.partial(light_markup.of_light, name))
+        for name in light_markup.MARKUPS
+    ),
     ("wikitext", _is_wikitext, _without_wikitext),
     ("bbcode", _is_bbcode, _without_bbcode),
     ("markdown_links", lambda text: "](" in text or "]:" in text, without_links),

@@ -26,7 +26,7 @@ RTF_SIGNS = {
 }  # fmt: skip
 
 TEX_SIGN = re.compile(
-    r"^[^\S\n]*\\(?:documentclass|usepackage|chapter|(?:sub){0,2}section|paragraph|title|author|maketitle|item|(?:begin|end)\{"
+    r"^[^\S\n]*\\(?:documentclass|usepackage|beginsection|centerline|noindent|magnification|proclaim|chapter|(?:sub){0,2}section|paragraph|title|author|maketitle|item|(?:begin|end)\{"
     r"(?!equation|align|gather|multline|eqnarray|displaymath|array|cases|split|[a-zA-Z]?matrix|[CD]?code|lstlisting|verbatim))\b[^\n]",
     re.MULTILINE,
 )
@@ -35,7 +35,8 @@ MIN_TEX_SIGNS = 3
 """A text on TeX shows one, or has them in a line of prose."""
 TEX_DOCUMENT = re.compile(r"\\begin\{document\}(.*?)(?:\\end\{document\}|\Z)", re.DOTALL)
 TEX_DROPPED = re.compile(
-    r"\\begin\{(equation|align|gather|multline|eqnarray|displaymath|figure|table|tabular[xy]?|longtable|verbatim|lstlisting|tikzpicture|"
+    r"(?m:^[^\S\n]*\\(?:magnification|[hv](?:size|offset)|par(?:indent|skip)|baselineskip|font\\\w+|input|nopagenumbers|(?:head|foot)line|[gex]?def\\\w+)\b[^\n]*$)"
+    r"|\\begin\{(equation|align|gather|multline|eqnarray|displaymath|figure|table|tabular[xy]?|longtable|verbatim|lstlisting|tikzpicture|"
     r"thebibliography|filecontents)(\*?)\}.*?\\end\{\1\2\}|\$\$.{0,5000}?\$\$|\\\[.{0,5000}?\\\]"
     r"|\\href\{[^{}\n]{0,500}\}|(?<=\\item)<[^<>\n]{1,20}>|(?:[^\S\n]?\\(?:footnote(?:text|mark)?|[Cc]ite[a-z]*)(?![a-z])"
     r"|\\(?:label|(?:page|eq|auto|c)?ref|includegraphics|usepackage|documentclass|input|include|bibliography|bibliographystyle|pagestyle"

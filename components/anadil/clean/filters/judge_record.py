@@ -96,6 +96,11 @@ class Settings:
         is_none = self.language.is_none and not self.language.sides
         return is_none or self.recipe.clean.as_is or is_written(self.recipe)
 
+    @property
+    def drops_shared(self) -> bool:
+        """True where sentences go that many documents of a host share."""
+        return self.recipe.clean.max_shared < 1 and not self.keeps_signs and not self.language.sides
+
     @cached_property
     def limits(self) -> Limits:
         """Limits in force: the language's own, or the recipe's."""
@@ -142,8 +147,8 @@ class ExtractedDocument:
     licence: str = ""
     bytes_in: int = 0
     """Bytes of the page or text as it came."""
-    num_bytes: int = 0
-    """Bytes of its text in UTF-8; 0 if dropped before text extraction."""
+    encoded: bytes = b""
+    """Its text in UTF-8; empty if dropped before text extraction."""
     text: str = ""
     """Text that the rules judge: without placeholders."""
     identified: IdentifiedLanguage | None = None
@@ -175,6 +180,11 @@ class ExtractedDocument:
     """Formats that its field of text was written in: see `text_formats`."""
     sides: Counter[str] = field(default_factory=Counter)
     """Languages of the sides of a pair: see `pairs.JudgedPair`."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its text in UTF-8."""
+        return len(self.encoded)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,7 +349,7 @@ def searched(raw: RawRecord, text: str, settings: Settings, **facts: Any) -> Ext
     identity = encoded if lines.removed else encoded or _place(raw)
     # One call, because each `replace` of this dataclass costs a short text 3 % of its time.
     return _known(
-        raw, written, identity, settings, num_bytes=len(encoded), text=text, identified=identified, quality=quality,
+        raw, written, identity, settings, encoded=encoded, text=text, identified=identified, quality=quality,
         items=items, foreign_lines=lines.removed, foreign_share=lines.foreign_share, personal_data=counts, **facts,
     )  # fmt: skip
 

@@ -181,30 +181,28 @@ class MinHash:
         """Return the distinct hashes of `runs`, sorted."""
         return distinct(self.runs([text]))
 
-    def exact_keys_of(self, texts: Sequence[str]) -> Hashes:
-        """Return 128 bits of each text, equal where only case, signs, accents and white space differ; shape (texts, 2)."""
-        keys = np.empty((len(texts), 2), dtype=np.uint64)
+    def keys_of(self, texts: Sequence[str]) -> tuple[Hashes, Hashes]:
+        """Return exact and band keys of each text; shapes (texts, 2) and (texts, bands).
+
+        The 128 bits of an exact key are equal where only case, signs, accents and white space differ. A batch of hundreds
+        costs each text the least.
+        """
+        exact = np.empty((len(texts), 2), dtype=np.uint64)
+        bands = np.empty((len(texts), self.bands), dtype=np.uint64)
         for start, stop in batches(texts):
             codes, ends = encode(texts[start:stop])
-            fill_exact_keys(codes, ends, *self._tables, keys[start:stop])
-        return keys
+            fill_exact_keys(codes, ends, *self._tables, exact[start:stop])
+            fill_band_keys(codes, ends, self._tables, self._settings, bands[start:stop])
+        return exact, bands
 
     def exact_key(self, text: str) -> int:
         """Return the exact key of one text as a number."""
-        first, second = self.exact_keys_of([text])[0].tolist()
+        first, second = self.keys_of([text])[0][0].tolist()
         return int(first << 64 | second)
 
     def band_keys(self, text: str) -> Hashes:
         """Return the band keys of one text; shape (bands,)."""
-        keys: Hashes = self.band_keys_of([text])[0]
-        return keys
-
-    def band_keys_of(self, texts: Sequence[str]) -> Hashes:
-        """Return the band keys of each text; shape (texts, bands). A batch of hundreds costs each the least."""
-        keys = np.empty((len(texts), self.bands), dtype=np.uint64)
-        for start, stop in batches(texts):
-            codes, ends = encode(texts[start:stop])
-            fill_band_keys(codes, ends, self._tables, self._settings, keys[start:stop])
+        keys: Hashes = self.keys_of([text])[1][0]
         return keys
 
 

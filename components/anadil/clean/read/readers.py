@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import PurePath
 from typing import Any
 
@@ -32,23 +33,10 @@ from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.table_rows import TooLargeError, batch_rows, parquet_batches
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
-from anadil.clean.read import crawl_index, text_cut
+from anadil.clean.read import crawl_index, record_fields, text_cut
 from anadil.clean.read.charset import decode_text
 from anadil.clean.read.input_kinds import ARCHIVES, TABLES, suffix_of
 from anadil.clean.read.read_stats import RESPONSE, ReadStats
-from anadil.clean.read.record_fields import (
-    Sides,
-    address_columns,
-    address_of,
-    columns_beside,
-    columns_to_read,
-    licence_of,
-    parquet_columns,
-    table_columns,
-    text_of,
-    texts_of,
-    writable,
-)
 from anadil.clean.read.warc import ByteRange, Damage, HtmlResponse, html_responses, is_excused
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
@@ -72,7 +60,12 @@ PARQUET_BATCH = 1_000
 
 
 def separated_values(
-    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats, sides: Sides = ()
+    file: ReadableFile,
+    name: str,
+    text_field: str,
+    language: str,
+    read_stats: ReadStats,
+    sides: record_fields.Sides = (),
 ) -> Iterator[tuple[str, dict[str, str] | Fault]]:
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
@@ -92,7 +85,7 @@ def separated_values(
         rows: Iterator[tuple[Place, Sequence[str | bool | None] | Fault]] = iter(table.rows())
         fields = [text_field]
         if sides:
-            fields = table_columns(name, table.columns, sides)
+            fields = record_fields.table_columns(name, table.columns, sides)
         if fields:
             numbers = _columns(name, table, fields, read_stats)
         else:
@@ -126,7 +119,7 @@ def _columns(
         raise DataError(
             f"{name}: no column {missing[0]!r} (clean.text_field) among {listed}; the first row must name the columns"
         )
-    read = [*fields, *address_columns(columns), *columns_beside(columns)]
+    read = [*fields, *record_fields.address_columns(columns), *record_fields.columns_beside(columns)]
     counts, numbers = Counter(columns), {column: number for number, column in enumerate(columns)}
     for column in read:
         if counts[column] > 1:
@@ -187,7 +180,7 @@ class _Joined(io.RawIOBase):
         return self._first.readinto(target) or int(self._rest.readinto1(target))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RawRecord:
     """One record as it came: text, or the bytes of a web page."""
 
@@ -207,7 +200,7 @@ class RawRecord:
     too_large: bool = False
     """The page exceeds `MAX_RECORD_BYTES` and was left unread."""
 
-    @property
+    @cached_property
     def num_bytes(self) -> int:
         """Bytes of the page, or of the text in UTF-8."""
         if self.html is not None:
@@ -227,7 +220,7 @@ class Source:
     is_exact: bool = False
     uri: str = ""
     language: str = ""
-    sides: Sides = ()
+    sides: record_fields.Sides = ()
     txt_document: TxtDocument = "file"
 
 
@@ -245,7 +238,7 @@ def read_records(
     is_exact: bool = False,
     version: str = "",
     language: str = "",
-    sides: Sides = (),
+    sides: record_fields.Sides = (),
     txt_document: TxtDocument = "file",
 ) -> Iterator[RawRecord]:
     """Read the records of one file, local or remote, or of a range of it, in order.
@@ -347,17 +340,17 @@ def _raw(row: Any, source: Source, place: str, offset: str, read_stats: ReadStat
     sides: tuple[str, ...] = ()
     try:
         if source.sides:
-            text: str | None = "\n".join(sides := texts_of(row, source.sides))
+            text: str | None = "\n".join(sides := record_fields.texts_of(row, source.sides))
         else:
-            text = text_of(row, source.text_field)
+            text = record_fields.text_of(row, source.text_field)
     except ValueError as error:
         read_stats.refuse(place, str(error))
         return
     read_stats.null_texts += text is None
-    origin = writable(row.get("source"))
+    origin = record_fields.writable(row.get("source"))
     yield RawRecord(
-        source=f"{place} {origin}" if origin else place, place=offset, url=address_of(row),
-        licence=licence_of(row), text=text or "", sides=sides,
+        source=f"{place} {origin}" if origin else place, place=offset, url=record_fields.address_of(row),
+        licence=record_fields.licence_of(row), text=text or "", sides=sides,
     )  # fmt: skip
 
 
@@ -480,12 +473,14 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
             is_index = not source.sides and crawl_index.is_crawl_index(known, source.text_field)
             fields = (
-                parquet_columns(source.name, known, source.sides) if source.sides else [source.text_field]
+                record_fields.parquet_columns(source.name, known, source.sides)
+                if source.sides
+                else [source.text_field]
             )
             columns = (
                 crawl_index.index_columns(known)
                 if is_index
-                else columns_to_read(source.name, table.schema, *fields)
+                else record_fields.columns_to_read(source.name, table.schema, *fields)
             )
             batches = parquet_batches(
                 stream, source.name, PARQUET_BATCH, columns,

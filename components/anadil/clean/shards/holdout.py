@@ -4,7 +4,6 @@ What stands in the training part, too, cannot be scored (`anadil.evaluate.heldou
 at than are held out, each shard is asked for their runs, and those that share one go to the training part.
 """
 
-import json
 import logging
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,7 +23,7 @@ from anadil.clean.shards.workspace import DOCUMENTS, Workspace
 from anadil.clean.write.corpus_parts import text_of
 from anadil.core.format import counted
 from anadil.recipe.clean import Clean
-from anadil.runtime.executor import Executor
+from anadil.runtime.executor import Executor, FolderTask
 from anadil.text import overlap
 from anadil.text.corpus import read_documents
 from anadil.text.language import load_language
@@ -44,11 +43,11 @@ PART_RUNS = 1 << 19
 BATCH_CHARS = 1 << 18
 """Characters whose runs are hashed at a time."""
 HeldOut = tuple[Numbers, dict[str, int]]
-"""Numbers of the held-out documents, and counts: of them, of those looked at, and of those that share text with others."""
+"""Numbers of the held-out documents, and counts: held out, looked at, sharing text with others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunsTask:
+class RunsTask(FolderTask):
     """Everything that a process needs to look for the candidates' runs in one shard."""
 
     shard: Path
@@ -57,13 +56,6 @@ class RunsTask:
     candidates: Path
     """Folder of the filter, and of the documents that its runs are from."""
     language: str
-    folder: Path
-    key: str
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"runs of {self.shard.name}"
 
 
 def lowest_bound(fraction: float) -> int:
@@ -126,12 +118,12 @@ class Candidates:
         return documents[chosen], _counts(len(chosen), shares, shares[chosen], is_contaminated[chosen])
 
     def of_earlier(self, hits: Sequence[Path]) -> HeldOut:
-        """Count what new documents share with those that were held out before."""
+        """Count what new documents share with earlier held-out ones."""
         shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=False))
         return np.empty(0, dtype=np.int64), _counts(0, shares, shares, is_contaminated)
 
     def _judge(self, marks: Numbers) -> tuple[Numbers, Numbers]:
-        """Return masks over the documents: those that share a run, and those that are contaminated."""
+        """Return masks over the documents: sharing a run, contaminated."""
         figures = [
             overlap.seen_document("", marks[start:end], *self._sizes) for start, end in pairwise(self._ends)
         ]
@@ -191,7 +183,7 @@ def hold_out(
     else:
         most = _num_heldout(signatures, verdicts, recipe)
         documents = np.array(signatures.lowest_ids(verdicts.is_kept, LOOKED_AT * most), dtype=np.int64)
-        texts = (json.loads(signatures.line(document))["text"] for document in documents.tolist())
+        texts = map(text_of, map(signatures.line, documents.tolist()))
     with sealed_dir.create(workspace.candidates_folder, {"key": workspace.heldout_key}) as draft:
         write_candidates(texts, settings.language, draft)
         np.save(draft / DOCUMENTS, documents)
@@ -208,7 +200,7 @@ def hold_out(
 
 def find_runs(task: RunsTask) -> None:
     """Write the runs of the other kept documents of a shard that pass the candidates' filter, sorted."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     shard, hasher = SortedDocuments(task.shard), run_hasher(load_language(task.language))
     numbers = np.arange(task.first_document, task.first_document + shard.num_rows)
@@ -216,7 +208,7 @@ def find_runs(task: RunsTask) -> None:
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
     bits = np.load(task.candidates / FILTER)
     hits, texts, num_chars = [np.empty(0, np.uint64)], list[str](), 0
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         for row, line in shard.lines(0, shard.num_rows):
             if is_read[row]:
                 texts.append(text_of(line))

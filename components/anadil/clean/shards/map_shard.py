@@ -13,7 +13,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.sorted_documents import DocumentWriter
 from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.figures import Lateness
@@ -29,10 +28,12 @@ from anadil.clean.read.read_stats import ReadStats, is_fault_of_document, skip_f
 from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards.shards import InputRange, Shard
-from anadil.clean.write.shard_output import RowWriter, kept_documents
+from anadil.clean.shards.shared_sentences import SentenceWriter
+from anadil.clean.write.shard_output import FACTS, RowWriter, kept_documents
 from anadil.core.json_text import read_json, write_json
 from anadil.core.processes import die_with
 from anadil.recipe.sections import Recipe
+from anadil.runtime.executor import FolderTask
 from anadil.runtime.executors import process_limits
 from anadil.text.language import load_language
 
@@ -42,7 +43,6 @@ NOTE = struct.Struct("<IQB")
 ONE_BY_ONE = "one by one"
 BATCH_RECORDS, BATCH_CHARS = 128, 1 << 18
 """Documents judged at a time: a call costs as much as a short text, and a character some 100 bytes of memory."""
-FACTS = "facts.json"
 
 
 class Phase(IntEnum):
@@ -170,14 +170,12 @@ Batch = list[tuple[Place, int, ExtractedDocument]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapTask:
+class MapTask(FolderTask):
     """Everything that a process needs to work on one shard."""
 
     shard: Shard
     recipe: Recipe
     lists: Path | None
-    folder: Path
-    key: str
 
     @property
     def name(self) -> str:
@@ -187,10 +185,10 @@ class MapTask:
 
 def map_shard(task: MapTask) -> None:
     """Fill the folder of a shard, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     guard = CrashGuard(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft, guard:
+    with task.draft() as draft, guard:
         _ShardRun(task, guard, draft).run()
 
 
@@ -224,6 +222,7 @@ class _ShardRun:
         self._draft = draft
         self._rows = RowWriter(draft)
         self._documents = DocumentWriter(draft, self._settings.minhash.bands)
+        self._sentences = SentenceWriter(self._settings.language) if self._settings.drops_shared else None
         self._stats = CleanStats()
         self._num_records = 0
 
@@ -238,6 +237,8 @@ class _ShardRun:
                 part.check_unchanged()
         self._guard.begin(Place(0, 0), Phase.NONE)
         self._documents.finish()
+        if self._sentences:
+            self._sentences.finish(self._draft)
         self._stats.seconds.update(self._settings.timer.seconds)
         facts = {
             "files": [part.name for part in self._task.shard.ranges],
@@ -277,10 +278,20 @@ class _ShardRun:
             return
         numbers = [number for _, number, _ in batch]
         documents = [document for _, _, document in batch]
+        file = self._task.shard.ranges[index].name
         self._guard.begin(batch[0][0], Phase.BATCH if len(batch) > 1 else Phase.JUDGE)
         try:
             results = judge_prepared(documents, self._settings)
             documents_to_write = kept_documents(results, numbers, self._settings)
+            if self._sentences:
+                self._sentences.add(
+                    file,
+                    [
+                        (number, each.extracted.document.url, each.extracted.document.text)
+                        for number, each in zip(numbers, results, strict=True)
+                        if not each.reason
+                    ],
+                )
         except BaseException as error:
             if len(batch) > 1 and is_fault_of_document(error):
                 for each in batch:
@@ -289,7 +300,6 @@ class _ShardRun:
             with skip_failed_document(read_stats, documents[0].document.source):
                 raise
             return
-        file = self._task.shard.ranges[index].name
         for number, result in zip(numbers, results, strict=True):
             read_stats.recoded += result.extracted.is_recoded
             self._rows.add(number, file, result)

@@ -8,17 +8,18 @@ Source: C4, arXiv:1910.10683, section 2.2; CCNet, arXiv:1911.00359, section 3.1.
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anadil.artifacts import sealed_dir
+from anadil.artifacts.local_directory import link
+from anadil.artifacts.uri import MANIFEST
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.sorted_documents import (
     COLUMNS,
@@ -30,111 +31,108 @@ from anadil.clean.dedup.sorted_documents import (
 )
 from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.judge_record import FilterResult, Settings, judge_prepared, searched
-from anadil.clean.kernels.columns import STATISTICS
-from anadil.clean.kernels.sentence_kernel import Sentences, sentences_of
+from anadil.clean.filters.lists import host_of
+from anadil.clean.kernels.sentence_kernel import sentences_of
 from anadil.clean.read.readers import RawRecord
-from anadil.clean.shards.map_shard import FACTS
-from anadil.clean.write.corpus_parts import text_of
-from anadil.clean.write.shard_output import ROWS, SCHEMA, failed_bits, kept_documents
+from anadil.clean.write.shard_output import FACTS, ROWS, SCHEMA, failed_bits, kept_documents, measured_columns
 from anadil.core.json_text import read_json, write_json
 from anadil.recipe.sections import Recipe
-from anadil.text.language import load_language
+from anadil.runtime.executor import FolderTask
 from anadil.text.language_data import Language
 
 MIN_DOCUMENTS = 10
 """Documents that share a sentence, at least. Our choice: fewer of a small host may quote the same."""
-SENTENCES, GROUPS, SHARED = "sentences.npy", "groups.npy", "shared.npy"
+SENTENCES, SENTENCE_ROWS, SHARED = "sentences.npy", "sentence_rows.npy", "shared.npy"
 GROUP_BITS = 24
 """First bits of a key: the host, whose keys lie together. Hosts that agree in these bits count as one."""
 SENTENCE_BITS = 64 - GROUP_BITS
+SENTENCE_MASK = np.uint64((1 << SENTENCE_BITS) - 1)
+"""Bits of the sentence: none in the key that each document has for its host."""
 PART_SENTENCES = 1 << 22
 """Compared at a time, at some 40 bytes of memory for each."""
-BATCH_CHARS = 1 << 18
 EXAMPLES, EXAMPLE_CHARS = 20, 300
-Lines = list[tuple[int, bytes]]
-"""Rows of a shard, with their lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CountTask:
-    """Everything that a process needs to list the sentences of one shard."""
-
-    shard: Path
-    verdicts: Path
-    first_document: int
-    language: str
-    folder: Path
-    key: str
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"sentences of {self.shard.name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrimTask:
+class TrimTask(FolderTask):
     """Everything that a process needs to take shared sentences out of one shard."""
 
     shard: Path
     shared: Path
     recipe: Recipe
     lists: Path | None
-    folder: Path
-    key: str
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"shared sentences of {self.shard.name}"
 
 
-def list_sentences(task: CountTask) -> None:
-    """Write the keys of all sentences of a shard, sorted, one for each kept document; and the documents of each host."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
-        return
-    shard, language = SortedDocuments(task.shard), load_language(task.language)
-    groups, _ = _groups(task.shard, shard)
-    is_kept = Verdicts(task.verdicts).is_kept(np.arange(shard.num_rows) + task.first_document)
-    keys = [np.empty(0, dtype=np.uint64)]
-    for lines in _batches(shard):
-        chosen = [(row, line) for row, line in lines if is_kept[row]]
-        sentences = _sentences(
-            [text_of(line) for _, line in chosen], [groups[row] for row, _ in chosen], language
+class SentenceWriter:
+    """Writes the keys of the sentences of a shard's kept documents, sorted, and the document that each is of."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+        self._keys = [np.empty(0, dtype=np.uint64)]
+        self._records = [np.empty(0, dtype=np.int64)]
+
+    def add(self, file: str, documents: Sequence[tuple[int, str, str]]) -> None:
+        """Add documents of an input: the number of each in the shard, its address and text."""
+        records = np.array([record for record, _, _ in documents], dtype=np.int64)
+        groups = np.array([_bits(group_of(url, file)) for _, url, _ in documents], dtype=np.uint64)
+        sentences = sentences_of([text for _, _, text in documents], self._language)
+        # A document counts once, however often it says a sentence, and once for its host.
+        keys = np.concatenate((groups, _keys(sentences.hashes, groups[sentences.texts])))
+        owners = np.concatenate((np.arange(len(groups)), sentences.texts))
+        order = np.lexsort((keys, owners))
+        keys, owners = keys[order], owners[order]
+        is_first = np.append(True, (owners[1:] != owners[:-1]) | (keys[1:] != keys[:-1]))[: len(keys)]
+        self._keys.append(keys[is_first])
+        self._records.append(records[owners[is_first]])
+
+    def finish(self, folder: Path) -> None:
+        """Write all, when the documents of the shard are sorted."""
+        keys, records = np.concatenate(self._keys), np.concatenate(self._records)
+        order = np.argsort(keys, kind="stable")
+        of_rows = np.asarray(SortedDocuments(folder).column("record"))
+        row_of = np.zeros(1 + max(of_rows, default=0), dtype=np.uint32)
+        row_of[of_rows] = np.arange(len(of_rows), dtype=np.uint32)
+        np.save(folder / SENTENCES, keys[order])
+        np.save(folder / SENTENCE_ROWS, row_of[records[order]])
+
+
+def write_shared(
+    shards: Sequence[Path], starts: Sequence[int], verdicts: Verdicts, max_share: float, folder: Path
+) -> None:
+    """Write the sorted keys that more than a share of their host's kept documents have, and how many have each.
+
+    Args:
+        shards: Folders of the shards.
+        starts: Number of the first document of each.
+    """
+    files = [
+        (
+            np.load(shard / SENTENCES, mmap_mode="r"),
+            np.load(shard / SENTENCE_ROWS, mmap_mode="r"),
+            np.int64(start),
         )
-        # A document counts once, however often it says a sentence.
-        order = np.lexsort((sentences.hashes, sentences.texts))
-        texts, hashes = sentences.texts[order], sentences.hashes[order]
-        keys.append(
-            hashes[np.append(True, (texts[1:] != texts[:-1]) | (hashes[1:] != hashes[:-1]))[: len(hashes)]]
-        )
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
-        np.save(draft / SENTENCES, np.sort(np.concatenate(keys)))
-        np.save(draft / GROUPS, np.stack(np.unique(groups[is_kept], return_counts=True)).astype(np.uint64))
-
-
-def write_shared(folders: Sequence[Path], max_share: float, folder: Path) -> None:
-    """Write the sorted keys that more than a share of their host's documents have, and how many have each."""
-    documents = Counter[int]()
-    for each in folders:
-        documents.update(dict(np.load(each / GROUPS).T.tolist()))
-    hosts = np.array(sorted(documents), dtype=np.uint64)
-    sizes = np.array([documents[host] for host in hosts.tolist()], dtype=np.int64)
-    files = [np.load(folder / SENTENCES, mmap_mode="r") for folder in folders]
-    num_parts = max(1, -(-sum(map(len, files)) // PART_SENTENCES))
-    shared = [(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))]
+        for shard, start in zip(shards, starts, strict=True)
+    ]
+    pieces = []
+    for keys, rows, start in files:
+        places = np.flatnonzero(keys & SENTENCE_MASK == 0)
+        pieces.append(np.unique(keys[places][verdicts.is_kept(rows[places] + start)], return_counts=True))
+    hosts, place_of = np.unique(np.concatenate([keys for keys, _ in pieces]), return_inverse=True)
+    sizes = np.bincount(place_of, np.concatenate([counts for _, counts in pieces]), len(hosts))
+    num_parts = max(1, -(-sum(len(keys) for keys, _, _ in files) // PART_SENTENCES))
+    shared = [np.empty((2, 0), dtype=np.uint64)]
     for part in range(num_parts):
-        low, high = (np.uint64(((part + end) << 64) // num_parts - end) for end in (0, 1))
-        pieces = [
-            each[np.searchsorted(each, low) : np.searchsorted(each, high, side="right")] for each in files
-        ]
-        keys, counts = np.unique(np.concatenate(pieces), return_counts=True)
-        is_many = counts >= MIN_DOCUMENTS
+        borders = np.array([((part + end) << 64) // num_parts - end for end in (0, 1)], dtype=np.uint64)
+        chosen = []
+        for keys, rows, start in files:
+            first, stop = np.searchsorted(keys, borders[0]), np.searchsorted(keys, borders[1], side="right")
+            chosen.append(keys[first:stop][verdicts.is_kept(rows[first:stop] + start)])
+        keys, counts = np.unique(np.concatenate(chosen), return_counts=True)
+        is_many = (counts >= MIN_DOCUMENTS) & (keys & SENTENCE_MASK != 0)
         keys, counts = keys[is_many], counts[is_many]
-        is_shared = counts > max_share * sizes[np.searchsorted(hosts, keys >> np.uint64(SENTENCE_BITS))]
-        shared.append((keys[is_shared], counts[is_shared]))
-    keys, counts = (np.concatenate(each) for each in zip(*shared, strict=True))
-    np.save(folder / SHARED, np.stack((keys, counts.astype(np.uint64))))
+        is_shared = counts > max_share * sizes[np.searchsorted(hosts, keys & ~SENTENCE_MASK)]
+        shared.append(np.stack((keys[is_shared], counts[is_shared].astype(np.uint64))))
+    np.save(folder / SHARED, np.concatenate(shared, axis=1))
 
 
 def num_shared(folder: Path) -> int:
@@ -144,42 +142,55 @@ def num_shared(folder: Path) -> int:
 
 def trim_shard(task: TrimTask) -> None:
     """Write a shard again, without the shared sentences of its documents; what is left of these is judged again."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
-    settings = Settings(recipe=task.recipe, lists_folder=task.lists)
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
-        _Trimming(task, settings, draft).run()
+    keys, rows = (np.load(task.shard / name) for name in (SENTENCES, SENTENCE_ROWS))
+    shared, counts = np.load(task.shared / SHARED)
+    is_shared = np.isin(keys, shared)
+    with task.draft() as draft:
+        if is_shared.any():
+            groups = dict(
+                zip(rows[is_shared].tolist(), (keys[is_shared] & ~SENTENCE_MASK).tolist(), strict=True)
+            )
+            _Trimming(task, draft, groups, shared, counts).run()
+        else:
+            for file in task.shard.iterdir():
+                if file.name != MANIFEST:
+                    link(file, draft / file.name)
 
 
 class _Trimming:
-    def __init__(self, task: TrimTask, settings: Settings, draft: Path) -> None:
-        self._task, self._settings, self._draft = task, settings, draft
+    def __init__(
+        self, task: TrimTask, draft: Path, groups: dict[int, int], shared: Numbers, counts: Numbers
+    ) -> None:
+        self._task, self._draft = task, draft
+        self._settings = Settings(recipe=task.recipe, lists_folder=task.lists)
         self._shard = SortedDocuments(task.shard)
-        self._groups, self._names = _groups(task.shard, self._shard)
+        self._groups = groups
+        """Row of each document with shared sentences -> bits of its host."""
         self._columns = {name: np.asarray(self._shard.column(name)) for name in (*COLUMNS, "bands")}
-        self._shared, counts = np.load(task.shared / SHARED)
-        order = np.lexsort((self._shared, -counts.astype(np.int64)))[:EXAMPLES]
-        self._counts = dict(zip(self._shared[order].tolist(), counts[order].tolist(), strict=True))
+        self._shared = shared
+        order = np.lexsort((shared, -counts.astype(np.int64)))[:EXAMPLES]
+        self._counts = dict(zip(shared[order].tolist(), counts[order].tolist(), strict=True))
         self._examples: dict[str, dict[str, Any]] = {}
         self._changed: dict[int, FilterResult] = {}
         """Number of the record -> the new verdict on it."""
         self._stats, self._before = CleanStats(), CleanStats()
         self._facts = read_json(task.shard / FACTS)
         self._before.add(self._facts["clean"])
+        files = pq.read_table(task.shard / ROWS, columns=["record", "file"])
+        chosen = files.filter(
+            pc.is_in(files["record"], pa.array(self._columns["record"][[*groups]], pa.uint32()))
+        )
+        self._files = dict(zip(*(chosen[name].to_pylist() for name in chosen.column_names), strict=True))
 
     def run(self) -> None:
         writer = DocumentWriter(self._draft, self._settings.minhash.bands)
-        for lines in _batches(self._shard):
-            texts = [text_of(line) for _, line in lines]
-            sentences = _sentences(texts, [self._groups[row] for row, _ in lines], self._settings.language)
-            is_shared = np.isin(sentences.hashes, self._shared)
-            spans = Sentences(*(each[is_shared] for each in sentences))
-            for number, (row, line) in enumerate(lines):
-                chosen = spans.texts == number
-                if chosen.any():
-                    self._trim(row, line, texts[number], spans, np.flatnonzero(chosen), writer)
-                else:
-                    writer.add(self._unchanged(row, line))
+        for row, line in self._shard.lines(0, self._shard.num_rows):
+            if row in self._groups:
+                self._trim(row, line, writer)
+            else:
+                writer.add(self._unchanged(row, line))
         writer.finish()
         self._write_rows()
         self._stats.seconds.update(self._settings.timer.seconds)
@@ -196,20 +207,22 @@ class _Trimming:
             num_words=int(of["num_words"]), record=int(of["record"]),
         )  # fmt: skip
 
-    def _trim(
-        self, row: int, line: bytes, text: str, spans: Sentences, chosen: Numbers, writer: DocumentWriter
-    ) -> None:
-        starts, stops = spans.starts[chosen].tolist(), spans.stops[chosen].tolist()
-        for key, start, stop in zip(spans.hashes[chosen].tolist(), starts, stops, strict=True):
+    def _trim(self, row: int, line: bytes, writer: DocumentWriter) -> None:
+        document, record = json.loads(line), int(self._columns["record"][row])
+        text = document["text"]
+        sentences = sentences_of([text], self._settings.language)
+        keys = _keys(sentences.hashes, np.uint64(self._groups[row]))
+        chosen = np.isin(keys, self._shared)
+        starts, stops = sentences.starts[chosen].tolist(), sentences.stops[chosen].tolist()
+        for key, start, stop in zip(keys[chosen].tolist(), starts, stops, strict=True):
             if key in self._counts:
                 self._examples[str(key)] = {
-                    "text": text[start:stop][:EXAMPLE_CHARS], "host": self._names[row], "documents": self._counts[key],
+                    "text": text[start:stop][:EXAMPLE_CHARS], "documents": self._counts[key],
+                    "host": group_of(document["url"], self._files[record]),
                 }  # fmt: skip
-        document = json.loads(line)
         raw = RawRecord(source=document["source"], url=document["url"], text=text)
         extracted = searched(raw, without_spans(text, starts, stops), self._settings)
         result = judge_prepared([extracted], self._settings)[0]
-        record = int(self._columns["record"][row])
         self._changed[record] = result
         self._stats.counts.update(trimmed=1, shared_sentences=len(starts))
         # Placeholders are counted in what stays alone.
@@ -229,34 +242,23 @@ class _Trimming:
         ):
             for group in range(file.num_row_groups):
                 rows = file.read_row_group(group)
-                places = [
-                    place
-                    for place, record in enumerate(rows["record"].to_pylist())
-                    if record in self._changed
-                ]
-                out.write_table(self._with_verdicts(rows, places) if places else rows)
+                is_changed = np.isin(rows["record"].to_numpy(), [*self._changed])
+                out.write_table(self._with_verdicts(rows, is_changed) if is_changed.any() else rows)
 
-    def _with_verdicts(self, rows: pa.Table, places: list[int]) -> pa.Table:
-        results = [self._changed[record] for record in rows["record"].take(places).to_pylist()]
-        columns: dict[str, Any] = {name: rows[name] for name in SCHEMA.names}
-        values: dict[str, list[Any]] = {
+    def _with_verdicts(self, rows: pa.Table, is_changed: Numbers) -> pa.Table:
+        changed = rows.filter(is_changed)
+        results = [self._changed[record] for record in changed["record"].to_pylist()]
+        columns: dict[str, Any] = {
             "id": [each.extracted.document.id for each in results],
             "bytes_out": [each.extracted.num_bytes for each in results],
             "failed": [failed_bits(each) for each in results],
             "reason": [each.reason for each in results],
-        }
-        for name, new in values.items():
-            column = rows[name].to_pylist()
-            for place, value in zip(places, new, strict=True):
-                column[place] = value
-            columns[name] = pa.array(column, SCHEMA.field(name).type)
-        for number, name in enumerate(STATISTICS):
-            measured = rows[name].to_numpy().copy()
-            measured[places] = [
-                each.statistics[number] if each.statistics is not None else np.nan for each in results
-            ]
-            columns[name] = pa.array(measured, SCHEMA.field(name).type, from_pandas=True)
-        return pa.table(columns, schema=SCHEMA)
+        } | measured_columns([each.statistics for each in results])
+        for name, values in columns.items():
+            field = SCHEMA.field(name)
+            column = pa.array(values, field.type, from_pandas=True)
+            changed = changed.set_column(SCHEMA.get_field_index(name), field, column)
+        return pa.concat_tables([rows.filter(~is_changed), changed]).unify_dictionaries().sort_by("record")
 
 
 def without_spans(text: str, starts: Sequence[int], stops: Sequence[int]) -> str:
@@ -274,32 +276,15 @@ def without_spans(text: str, starts: Sequence[int], stops: Sequence[int]) -> str
     return lines
 
 
-def _batches(shard: SortedDocuments) -> Iterator[Lines]:
-    batch: Lines = []
-    num_bytes = 0
-    for row, line in shard.lines(0, shard.num_rows):
-        batch.append((row, line))
-        num_bytes += len(line)
-        if num_bytes >= BATCH_CHARS:
-            yield batch
-            batch, num_bytes = [], 0
-    if batch:
-        yield batch
+def group_of(url: str, file: str) -> str:
+    """Return the host of a document, or its file where it names none."""
+    return (host_of(url) if url else "").encode(errors="replace").decode() or file
 
 
-def _sentences(texts: Sequence[str], groups: Sequence[int], language: Language) -> Sentences:
-    sentences = sentences_of(texts, language)
-    host = np.array(groups, dtype=np.uint64)[sentences.texts] << np.uint64(SENTENCE_BITS)
-    return sentences._replace(hashes=host | (sentences.hashes >> np.uint64(GROUP_BITS)))
+def _bits(group: str) -> int:
+    return int.from_bytes(hashlib.sha256(group.encode()).digest()[: GROUP_BITS // 8]) << SENTENCE_BITS
 
 
-def _groups(folder: Path, shard: SortedDocuments) -> tuple[Numbers, list[str]]:
-    """Return for each document of a shard the bits of its host, or of its file where it names none, and their name."""
-    rows = pq.read_table(folder / ROWS, columns=["record", "host", "file"])
-    places = np.searchsorted(rows["record"].to_numpy(), np.asarray(shard.column("record")))
-    hosts, files = (rows[name].cast(pa.string()).take(places).to_pylist() for name in ("host", "file"))
-    names = [host or file for host, file in zip(hosts, files, strict=True)]
-    bits = {
-        name: int.from_bytes(hashlib.sha256(name.encode()).digest()[: GROUP_BITS // 8]) for name in set(names)
-    }
-    return np.array([bits[name] for name in names], dtype=np.uint64), names
+def _keys(hashes: Numbers, groups: Any) -> Numbers:
+    keys: Numbers = groups | (hashes >> np.uint64(GROUP_BITS))
+    return keys

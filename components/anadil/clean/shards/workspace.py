@@ -16,13 +16,14 @@ from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.judge_record import Settings
 from anadil.clean.filters.lists import compile_lists
 from anadil.clean.read.text_cut import txt_document_of
-from anadil.clean.shards.map_shard import FACTS, MapTask, remove_notes
+from anadil.clean.shards.map_shard import MapTask, remove_notes
 from anadil.clean.shards.shards import Shard, correct_starts, plan_shards, read_plan, versions_of, write_plan
-from anadil.clean.shards.shared_sentences import CountTask, TrimTask
+from anadil.clean.shards.shared_sentences import TrimTask
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.clean.write.accounts import limits_in_force
 from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, WriteTask
 from anadil.clean.write.row_files import RowsTask, cut_rows
+from anadil.clean.write.shard_output import FACTS
 from anadil.core.json_text import read_json
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
@@ -106,17 +107,6 @@ class Workspace:
     def shared_folder(self) -> Path:
         """Folder of the sentences that documents share."""
         return self._folder / "shared"
-
-    def count_tasks(self, signatures: Signatures) -> list[CountTask]:
-        """Make a task for each shard whose sentences are listed."""
-        starts = signatures.starts[len(self.held_folders) :].tolist()
-        return [
-            CountTask(
-                shard=shard, verdicts=self.dedup_folder, first_document=start, language=self._job.recipe.language,
-                folder=self._folder / f"sentences-{shard.name}", key=self.dedup_key,
-            )
-            for shard, start in zip(self.shard_folders, starts, strict=False)
-        ]  # fmt: skip
 
     def trim_tasks(self) -> list[TrimTask]:
         """Make a task for each shard that is written again, and take what they write for the shards from now on."""

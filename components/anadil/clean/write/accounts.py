@@ -39,15 +39,8 @@ MIN_WHOLE = 20
 """Smaller limits are of means, too."""
 COUNTERS = ("reasons", "bytes_in", "failed", "only", "lengths", "clusters", "tried")
 OF_TEXTS = (
-    "normalized",
-    "turned",
-    "respelled",
-    "unescaped",
-    "escaped",
-    "foreign_lines",
-    "siblings",
-    "siblings_kept",
-)
+    "normalized", "turned", "respelled", "unescaped", "escaped", "foreign_lines", "siblings", "siblings_kept",
+)  # fmt: skip
 PLACES = ("host", "file", "licence")
 Array = npt.NDArray[Any]
 Json = dict[str, Any]

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import Verdicts
 from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
-from anadil.core.json_text import write_json
+from anadil.core.json_text import DECODER, write_json
+from anadil.runtime.executor import FolderTask
 from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
 from anadil.text.parallel import other_direction
@@ -49,7 +49,7 @@ class CorpusFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WriteTask:
+class WriteTask(FolderTask):
     """Everything that a process needs to write one file."""
 
     file: CorpusFile
@@ -58,8 +58,6 @@ class WriteTask:
     verdicts: Path
     heldout: Path
     first_document: int
-    folder: Path
-    key: str
     directions: int = 1
     """2: its documents are pairs, and both directions are written."""
 
@@ -117,7 +115,7 @@ def _extend(files: list[CorpusFile], part: CorpusPart, documents: Numbers, signa
 
 def write_file(task: WriteTask) -> None:
     """Write one file of the corpus into its folder, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     verdicts, heldout = Verdicts(task.verdicts), np.load(task.heldout)
     streams, start = [], task.first_document
@@ -127,7 +125,7 @@ def write_file(task: WriteTask) -> None:
         is_written = verdicts.is_kept(numbers) & (np.isin(numbers, heldout) == (task.file.part == "heldout"))
         streams.append(_lines_of(shard, is_written, task.file, first_lines))
         start += shard.num_rows
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         lines: Iterator[tuple[bytes, str]] = ((line, text_of(line)) for line in heapq.merge(*streams))
         if task.directions > 1:
             lines = _both_directions(lines)
@@ -171,7 +169,8 @@ def _lines_of(
 
 def text_of(line: bytes) -> str:
     """Read the text of a line, and nothing else of it."""
-    text: str = json.loads(line[TEXT_START : line.index(SOURCE)])
+    # Half the time of `json.loads`, which looks for the encoding first.
+    text: str = DECODER.raw_decode(line[TEXT_START : line.rindex(SOURCE)].decode())[0]
     return text
 
 

@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts
 from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
 from anadil.clean.filters.judge_record import RULE_NAMES
@@ -23,6 +22,7 @@ from anadil.clean.write.accounts import Accounts
 from anadil.clean.write.corpus_parts import FirstLines, renumbered
 from anadil.clean.write.shard_output import BIT_OF, ROWS
 from anadil.core.json_text import write_json
+from anadil.runtime.executor import FolderTask
 
 STATS = "stats"
 ACCOUNTS = "accounts.json"
@@ -59,7 +59,7 @@ class RowSlice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RowsTask:
+class RowsTask(FolderTask):
     """Everything that a process needs to write one file of rows."""
 
     number: int
@@ -69,8 +69,6 @@ class RowsTask:
     verdicts: Path
     reported: frozenset[str]
     limits: dict[str, float]
-    folder: Path
-    key: str
 
     @property
     def name(self) -> str:
@@ -99,10 +97,10 @@ def cut_rows(
 
 def write_rows(task: RowsTask) -> None:
     """Write one file of rows and its accounts into a folder, unless it is done."""
-    if sealed_dir.verify(task.folder, {"key": task.key}):
+    if task.is_done():
         return
     accounts, left = Accounts(task.reported, task.limits), SCHEMA.empty_table()
-    with sealed_dir.create(task.folder, {"key": task.key}) as draft:
+    with task.draft() as draft:
         with pq.ParquetWriter(draft / task.name, SCHEMA, compression="zstd") as file:
             for table in _tables(task, accounts):
                 left = pa.concat_tables([left, table])
