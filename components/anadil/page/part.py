@@ -13,7 +13,7 @@ from anadil.page.charts import Chart
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """What a stage tells; empty fields show nothing."""
+    """Sentences, tables and charts of one stage. Empty fields show nothing."""
 
     section: str
     """Id of the report's section that it stands in."""
