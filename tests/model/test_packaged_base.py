@@ -20,11 +20,11 @@ from anadil.core.errors import IntegrityError, PreflightError
 from anadil.estimate.model_shape import base_shape
 from anadil.model.load import encode_text, load_tokenizer, save_model
 from anadil.model.tiny import base_model
+from anadil.page.licence import licence_of
+from anadil.page.values import base_name
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Base
 from anadil.release.export.gguf_file import write_gguf
-from anadil.report.licence import licence_of
-from anadil.report.read import base_name
 from anadil.runtime.cache_key import base_files
 from tests.kit.llama import small_llama
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS

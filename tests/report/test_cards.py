@@ -8,10 +8,10 @@ import yaml
 
 from anadil.artifacts import artifact
 from anadil.core.errors import DataError
+from anadil.page.licence import licence_files, licence_of
 from anadil.recipe.fields import CONTROL
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import card_of_corpus, data_card
-from anadil.report.licence import licence_files, licence_of
 from anadil.report.model_card import licence_files_of, model_card, model_name
 from anadil.text.parallel import TEMPLATE
 from tests.kit import report_run

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from anadil.report.charts import (
+from anadil.page.charts import (
     Band,
     Bar,
     Estimate,
@@ -21,7 +21,7 @@ from anadil.report.charts import (
     smoothed,
     thinned,
 )
-from anadil.report.format import (
+from anadil.page.format import (
     cell,
     clip,
     evenly,

@@ -6,19 +6,28 @@ from typing import Any
 
 import pytest
 
+from anadil.merge.view import part
+from anadil.page.part import Part
+from anadil.page.values import relative_place
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view
 from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view, scores_view
-from anadil.report.read import read_facts, relative_place
+from anadil.report.read import read_facts
 from anadil.report.run import run
-from anadil.report.training_view import finetune_view, frontier_of, training_view
+from anadil.report.training_view import finetune_view, training_view
 from anadil.report.verdict import candidates_of, difference_words, own_chat_sentence, verdict
 from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge
 from tests.kit.report_run import Json
 
 FACTS = {"kind": "post-trained", "reasons": ["its name says instruct"], "language": "en"}
+
+
+def merged(merge: Json) -> Part:
+    made = part(merge, {}, {})
+    assert made
+    return made
 
 
 def measures(root: Path, **changed: Any) -> dict[str, Measure]:
@@ -358,7 +367,7 @@ def pages(folder: Path, merge: report_run.Json) -> tuple[str, str, str]:
 
 
 def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
-    (chart,) = frontier_of(measured_merge()).charts
+    (chart,) = merged(measured_merge()).charts
 
     svg = str(chart.svg)
     assert svg.count("<circle") == 11 + 1
@@ -369,14 +378,15 @@ def test_the_frontier_is_drawn_with_its_limit_and_the_chosen_point() -> None:
 
 
 def test_labels_of_dots_that_lie_together_do_not_run_into_each_other() -> None:
-    (chart,) = frontier_of(measured_merge()).charts
+    (chart,) = merged(measured_merge()).charts
 
     assert ">weight 0.75</text>" not in str(chart.svg)
     assert "<title>weight 0.75</title>" in str(chart.svg), "but stand under the pointer"
 
 
 def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
-    table = frontier_of(measured_merge()).points
+    table = merged(measured_merge()).more
+    assert table
 
     assert table.columns == (
         "base_share",
@@ -397,20 +407,22 @@ def test_each_retained_text_has_a_chart_up_to_four() -> None:
     for each in merge["points"]:
         each["retained"] = dict.fromkeys(("en", "ru", "tr", "de", "fr"), each["retained"]["en"])
 
-    frontier = frontier_of(merge)
+    frontier = merged(merge)
 
     assert [chart.title for chart in frontier.charts] == [
         f"Target language against {name}" for name in ("en", "ru", "tr", "de")
     ]
-    assert len(frontier.points.rows[0]) == 3 + 5 + 1
+    assert frontier.more
+    assert len(frontier.more.rows[0]) == 3 + 5 + 1
 
 
 def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
     merge = {"base": "tiny", "base_share": 0, "add": []}
 
-    frontier = frontier_of(merge)
+    frontier = merged(merge)
 
-    assert (frontier.charts, frontier.points.rows, frontier.reasons, frontier.rules) == ((), [], (), ())
+    assert frontier.more
+    assert (frontier.charts, frontier.more.rows, frontier.reasons, frontier.notes) == ((), [], (), ())
     assert "Rule of" not in pages(tmp_path, merge)[0]
 
 

@@ -14,7 +14,7 @@ from anadil.report.data_card import (
     stated_licence,
     written_note,
 )
-from anadil.report.read import Json, recipe_language, sum_stats
+from anadil.report.read import recipe_language, sum_stats
 from anadil.report.run import run
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
@@ -176,11 +176,11 @@ def test_only_counts_are_added() -> None:
 
 
 def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wrote() -> None:
-    recipe: Json = {
+    recipe: dict[str, object] = {
         "base": {"model": "tiny"},
         "sources": {"self": {"written_by": "base", "tokens": 1000}},
     }
-    written: Json = {
+    written: dict[str, object] = {
         "base": "tiny", "revision": None, "seed": 7, "written": 28, "tokens": 4836, "chats": 11,
         "sampling": {"text": {"temperature": 1.0, "top_p": 1.0}, "answer": {"temperature": 0.6, "top_p": 0.9}},
         "dropped": {"chat unended": 2, "text loop": 1},

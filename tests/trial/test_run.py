@@ -14,7 +14,6 @@ from anadil.core.stages import STAGES
 from anadil.pretrain.run import run as pretrain
 from anadil.recipe.pretrain import Phase, scaled_phases
 from anadil.recipe.sections import Recipe, Trial
-from anadil.report.corpus_view import pareto_front
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out
@@ -22,6 +21,7 @@ from anadil.runtime.kfp import parse_executor_input
 from anadil.trial import run as trial_run
 from anadil.trial.outcome import FinalistResult, choose_winner
 from anadil.trial.run import run
+from anadil.trial.view import pareto_front
 
 from .conftest import MakeJob, trial_job
 

@@ -14,4 +14,5 @@ STAGE = Stage(
     ),
     only_if="retrain",
     pod=Pod(image="clean", cpu="2", memory="4Gi", retries=2),
+    brings=("view",),
 )

@@ -3,7 +3,7 @@
 A quantity has one rule wherever it is printed: a figure has four significant digits, a share and a duration
 below 10 s have three. Memory is in binary units (1 GiB is 1024**3 bytes), as devices are; storage is in decimal
 ones (1 GB is 1000**3), as it is billed. What is not known is a dash, never a zero. The report puts in the
-minus signs of print (`anadil.report.format`).
+minus signs of print (`anadil.page.format`).
 """
 
 import math

@@ -33,5 +33,5 @@ STAGE = Stage(
     # Given values take 1 GiB, whatever the model. `auto` loads it: one of 8 billion parameters in BF16 fits.
     pod=Pod(image="pretrain", memory="24Gi", retries=2),
     uses_model=True,
-    brings=("need", "check"),
+    brings=("need", "check", "view"),
 )

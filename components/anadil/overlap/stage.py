@@ -12,4 +12,5 @@ STAGE = Stage(
     per_source=PerSource(compares=True),
     # As `clean`: a process on each CPU, and a join over files on the disk.
     pod=Pod(image="clean", cpu="4", memory="6Gi", retries=2),
+    brings=("view",),
 )

@@ -25,10 +25,10 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
 from anadil.core.candidates import BY_NAME
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.page.values import Json, table_of
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
 from anadil.release.registry.promotion import Promotable, check_promotable
-from anadil.report.read import Json, table_of
 from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.champion import ALIAS

@@ -1,32 +1,18 @@
 """The section on the corpus: documents read, kept and dropped, with the reasons."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from anadil.core.format import (
-    counted,
     human_bytes,
-    human_figure,
-    human_parameters,
-    human_percent,
     integer_if_whole,
     number,
 )
 from anadil.core.table import Table
-from anadil.report.charts import Bar, Chart, bars, facts_table
-from anadil.report.data_card import corpora_table, directions_of, overlap_table, rules_note
-from anadil.report.format import clip, figure, percent, plain_value, ratio, setting, words_of
-from anadil.report.read import (
-    CorpusFacts,
-    Facts,
-    Json,
-    field,
-    last_part,
-    list_of,
-    named_tables,
-    recipe_language,
-    table_of,
-)
+from anadil.page.charts import Bar, Chart, bars, facts_table
+from anadil.page.format import clip, figure, percent, plain_value, ratio, setting, words_of
+from anadil.page.values import Json, field, last_part, list_of, named_tables, table_of
+from anadil.report.data_card import corpora_table, directions_of, rules_note
+from anadil.report.read import CorpusFacts, Facts, recipe_language
 from anadil.text.language_data import Language
 
 PARTS = {"train": "training", "heldout": "held out"}
@@ -34,8 +20,6 @@ CHARTED = (
     "in", "kept", "dropped", "rules", "limits_tried", "lengths", "by_source", "hosts", "bytes_dropped", "extraction",
 )  # fmt: skip
 """Keys that charts and other tables show."""
-SHARES = ("language", "duplicates", "contaminated", "unusable", "personal_data")
-"""Checks of `admit` whose figures are shares; the others are times and indices."""
 EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
@@ -79,7 +63,6 @@ def corpus_view(facts: Facts) -> dict[str, object]:
         "kept_share": percent(ratio(num_read, num_kept)),
         "extent": ", ".join(extent if size is None else [*extent, human_bytes(size)]),
         "mixture": corpora_table(facts.corpora, facts.training_summary),
-        "overlap": overlap_table(facts.manifests),
         "parts": [_part(each) for each in facts.corpora],
     }
 
@@ -225,30 +208,10 @@ def _sample(rule: str, line: Json, count: float | None) -> dict[str, str]:
     }
 
 
-def admission_table(admission: Mapping[str, Any]) -> Table:
-    """Build a row for each check of new text; no rows for a run that admits nothing."""
-    rows = []
-    for check in admission.get("checks", ()):
-        say = human_percent if check["name"] in SHARES else human_figure
-        figures = [say(check[key]) for key in ("value", "usual", "limit")]
-        rows.append((check["name"].replace("_", " "), check["source"] or "text", *figures, check["words"]))
-    weeks = admission.get("earlier_weeks", 0)
-    # A limit that is passed by chance alone refuses nothing, so a figure may be above it.
-    notes = [f"Compared with {counted(weeks, 'earlier week')}."] if weeks else []
-    columns = ("check", "source", "now", "usually", "limit", "")
-    return Table(
-        "Admission of the new text",
-        columns,
-        rows,
-        words=(1, 5),
-        note=" ".join([*notes, *admission.get("notes", ())]),
-    )
-
-
 def tokenizer_view(facts: Facts) -> dict[str, object]:
     """Build the section on the tokenizer, by the names of the template."""
     candidates = [(name, _derived(name, table, facts)) for name, table in tokenizers_of(facts)]
-    chosen = clip(facts.trial.get("winner") or facts.fertility.get("chosen"), 80)
+    chosen = clip(facts.winner or facts.fertility.get("chosen"), 80)
     table = _table(candidates, chosen)
     cuts = _cuts(candidates, facts.language)
     reasons = [
@@ -333,68 +296,3 @@ def _cuts(candidates: Sequence[tuple[str, Json]], language: Language) -> Cuts:
             by_word.setdefault(word, []).append((name, cut))
     in_script = {word: cuts for word, cuts in by_word.items() if any(map(language.is_script, word))}
     return [(clip(word, 80), cuts) for word, cuts in (in_script or by_word).items()][:MAX_WORDS]
-
-
-def trial_view(facts: Facts) -> dict[str, object] | None:
-    """The finalists beside each other, by the names of the template; None without a trial."""
-    finalists = named_tables(facts.trial.get("finalists"))
-    if not finalists:
-        return None
-    winner = clip(facts.trial.get("winner"), 80)
-    names = [name for name, _ in finalists]
-    keep_names = list(dict.fromkeys(kind for _, each in finalists for kind in table_of(each.get("keep"))))
-    front = pareto_front(finalists)
-    columns = (
-        "tokenizer", "bits per byte", *(f"{clip(kind, 40)}, bits per byte" for kind in keep_names), "parameters",
-        "words in the context", "steps", "on the front",
-    )  # fmt: skip
-    rows = [
-        (
-            name,
-            _scored(each),
-            *(_scored(table_of(table_of(each.get("keep")).get(kind))) for kind in keep_names),
-            human_parameters(int(number(each.get("parameters")) or 0)),
-            figure(each.get("words_in_context")),
-            figure(each.get("steps")),
-            "yes" if name in front else "no",
-        )
-        for name, each in finalists
-    ]
-    table = Table(
-        "Tokenizers that were tried at equal compute",
-        columns,
-        rows,
-        marked=names.index(winner) if winner in names else None,
-        note="Intervals are 95 % over documents. No tokenizer on the front is beaten in every figure.",
-    )
-    reason, steps = clip(facts.trial.get("reason"), 300), figure(facts.trial.get("steps"))
-    return {"winner": winner, "reason": reason, "steps": steps, "finalists": table}
-
-
-def pareto_front(finalists: Sequence[tuple[str, Json]]) -> tuple[str, ...]:
-    """Finalists that no other is as good as in all figures and better than in one.
-
-    Fewer bits per byte, on the target and on each text of `tokenizer.keep`, fewer parameters and more words in the
-    context are better.
-    """
-    # Words are negative, so that less is better in each figure.
-    figures = {}
-    for name, each in finalists:
-        keep = [table_of(text).get("bits_per_byte") for text in table_of(each.get("keep")).values()]
-        values = [each.get("bits_per_byte"), *keep, each.get("parameters")]
-        words = number(each.get("words_in_context")) or 0
-        figures[name] = (*(number(value) or 0.0 for value in values), -words)
-
-    def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-        return one != other and all(a <= b for a, b in zip(one, other, strict=True))
-
-    return tuple(
-        name
-        for name, values in figures.items()
-        if not any(beats(other, values) for other in figures.values())
-    )
-
-
-def _scored(table: Json) -> str:
-    low, high = (figure(value) for value in (list_of(table.get("interval")) or [None, None])[:2])
-    return f"{figure(table.get('bits_per_byte'))} [{low}, {high}]"

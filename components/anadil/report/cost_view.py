@@ -12,9 +12,10 @@ from anadil.core.format import DASH, human_bytes, human_dollars, human_seconds, 
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
 from anadil.estimate.instances import machines, plain_name
-from anadil.report.format import clip
-from anadil.report.licence import licence_of
-from anadil.report.read import Facts, Json, field
+from anadil.page.format import clip
+from anadil.page.licence import licence_of
+from anadil.page.values import Json, field
+from anadil.report.read import Facts
 from anadil.runtime.flow import Step
 from anadil.runtime.job import by_source, word_of
 

@@ -4,6 +4,7 @@ Markdown with front matter for a dataset on the Hugging Face hub.
 """
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from anadil import __version__
 from anadil.artifacts import artifact
@@ -12,24 +13,15 @@ from anadil.artifacts.find import read_table
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
 from anadil.core.table import Table
+from anadil.page.format import ratio, words_of
+from anadil.page.licence import UNKNOWN, hub_licence, licence_of
+from anadil.page.render import front_matter, render_template
+from anadil.page.values import Json, field, last_part, list_of, named_tables, table_of
 from anadil.recipe.filter_rules import NO_RULES
-from anadil.report.format import ratio, words_of
-from anadil.report.licence import UNKNOWN, hub_licence, licence_of
-from anadil.report.read import (
-    CorpusFacts,
-    Json,
-    NamedLanguage,
-    field,
-    last_part,
-    list_of,
-    named_tables,
-    recipe_language,
-    table_of,
-)
-from anadil.report.render import front_matter, render_template
-from anadil.runtime.job import by_source
+from anadil.report.read import CorpusFacts, NamedLanguage, recipe_language
 from anadil.text.parallel import languages_of
 
+FOLDER = Path(__file__).parent
 MAX_ROWS = 50
 """Most rows of a table; the rest is summed in one row."""
 SOURCE_COLUMNS = ("documents read", "documents kept", "words", "share of words")
@@ -39,9 +31,6 @@ SIZES = (
 )  # fmt: skip
 """Documents -> the hub's word. Source: huggingface/hub-docs, datasetcard.md."""
 NOT_STATED = "not stated"
-REASONS = {"heldout": "held-out text", "duplicate": "duplicates", "near_duplicate": "near duplicates"}
-"""Figure of the stage `overlap` -> its name on the page."""
-HELD_IN = "in_"
 AS_IS = "The corpus was clean already (clean.as_is): texts are as they came. Empty documents and copies were dropped."
 NO_RULE_JUDGED = "No rule judged the documents (clean.rules: none). Empty ones and duplicates were dropped."
 PAIRS_JUDGED = (
@@ -58,7 +47,7 @@ def data_card(corpus: str) -> str:
 
 def card_of_corpus(manifest: Manifest, stats: Json, recipe: Json | None = None) -> str:
     """The card of a corpus whose files are at hand."""
-    return render_template("data_card.md.j2", _view(manifest, stats, recipe or manifest.recipe))
+    return render_template(FOLDER / "data_card.md.j2", _view(manifest, stats, recipe or manifest.recipe))
 
 
 def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
@@ -109,10 +98,10 @@ def card_of_corpora(corpora: Sequence[CorpusFacts], training: Json) -> str:
     }
     head = {"front": front_matter(front), "corpora": corpora_table(corpora, training)}
     cards = [
-        render_template("data_card.md.j2", view | {"front": "", "source": each.source})
+        render_template(FOLDER / "data_card.md.j2", view | {"front": "", "source": each.source})
         for each, view in views
     ]
-    return "\n".join([render_template("mixture_card.md.j2", head), *cards])
+    return "\n".join([render_template(FOLDER / "mixture_card.md.j2", head), *cards])
 
 
 def hub_language_codes(code: str) -> list[str]:
@@ -381,38 +370,6 @@ def corpora_table(corpora: Sequence[CorpusFacts], training: Json) -> Table:
     )  # fmt: skip
     note = "Share of training: of all tokens that the model was trained on." if total else ""
     return Table("Sources of the mixture", columns, rows, words=(1, 7), note=note)
-
-
-def overlap_table(manifests: Mapping[str, Manifest]) -> Table:
-    """A row for each source that was compared with the others, with what training leaves out of it and why."""
-    rows = []
-    for source, manifest in by_source("overlap", manifests).items():
-        counts = {key: number(manifest.figures.get(key)) for key in ("documents", *REASONS, "remaining")}
-        # The figures name each source that holds some of its documents.
-        holders = [
-            f"{key.removeprefix(HELD_IN)}: {human_figure(count)}"
-            for key, count in manifest.figures.items()
-            if key.startswith(HELD_IN)
-        ]
-        share = ratio(counts["documents"], sum(counts[reason] or 0 for reason in REASONS))
-        rows.append(
-            (source, *map(human_figure, counts.values()), human_percent(share), ", ".join(holders) or DASH)
-        )
-    columns = (
-        "source",
-        "documents to train on",
-        *REASONS.values(),
-        "remaining",
-        "left out",
-        "which stand in",
-    )
-    note = (
-        "Held-out text: 13 words in a row of a held-out document of another source, which few documents hold. "
-        "Of documents that are alike in two sources, that of the earlier one stays."
-    )
-    return Table(
-        "Documents that training leaves out for another source", columns, rows, words=(7,), note=note
-    )
 
 
 def _licences(stats: Json) -> str:

@@ -6,9 +6,9 @@ from itertools import zip_longest
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, counted, number
 from anadil.core.table import Table
-from anadil.report.charts import records_table
-from anadil.report.format import clip, figure, percent, words_of
-from anadil.report.read import Json, list_of, named_tables, table_of
+from anadil.page.charts import records_table
+from anadil.page.format import clip, figure, percent, words_of
+from anadil.page.values import Json, list_of, named_tables, table_of
 from anadil.report.verdict import answering, candidates_of, released_name
 
 MAX_PROMPTS = 24

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.report.charts import Bar, Chart, Estimate, bars, facts_table, intervals
-from anadil.report.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
-from anadil.report.read import Facts, Json, field, list_of, named_tables, table_of
+from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
+from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
+from anadil.page.values import Json, field, list_of, named_tables, table_of
+from anadil.report.read import Facts
 from anadil.report.verdict import (
     Change,
     before,

@@ -6,6 +6,8 @@ Markdown with front matter for a model on the Hugging Face hub: `README.md` of a
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
 
 from anadil import __version__
 from anadil.artifacts import artifact
@@ -16,6 +18,11 @@ from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
 from anadil.core.table import Table
+from anadil.page.format import figure, words_of
+from anadil.page.licence import Licence, licence_files, licence_of
+from anadil.page.part import Part
+from anadil.page.render import front_matter, render_template
+from anadil.page.values import Json, base_name, field, list_of, named_tables, table_of
 from anadil.report.data_card import (
     corpora_table,
     corpus_facts,
@@ -25,23 +32,8 @@ from anadil.report.data_card import (
     sources_table,
     stated_licence,
 )
-from anadil.report.format import figure, words_of
-from anadil.report.licence import Licence, licence_files, licence_of
 from anadil.report.measures_view import ALONE_NOTE
-from anadil.report.read import (
-    CorpusFacts,
-    Json,
-    NamedLanguage,
-    base_name,
-    field,
-    list_of,
-    named_tables,
-    recipe_language,
-    sum_stats,
-    table_of,
-)
-from anadil.report.render import front_matter, render_template
-from anadil.report.training_view import frontier_of, merge_table, merge_words
+from anadil.report.read import CorpusFacts, NamedLanguage, parts_of, recipe_language, sum_stats, views
 from anadil.report.verdict import (
     MAX_TEXTS,
     before,
@@ -56,6 +48,7 @@ from anadil.report.verdict import (
 )
 from anadil.runtime.job import by_source
 
+FOLDER = Path(__file__).parent
 MEASURES = (
     ("bits_per_byte", "bits_per_byte", "bits per byte of held-out text"),
     ("fertility", "fertility", "tokens per word"),
@@ -82,8 +75,8 @@ class ModelFacts:
     corpora: tuple[CorpusFacts, ...]
     """Those that it was trained on; none where they are gone."""
     training: Json
-    merge: Json
-    """`merge.json`, of the model itself or of the one that it was finetuned from."""
+    parts: tuple[Part, ...]
+    """Parts that stages bring, of the model itself and of those that it was made from."""
     finetuning: Json
     chats: Json
     """Counts of chats: `mask_audit.json`."""
@@ -98,6 +91,11 @@ class ModelFacts:
     def stats(self) -> Json:
         """Counts of all corpora together."""
         return sum_stats([each.stats for each in self.corpora])
+
+    @property
+    def steps(self) -> tuple[Part, ...]:
+        """Parts of the stages that changed the model's weights."""
+        return tuple(part for part in self.parts if part.done)
 
     @property
     def candidate(self) -> str:
@@ -116,12 +114,12 @@ def facts_of_model(uri: str, manifest: Manifest, scores: str | None) -> ModelFac
     roots = [root_of(uri), *([root] if isinstance(root, str) else [])]
     is_adapter = manifest.kind == "adapter"
     chain = {manifest.kind: (uri, manifest)}
-    # The adapter was made of a merged model or of a trained one, and a merged model of a trained one.
-    for kind, made_of in (("adapter", "merged"), ("merged", "model"), ("adapter", "model")):
+    # Each candidate may have been made of any that comes before it.
+    for made_of, kind in reversed([*combinations([each.kind for each in CANDIDATES], 2)]):
         digest = chain[kind][1].origin.get(f"input {made_of}") if kind in chain else None
         if digest and (each := find_artifact(roots, made_of, digest)):
             chain[made_of] = each
-    trained, merged = chain.get("model"), chain.get("merged")
+    trained = chain.get("model")
     if scores is None:
         scored = newest_scores(roots, manifest)
     else:
@@ -132,13 +130,15 @@ def facts_of_model(uri: str, manifest: Manifest, scores: str | None) -> ModelFac
     report = table_of(manifest.recipe.get("report"))
     later = table_of(field(scored[1].recipe, "report.licences")) if scored else {}
     licences = table_of(report.get("licences")) | later
+    resolved = manifest.recipe | {"report": report | {"licences": licences}}
+    made = {word: read_table(*chain[word], view.FILE) for word, view in views().items() if word in chain}
     return ModelFacts(
         word=manifest.kind,
         manifest=manifest,
-        recipe=manifest.recipe | {"report": report | {"licences": licences}},
+        recipe=resolved,
         corpora=_corpora(roots, trained[1], licences) if trained else (),
         training=read_table(*trained, "training.json") if trained else {},
-        merge=read_table(*merged, "merge.json") if merged else {},
+        parts=parts_of(made, resolved, {word: each for word, (_, each) in chain.items()}),
         finetuning=read_table(uri, manifest, "training.json") if is_adapter else {},
         chats=read_table(uri, manifest, "mask_audit.json") if is_adapter else {},
         scores=read_table(*scored, "scores.json") if scored else {},
@@ -206,9 +206,6 @@ def card_of_model(facts: ModelFacts) -> str:
         "verdict": gate_verdict(facts.scores) if facts.scores else "",
         "limits": _known_limits(facts),
         "training": _training_facts(facts),
-        "merge_words": merge_words(facts.merge),
-        "chosen": frontier_of(facts.merge).reasons,
-        "merged": merge_table(facts.merge, table_of(field(facts.recipe, "report.licences"))),
         "corpus": corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
         "mixture": corpora_table(facts.corpora, facts.training),
         "sources": sources_table(facts.stats),
@@ -217,7 +214,7 @@ def card_of_model(facts: ModelFacts) -> str:
         "made_from": _inputs_table(facts),
         "version": facts.manifest.program.get("version") or __version__,
     }
-    return render_template("model_card.md.j2", view)
+    return render_template(FOLDER / "model_card.md.j2", view)
 
 
 def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> str:
@@ -380,7 +377,7 @@ def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence, name: 
         "tags": [
             "anadil",
             "continued-pretraining",
-            *(["merge"] if facts.merge else []),
+            *(part.title.lower() for part in facts.steps),
             *(["conversational"] if facts.answers else []),
         ],
         "model-index": _model_index(facts, name),

@@ -6,6 +6,7 @@
 
 import json
 import logging
+from pathlib import Path
 
 import yaml
 
@@ -14,26 +15,27 @@ from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
+from anadil.page.format import change_percent, clip, ratio
+from anadil.page.render import render_template
+from anadil.page.values import Json, field, named_tables, portable, table_of
 from anadil.report.corpus_view import (
-    admission_table,
     corpus_view,
     parts_of,
     tokenizer_view,
     tokenizers_of,
-    trial_view,
 )
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
-from anadil.report.format import change_percent, clip, ratio
 from anadil.report.generations_view import generations_view, talk_view
 from anadil.report.measures_view import loop_rate, measures_view, scores_view
 from anadil.report.model_card import ModelFacts, card_of_model
-from anadil.report.read import Facts, Json, field, named_tables, portable, read_facts, table_of
-from anadil.report.render import render_template
-from anadil.report.training_view import finetune_view, merge_view, training_view
+from anadil.report.read import Facts, read_facts
+from anadil.report.training_view import finetune_view, training_view
 from anadil.report.verdict import FINETUNING, candidates_of, learnings, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
+
+FOLDER = Path(__file__).parent
 
 log = logging.getLogger(__name__)
 
@@ -63,13 +65,14 @@ def run(job: Job) -> Figures:
         ),
         "facts": facts,
         "sections": REPORT_SECTIONS,
-        "admission": admission_table(facts.admission),
         "lang": job.recipe.language_code,
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
-        "trial": trial_view(facts),
         "training": training_view(facts),
-        "merge": merge_view(facts),
+        "parts": {
+            section: [each for each in facts.parts if each.section == section]
+            for section, _ in REPORT_SECTIONS
+        },
         "finetune": finetune_view(facts),
         "verdict": verdict(facts),
         "scores": scores_view(facts),
@@ -79,14 +82,14 @@ def run(job: Job) -> Figures:
         "cost": cost_view(facts),
         "provenance": _provenance(facts),
     }
-    page = render_template("page.html.j2", view)
+    page = render_template(FOLDER / "page.html.j2", view)
     size = len(page.encode(errors="replace"))
     if size > MAX_PAGE_BYTES:
         log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
     numbers = metrics(facts)
     files = {
         "report.html": page,
-        "report.md": render_template("report.md.j2", view),
+        "report.md": render_template(FOLDER / "report.md.j2", view),
         "metrics.json": json.dumps(numbers, indent=1, sort_keys=True) + "\n",
         **_cards(facts),
     }
@@ -108,7 +111,7 @@ def _cards(facts: Facts) -> dict[str, str]:
     word = released.kind if released and released.kind in manifests else made[-1]
     model = ModelFacts(
         word=word, manifest=manifests[word], recipe=recipe, corpora=facts.corpora,
-        training=facts.training_summary, merge=facts.merge, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
+        training=facts.training_summary, parts=facts.parts, finetuning=facts.finetuning_summary, chats=facts.mask_audit,
         scores=facts.scores,
     )  # fmt: skip
     data_card = card_of_corpora(facts.corpora, facts.training_summary)
@@ -172,8 +175,8 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         figures |= {f"corpus_{each.source}_{name}": each.stats.get(key) for name, key in counts.items()}
     for name, table in tokenizers_of(facts):
         figures[f"tokenizer_fertility_{name}"] = table.get("fertility")
-    for name, table in named_tables(facts.trial.get("finalists")):
-        figures[f"trial_bits_per_byte_{name}"] = table.get("bits_per_byte")
+    for part in facts.parts:
+        figures |= part.metrics
     for name, table in candidates_of(facts.scores).items():
         figures |= _of_candidate(name, table)
     for task, by_candidate in named_tables(facts.scores.get("tasks")):

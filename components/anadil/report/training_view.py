@@ -2,38 +2,23 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
-from anadil.recipe.retrain import part_name
-from anadil.report.charts import (
+from anadil.page.charts import (
     Band,
-    Bar,
     Chart,
     Line,
-    Point,
-    chart,
     colours_of,
     facts_table,
     lines,
     records_table,
-    scatter_chart,
 )
-from anadil.report.format import clip, figure, percent, plain_value, ratio, setting
-from anadil.report.licence import UNKNOWN, licence_of
-from anadil.report.read import (
-    Facts,
-    Json,
-    base_name,
-    field,
-    last_part,
-    list_of,
-    named_tables,
-    series,
-    table_of,
-)
+from anadil.page.format import clip, figure, percent, plain_value, ratio
+from anadil.page.values import Json, field, last_part, list_of, named_tables, series, table_of
+from anadil.recipe.retrain import part_name
+from anadil.report.read import Facts
 from anadil.report.verdict import FINETUNING, PRETRAINING, candidates_of, learnings
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
@@ -56,10 +41,6 @@ SOURCE_CURVES = (
 OPEN_CURVES = 2
 CHANCE = 0.5
 """Share of pairs that any change wins."""
-MAX_TOKENS = 12
-"""Most control tokens that are named."""
-MAX_TEXTS = 4
-"""Most retained texts that are drawn; the table has them all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -301,176 +282,3 @@ def _sample(audit: Json) -> list[tuple[str, bool]]:
     text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
     parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
     return [(part, bool(place % 2)) for place, part in enumerate(parts) if part]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frontier:
-    """All that was measured; empty where the recipe says all values."""
-
-    reasons: tuple[str, ...]
-    """Chosen values with their reasons, and texts that do not decide."""
-    rules: tuple[str, ...]
-    charts: tuple[Chart, ...]
-    points: Table
-
-
-def merge_view(facts: Facts) -> dict[str, object]:
-    """Build the part; its table has no rows where nothing was merged."""
-    licences: Json = {**facts.recipe.report.licences}
-    return {
-        "words": merge_words(facts.merge),
-        "table": merge_table(facts.merge, licences),
-        "frontier": frontier_of(facts.merge),
-    }
-
-
-def merge_words(merge: Json) -> str:
-    """Sentence about what was merged; empty where nothing was."""
-    if not merge:
-        return ""
-    share, parts = number(merge.get("base_share")) or 0.0, ["the trained model"]
-    parts += [f"{figure(share)} of the base"] if share else []
-    added = [table_of(each) for each in list_of(merge.get("add"))]
-    parts += [
-        f"{figure(each.get('weight'))} of what {base_name(str(each.get('model')))} learnt beyond {base_name(str(each.get('minus')))}"
-        for each in added
-    ]
-    return f"Merged: {', '.join(parts)}."
-
-
-def merge_table(merge: Json, licences: Mapping[str, object]) -> Table:
-    """A row for each model of the merge; `licences` are those that the recipe states."""
-    tokens = [
-        str(token) for each in list_of(merge.get("add")) for token in list_of(field(each, "control_tokens"))
-    ]
-    note = ""
-    if tokens:
-        more = f" and {len(tokens) - MAX_TOKENS} more" if len(tokens) > MAX_TOKENS else ""
-        note = f"Rows of control tokens are those of the model that was added: {', '.join(tokens[:MAX_TOKENS])}{more}."
-    rows = [*_rows(merge, licences)] if merge else []
-    columns = ("model", "weight", "difference, of the weights", "licence")
-    return Table("What was merged", columns, rows, words=(3,), note=clip(note, 400))
-
-
-def _rows(merge: Json, licences: Mapping[str, object]) -> Iterator[tuple[str, ...]]:
-    share, base = number(merge.get("base_share")) or 0.0, str(merge.get("base") or "")
-    licence = _licence(base, licences.get("base"))
-    yield "trained model", figure(1 - share), DASH, licence
-    if share:
-        yield f"{base_name(base)} (base)", figure(share), DASH, licence
-    for each in map(table_of, list_of(merge.get("add"))):
-        model = str(each.get("model") or "")
-        yield (
-            f"{base_name(model)} less {base_name(str(each.get('minus')))}",
-            figure(each.get("weight")),
-            figure(each.get("relative_difference"), 2),
-            _licence(model, licences.get(model)),
-        )
-
-
-def _licence(model: str, stated: object) -> str:
-    licence = licence_of(model, str(stated or ""))
-    return "not known" if licence.id == UNKNOWN else licence.name or licence.id
-
-
-def frontier_of(merge: Json) -> Frontier:
-    """Build the part of the page on the choice from `merge.json`."""
-    table = _points_table(merge)
-    return Frontier(
-        reasons=tuple(dict.fromkeys([*_texts(merge, "reasons"), *_texts(merge, "warnings")])),
-        rules=_texts(merge, "rules"),
-        charts=tuple(each for text in _text_names(merge)[:MAX_TEXTS] if (each := _chart(merge, text, table))),
-        points=table,
-    )
-
-
-def _texts(merge: Json, key: str) -> tuple[str, ...]:
-    return tuple(clip(each, 600) for each in list_of(merge.get(key)))
-
-
-def _points(merge: Json) -> list[Json]:
-    return [table_of(each) for each in list_of(merge.get("points"))]
-
-
-def _text_names(merge: Json) -> list[str]:
-    return list(dict.fromkeys(name for each in _points(merge) for name in table_of(each.get("retained"))))
-
-
-def _points_table(merge: Json) -> Table:
-    names, points = _text_names(merge), _points(merge)
-    with_weights = any(list_of(each.get("weights")) for each in points)
-    columns = (
-        "base_share", *(["weights"] if with_weights else []), "target, bits per byte",
-        *(f"{clip(name, 40)}, over the base's" for name in names), "within the limit",
-    )  # fmt: skip
-    rows = []
-    for each in points:
-        retained = dict(named_tables(each.get("retained")))
-        within = each.get("within")
-        rows.append(
-            (
-                setting(each.get("base_share")),
-                *([_weights(each)] if with_weights else []),
-                figure(each.get("target")),
-                *(_ratio(retained.get(name, {})) for name in names),
-                ("yes" if within else "no") if isinstance(within, bool) else DASH,
-            )
-        )
-    chosen = next((place for place, each in enumerate(points) if _is_chosen(merge, each)), None)
-    counts = ", ".join(
-        f"{clip(name, 40)} {figure(count)}" for name, count in table_of(merge.get("texts")).items()
-    )
-    note = (
-        f"In brackets, the upper end of the 95 % interval. Documents, which no score uses: {counts}."
-        if counts
-        else ""
-    )
-    return Table(
-        "Merges that were measured", columns, rows, words=(len(columns) - 1,), marked=chosen, note=note
-    )
-
-
-def _ratio(text: Json) -> str:
-    return f"{figure(text.get('ratio'))} (to {figure(text.get('high'))})"
-
-
-def _weights(point: Json) -> str:
-    return " ".join(setting(weight) for weight in list_of(point.get("weights")))
-
-
-def _is_chosen(merge: Json, point: Json) -> bool:
-    return all(field(merge, f"chosen.{key}") == point.get(key) for key in ("base_share", "weights"))
-
-
-def _chart(merge: Json, text: str, table: Table) -> Chart | None:
-    """The taught language against one retained text, each measured merge a dot."""
-    limit, points = number(field(merge, "limits.retained")), _points(merge)
-    drawn = [
-        (each, Point(label, float(x), float(y), colour))
-        for each, (label, colour) in zip(points, _labels(points), strict=True)
-        if (x := number(field(each, f"retained.{text}.high"))) is not None
-        and (y := number(each.get("target"))) is not None
-    ]
-    if limit is None:
-        return None
-    dots = [dot for each, dot in drawn if not _is_chosen(merge, each)]
-    ring = next((dot for each, dot in drawn if _is_chosen(merge, each)), None)
-    # The points come in the order of what was varied.
-    path = tuple((dot.x, dot.y) for _, dot in drawn if dot.colour == drawn[0][1].colour)
-    title = f"Target language against {clip(text, 40)}"
-    svg = scatter_chart(
-        dots, Line("merges", path), limit=Bar(f"limit {setting(limit)}", limit), title=title, chosen=ring, named=True,
-        units=("over the base's, to the end of the interval", "bits per byte of the target"),
-    )  # fmt: skip
-    return chart(title, svg, table)
-
-
-def _labels(points: Sequence[Json]) -> list[tuple[str, int]]:
-    """Label and colour of each point: the shares, then what was measured for weights."""
-    first = next((list_of(each.get("weights")) for each in points), [])
-    return [
-        (setting(each.get("base_share")), 1)
-        if list_of(each.get("weights")) == first
-        else (f"weight {_weights(each)}", 2)
-        for each in points
-    ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
+from anadil.page.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
+from anadil.page.values import Json, field, list_of, named_tables, series, table_of
 from anadil.recipe.gate import BY_TEXT
-from anadil.report.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
-from anadil.report.read import Facts, Json, field, list_of, named_tables, recipe_language, series, table_of
+from anadil.report.read import Facts, recipe_language
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_REASONS = 4

@@ -14,11 +14,11 @@ from anadil.artifacts.uri import absolute
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
 from anadil.core.stages import FLOW, STAGES
+from anadil.page.values import list_of, table_of
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
-from anadil.report.read import list_of, table_of
 from anadil.runtime.cache_key import EARLIER, INPUT
 from anadil.runtime.champion import ALIAS
 from anadil.runtime.job import kind_of, source_of, word_of

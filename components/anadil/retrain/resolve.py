@@ -15,9 +15,9 @@ from anadil.core.format import counted, human_bytes
 from anadil.core.reasons import reason_of
 from anadil.core.stages import STAGES
 from anadil.finetune.start_adapter import refuse_other_form
+from anadil.page.values import table_of
 from anadil.recipe.retrain import Champion, Retrain
 from anadil.recipe.sections import Recipe
-from anadil.report.read import table_of
 from anadil.retrain.lineage import Lineage, ReleasedModel, find_released, lineage_of
 from anadil.retrain.new_files import (
     NO_FILES,

@@ -20,5 +20,5 @@ STAGE = Stage(
     pod=Pod(image="pretrain"),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
     uses_model=True,
-    brings=("check",),
+    brings=("check", "view"),
 )

@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 
 from anadil import __version__
 from anadil.core.errors import RecipeError
-from anadil.report.render import environment, style
+from anadil.page.render import environment, style
 
 FOLDER = Path(__file__).parent
 TABS = (("", "Run"), ("data", "Data"), ("answers", "Answers"), ("report", "Report"))

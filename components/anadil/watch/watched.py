@@ -14,9 +14,9 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import number
+from anadil.page.charts import LEFT, RIGHT, WIDTH, Chart, Line, colours_of, line_scale, lines, thinned
+from anadil.page.format import clip, evenly
 from anadil.release.runs import Run, RunList, find_run, list_runs
-from anadil.report.charts import LEFT, RIGHT, WIDTH, Chart, Line, colours_of, line_scale, lines, thinned
-from anadil.report.format import clip, evenly
 from anadil.runtime.run_record import LOG, RunRecord, StepRecord, ended_at, is_gone, read_record, record_uri
 
 MAX_FILE_BYTES = 100_000_000

@@ -33,10 +33,10 @@ from anadil.core.log import masked
 from anadil.core.stage import Stage
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
+from anadil.page.values import Json, field, list_of, table_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept

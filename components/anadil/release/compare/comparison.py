@@ -14,9 +14,9 @@ from anadil.core.format import DASH, human_figure, human_percent, number, one_li
 from anadil.core.install import install
 from anadil.core.log import masked
 from anadil.core.table import Table
+from anadil.page.values import Json, field, list_of, table_of
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
 from anadil.release.runs import WORK
-from anadil.report.read import Json, field, list_of, table_of
 from anadil.report.verdict import candidates_of, gate_verdict
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
 

@@ -14,8 +14,8 @@ from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
 from anadil.core.stages import FLOW
+from anadil.page.values import Json, list_of, table_of
 from anadil.release.runs import Run, find_run, list_runs
-from anadil.report.read import Json, list_of, table_of
 from anadil.runtime.job import kind_of
 from anadil.runtime.run_record import recipe_of
 

@@ -22,6 +22,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import AnadilError, DataError, GateError, IntegrityError, RetryableError
 from anadil.core.format import number
+from anadil.page.values import field
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import (
     KIND_TAG,
@@ -32,7 +33,6 @@ from anadil.release.registry.client import (
     registry_errors,
 )
 from anadil.report.model_card import model_card, newest_scores
-from anadil.report.read import field
 from anadil.report.verdict import before, check_words, checks_of, outcome_words
 from anadil.runtime.champion import ALIAS, DIGEST_TAG, URI_TAG
 from anadil.runtime.evidence import parent_tags

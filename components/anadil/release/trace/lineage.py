@@ -22,6 +22,9 @@ from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import AnadilError, DataError, IntegrityError
 from anadil.core.format import DASH, one_line, with_article
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES
+from anadil.page.format import words_of
+from anadil.page.licence import UNKNOWN_LICENCE, Licence, licence_of
+from anadil.page.values import field, last_part, list_of, table_of
 from anadil.release.model_source import locate
 from anadil.release.trace.corpus_rows import (
     CorpusSums,
@@ -33,9 +36,7 @@ from anadil.release.trace.corpus_rows import (
     sum_rows,
 )
 from anadil.report.data_card import NOT_STATED, stated_licence
-from anadil.report.format import words_of
-from anadil.report.licence import UNKNOWN_LICENCE, Licence, licence_of
-from anadil.report.read import field, last_part, list_of, sum_stats, table_of
+from anadil.report.read import sum_stats
 from anadil.runtime.cache_key import BASE_FILES, EARLIER, INPUT, base_files
 from anadil.runtime.job import kind_of, source_of, word_of
 

@@ -9,20 +9,24 @@ by Article 53(1)(d) of Regulation (EU) 2024/1689", July 2025. Its headings are k
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from anadil import __version__
 from anadil.core.format import DASH, human_bytes, human_figure, human_percent, number
 from anadil.core.table import Table
+from anadil.page.format import ratio, words_of
+from anadil.page.licence import UNKNOWN
+from anadil.page.render import render_template
+from anadil.page.values import base_name, field, list_of, table_of
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.release.trace.corpus_rows import HostSums
 from anadil.release.trace.lineage import DIGITS, SAID, Trace, TrainedText
 from anadil.report.data_card import NOT_STATED, personal_data, processing, stated_licence
-from anadil.report.format import ratio, words_of
-from anadil.report.licence import UNKNOWN
 from anadil.report.model_card import model_name
-from anadil.report.read import base_name, field, list_of, recipe_language, table_of
-from anadil.report.render import render_template
+from anadil.report.read import recipe_language
 from anadil.text.language_data import NO_LANGUAGE
+
+FOLDER = Path(__file__).parent
 
 SHARE, SME_SHARE, SME_MOST = 0.10, 0.05, 1_000
 """Share of the domains with most content that must be listed; fewer for small and medium enterprises."""
@@ -73,7 +77,7 @@ def training_summary(traced: Trace, *, is_sme: bool = False) -> str:
         "answer": traced.answer(),
         "version": __version__,
     }
-    return render_template("training_summary.md.j2", view)
+    return render_template(FOLDER / "training_summary.md.j2", view)
 
 
 def _joined(statements: Mapping[str, list[str]]) -> list[str]:

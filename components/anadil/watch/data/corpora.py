@@ -24,8 +24,8 @@ from anadil.artifacts.find import read_table
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError, IntegrityError
 from anadil.core.files import file_sha256
+from anadil.page.values import Json
 from anadil.release.runs import Run
-from anadil.report.read import Json
 from anadil.text.domains import site_of
 
 CORPUS = "corpus"

@@ -16,7 +16,7 @@ from anadil.artifacts.find import read_table
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import number
 from anadil.core.table import Table
-from anadil.report.format import clip, figure
+from anadil.page.format import clip, figure
 from anadil.watch.data.corpora import uri_of
 from anadil.watch.page import link, page, place_of
 from anadil.watch.watched import Watched

@@ -14,10 +14,10 @@ from starlette.routing import Route
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import DASH, counted, human_bytes, integer_if_whole, number
 from anadil.core.table import Table
-from anadil.report.charts import histogram_chart
+from anadil.page.charts import histogram_chart
+from anadil.page.format import clip, figure, percent, ratio, setting, words_of
+from anadil.page.values import named_tables, table_of
 from anadil.report.corpus_view import drops
-from anadil.report.format import clip, figure, percent, ratio, setting, words_of
-from anadil.report.read import named_tables, table_of
 from anadil.text.filter_rules import RULES
 from anadil.watch.data.corpora import (
     DROPPED,

@@ -24,9 +24,9 @@ from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError, PreflightEr
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
+from anadil.page.charts import Line
+from anadil.page.format import words_of
 from anadil.release.runs import COLUMNS, WORDS, Run
-from anadil.report.charts import Line
-from anadil.report.format import words_of
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import (
     RECIPE_FILE,

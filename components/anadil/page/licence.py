@@ -13,7 +13,7 @@ from anadil.artifacts.base_kind import card_fields
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.format import one_line
-from anadil.report.read import last_part
+from anadil.page.values import last_part
 
 UNKNOWN = "unknown"
 HUB_LICENCE_NAMES = """

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from anadil.core.format import integer_if_whole
 from anadil.core.table import Table
-from anadil.report.format import cell, evenly, figure, short_figure, words_of
-from anadil.report.read import table_of
+from anadil.page.format import cell, evenly, figure, short_figure, words_of
+from anadil.page.values import table_of
 
 WIDTH = 480
 HEIGHT = 262

@@ -1,4 +1,4 @@
-"""Templates of this folder, filled; text from outside stays text in HTML, Markdown and YAML."""
+"""Templates, filled; text from outside stays text in HTML, Markdown and YAML."""
 
 import functools
 from collections.abc import Mapping
@@ -16,9 +16,10 @@ MAX_VALUE = 500
 """Characters of a text in front matter."""
 
 
-def render_template(template: str, view: dict[str, object]) -> str:
-    """Fill a template of this folder; text from outside is escaped whatever it is."""
-    return environment().get_template(template).render(view, style=Markup(style()))  # noqa: S704  our own file
+def render_template(template: Path, view: dict[str, object]) -> str:
+    """Fill a template, which may include those of this folder. Text from outside is escaped whatever it is."""
+    filled = environment(template.parent).get_template(template.name)
+    return filled.render(view, style=Markup(style()))  # noqa: S704  our own file
 
 
 @functools.cache

@@ -1,0 +1,37 @@
+"""A part of the report and of a card that a stage brings: sentences, tables and charts under one heading.
+
+A stage with such a part has a module `view` with `FILE`, the JSON file of its artifact, and `part(made, recipe,
+manifests)`, which returns a `Part`, or None where there is nothing to tell.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anadil.core.table import Table
+from anadil.page.charts import Chart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Sentences, tables and charts of one stage. Empty fields show nothing."""
+
+    section: str
+    """Id of the report's section that it stands in."""
+    title: str = ""
+    words: str = ""
+    """A paragraph in front of the tables."""
+    table: Table
+    reasons: Sequence[str] = ()
+    """A list behind the table."""
+    charts: Sequence[Chart] = ()
+    more: Table | None = None
+    """A second table, behind the charts."""
+    notes: Sequence[str] = ()
+    done: str = ""
+    """Participle for the first sentence of a model card: it is a step of the model's training."""
+    licence_note: str = ""
+    """Sentence of a model card on further licences that hold."""
+    winner: str = ""
+    """Tokenizer that it chose."""
+    metrics: Mapping[str, object] = field(default_factory=dict)
+    """Numbers worth following over runs, by a flat name."""
