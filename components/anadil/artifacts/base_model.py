@@ -377,8 +377,8 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
     path = folder / "config.json"
     for key, value in _settings(config):
         if key in SIZES | FACTORS and value is not None and not isinstance(value, list):
-            is_whole = isinstance(value, int) or key in FACTORS
-            if not is_whole or (number(value) or 0) <= 0:
+            is_typed = isinstance(value, int) or key in FACTORS
+            if not is_typed or (number(value) or 0) <= 0:
                 kind = "number above 0" if key in FACTORS else "whole number above 0"
                 raise DataError(
                     f"{path}: {key} is {value!r}, not a {kind}, correct it, or fetch the model again"
