@@ -221,10 +221,7 @@ def refuse_no_chats(
 
 
 def rows_of(
-    path: Path,
-    name: str,
-    letters: Letters = UNKNOWN,
-    bad: Callable[[Place, str], None] | None = None,
+    path: Path, name: str, letters: Letters = UNKNOWN, bad: Callable[[Place, str], None] | None = None
 ) -> Iterator[tuple[Place, dict[str, object]]]:
     """Yield the rows of one file, numbered from 1 or by line; the end of `name`, its URI, tells its kind.
 

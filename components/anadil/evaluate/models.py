@@ -356,11 +356,7 @@ class CandidateDecoder:
     ends: Sequence[int] | None
 
     def batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int | None]],
-        *,
-        max_new_tokens: int,
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int | None]], *, max_new_tokens: int
     ) -> Iterator[tuple[int, list[Continuation]]]:
         """Yield each prompt's place and its continuations; see `Decoder.batches`."""
         memory = self.candidate.memory

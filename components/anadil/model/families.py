@@ -121,9 +121,7 @@ FAMILIES = (
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
-        model_type="glm",
-        layouts=PIPELINE_LAYOUTS,
-        gguf=Gguf(architecture="chatglm", own_head_size=False),
+        model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
     ),
     Family(
         model_type="glm4",

@@ -159,11 +159,7 @@ def _header(names: Sequence[str], tensors: Mapping[str, TensorLayout]) -> bytes:
     for name in names:
         layout = tensors[name]
         end = begin + layout.num_bytes
-        entries[name] = {
-            "dtype": WORDS[layout.dtype][1],
-            "shape": layout.shape,
-            "data_offsets": [begin, end],
-        }
+        entries[name] = {"dtype": WORDS[layout.dtype][1], "shape": layout.shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text = text.ljust(-(-len(text) // ALIGNMENT) * ALIGNMENT)

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
-from anadil.page.charts import (
-    Band,
-    Chart,
-    Line,
-    colours_of,
-    facts_table,
-    lines,
-    records_table,
-)
+from anadil.page.charts import Band, Chart, Line, colours_of, facts_table, lines, records_table
 from anadil.page.format import clip, figure, percent, plain_value, ratio
 from anadil.page.values import Json, field, last_part, list_of, named_tables, series, table_of
 from anadil.recipe.retrain import part_name

@@ -239,8 +239,7 @@ def _tell_start(
         tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
         tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
     tracker.texts(
-        "tags",
-        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step),
+        "tags", {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step)
     )
     evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
