@@ -31,13 +31,9 @@ COPY_PART_BYTES = 64 * MIB
 T = TypeVar("T")
 
 s3_errors = functools.partial(
-    aws_errors,
-    action="s3:GetObject, PutObject and ListBucket",
-    service="storage",
-    place="bucket and key",
-    invalid=DataError,
-    refused=PreflightError,
-)
+    aws_errors, action="s3:GetObject, PutObject and ListBucket", service="storage", place="bucket and key",
+    invalid=DataError, refused=PreflightError,
+)  # fmt: skip
 """Context manager of a URI: turn boto3's errors into ours."""
 
 

@@ -370,12 +370,8 @@ def scores_table(
         "gate": asdict(verdict),
         "tasks": tasks,
         "heldout": {
-            "source": heldout.source,
-            "files": heldout.files,
-            "sha256": heldout.sha256,
-            "num_documents": len(heldout.documents),
-            "empty": heldout.empty,
-            "repeated": heldout.repeated,
+            "source": heldout.source, "files": heldout.files, "sha256": heldout.sha256,
+            "num_documents": len(heldout.documents), "empty": heldout.empty, "repeated": heldout.repeated,
             "altered": encoded.altered,
         },
         "documents": _by_document(encoded, {name: result.nats for name, result in results.items()}),
@@ -399,7 +395,7 @@ def scores_table(
                 for index, question in enumerate(material.questions.listed)
             ],
         },
-    }
+    }  # fmt: skip
 
 
 def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:

@@ -146,14 +146,11 @@ def attend_by_document(
     for (begin, end), (first, last) in zip(queries, keys, strict=True):
         causal = end - begin == last - first and not 0 < window < last - first
         one = nn.functional.scaled_dot_product_attention(
-            query[begin:end].transpose(0, 1)[None],
-            key[first:last].transpose(0, 1)[None],
+            query[begin:end].transpose(0, 1)[None], key[first:last].transpose(0, 1)[None],
             value[first:last].transpose(0, 1)[None],
             attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=True,
-        )
+            is_causal=causal, scale=scale, enable_gqa=True,
+        )  # fmt: skip
         pieces.append(one[0].transpose(0, 1))
     return torch.cat(pieces)
 

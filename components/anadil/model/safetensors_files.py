@@ -21,17 +21,10 @@ from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
 
 DTYPES = {
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
+    "I64": torch.int64, "F64": torch.float64, "F32": torch.float32, "I32": torch.int32,
+    "BF16": torch.bfloat16, "F16": torch.float16, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool,
-}
+}  # fmt: skip
 """Precisions by safetensors' words, in the order in which a file holds them. Source: safetensors 0.8, `Dtype`."""
 
 

@@ -235,14 +235,9 @@ def _net(job: Job, start: Start | None, processes: Group, mesh: Mesh, device: to
             kernels=settings.kernels,
         )
     return build(
-        base,
-        job.inputs["tokenizer"],
-        settings,
-        mesh,
-        device,
-        seed=job.recipe.seed,
+        base, job.inputs["tokenizer"], settings, mesh, device, seed=job.recipe.seed,
         is_adapted=weights is not None,
-    )
+    )  # fmt: skip
 
 
 def _warn_of_waste(
@@ -268,14 +263,9 @@ def _warn_of_waste(
 
 
 SMALL = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
 """Sizes of the model that is tested in place of a large one."""
 LENGTHS = (5, 7)
 """Tokens of the two documents of the test."""

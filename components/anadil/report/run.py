@@ -41,14 +41,9 @@ MAX_VALUE = 2_000
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
-    ("answers", "Answers"),
-    ("scores", "Scores"),
-    ("training", "Training"),
-    ("cost", "Time and cost"),
-    ("corpus", "Corpus"),
-    ("tokenizer", "Tokenizer"),
-    ("reproduce", "How to reproduce"),
-)
+    ("answers", "Answers"), ("scores", "Scores"), ("training", "Training"), ("cost", "Time and cost"),
+    ("corpus", "Corpus"), ("tokenizer", "Tokenizer"), ("reproduce", "How to reproduce"),
+)  # fmt: skip
 
 
 def run(job: Job) -> Figures:

@@ -157,13 +157,9 @@ def _sources(facts: Facts) -> Table:
             (name, figure(counts.get("tokens")), share, figure(counts.get("epochs"), 2), losses, bits)
         )
     columns = (
-        "source",
-        "tokens",
-        "share",
-        "epochs",
-        "loss, first to last",
+        "source", "tokens", "share", "epochs", "loss, first to last",
         "bits per byte of held-out text, base to model",
-    )
+    )  # fmt: skip
     return Table("Training by source", columns, rows)
 
 

@@ -347,14 +347,10 @@ def write_tables(
         warnings.append(str(encoder["difference"]))
     every = {item.candidate.name: item for item in (base, *measured)}
     summary = {
-        "language": language,
-        "chosen": choice.best.candidate.name,
-        "num_words": heldout.num_words,
-        "num_bytes": heldout.num_bytes,
-        "candidates": {name: item.as_json() for name, item in every.items()},
-        "encoder": encoder,
-        "warnings": warnings,
-    }
+        "language": language, "chosen": choice.best.candidate.name, "num_words": heldout.num_words,
+        "num_bytes": heldout.num_bytes, "candidates": {name: item.as_json() for name, item in every.items()},
+        "encoder": encoder, "warnings": warnings,
+    }  # fmt: skip
     write_indented(out / "fertility.json", summary)
     speeds = {
         name: {"tokens_per_cpu_s": round(item.fertility.tokens_per_cpu_s)} for name, item in every.items()
@@ -380,14 +376,9 @@ def write_choice(
         del entry["samples"]
         entries.append(entry)
     rule = {
-        "text": rule_text(settings, compute.text),
-        "model": compute.name,
-        "context": compute.context,
-        "min_uses": settings.min_uses,
-        "min_share": MIN_SHARE,
-        "max_keep_ratio": MAX_KEEP_RATIO,
-        "tie": TIE,
-    }
+        "text": rule_text(settings, compute.text), "model": compute.name, "context": compute.context,
+        "min_uses": settings.min_uses, "min_share": MIN_SHARE, "max_keep_ratio": MAX_KEEP_RATIO, "tie": TIE,
+    }  # fmt: skip
     table = {
         "chosen": choice.best.candidate.name,
         "reason": choice.reason,

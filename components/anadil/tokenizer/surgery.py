@@ -218,13 +218,10 @@ def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
     first = candidates.vocab_size(base)
     content["model"]["vocab"] |= {symbol: first + number for number, symbol in enumerate(missing)}
     return Surgery(
-        base=base,
-        removable=removable,
-        missing=tuple(missing),
-        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
-        alphabet=alphabet,
+        base=base, removable=removable, missing=tuple(missing),
+        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)), alphabet=alphabet,
         banned=BanList(word for word, _ in keep),
-    )
+    )  # fmt: skip
 
 
 def _remove(content: candidates.JsonObject, tokens: set[str]) -> None:

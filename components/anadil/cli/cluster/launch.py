@@ -118,15 +118,13 @@ def _backend(options: argparse.Namespace) -> JobBackend:
 def _status(options: argparse.Namespace) -> int:
     status = _backend(options).status(options.name)
     rows = {
-        "job": status.name,
-        "state": f"{status.state} ({status.reason})" if status.reason else status.state,
-        "says": status.message,
-        "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
+        "job": status.name, "state": f"{status.state} ({status.reason})" if status.reason else status.state,
+        "says": status.message, "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
         "restarts": str(status.restarts) if status.restarts else "",
         "since": human_seconds(status.seconds) if status.seconds is not None else "",
         "exit code": str(status.exit_code) if status.exit_code is not None else "",
         "artifact": status.artifact,
-    }
+    }  # fmt: skip
     lines = [f"{name:<9}  {value}" for name, value in rows.items() if value]
     print_result(asdict(status), lines, options.output)
     return 0

@@ -72,16 +72,10 @@ class CheckpointStorage(Callback):
             points = settings.plateau_ends
             replica = CheckpointReplica(uri, self._copies.archive_keep, points=points)
         self.durable = CheckpointFolder(
-            folder if self.is_shared else local_folder(folder, origin, layout, group),
-            group,
-            origin,
-            settings.keep_checkpoints,
-            points=settings.plateau_ends,
-            per_process=not self.is_shared,
-            replica=replica,
-            needed=recipe.averaged_steps,
-            heartbeat=heartbeat,
-        )
+            folder if self.is_shared else local_folder(folder, origin, layout, group), group, origin,
+            settings.keep_checkpoints, points=settings.plateau_ends, per_process=not self.is_shared,
+            replica=replica, needed=recipe.averaged_steps, heartbeat=heartbeat,
+        )  # fmt: skip
         self._local = None
         if self._copies.local_every:
             place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)

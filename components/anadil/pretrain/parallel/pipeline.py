@@ -141,14 +141,9 @@ class Pipeline:
             loss = torch.empty((), dtype=torch.float32, device="meta", requires_grad=backward)
             # Shapes are given, else torch runs the first micro-batch twice to infer them.
             stage = PipelineStage(
-                self.model,
-                self.stage,
-                self.stages,
-                self.device,
-                input_args=ids if self.is_first else states,
-                output_args=loss if self.is_last else states,
-                group=self.group,
-            )
+                self.model, self.stage, self.stages, self.device, input_args=ids if self.is_first else states,
+                output_args=loss if self.is_last else states, group=self.group,
+            )  # fmt: skip
             self._schedules[key] = Schedule1F1B(
                 stage, len(batches), loss_fn=lambda loss, _: loss / self._divisor, scale_grads=False
             )
@@ -162,13 +157,9 @@ class Pipeline:
         rotary = self.model.base_model.rotary_emb(hidden, positions)
         for layer in self._part(self.names.layers).values():
             hidden = layer(
-                hidden,
-                attention_mask=None,
-                position_ids=positions,
-                position_embeddings=rotary,
-                borders=batch.borders,
-                use_cache=False,
-            )
+                hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary,
+                borders=batch.borders, use_cache=False,
+            )  # fmt: skip
         if not self.is_last:
             return hidden
         labels, *sources = (

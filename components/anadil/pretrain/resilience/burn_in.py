@@ -46,12 +46,8 @@ SLOW_SHARE = 0.5
 """Share of the median below which a device or a disk is named. Assumption."""
 PROBE = ".anadil-probe"
 UNITS = {
-    "matmul": "TFLOP/s",
-    "all-reduce": "GB/s",
-    "all-gather": "GB/s",
-    "disk": "MB/s",
-    "local disk": "MB/s",
-}
+    "matmul": "TFLOP/s", "all-reduce": "GB/s", "all-gather": "GB/s", "disk": "MB/s", "local disk": "MB/s",
+}  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)

@@ -369,13 +369,9 @@ def connect_store(rank: int) -> Store | None:
 def watchdog_of(job: Job, group: Group, on_hang: Callable[[], None]) -> Watchdog:
     """Make the watchdog of a run; it calls `on_hang` before it ends a process."""
     return Watchdog(
-        job.work,
-        job.recipe.pretrain.faults.hang_after_s,
-        rank=group.rank,
-        size=group.size,
-        store=connect_store(group.rank) if group.size > 1 else None,
-        on_hang=on_hang,
-    )
+        job.work, job.recipe.pretrain.faults.hang_after_s, rank=group.rank, size=group.size,
+        store=connect_store(group.rank) if group.size > 1 else None, on_hang=on_hang,
+    )  # fmt: skip
 
 
 def _exit(message: str) -> None:

@@ -98,17 +98,12 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     special = gguf_refusal.special_ids(directory, tokenizer)
     special |= _other_ends(directory, special.get("eos"))
     return Vocabulary(
-        tokens=tokens,
-        types=types,
-        merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
+        tokens=tokens, types=types, merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
         scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
-        adds_blank=pieces and gguf_refusal.adds_blank(content),
-        pre_tokenizer=gguf_refusal.gguf_name(content),
+        adds_blank=pieces and gguf_refusal.adds_blank(content), pre_tokenizer=gguf_refusal.gguf_name(content),
         adds_bos=bool(before) and _chats_begin_with(str(tokenizer.id_to_token(before[0])), directory),
-        adds_eos=bool(after),
-        special=special,
-        template=stored_template(directory),
-    )
+        adds_eos=bool(after), special=special, template=stored_template(directory),
+    )  # fmt: skip
 
 
 def _chats_begin_with(token: str, directory: Path) -> bool:
