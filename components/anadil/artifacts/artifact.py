@@ -223,14 +223,10 @@ def file_entry(path: Path) -> dict[str, str | int]:
 
 
 def seal(
-    path: Path,
-    *,
-    kind: str,
-    origin: Mapping[str, str],
+    path: Path, *, kind: str, origin: Mapping[str, str],
     copies: Mapping[str, Mapping[str, str | int]] | None = None,
-    entries: Mapping[str, Mapping[str, str | int]] | None = None,
-    **more: object,
-) -> Manifest:
+    entries: Mapping[str, Mapping[str, str | int]] | None = None, **more: object,
+) -> Manifest:  # fmt: skip
     """Write the manifest of a finished local directory, through a temporary name.
 
     Args:

@@ -30,12 +30,9 @@ class TooLargeError(DataError):
 
 
 def parquet_batches(
-    stream: BinaryIO,
-    name: str,
-    most_rows: int,
-    columns: Sequence[str] | None = None,
+    stream: BinaryIO, name: str, most_rows: int, columns: Sequence[str] | None = None,
     groups: Sequence[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield batches of rows; of one row each where more would take too much memory.
 
     Args:

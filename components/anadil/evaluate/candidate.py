@@ -59,12 +59,9 @@ class ModelScores:
 
 
 def measure(
-    candidate: ScoredModel,
-    material: Material,
-    recipe: Recipe,
-    language: Language,
+    candidate: ScoredModel, material: Material, recipe: Recipe, language: Language,
     known: Iterable[Measurements] = (),
-) -> ModelScores:
+) -> ModelScores:  # fmt: skip
     """Score one candidate, let it write, and free its memory; what is `known` of it is not measured again."""
     loaded = open_candidate(candidate, recipe, known)
     nats = loaded.nats(material.heldout.ids[candidate.name])

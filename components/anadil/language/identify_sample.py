@@ -84,13 +84,9 @@ NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
 
 
 def identify_sample(
-    code: str,
-    fit: Sequence[str],
-    aside: Sequence[str],
-    others: Mapping[str, Sequence[str]],
-    model: Callable[[Sequence[str]], LanguageModel] | None,
-    sources: Mapping[str, str] = {},
-) -> tuple[Identification, list[str]]:
+    code: str, fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]],
+    model: Callable[[Sequence[str]], LanguageModel] | None, sources: Mapping[str, str] = {},
+) -> tuple[Identification, list[str]]:  # fmt: skip
     """Learn the keys of a pack for identification; return them with lines of the report.
 
     Args:

@@ -280,15 +280,9 @@ ROUGH = 0.02
 
 
 def build(
-    base: Path,
-    tokenizer: Path,
-    settings: Pretrain,
-    mesh: Mesh,
-    device: torch.device,
-    *,
-    seed: int = 0,
+    base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device, *, seed: int = 0,
     is_adapted: bool = False,
-) -> ParallelModel:
+) -> ParallelModel:  # fmt: skip
     """Load a base model, give it the tokenizer's vocabulary unless it `is_adapted` already, and parallelize it."""
     check_family(model_config(base), settings.parallelism.model_dump())
     if not mesh.shares_model:

@@ -395,16 +395,9 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
 
 
 def _headline(
-    name: str,
-    unit: str,
-    of: str,
-    before: object,
-    after: object,
-    *,
-    better_way: int = -1,
-    compared: str = "base",
-    published: str = "",
-) -> Headline:
+    name: str, unit: str, of: str, before: object, after: object, *, better_way: int = -1,
+    compared: str = "base", published: str = "",
+) -> Headline:  # fmt: skip
     change = signed_percent(change_percent(before, after))
     return Headline(
         name=name, unit=unit, of=of, compared=compared, before=figure(before), after=figure(after), change=change,

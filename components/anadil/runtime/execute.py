@@ -53,13 +53,9 @@ UPLOAD_POLL_S = 2.0
 
 
 def execute(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    files: Sequence[str],
-    out: str | None,
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None,
     engines: Engines | None = None,
-) -> MadeArtifact:
+) -> MadeArtifact:  # fmt: skip
     """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`."""
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
@@ -131,13 +127,9 @@ def _is_of(manifest: Manifest, sources: Iterable[str]) -> bool:
 
 
 def _make(
-    planned: PlannedArtifact,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    rank: int,
-    stop: Stop,
+    planned: PlannedArtifact, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop,
     engines: Engines | None,
-) -> MadeArtifact:
+) -> MadeArtifact:  # fmt: skip
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)

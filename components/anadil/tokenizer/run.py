@@ -339,12 +339,9 @@ def _track(item: select.MeasuredCandidate, job: Job) -> None:
 
 
 def _write(
-    job: Job,
-    measured: list[select.MeasuredCandidate],
-    best: select.MeasuredCandidate,
-    base: Tokenizer,
+    job: Job, measured: list[select.MeasuredCandidate], best: select.MeasuredCandidate, base: Tokenizer,
     base_folder: Path,
-) -> None:
+) -> None:  # fmt: skip
     settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
     targets = [(job.out / "candidates" / item.candidate.name, item) for item in measured]
     # A folder of its own, because `write_tokenizer` makes the folder that it fills.

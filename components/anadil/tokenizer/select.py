@@ -301,14 +301,9 @@ def _figures(item: MeasuredCandidate) -> str:
 
 
 def _why_not(
-    item: MeasuredCandidate,
-    best: MeasuredCandidate,
-    faults: dict[str, str] | None,
-    choice: str,
-    *,
-    compared: bool,
-    relaxed: bool,
-) -> str:
+    item: MeasuredCandidate, best: MeasuredCandidate, faults: dict[str, str] | None, choice: str, *,
+    compared: bool, relaxed: bool,
+) -> str:  # fmt: skip
     if faults is None:
         return f"tokenizer.choice is {choice}"
     if not compared:
@@ -333,14 +328,9 @@ EncoderCheck = dict[str, bool | int | str]
 
 
 def write_tables(
-    out: Path,
-    base: MeasuredCandidate,
-    measured: Sequence[MeasuredCandidate],
-    choice: Choice,
-    heldout: HeldoutSample,
-    language: str,
-    encoder: EncoderCheck | None,
-) -> None:
+    out: Path, base: MeasuredCandidate, measured: Sequence[MeasuredCandidate], choice: Choice,
+    heldout: HeldoutSample, language: str, encoder: EncoderCheck | None,
+) -> None:  # fmt: skip
     """Write `fertility.json` and `speed.json`, with the base in any case: the others are compared with it."""
     warnings = _warnings(measured, choice)
     if encoder and encoder["difference"]:
@@ -359,12 +349,9 @@ def write_tables(
 
 
 def write_choice(
-    out: Path,
-    measured: Sequence[MeasuredCandidate],
-    choice: Choice,
-    settings: Settings,
+    out: Path, measured: Sequence[MeasuredCandidate], choice: Choice, settings: Settings,
     compute: ModelCompute,
-) -> None:
+) -> None:  # fmt: skip
     """Write `choice.json` where there was a choice: the rule, each candidate's figures, and why not each other one."""
     if len(measured) == 1:
         return

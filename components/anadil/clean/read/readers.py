@@ -51,13 +51,9 @@ PARQUET_BATCH = 1_000
 
 
 def separated_values(
-    file: ReadableFile,
-    name: str,
-    text_field: str,
-    language: str,
-    read_stats: ReadStats,
+    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats,
     sides: record_fields.Sides = (),
-) -> Iterator[tuple[str, dict[str, str] | Fault]]:
+) -> Iterator[tuple[str, dict[str, str] | Fault]]:  # fmt: skip
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
     Args:
@@ -219,19 +215,10 @@ Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
 
 
 def read_records(
-    uri: str,
-    name: str,
-    text_field: str,
-    read_stats: ReadStats,
-    copy: storage.Copy | None = None,
-    start: int = 0,
-    end: int | None = None,
-    is_exact: bool = False,
-    version: str = "",
-    language: str = "",
-    sides: record_fields.Sides = (),
-    txt_document: TxtDocument = "file",
-) -> Iterator[RawRecord]:
+    uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy | None = None,
+    start: int = 0, end: int | None = None, is_exact: bool = False, version: str = "", language: str = "",
+    sides: record_fields.Sides = (), txt_document: TxtDocument = "file",
+) -> Iterator[RawRecord]:  # fmt: skip
     """Read the records of one file, local or remote, or of a range of it, in order.
 
     Args:

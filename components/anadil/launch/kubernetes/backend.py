@@ -36,13 +36,9 @@ class KubernetesBackend:
     """Jobs of one kind in one namespace."""
 
     def __init__(
-        self,
-        kind: str,
-        namespace: str | None = None,
-        *,
-        pace: Pace | None = None,
+        self, kind: str, namespace: str | None = None, *, pace: Pace | None = None,
         retry_policy: RetryPolicy | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._kind = jobs.JOB_KINDS[kind]
         self._namespace = namespace
         self._pace = pace or Pace()

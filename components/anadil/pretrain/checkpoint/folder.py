@@ -42,19 +42,11 @@ class CheckpointFolder:
     """The checkpoints in one directory. Every process makes one, at the same point of the program."""
 
     def __init__(
-        self,
-        folder: Path,
-        group: Group,
-        origin: Mapping[str, str],
-        keep: int,
-        *,
-        points: Collection[int] = (),
-        per_process: bool = False,
-        optional: bool = False,
-        replica: CheckpointReplica | None = None,
-        needed: Collection[int] = (),
+        self, folder: Path, group: Group, origin: Mapping[str, str], keep: int, *,
+        points: Collection[int] = (), per_process: bool = False, optional: bool = False,
+        replica: CheckpointReplica | None = None, needed: Collection[int] = (),
         heartbeat: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Claim the archive.
 
         A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points`

@@ -35,16 +35,9 @@ class CheckpointStorage(Callback):
     """All places of one run. Every process makes one, at the same point of the program."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        work: Path,
-        trainer: Trainer,
-        group: Group,
-        origin: Mapping[str, str],
-        *,
-        start: Start | None = None,
-        heartbeat: Callable[[], None] = lambda: None,
-    ) -> None:
+        self, recipe: Recipe, work: Path, trainer: Trainer, group: Group, origin: Mapping[str, str], *,
+        start: Start | None = None, heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Claim all places; `work` outlives a killed run, and `start` is that of `pretrain.start_from`. See `CheckpointFolder`."""
         settings = recipe.pretrain
         self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group

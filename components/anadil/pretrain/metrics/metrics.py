@@ -45,14 +45,9 @@ class Goodput:
     """Accounts of one run; safe to use from the loop and from a watchdog's thread."""
 
     def __init__(
-        self,
-        work: Path,
-        *,
-        writes: bool = True,
-        age_s: float | None = None,
-        now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+        self, work: Path, *, writes: bool = True, age_s: float | None = None,
+        now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         """Continue the accounts of earlier starts; until its first step a start counts as `init`.
 
         One process writes the file. `age_s` is the time since this process began; None asks the system.

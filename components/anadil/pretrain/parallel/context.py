@@ -58,17 +58,10 @@ def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> N
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
 def context_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    *,
-    borders: torch.Tensor,
-    group: dist.ProcessGroup,
-    **others: Any,
-) -> tuple[torch.Tensor, None]:
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, *, borders: torch.Tensor,
+    group: dist.ProcessGroup, **others: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """Attend as `packed_attention_forward`, with this process's slice of the sequences that `group` shares in its order.
 
     `borders` are those of documents in the whole sequences.

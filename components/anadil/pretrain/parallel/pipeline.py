@@ -73,15 +73,9 @@ class Pipeline:
     """One stage of a cut model, which runs micro-batches together with the other stages."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        loss: Loss,
-        group: dist.ProcessGroup,
-        *,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        tensor: int = 1,
-    ) -> None:
+        self, model: PreTrainedModel, loss: Loss, group: dist.ProcessGroup, *, device: torch.device,
+        dtype: torch.dtype = torch.float32, tensor: int = 1,
+    ) -> None:  # fmt: skip
         """Give a cut model the forward pass of its stage; `tensor` processes share hidden states of type `dtype`."""
         self.model: Any = model
         self.names = families()[model.config.model_type].names

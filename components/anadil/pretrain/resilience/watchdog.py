@@ -138,17 +138,10 @@ class Watchdog(Callback):
     """Watches the main thread of this process, and with a store those of the others."""
 
     def __init__(
-        self,
-        folder: Path,
-        hang_after_s: float,
-        *,
-        rank: int = 0,
-        size: int = 1,
-        store: Store | None = None,
-        start_after_s: float = START_AFTER_S,
-        on_hang: Callable[[], None] | None = None,
+        self, folder: Path, hang_after_s: float, *, rank: int = 0, size: int = 1, store: Store | None = None,
+        start_after_s: float = START_AFTER_S, on_hang: Callable[[], None] | None = None,
         end: Callable[[str], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set up; nothing runs before `running` is entered.
 
         Silence of `hang_after_s` is a hang, of `start_after_s` before the first step. `on_hang` is called before

@@ -53,14 +53,9 @@ class Exported:
 
 
 def export(
-    source: ModelSource,
-    out: Path,
-    kind: Format,
-    *,
-    precision: str | None = None,
-    scores: str | None = None,
+    source: ModelSource, out: Path, kind: Format, *, precision: str | None = None, scores: str | None = None,
     checkpoint: Callable[[Path], object] | None = None,
-) -> Exported:
+) -> Exported:  # fmt: skip
     """Write a model in a format of servers.
 
     Args:
