@@ -230,8 +230,6 @@ def seal(
     """Write the manifest of a finished local directory, through a temporary name.
 
     Args:
-        path: The directory, with every file but the manifest.
-        kind: The artifact's word.
         origin: What decides the content.
         copies: Manifest entries of files that get into the artifact without being in the directory.
         entries: Those of files in it that whoever wrote them has computed; the rest is read.

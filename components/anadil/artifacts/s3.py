@@ -99,8 +99,6 @@ class S3:
         """Send one file, in parts where it is large, if the object is as it was seen last.
 
         Args:
-            path: The file.
-            uri: The object.
             tag: From `tags`; empty for an object that is not there, None for whatever is there.
             count: Gets the bytes of each piece; raises to stop.
 

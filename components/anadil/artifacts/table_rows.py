@@ -36,9 +36,6 @@ def parquet_batches(
     """Yield batches of rows; of one row each where more would take too much memory.
 
     Args:
-        stream: The file.
-        name: For messages.
-        most_rows: Of a batch.
         columns: Names or paths; None: all.
         groups: Numbers of row groups; None: all.
     """

@@ -77,7 +77,6 @@ def table_rows(
     """Yield the rows of a Parquet or Arrow file, numbered from 1.
 
     Args:
-        path: The file.
         name: For messages; one that ends in `.arrow` is Arrow's.
         field: The column of a Parquet file that is read; None: all of them.
         remedy: For messages; left out, to repair the row or the file.
@@ -140,8 +139,6 @@ def separated_rows(path: Path, name: str, letters: Letters = UNKNOWN) -> Iterato
     """Yield each row with the number of its first line; a cell without text is None.
 
     Args:
-        path: The file.
-        name: Name with its suffix, for messages too.
         letters: Letters of the language, which tell code pages apart; without them a file must be UTF-8 or UTF-16.
     """
     with _table(path, name, letters) as table:

@@ -37,8 +37,6 @@ def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[by
     """Yield the entries without white space around them; skip blank lines and those that begin with `#`.
 
     Args:
-        path: The file.
-        key: Recipe key that names it, for messages.
         members: Files to read of an archive; where it has none of them, or none are given, all are read.
     """
     name = f"{key}: {path.name}"

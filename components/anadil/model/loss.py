@@ -60,7 +60,6 @@ def summed_loss(
         hidden: Last hidden states, (sequences, tokens, width).
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (sequences, tokens).
-        kernels: `pretrain.kernels`.
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 

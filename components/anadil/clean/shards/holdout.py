@@ -108,7 +108,6 @@ class Candidates:
 
         Args:
             hits: Files of runs of other documents, sorted.
-            documents: Their numbers.
             most: Documents to hold out.
         """
         shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=True))

@@ -354,9 +354,6 @@ def promote(
     A version that was rolled back becomes champion again by name only.
 
     Args:
-        registry: Where.
-        name: Registered model.
-        model: Model that passed its gate.
         alias: `champion` or `challenger`; left out, the scores decide.
         experiment: Experiment of a run that is made for a model without one.
         began_with: Champion that a retraining began with; another one now is refused.
