@@ -17,6 +17,7 @@ from anadil.artifacts.packaged_base import PACKAGED, make_packaged
 from anadil.artifacts.weight_files import has_weights
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import atomic_dir
+from anadil.core.format import number
 from anadil.core.json_text import json_sha256, parse_json, write_indented
 from anadil.recipe.sections import Base
 from anadil.text.cut_patterns import LLAMA_3_REGEX
@@ -329,6 +330,16 @@ KERNELS = frozenset(
     [None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4"]
 )
 """Values that name something of transformers itself; any other may be the address of code."""
+SIZES = frozenset((
+    "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+    "num_key_value_heads", "vocab_size",
+))  # fmt: skip
+"""Keys of config.json that are whole numbers from 1 on."""
+FACTORS = frozenset((
+    "factor", "high_freq_factor", "layer_norm_eps", "low_freq_factor", "original_max_position_embeddings",
+    "partial_rotary_factor", "rms_norm_eps", "rope_local_base_freq", "rope_theta",
+))  # fmt: skip
+"""Keys of config.json, and of sections in it, that a model divides by, or by whose powers it does."""
 WEIGHTS_KEY = "transformers_weights"
 """Names other weights than the usual ones."""
 
@@ -346,6 +357,13 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
         )
     path = folder / "config.json"
     for key, value in _settings(config):
+        if key in SIZES | FACTORS and value is not None and not isinstance(value, list):
+            is_typed = isinstance(value, int) or key in FACTORS
+            if not is_typed or (number(value) or 0) <= 0:
+                kind = "number above 0" if key in FACTORS else "whole number above 0"
+                raise DataError(
+                    f"{path}: {key} is {value!r}, not a {kind}, correct it, or fetch the model again"
+                )
         if key == "auto_map":
             raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
         if key == WEIGHTS_KEY and value not in (ALONE, INDEX):

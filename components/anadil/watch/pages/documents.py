@@ -181,11 +181,15 @@ def _table(
         }  # fmt: skip
         rows.append(tuple(cells[name] for name in columns))
     heads = [_head(name, words, where, place, order) for name, words in columns.items()]
-    missing = sum(row["id"] not in texts for row in documents.rows)
-    note = (
-        f"{missing} texts are not shown: of dropped documents some are kept for each rule." if missing else ""
-    )
-    return Table("Documents", heads, rows, words=(1, 2, 3), note=note)
+    is_dropped = [
+        bool(row["reason"] and not row["duplicate_of"]) for row in documents.rows if row["id"] not in texts
+    ]
+    reasons = {
+        "of dropped documents some are kept for each rule": is_dropped.count(True),
+        f"a list reads for {one_document.BUDGET_S:.0f} s, and {one_document.REMOTE_PARTS} files of a store. The page of a document has its text": is_dropped.count(False),
+    }  # fmt: skip
+    notes = (f"{num} texts are not shown: {reason}." for reason, num in reasons.items() if num)
+    return Table("Documents", heads, rows, words=(1, 2, 3), note=" ".join(notes))
 
 
 def _head(name: str, words: str, where: Where, place: str, order: tuple[str, str]) -> str:

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from html import unescape
 from itertools import groupby
 
-from markupsafe import escape
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -20,7 +20,7 @@ from starlette.routing import Route
 from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
-from anadil.core import errors
+from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError, PreflightError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW
 from anadil.core.table import Table
@@ -30,7 +30,7 @@ from anadil.release.runs import COLUMNS, WORDS, Run
 from anadil.runtime import run_record
 from anadil.runtime.flow import Step
 from anadil.watch.data.corpora import uri_of
-from anadil.watch.data.run_notes import RunNote, notes_in, set_note
+from anadil.watch.data.run_notes import RunNote, notes_in, notes_of, set_note
 from anadil.watch.page import FILE_POLICY, form_of, link, page
 from anadil.watch.watched import (
     KINDS,
@@ -94,13 +94,9 @@ def _list(watched: Watched, request: Request) -> Response:
     query = request.query_params.get("filter", "")[:200]
     # A run under a filter may be long ago.
     runs, faults = watched.places(FILTERED if query else SHOWN)
-    notes: dict[str, RunNote] = {}
-    for place in {run.place for run in runs}:
-        notes |= notes_in(place)
     rows = []
-    for run, cells in zip(runs, runs.rows(), strict=True):
-        note = notes.get(run.id, RunNote())
-        named = " ".join(filter(None, (note.name, *(f"#{tag}" for tag in note.tags))))
+    for run, cells, note in zip(runs, runs.rows(), notes_of(runs), strict=True):
+        named = note.words
         known = " ".join((*cells, named)).casefold()
         if all(word in known for word in query.casefold().split()):
             rows.append((link(cells[0], f"/run/{run.id}"), named or DASH, *cells[1:]))
@@ -250,7 +246,7 @@ def _parts(watched: Watched, state: RunState, window: Window) -> list[tuple[str,
 
 def _language(run: Run) -> str:
     """Code of the language that the run teaches, for readers that speak and hyphenate; empty where nobody knows."""
-    with suppress(errors.AnadilError):
+    with suppress(AnadilError):
         return str(run_record.recipe_of(run.place, run.id).get("language") or "")[:20]
     return ""
 
@@ -332,15 +328,7 @@ def remedy(record: run_record.RunRecord) -> str:
     if record.state == "running" or (run_record.is_gone(record.process) and record.exit_code is None):
         return ""
     code = record.exit_code or next((step.exit_code for step in record.steps.values() if step.exit_code), 0)
-    if code in (0, *run_record.STOPPED, errors.AnadilError.exit_code, errors.RetryableError.exit_code):
-        return ""
-    if code == errors.BudgetReached.exit_code:
-        return "The budget is used up: the command goes on with a new one."
-    if code == errors.GateError.exit_code:
-        return "The model did not pass the gate: the same recipe gives the same model. Change the recipe or the text first."
-    if code == errors.PreflightError.exit_code:
-        return "Give the machine what the error above names first. Until then the command fails again."
-    return "Correct what the error above names first: the file where it is, the recipe by --set KEY=VALUE. Without, the command fails again."
+    return BY_EXIT_CODE.get(code, AnadilError).before_again
 
 
 def _ask_to_stop(watched: Watched, request: Request) -> Response:
@@ -355,12 +343,10 @@ def _stoppable(run: Run, record: run_record.RunRecord) -> int:
     """Return the process that a signal stops a run by."""
     # The page may be minutes old.
     if record.state != "running":
-        raise errors.DataError(f"{run.id}: has ended already ({record.state})")
+        raise DataError(f"{run.id}: has ended already ({record.state})")
     if pid := _process(record):
         return pid
-    raise errors.PreflightError(
-        f"{run.id}: runs on another machine; stop it there, or a job with `anadil stop JOB`"
-    )
+    raise PreflightError(f"{run.id}: runs on another machine; stop it there, or a job with `anadil stop JOB`")
 
 
 def _stop(watched: Watched, request: Request) -> Response:
@@ -370,7 +356,7 @@ def _stop(watched: Watched, request: Request) -> Response:
     try:
         os.kill(pid, signal.SIGTERM)
     except OSError as error:
-        raise errors.PreflightError(
+        raise PreflightError(
             f"{run.id}: process {pid} cannot be stopped ({error.strerror}); stop it as its user"
         ) from None
     watched.stopping[run.id] = time.time()
@@ -392,12 +378,14 @@ def _show_card(watched: Watched, request: Request) -> Response:
     uri = uri_of(run, word)
     manifest = finished_manifest(uri, word.partition(".")[0])
     if name not in manifest.files or not name.endswith(".md"):
-        raise errors.DataError(f"{name[:60]}: not a card of {word}, go back to the report")
+        raise DataError(f"{name[:60]}: not a card of {word}, go back to the report")
     text = read_verified(uri, manifest, name).decode(errors="replace")
-    # Front matter is for the hub, escapes are for whoever renders it.
-    text = unescape(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip())
-    text = re.sub(r"\\([\W_])", r"\1", text)
-    return page(request, "card.html.j2", {"title": f"Card of the {word}", "run": run, "text": text})
+    # Front matter is for the hub. HTML of a text is shown as text.
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    folder = f"{uri}/{name}".rpartition("/")[0]
+    body = CARD.sub(lambda match: _card_link(run, folder, match), body)
+    return page(request, "card.html.j2", {"title": f"Card of the {word}", "run": run, "body": Markup(body)})  # noqa: S704  escaped there
 
 
 def _show_report(watched: Watched, request: Request) -> Response:
