@@ -254,7 +254,9 @@ def _without_password(uri: str) -> tuple[str, dict[str, str]]:
 def check_reach(recipe: Recipe) -> None:
     """Refuse a recipe with places that exist on one machine only."""
     models: dict[str, tuple[str, ...]] = {"base.model": (recipe.base.model,)}
-    models |= {stage.models: value_of(recipe, stage.models) or () for stage in FLOW if stage.models}
+    # The key of its models is a property of the section, which is what a user writes.
+    named = (stage.models for stage in FLOW if stage.models)
+    models |= {key.partition(".")[0]: value_of(recipe, key) or () for key in named}
     places = {
         "storage.root": (recipe.storage.root or "",),
         **{
