@@ -106,7 +106,6 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     Args:
         patterns: Paths, globs, directories, `s3://` and `hf://` URIs. Files of directories and globs whose name says that they hold
             no data (`_SUCCESS`, `README.md`) are skipped, and said.
-        key: The recipe key that holds them, for messages.
     """
     size_of: dict[str, int] = {}
     for pattern in patterns:

@@ -17,10 +17,7 @@ from anadil.core.stage import Stage
 from anadil.core.stages import FLOW, STAGES, brought
 from anadil.estimate.instances import ram_bytes
 from anadil.preflight import this_machine
-from anadil.preflight.base_model import (
-    inspect_base,
-    inspect_kind,
-)
+from anadil.preflight.base_model import inspect_base, inspect_kind
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
@@ -46,14 +43,7 @@ from anadil.runtime.check import (
     skipped,
 )
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import (
-    files_key,
-    is_kept,
-    is_left_out,
-    named_files,
-    named_side_files,
-    recipes_of,
-)
+from anadil.runtime.job import files_key, is_kept, is_left_out, named_files, named_side_files, recipes_of
 from anadil.runtime.threads import num_cores
 
 OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.

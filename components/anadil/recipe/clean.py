@@ -14,16 +14,8 @@ TxtDocument = Literal["guess", "file", "line", "block"]
 OF_RULES = ("modes", "ng_words", "quality_model")
 """Keys that decide nothing where no rule judges."""
 OF_DOCUMENTS = (
-    *OF_RULES,
-    "as_is",
-    "rules",
-    "text_field",
-    "txt_document",
-    "extract",
-    "tables",
-    "code",
-    "line_language",
-)
+    *OF_RULES, "as_is", "rules", "text_field", "txt_document", "extract", "tables", "code", "line_language",
+)  # fmt: skip
 """Keys that decide nothing of parallel text."""
 
 

@@ -13,18 +13,7 @@ from pathlib import Path
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
 from anadil.recipe.sections import Recipe
-from anadil.runtime.check import (
-    COMPILE,
-    DOCTOR,
-    EVERY,
-    RECIPE,
-    RUN,
-    Check,
-    CheckResult,
-    PlannedRun,
-    passed,
-    skipped,
-)
+from anadil.runtime import check
 from anadil.runtime.job import is_place
 from anadil.tasks.stage import STAGE
 
@@ -43,12 +32,12 @@ IMAGE_MODULES = frozenset((
 """Those of the harness's tasks that the image of `tasks` holds. A test compares them with its lock."""
 
 
-def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
+def _tasks(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
     if planned.recipe.evaluate.tasks and STAGE.name in planned.names:
         yield inspect_tasks(planned.recipe, planned.by)
 
 
-def inspect_tasks(recipe: Recipe, by: str = RECIPE) -> CheckResult:
+def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
     """Look the names up in the task files of lm-evaluation-harness, and packages of their code; places are not checked."""
     kind = next(each for each in STAGE.side_files if each.key == KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
@@ -58,27 +47,27 @@ def inspect_tasks(recipe: Recipe, by: str = RECIPE) -> CheckResult:
     missing = [name for name in named if name not in files.own]
     if missing and not _harness():
         detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return skipped(KEY, detail)
-    here = by in (DOCTOR, RUN)
+        return check.skipped(KEY, detail)
+    here = by in (check.DOCTOR, check.RUN)
     who, remedy = (
         ("this machine", "install it") if here else ("the image of tasks", "install it and use anadil run")
     )
     for name in named:
         lacks = files.modules(name) - (set() if here else IMAGE_MODULES)
-        if here or by == RECIPE:
+        if here or by == check.RECIPE:
             lacks = {each for each in lacks if not importlib.util.find_spec(each)}
         if lacks:
             raise PreflightError(
                 f"{KEY}: {name} needs {', '.join(sorted(lacks))}, which {who} does not hold; take {name} out, or {remedy}"
             )
     if missing and len(named) < len(recipe.evaluate.tasks):
-        return skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
+        return check.skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     if missing:
         from anadil.tasks.harness import task_manager
 
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
             task_manager(missing, Path(folder))
-    return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+    return check.passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 
 class TaskFiles:
@@ -153,4 +142,4 @@ def _harness() -> list[Path]:
     return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
 
 
-CHECKS = (Check(name=KEY, by=(*EVERY, RECIPE, COMPILE), function=_tasks),)
+CHECKS = (check.Check(name=KEY, by=(*check.EVERY, check.RECIPE, check.COMPILE), function=_tasks),)

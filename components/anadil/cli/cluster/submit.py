@@ -6,12 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.options import (
-    add_output_option,
-    add_recipe_argument,
-    add_retrain_option,
-    add_set_option,
-)
+from anadil.cli.options import add_output_option, add_recipe_argument, add_retrain_option, add_set_option
 from anadil.cli.output import print_table
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW
