@@ -201,7 +201,8 @@ def test_whoever_renders_a_chat_is_told_of_a_template_that_takes_too_much(
 
 def test_only_the_samples_of_the_newest_templates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chat_template, "MAX_KEPT", 2)
-    monkeypatch.setattr(chat_template, "_RENDERED", kept := {})
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(chat_template, "_RENDERED", kept)
     tokenizer = small_tokenizer()
     for number in range(4):
         tokenizer.chat_template = f"{{{{ messages[0].content }}}}{number}"
