@@ -28,7 +28,6 @@ ADDRESSES = {
     "base.model": ["tiny", "smollm2", "meta-llama/Llama-3.2-1B", "/data/base"],
     "tokenizer.keep": ["en", "/data/a.jsonl.zst", "/data/a.parquet"],
     "evaluate.retained": ["en", "/data/a.jsonl.zst", "/data/a.parquet"],
-    "evaluate.tasks": ["tumlu", "belebele_azj_Latn", "ifeval", "leaderboard", "minerva_math_algebra"],
 }  # fmt: skip
 """Values of texts that decide by their form what reads them."""
 OTHERS_NEED = {

@@ -68,30 +68,30 @@ def try_chats(
     template: str, name: str, chats: Sequence[Sequence[Mapping[str, str]]], cpu_s: int, words: str
 ) -> None:
     """Refuse a template that takes seconds or gigabytes for one of the chats, which `words` name, as far as `cpu_s` reach."""
-    if len(template) > MAX_TEMPLATE_CHARS:
+    fault = f"has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}"
+    if len(template) <= MAX_TEMPLATE_CHARS:
+        fault = _fault(template, chats, cpu_s, words)
+    if fault:
         raise DataError(
-            f"{name}: its chat template ({PLACES}) has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}; "
-            "correct it, or take another base.model"
+            f"{name}: its chat template ({PLACES}) {fault}; correct it, or take another base.model"
         )
+
+
+def _fault(template: str, chats: Sequence[Sequence[Mapping[str, str]]], cpu_s: int, words: str) -> str:
     # -P: no module of the current directory is imported.
     command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
     given = json.dumps([template, chats, CPU_S, cpu_s]).encode()
     try:
         done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=WALL_S + cpu_s)
+        code, said = done.returncode, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
     except subprocess.TimeoutExpired:
         code, said = TOO_MUCH, ""
-    else:
-        code, said = done.returncode, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if code:
-        limits = (
+    if code == TOO_MUCH or code < 0:  # a signal: out of CPU time
+        return (
             f"takes more than {CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write "
             f"{words}, or calls itself without end"
         )
-        is_limit = code == TOO_MUCH or code < 0  # a signal: out of CPU time
-        fault = limits if is_limit else f"cannot be tried ({said})"
-        raise DataError(
-            f"{name}: its chat template ({PLACES}) {fault}; correct it, or take another base.model"
-        )
+    return f"cannot be tried ({said})" if code else ""
 
 
 @contextmanager

@@ -64,14 +64,6 @@ NEEDS = (
         key="evaluate.retained", values=TABLES, packages=("pyarrow",), stages=("merge",),
         only_if="merge.is_auto", instead="the same text as .jsonl.zst or .txt",
     ),
-    PackageNeed(
-        key="evaluate.tasks", values="(leaderboard_)?ifeval.*|leaderboard", packages=("langdetect", "immutabledict"),
-        stages=("tasks",), instead="tasks without it",
-    ),
-    PackageNeed(
-        key="evaluate.tasks", values="minerva_math.*|leaderboard_math.*", packages=("math-verify",), stages=("tasks",),
-        instead="tasks without it",
-    ),
 )  # fmt: skip
 """Tests compare the list with the locks of the images."""
 
