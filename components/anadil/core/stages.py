@@ -33,13 +33,8 @@ NAMES = (
 """A row for each stage: the name of its folder."""
 
 
-def _loaded(names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The records of stages, each with the inputs that a stage of the table writes."""
-    stages: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in names]
-    return tuple(replace(each, reads=_reads(each, stages)) for each in stages)
-
-
 def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
+    """The inputs of a stage that another of the table writes."""
     named, written = {each.kind: each for each in stage.reads}, [each.writes for each in stages]
     if views := named.pop(VIEWS, None):
         shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
@@ -47,7 +42,8 @@ def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
     return tuple(each for kind, each in named.items() if kind in written)
 
 
-FLOW = _loaded(NAMES)
+_RECORDS: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in NAMES]
+FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
 STAGES = {stage.name: stage for stage in FLOW}
 
 
@@ -93,9 +89,5 @@ def rooms_of(image: str) -> tuple[str, ...] | None:
         return (*SHARED_ROOMS, *ENGINE_ROOMS, "clean")
     if image not in STAGES or STAGES[image].pod.image != image:
         return None
-    sharing = [stage for stage in FLOW if stage.pod.image == image]
-    return tuple(
-        dict.fromkeys(
-            (*SHARED_ROOMS, *(room for stage in sharing for room in (*stage.pod.rooms, stage.name)))
-        )
-    )
+    rooms = (room for stage in FLOW if stage.pod.image == image for room in (*stage.pod.rooms, stage.name))
+    return (*SHARED_ROOMS, *dict.fromkeys(rooms))
