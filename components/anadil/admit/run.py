@@ -21,9 +21,9 @@ from anadil.artifacts.artifact import finished_manifest
 from anadil.core.errors import DataError
 from anadil.core.format import counted
 from anadil.core.json_text import json_lines, write_json
-from anadil.overlap.source_corpora import EXCLUDED
 from anadil.recipe.retrain import Retrain
 from anadil.runtime.job import Figures, Job, by_source, word_of
+from anadil.text.excluded import EXCLUDED
 from anadil.text.language import load_language
 
 log = logging.getLogger(__name__)

@@ -18,13 +18,14 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.json_text import read_json
 from anadil.encode.make_tokens import Settings, make_tokens
-from anadil.encode.shard_plan import EXCLUDED, champion_places
+from anadil.encode.shard_plan import champion_places
 from anadil.encode.tokens_file import EarlierFacts, TokensFacts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
 from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
+from anadil.text.excluded import EXCLUDED
 
 log = logging.getLogger(__name__)
 

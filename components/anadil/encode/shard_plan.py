@@ -32,13 +32,12 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
 from anadil.runtime.job import Copy, word_of
 from anadil.text.corpus import CorpusPart, read_ids
+from anadil.text.excluded import EXCLUDED
 
 log = logging.getLogger(__name__)
 
 BLOCK_TOKENS = 2**28
 """Most tokens of the shards that are packed together: a GiB of ids, as much as training reads at random at a time."""
-EXCLUDED = "excluded.jsonl"
-"""File of an artifact `overlap`: the documents that are left out, with a reason for each."""
 KINDS = ("corpus", "tokens", "overlap")
 """Artifacts of the champion that are looked at."""
 

@@ -1,0 +1,6 @@
+"""Format of the list of documents that training leaves out, each with reason and counterpart, sorted by id."""
+
+EXCLUDED = "excluded.jsonl"
+REASONS = ("heldout", "duplicate", "near_duplicate")
+HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
+"""Places among them: of two reasons the first is the one."""
