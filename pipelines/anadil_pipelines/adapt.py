@@ -14,7 +14,7 @@ from typing import Any
 from kfp import compiler, dsl
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, STAGES, forms_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, Step, flow_of, recipe_of_step
 from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
@@ -28,8 +28,8 @@ from anadil_pipelines.steps import (
 )
 
 NAME = "anadil-adapt"
-TAKEN = ("tokenizer", "trial")
-"""Stages whose artifact a retraining always takes from its champion. What the base writes may be of a new source."""
+TAKEN = forms_of("tokenizer")
+"""Artifacts that a retraining always takes from its champion. What the base writes may be of a new source."""
 PARALLEL_CANDIDATES = 4  # Pods of the sweep at a time; Kubeflow's loops are meant to be limited.
 
 
@@ -171,7 +171,7 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     if here:
         _configure_here(task, step_recipe.image_of(stage.name))
     else:
-        configure_task(task, stage.name, step_recipe, takes=given.retrains and stage.name in TAKEN)
+        configure_task(task, stage.name, step_recipe, takes=given.retrains and stage.writes in TAKEN)
     task.set_display_name(step.name)
     given.uris[step.writes] = task.outputs[stage.writes]
     given.cards[step.writes] = task.outputs[steps.card(stage.writes)]

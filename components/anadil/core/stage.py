@@ -122,6 +122,8 @@ class Stage:
     summary: str
     """Help text: what it does."""
     writes: str
+    stands_for: str = ""
+    """Artifact in whose place its readers take this one, where a run has made it."""
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
 

@@ -13,7 +13,7 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, STAGES, forms_of, last_form
 from anadil.page.values import list_of, table_of
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
@@ -190,13 +190,13 @@ class _Walk:
         """Return the whole lineage."""
         made = {self.champion.manifest.kind: (self.champion.uri, self.champion.manifest)}
         # An adapter was trained on a model or on a merged one, and that was merged from a model.
-        for word in ("merged", "model"):
+        for word in reversed(forms_of("model")):
             holder = next(reversed(made.values()))[1]
             if word not in made and f"{INPUT}{word}" in holder.origin:
                 made[word] = self._input(holder, word)
         model = made["model"][1]
         for name in [name.removeprefix(INPUT) for name in model.origin if name.startswith(INPUT)]:
-            if kind_of(name) in ("tokenizer", "trial", "corpus"):
+            if kind_of(name) in (*forms_of("tokenizer"), "corpus"):
                 made[name] = self._input(model, name)
             # Two sources without a document in common have lists of one digest.
             elif kind_of(name) == "overlap" and (overlap := self._overlap(name, model)):
@@ -232,7 +232,7 @@ class _Walk:
 
     def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
         """Return the first adapter of a champion that is none: its own run's, which the gate did not release."""
-        word = "merged" if "merged" in made else "model"
+        word = last_form("model", made)
         adapters = [each for same in self._below("adapter").values() for each in same]
         digest = made[word][1].digest
         return next(
@@ -289,7 +289,7 @@ class _Walk:
 
         Gone, they are made again.
         """
-        inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in ("tokenizer", "trial")} | {
+        inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in forms_of("tokenizer")} | {
             f"{INPUT}corpus": corpus.digest
         }
         # Tokens of another list or of another champion have other blocks, in which a checkpoint's place means other text.

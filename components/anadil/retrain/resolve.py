@@ -13,7 +13,7 @@ from anadil.artifacts.chat_files import data_set_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted, human_bytes
 from anadil.core.reasons import reason_of
-from anadil.core.stages import STAGES
+from anadil.core.stages import BEFORE_TRAINING, FLOW, STAGES, forms_of
 from anadil.finetune.start_adapter import refuse_other_form
 from anadil.page.values import table_of
 from anadil.recipe.retrain import Champion, Retrain
@@ -34,9 +34,12 @@ from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
 State = Literal["new", "nothing"]
-KEPT = ("tokenizer", "trial", "written")
-"""Artifacts that every retraining takes as they are."""
-OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
+KEPT = (
+    *forms_of("tokenizer"),
+    *(stage.writes for stage in FLOW if stage.per_source and stage.per_source.key),
+)
+"""Artifacts that every retraining takes as they are: the tokenizer, and what was written for a source."""
+OF_TEXT = (*(STAGES[name].writes for name in BEFORE_TRAINING), "model")
 """Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
 MEAN_OF = 8
 """Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""

@@ -6,6 +6,7 @@ STAGE = Stage(
     name="trial",
     summary="train each strategy's best tokenizer briefly, and choose by bits per byte",
     writes="trial",
+    stands_for="tokenizer",
     result_version=2,
     keys=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
     reads=(
@@ -20,5 +21,5 @@ STAGE = Stage(
     pod=Pod(image="pretrain"),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
     uses_model=True,
-    brings=("check", "view"),
+    brings=("need", "check", "view"),
 )
