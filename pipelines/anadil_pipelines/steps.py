@@ -48,8 +48,6 @@ METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
     # The step waits for the pods of a parallel sweep; what they made is found by its content.
     "tokenizer": {"candidates": list[str]},
-    # The same; a pod of the loop has a strategy, and the step that collects has none.
-    "trial": {"strategy": str, "finalists": list[str]},
     # For Kubeflow's pages.
     "report": {"html": dsl.Output[dsl.HTML], "markdown": dsl.Output[dsl.Markdown]},
 }
@@ -123,6 +121,7 @@ def component(step: Step, recipe: Recipe, of_champion: Sequence[str] = (), *, la
     words = [parameter_of(word) for word in step.reads_in_run(recipe)]
     parameters = RECIPE | {"run": str} | dict.fromkeys(words, str)
     parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
+    parameters |= {stage.pod.parts.one: str, stage.pod.parts.made: list[str]} if stage.pod.parts else {}
     words += of_champion
     if launched:
         return _step(step.name, parameters, "tools", "anadil.launch", stage.name, reads=words)

@@ -19,13 +19,14 @@ from anadil.core.errors import AnadilError, DataError
 from anadil.core.json_text import read_json
 from anadil.core.stages import last_form
 from anadil.encode.make_tokens import Settings, make_tokens
-from anadil.encode.shard_plan import EXCLUDED, champion_places
+from anadil.encode.shard_plan import champion_places
 from anadil.encode.tokens_file import EarlierFacts, TokensFacts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
 from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
+from anadil.text.excluded import EXCLUDED, EXCLUDING
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
     tokenizer = job.inputs[last_form("tokenizer", job.inputs)]
     source = next(iter(recipe.sources), "")
     # The word has its source where the stage reads several, as a trial does.
-    excluded = job.inputs.get("overlap", job.inputs.get(word_of("overlap", source_of(corpus))))
+    excluded = job.inputs.get(EXCLUDING, job.inputs.get(word_of(EXCLUDING, source_of(corpus))))
     return Settings(
         corpus=job.inputs[corpus],
         corpus_digest=digest_of(job.inputs[corpus]),

@@ -30,18 +30,17 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
+from anadil.text.excluded import EXCLUDED, REASONS
 
 ID_KIND = [("high", np.uint64), ("low", np.uint64)]
 """Halves of an id."""
-EXCLUDED, STATS, RUN_COUNTS = "excluded.jsonl", "overlap.json", "run_counts.npy"
-"""Documents that are left out, sorted by id, with reason and counterpart; counts of them; and how many documents hold each
-run of held-out text, up to 255."""
+STATS, RUN_COUNTS = "overlap.json", "run_counts.npy"
+"""Counts of the documents that are left out, and how many documents hold each run of held-out text, up to 255."""
 Row = dict[str, str]
 """Document that is left out: `id`, `reason`, and `of` and `of_id` of the one that it gives way to."""
 NONE = -1
-REASONS = ("heldout", "duplicate", "near_duplicate")
 HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
-"""Places among them: of two reasons the first is the one."""
+"""Places among the reasons: of two the first is the one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Such a module has `need(request)`. It may have `TITLE`, the heading of rows of its own in a plan. With `refusal(request,
 memory)` the memory is checked before a start, and `flops(request)` is counted in the time on a CPU. A stage that trains before
-pre-training has `share_before(request)` and `assumption(request)` instead of them all.
+pre-training has `before(request)` instead.
 """
 
 import logging
@@ -56,20 +56,10 @@ def seconds_after(request: NeedRequest, then: Collection[str]) -> float:
     return flops / peak
 
 
-def share_before(request: NeedRequest) -> float:
-    """Compute of the trainings before pre-training, as a share of its own."""
-    return sum(module.share_before(request) for module in _trainings_before(request))
-
-
-def assumptions_before(request: NeedRequest) -> list[str]:
-    """Sentences about those trainings."""
-    return [module.assumption(request) for module in _trainings_before(request)]
-
-
-def _trainings_before(request: NeedRequest) -> list[ModuleType]:
-    """Modules of those that a run makes, which takes none of the champion's instead."""
+def trainings_before(request: NeedRequest) -> list[tuple[float, str]]:
+    """Compute of each training before pre-training as a share of its own, and a sentence of it for the assumptions."""
     names = [name for name in BEFORE_TRAINING if not is_kept(STAGES[name], request.recipe)]
-    return [module for module in _modules(request, names) if hasattr(module, "share_before")]
+    return [module.before(request) for module in _modules(request, names) if hasattr(module, "before")]
 
 
 def checked_memory(request: NeedRequest, names: Collection[str]) -> Iterator[str]:

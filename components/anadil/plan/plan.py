@@ -19,7 +19,7 @@ from anadil.estimate.speed import Calibration, peak_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.needs import assumptions_before, memory_after, own_needs, seconds_after, share_before
+from anadil.plan.needs import memory_after, own_needs, seconds_after, trainings_before
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -308,7 +308,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else CPU_MFU_RANGE if machine.device == CPU else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
-        share_before=share_before(request.needs),
+        share_before=sum(share for share, _ in trainings_before(request.needs)),
         peak_flops=peak_flops(machine, request.work.compute),
         after_s=seconds_after(request.needs, request.then),
     )
@@ -384,7 +384,7 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"A token has {BYTES_PER_TOKEN:g} bytes of text, and cleaning drops none where there is no corpus yet "
             "(assumption: the most text, the fewest passes over it)."
         )
-    assumptions += assumptions_before(request.needs)
+    assumptions += [text for _, text in trainings_before(request.needs)]
     if layout.batch_size != recipe.pretrain.batch_size:
         assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "

@@ -106,10 +106,8 @@ class Resolution:
 def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False) -> Resolution:
     """Find the champion and the files that came since, and derive the recipe of the retraining.
 
-    Args:
-        recipe: The user's.
-        argument: The recipe and options as the user gave them, for remedies.
-        from_base: Keep nothing of the champion, and only compare with it.
+    `argument` is the recipe with its options as the user gave them, for remedies. A run `from_base` keeps nothing of the
+    champion, and only compares with it.
     """
     champion = find_released(recipe, argument)
     lines = [f"champion: {champion.name} version {champion.version}, {champion.uri}"]
@@ -174,14 +172,7 @@ def _chats_words(derived: Recipe, lineage: Lineage) -> str:
 
 
 def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
-    """Return the recipe whose run teaches the champion the new files.
-
-    Args:
-        recipe: The user's.
-        lineage: Of the champion.
-        inputs: Source -> its files, of which those that are new are read.
-        chats: Files of chats. Where no text is new, the run begins with finetuning.
-    """
+    """Return the recipe whose run teaches the champion the new files; without new text it begins with finetuning."""
     places = lineage.places
     has_text = any(each.new for each in inputs.values())
     kinds = KEPT if has_text else OF_TEXT
@@ -318,14 +309,7 @@ def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:
 def lines_of_changes(
     recipe: Recipe, lineage: Lineage, changes: Iterable[str], *, has_text: bool
 ) -> Iterator[str]:
-    """Say what follows of each change.
-
-    Args:
-        recipe: The user's.
-        lineage: Of the champion.
-        changes: As `changes_of` returns them.
-        has_text: There is new text; else finetuning and what is behind it run alone.
-    """
+    """Say what follows of each change that `changes_of` returns, and of sources that came or went."""
     for each in changes:
         if not each.startswith(IGNORED):
             yield f"{each}: {_consequence(each, has_text=has_text)}"

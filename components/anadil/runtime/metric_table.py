@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
-from anadil.core.stages import BEFORE_TRAINING
+from anadil.core.stages import WRITERS, forms_of
 
 Sink = Literal["log", "jsonl", "tracker", "prometheus"]
 ALL: tuple[Sink, ...] = ("log", "jsonl", "tracker", "prometheus")
@@ -130,7 +130,7 @@ def gauge_name(name: str) -> str:
 
 def curve_key(stage: str, name: str) -> str:
     """MLflow's key of a curve, whose page groups by the part before the slash; `system/` has a page of its own."""
-    if stage in BEFORE_TRAINING:
+    if stage in [WRITERS[form].name for form in forms_of("tokenizer")]:
         return f"{stage}/{name}"
     spec = spec_of(name)
     if spec is not None and spec.group == "train":

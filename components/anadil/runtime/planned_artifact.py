@@ -113,14 +113,9 @@ def planned_artifact(
     files: Sequence[str],
     out: str | None,
 ) -> PlannedArtifact:
-    """Return the artifact that a recipe and inputs lead to, and its place.
+    """Return the artifact that a recipe and inputs (word -> URI) lead to, in `out` or else below `storage.root`.
 
-    Args:
-        stage: Which stage.
-        recipe: Its `storage.root` is used where `out` is left out.
-        inputs: Artifact word -> URI.
-        files: Outside files instead of the recipe's.
-        out: Where to write.
+    `files` are outside files instead of the recipe's.
     """
     manifests = {word: artifact.finished_manifest(uri, kind_of(word)) for word, uri in inputs.items()}
     refuse_strangers(manifests, inputs)

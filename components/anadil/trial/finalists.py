@@ -172,9 +172,7 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
         "validate_every": 0,
         "profile_steps": 0,
     }
-    return recipe.model_copy(
-        update={"pretrain": settings.model_copy(update=changed), "sources": targets, "merge": None}
-    )
+    return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed), "sources": targets})
 
 
 TARGET = "target"

@@ -3,24 +3,14 @@
 from anadil.estimate.stage_memory import NeedRequest
 
 
-def share_before(request: NeedRequest) -> float:
-    """Compute as a share of that of training: each finalist has that of the trial's steps with the base's vocabulary."""
-    finalists, steps = _size(request)
-    context = request.recipe.pretrain.sequence_length
+def before(request: NeedRequest) -> tuple[float, str]:
+    """Compute as a share of that of training, and the sentence of it: the base's vocabulary learns in each finalist."""
+    settings, context = request.recipe.tokenizer, request.recipe.pretrain.sequence_length
+    assert settings.trial is not None  # a recipe without it leaves the stage out
+    finalists, steps = len(set(settings.trial.strategies or settings.strategies)), settings.trial.steps
     ratio = request.base.flops_per_token(context) / request.trained.flops_per_token(context)
-    return finalists * steps * ratio / sum(phase.steps for phase in request.recipe.pretrain.phases_left)
-
-
-def assumption(request: NeedRequest) -> str:
-    """Sentence among the assumptions of a plan."""
-    finalists, steps = _size(request)
-    return (
+    share = finalists * steps * ratio / sum(phase.steps for phase in request.recipe.pretrain.phases_left)
+    return share, (
         f"Time and cost count the trial of {finalists} tokenizers, one after another, for {steps:,} steps of the base's "
         "compute each."
     )
-
-
-def _size(request: NeedRequest) -> tuple[int, int]:
-    settings = request.recipe.tokenizer
-    assert settings.trial is not None  # a recipe without it leaves the stage out
-    return len(set(settings.trial.strategies or settings.strategies)), settings.trial.steps

@@ -1,6 +1,6 @@
 """The stage `trial`: what it reads, writes and needs."""
 
-from anadil.core.stage import Input, Pod, SideFiles, Stage, Training
+from anadil.core.stage import Input, Parts, Pod, SideFiles, Stage, Training
 
 STAGE = Stage(
     name="trial",
@@ -18,7 +18,12 @@ STAGE = Stage(
     ),
     side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
     only_if="tokenizer.trial",
-    pod=Pod(image="pretrain"),
+    pod=Pod(
+        image="pretrain",
+        parts=Parts(
+            key="tokenizer.trial.strategies", or_key="tokenizer.strategies", one="strategy", made="finalists"
+        ),
+    ),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
     uses_model=True,
     brings=("need", "check", "view"),
