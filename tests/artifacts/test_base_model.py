@@ -338,3 +338,12 @@ def test_links_stay_inside_or_in_the_cache_of_the_hub(tmp_path: Path) -> None:
     (within / "tokenizer.json").symlink_to("../secret")
     with pytest.raises(IntegrityError, match=r"tokenizer.json: is a link to .*secret, outside"):
         model_config(within)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("hidden_size", float("nan")), ("head_dim", 0), ("rope_theta", -1), ("rms_norm_eps", "x")],
+)
+def test_a_number_that_is_no_size_is_told_with_its_key(tmp_path: Path, key: str, value: object) -> None:
+    with pytest.raises(DataError, match=rf"config.json: {key} is {value!r}, not a .*number above 0, correct"):
+        model_config(write_config(tmp_path, text_config={key: value}))

@@ -196,6 +196,8 @@ def test_a_recipe_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     [
         ("hf://datasets/a/b@main/x.parquet", "'main' is not a commit and can change; write @ and its 40"),
         ("hf://datasets/a/b/x.parquet", "names no commit"),
+        ("s3:/b/x.parquet", "is no address, write s3://b/x.parquet"),
+        ("https:/x.org/a.jsonl", "storage https:// is not supported; use a local path or s3:// or hf://"),
     ],
 )
 def test_an_address_that_no_run_takes_is_a_mistake_of_the_recipe(
@@ -204,8 +206,9 @@ def test_an_address_that_no_run_takes_is_a_mistake_of_the_recipe(
     path = tmp_path / "my.yaml"
     path.write_text("base: {model: tiny}\n", encoding="utf-8")
 
-    assert main.main(["recipe", "check", str(path), "--set", f"clean.inputs=['{uri}']"]) == 2
-    assert f"clean.inputs: {uri}: {fault}" in capsys.readouterr().err
+    for command in (["recipe", "check"], ["compile", "-f", str(tmp_path / "p.yaml")]):
+        assert main.main([*command, str(path), "--set", f"clean.inputs=['{uri}']"]) == 2
+        assert f"clean.inputs: {uri}: {fault}" in capsys.readouterr().err
 
 
 def test_the_schema_command_prints_the_shipped_file(capsys: pytest.CaptureFixture[str]) -> None:

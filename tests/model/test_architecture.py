@@ -427,8 +427,9 @@ def test_documents_are_framed_by_bos_or_the_end_of_text_and_that(tokenizer_dir: 
             r"asks for 1,000,000,000 layers \(num_hidden_layers\), and its files hold \d",
         ),
         ({"text_config": {"n_layer": 10**9}}, r"1,000,000,000 layers \(n_layer\)"),
-        ({"num_hidden_layers": "2"}, "expected int, got str"),
+        ({"num_hidden_layers": "2"}, "is .2., not a whole number above 0"),
         ({"intermediate_size": 10**18}, "cannot be made as a causal language model"),
+        ({"vocab_size": 9}, r"vocab_size is 9, and model.embed_tokens.weight in .* has \d+ rows"),
     ],
 )
 def test_sizes_are_compared_with_the_files_before_anything_is_made_of_them(

@@ -153,7 +153,7 @@ def test_a_list_is_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "0.6830 to 0.5800" in table
     assert "part-1 is torn" in table
     assert {run["id"]: run["state"] for run in listed} == {"good": "finished", "bad": "failed"}
-    assert set(listed[0]) == set(Run.__slots__)
+    assert set(listed[0]) == {*Run.__slots__, "name", "tags"}
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_a_list_is_a_table_or_json(tmp_path: Path, capsys: pytest.CaptureFixture
         (["--work", "{file}"], 2, "--work: {file} is a file, not a directory"),
         (["--root", "{file}/x"], 2, "--root: {file} is a file, not a directory"),
         (["--limit", "-1"], 2, "--limit -1: give a number of runs"),
-        (["--root", "s3://"], 3, "Invalid bucket name"),
+        (["--root", "s3://"], 4, "s3://: names no bucket, write s3://bucket/key"),
     ],
 )
 def test_a_wrong_place_is_told(

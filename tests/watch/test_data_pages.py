@@ -295,7 +295,9 @@ def test_the_report_is_a_page_that_runs_no_script_and_leads_back(tmp_path: Path)
         f'<!doctype html><html><body><h1>Hesabat</h1>{HOSTILE}<a href="model_card.md">card</a><a href="../../x.md">none</a></body></html>',
         encoding="utf-8",
     )
-    (folder / "model_card.md").write_text("---\na: b\n---\n# Kart\n\nmodel&#39;s \\*100\\#")
+    (folder / "model_card.md").write_text(
+        "---\na: b\n---\n# Kart\n\nmodel&#39;s \\*100\\#\n\n| a |\n|---|\n| <script>x</script> |"
+    )
     artifact.seal(folder, kind="report", origin={})
     step = StepRecord(stage="report", status="finished", uri=str(folder))
     run = put_record(tmp_path, stages=("report",), steps={"report": step}, exit_code=0)
@@ -313,7 +315,8 @@ def test_the_report_is_a_page_that_runs_no_script_and_leads_back(tmp_path: Path)
 
     assert "Hesabat" in answer.text
     assert f'<a href="/run/{run}">' in answer.text
-    assert "# Kart\n\nmodel&#39;s *100#</pre>" in shown.text
+    assert "<h1>Kart</h1>\n<p>model's *100#</p>" in shown.text
+    assert "<td>&lt;script&gt;x&lt;/script&gt;</td>" in shown.text
     assert [each.status for each in others] == [404, 404]
     policy = answer.headers["Content-Security-Policy"]
     assert policy.startswith("sandbox allow-same-origin; default-src 'none';")

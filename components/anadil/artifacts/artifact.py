@@ -223,19 +223,13 @@ def file_entry(path: Path) -> dict[str, str | int]:
 
 
 def seal(
-    path: Path,
-    *,
-    kind: str,
-    origin: Mapping[str, str],
+    path: Path, *, kind: str, origin: Mapping[str, str],
     copies: Mapping[str, Mapping[str, str | int]] | None = None,
-    entries: Mapping[str, Mapping[str, str | int]] | None = None,
-    **more: object,
-) -> Manifest:
+    entries: Mapping[str, Mapping[str, str | int]] | None = None, **more: object,
+) -> Manifest:  # fmt: skip
     """Write the manifest of a finished local directory, through a temporary name.
 
     Args:
-        path: The directory, with every file but the manifest.
-        kind: The artifact's word.
         origin: What decides the content.
         copies: Manifest entries of files that get into the artifact without being in the directory.
         entries: Those of files in it that whoever wrote them has computed; the rest is read.

@@ -12,14 +12,8 @@ from typing import Any, Literal
 
 import yaml
 
+from anadil.artifacts import base_vocabulary
 from anadil.artifacts.base_model import CHAT_TEMPLATE, TINY, read_tokenizer, tokenizer_config
-from anadil.artifacts.base_vocabulary import (
-    END_OF_TURN,
-    OTHER_ENDS_OF_TURNS,
-    USUAL_ENDS,
-    ends_by_file,
-    token_text,
-)
 from anadil.artifacts.mlmodel import MLMODEL
 
 Kind = Literal["pretrained", "post-trained", "unknown"]
@@ -30,7 +24,7 @@ POST_TRAINED_WORDS = frozenset(
 )
 PRETRAINED_WORDS = frozenset(["base", "pt", "pretrained", "pretrain", "foundation"])
 """Words of publishers' names and tags: `Qwen3-4B-Base`, `gemma-3-1b-pt` and `-it`, `Llama-3.2-1B-Instruct`."""
-DOCUMENT_ENDS = (*USUAL_ENDS, "<｜end▁of▁sentence｜>")
+DOCUMENT_ENDS = (*base_vocabulary.USUAL_ENDS, "<｜end▁of▁sentence｜>")
 """Tokens that end documents, and in some templates turns too (Mistral, OLMo, DeepSeek): they tell no kind."""
 
 
@@ -116,7 +110,7 @@ def _sign_of_ends(folder: Path, template: str | None) -> tuple[int, str]:
     """Return 1 if generation ends with the end of a turn, -1 if with that of documents alone, 0 if nothing tells."""
     tokenizer = read_tokenizer(folder)
     special = [each.content for each in tokenizer.get_added_tokens_decoder().values() if each.special]
-    known = (END_OF_TURN, *OTHER_ENDS_OF_TURNS)
+    known = (base_vocabulary.END_OF_TURN, *base_vocabulary.OTHER_ENDS_OF_TURNS)
     of_template = known if template is None else [token for token in special if token in template]
     listed = [(file, token) for file, token in _listed_ends(folder, tokenizer) if token]
     for file, token in listed:
@@ -134,9 +128,9 @@ def _sign_of_ends(folder: Path, template: str | None) -> tuple[int, str]:
 def _listed_ends(folder: Path, tokenizer: Any) -> Iterator[tuple[str, str | None]]:
     """Yield the ends of a generation, each with the file that lists it."""
     # generation_config.json decides when text is generated; config.json stands in for it.
-    for name, tokens in [*ends_by_file(folder, tokenizer).items()][:1]:
+    for name, tokens in [*base_vocabulary.ends_by_file(folder, tokenizer).items()][:1]:
         yield from ((name, token) for token in tokens)
-    yield "tokenizer_config.json", token_text(tokenizer_config(folder).get("eos_token"))
+    yield "tokenizer_config.json", base_vocabulary.token_text(tokenizer_config(folder).get("eos_token"))
 
 
 def _sign_of_name(folder: Path, name: str) -> tuple[int, str]:

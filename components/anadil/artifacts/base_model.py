@@ -17,6 +17,7 @@ from anadil.artifacts.packaged_base import PACKAGED, make_packaged
 from anadil.artifacts.weight_files import has_weights
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import atomic_dir
+from anadil.core.format import number
 from anadil.core.json_text import json_sha256, parse_json, write_indented
 from anadil.recipe.sections import Base
 from anadil.text.cut_patterns import LLAMA_3_REGEX
@@ -35,14 +36,9 @@ BUILT_IN = frozenset({TINY, *PACKAGED})
 CHAT_TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
 TINY_TEXT = CHAT_TEMPLATE.with_name("en") / "python_manual.txt"
 TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "chat_template.jinja",
-    "config.json",
-    "generation_config.json",
-    "README.md",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
+    "config.json", "generation_config.json", "README.md",
+)  # fmt: skip
 
 BEGIN = "<|begin_of_text|>"
 END = "<|end_of_text|>"
@@ -53,15 +49,9 @@ OTHER_CHAT_TOKENS = (("<start_of_turn>", "<end_of_turn>"), ("<|im_start|>", "<|i
 """Control tokens of other families' templates, Gemma's and ChatML: a base without a template is taught by these."""
 LLAMA_3_SPECIALS = (BEGIN, END, PAD, *CHAT_TOKENS)
 COPIED_TOKENIZER_FILES = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "merges.txt",
-    "tokenizer.model",
-    "chat_template.jinja",
-)
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "tokenizer.model", "chat_template.jinja",
+)  # fmt: skip
 """Files of a tokenizer that lie beside a model's weights, each where the model has it."""
 
 MAX_GAP, MAX_GAP_SHARE = 100_000, 2
@@ -72,13 +62,9 @@ TINY_VOCABULARY = TINY_BPE_TOKENS + len(LLAMA_3_SPECIALS)
 TINY_MAX_LENGTH = 131_072
 """Longest input, as in Llama 3.2's own tokenizer_config.json."""
 TINY_SHAPE: dict[str, Any] = {
-    "hidden_size": 192,
-    "intermediate_size": 512,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 2048,
-}
+    "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "max_position_embeddings": 2048,
+}  # fmt: skip
 """2.4 million parameters, a third of them embeddings."""
 TINY_PATIENCE_S = 1_800.0
 """How long a process waits for another that makes it: on a busy machine a minute becomes many."""
@@ -250,14 +236,10 @@ def _make_tiny_tokenizer(target: Path) -> None:
     text = tiny_text()
     log.info("making the tokenizer of the base model %s from %s KB of English", TINY, len(text) // 1000)
     config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": BEGIN,
-        "eos_token": END,
-        "pad_token": PAD,
-        "model_max_length": TINY_MAX_LENGTH,
-        "clean_up_tokenization_spaces": False,
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": BEGIN, "eos_token": END, "pad_token": PAD,
+        "model_max_length": TINY_MAX_LENGTH, "clean_up_tokenization_spaces": False,
         "model_input_names": ["input_ids", "attention_mask"],
-    }
+    }  # fmt: skip
     with atomic_dir(target) as draft:
         _train_tiny(text).save(str(draft / "tokenizer.json"))
         write_indented(draft / "tokenizer_config.json", config, 2)
@@ -348,6 +330,16 @@ KERNELS = frozenset(
     [None, "eager", "sdpa", "flex_attention", "flash_attention_2", "flash_attention_3", "flash_attention_4"]
 )
 """Values that name something of transformers itself; any other may be the address of code."""
+SIZES = frozenset((
+    "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
+    "num_key_value_heads", "vocab_size",
+))  # fmt: skip
+"""Keys of config.json that are whole numbers from 1 on."""
+FACTORS = frozenset((
+    "factor", "high_freq_factor", "layer_norm_eps", "low_freq_factor", "original_max_position_embeddings",
+    "partial_rotary_factor", "rms_norm_eps", "rope_local_base_freq", "rope_theta",
+))  # fmt: skip
+"""Keys of config.json, and of sections in it, that a model divides by, or by whose powers it does."""
 WEIGHTS_KEY = "transformers_weights"
 """Names other weights than the usual ones."""
 
@@ -365,6 +357,13 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
         )
     path = folder / "config.json"
     for key, value in _settings(config):
+        if key in SIZES | FACTORS and value is not None and not isinstance(value, list):
+            is_typed = isinstance(value, int) or key in FACTORS
+            if not is_typed or (number(value) or 0) <= 0:
+                kind = "number above 0" if key in FACTORS else "whole number above 0"
+                raise DataError(
+                    f"{path}: {key} is {value!r}, not a {kind}, correct it, or fetch the model again"
+                )
         if key == "auto_map":
             raise IntegrityError(f"{path}: auto_map asks to run code; use a model without it")
         if key == WEIGHTS_KEY and value not in (ALONE, INDEX):

@@ -53,12 +53,9 @@ MAX_TOPIC = 60
 
 
 def read_chats(
-    uris: Sequence[str],
-    dropped: DroppedChats,
-    copy: storage.Copy = storage.local_copy,
-    columns: Names = NO_NAMES,
-    letters: Letters = UNKNOWN,
-) -> Iterator[Chat]:
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy,
+    columns: Names = NO_NAMES, letters: Letters = UNKNOWN,
+) -> Iterator[Chat]:  # fmt: skip
     """Yield the good chats of files, in order; rows that are no chats are counted in `dropped`.
 
     `letters` are those of the language, which tell code pages of tables apart.
@@ -89,12 +86,9 @@ def kept_chats(path: Path) -> list[Chat]:
 
 
 def read_pairs(
-    uris: Sequence[str],
-    dropped: DroppedChats,
-    copy: storage.Copy = storage.local_copy,
-    columns: Names = NO_NAMES,
-    letters: Letters = UNKNOWN,
-) -> Iterator[Pair]:
+    uris: Sequence[str], dropped: DroppedChats, copy: storage.Copy = storage.local_copy,
+    columns: Names = NO_NAMES, letters: Letters = UNKNOWN,
+) -> Iterator[Pair]:  # fmt: skip
     """Yield the good pairs of answers of files, in order; the rest is as in `read_chats`."""
 
     def read(row: Mapping[str, object]) -> set[str]:
@@ -120,13 +114,9 @@ def refuse_unknown_mix(mix: Iterable[str], sources: Iterable[str]) -> None:
 
 
 def _rows_in(
-    uris: Sequence[str],
-    copy: storage.Copy,
-    columns: Names,
-    letters: Letters,
-    dropped: DroppedChats,
+    uris: Sequence[str], copy: storage.Copy, columns: Names, letters: Letters, dropped: DroppedChats,
     read: Callable[[Mapping[str, object]], set[str]],
-) -> Iterator[tuple[dict[str, object], str, str, tuple[tuple[str, str], ...]]]:
+) -> Iterator[tuple[dict[str, object], str, str, tuple[tuple[str, str], ...]]]:  # fmt: skip
     """Yield each row, its place, the name of its data set and its topics; count what is not read."""
     for uri in check_chat_files(uris):
         source, name = data_set_of(uri), Path(uri).name
@@ -199,12 +189,9 @@ def _part_of(uri: str, name: re.Pattern[str]) -> str:
 
 
 def refuse_no_chats(
-    uris: Sequence[str],
-    num_chats: int,
-    dropped: DroppedChats,
-    kind: Literal["chats", "pairs"] = "chats",
+    uris: Sequence[str], num_chats: int, dropped: DroppedChats, kind: Literal["chats", "pairs"] = "chats",
     columns: Names = NO_NAMES,
-) -> None:
+) -> None:  # fmt: skip
     """Refuse files without a chat, or a pair of answers, to train on."""
     missing = [f"{role}: {column}" for role, column in columns.items() if column not in dropped.columns]
     if missing and dropped.columns:
@@ -221,10 +208,7 @@ def refuse_no_chats(
 
 
 def rows_of(
-    path: Path,
-    name: str,
-    letters: Letters = UNKNOWN,
-    bad: Callable[[Place, str], None] | None = None,
+    path: Path, name: str, letters: Letters = UNKNOWN, bad: Callable[[Place, str], None] | None = None
 ) -> Iterator[tuple[Place, dict[str, object]]]:
     """Yield the rows of one file, numbered from 1 or by line; the end of `name`, its URI, tells its kind.
 

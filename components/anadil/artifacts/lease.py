@@ -78,7 +78,6 @@ class Lease(ABC):
         """Acquire nothing yet.
 
         Args:
-            place: Where the entry is.
             remedy: What to do where another run holds it, for messages.
             renew_s: Seconds between renewals; None: `RENEW_S`.
             silent_s: Seconds without a renewal after which another run may take over; None: `SILENT_S`.

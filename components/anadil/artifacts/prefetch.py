@@ -130,11 +130,7 @@ def fetch_from(uri: str) -> Fetch:
 
 
 def fill(
-    target: Path,
-    files: Mapping[str, Entry],
-    fetch: Fetch,
-    source: str,
-    remedy: str = LARGER_DISK,
+    target: Path, files: Mapping[str, Entry], fetch: Fetch, source: str, remedy: str = LARGER_DISK
 ) -> None:
     """Make `target` hold these files, every byte checked, a manifest if it has one, and nothing else.
 

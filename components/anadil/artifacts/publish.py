@@ -109,12 +109,7 @@ def _upload(
 
 
 def _send(
-    objects: S3,
-    file: Path | str,
-    uri: str,
-    name: str,
-    seen: dict[str, str],
-    lease: ObjectLease | None,
+    objects: S3, file: Path | str, uri: str, name: str, seen: dict[str, str], lease: ObjectLease | None
 ) -> None:
     """Upload a file, or copy an object by its URI, over what was seen in its place before the claim was confirmed."""
     target = join(uri, name)

@@ -31,13 +31,9 @@ COPY_PART_BYTES = 64 * MIB
 T = TypeVar("T")
 
 s3_errors = functools.partial(
-    aws_errors,
-    action="s3:GetObject, PutObject and ListBucket",
-    service="storage",
-    place="bucket and key",
-    invalid=DataError,
-    refused=PreflightError,
-)
+    aws_errors, action="s3:GetObject, PutObject and ListBucket", service="storage", place="bucket and key",
+    invalid=DataError, refused=PreflightError,
+)  # fmt: skip
 """Context manager of a URI: turn boto3's errors into ours."""
 
 
@@ -103,8 +99,6 @@ class S3:
         """Send one file, in parts where it is large, if the object is as it was seen last.
 
         Args:
-            path: The file.
-            uri: The object.
             tag: From `tags`; empty for an object that is not there, None for whatever is there.
             count: Gets the bytes of each piece; raises to stop.
 

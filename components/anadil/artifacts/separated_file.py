@@ -43,7 +43,6 @@ class SeparatedFile:
 
         Args:
             text: The table, opened with `newline=""`.
-            name: Name with its suffix, for messages too.
             column: A column that should be there: it tells separators apart.
         """
         # Cells are bounded by the library, a row of many by `_Lines`.

@@ -19,11 +19,12 @@ from stat import S_ISDIR, S_ISREG
 from anadil.artifacts import hub_files, local_directory
 from anadil.artifacts.publish import NO_COPIES, S3Store
 from anadil.artifacts.ranged import RangedFile, Ranges, ReadableFile
-from anadil.artifacts.s3 import S3Ranges, split_uri
+from anadil.artifacts.s3 import S3Ranges
 from anadil.artifacts.uri import MANIFEST, AlreadyThereError, Count
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.files import atomic_file, file_sha256, write_atomic
 from anadil.core.format import counted
+from anadil.recipe.fields import address_fault
 
 log = logging.getLogger(__name__)
 
@@ -36,31 +37,25 @@ BUILT_IN = "builtin:"
 """Prefix of the data that comes with the program, such as `builtin:az/prose.jsonl`."""
 
 
-def store(uri: str) -> "LocalStore | S3Store":
-    """The storage that a URI belongs to."""
-    scheme, separator, _ = uri.partition("://")
+def store(uri: str, *others: str) -> "LocalStore | S3Store":
+    """The storage that a URI belongs to. `others` are schemes that the caller reads beside."""
     if uri.startswith(BUILT_IN):
         return BuiltInStore()
-    if not separator:
-        return LocalStore()
-    if scheme == "s3":
-        return S3Store()
-    raise PreflightError(f"{uri}: storage {scheme}:// is not supported; use a local path or s3://")
+    if fault := address_fault(uri, "s3", *others):
+        raise PreflightError(f"{uri}: {fault}")
+    return S3Store() if "://" in uri else LocalStore()
 
 
 def input_store(uri: str) -> "LocalStore | S3Store | hub_files.HubStore":
     """The storage that an input of a run belongs to; nothing can be written to that of `hf://`."""
-    return hub_files.HubStore() if uri.startswith(hub_files.SCHEME) else store(uri)
+    return hub_files.HubStore() if uri.startswith(hub_files.SCHEME) else store(uri, "hf")
 
 
-def check_form(uri: str) -> None:
-    """Refuse an address that no storage reads, without asking any."""
+def check_form(uri: str, *, offline: bool) -> None:
+    """Refuse an address that no storage reads. Unless `offline`, the hub says what the commit of a branch is."""
+    input_store(uri)
     if uri.startswith(hub_files.SCHEME):
-        hub_files.hub_address(uri, offline=True)
-    elif uri.startswith("s3://"):
-        split_uri(uri)
-    else:
-        store(uri)
+        hub_files.hub_address(uri, offline=offline)
 
 
 def is_fixed(uri: str) -> bool:
@@ -111,7 +106,6 @@ def sizes(patterns: Sequence[str], key: str) -> dict[str, int]:
     Args:
         patterns: Paths, globs, directories, `s3://` and `hf://` URIs. Files of directories and globs whose name says that they hold
             no data (`_SUCCESS`, `README.md`) are skipped, and said.
-        key: The recipe key that holds them, for messages.
     """
     size_of: dict[str, int] = {}
     for pattern in patterns:

@@ -30,18 +30,12 @@ class TooLargeError(DataError):
 
 
 def parquet_batches(
-    stream: BinaryIO,
-    name: str,
-    most_rows: int,
-    columns: Sequence[str] | None = None,
+    stream: BinaryIO, name: str, most_rows: int, columns: Sequence[str] | None = None,
     groups: Sequence[int] | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield batches of rows; of one row each where more would take too much memory.
 
     Args:
-        stream: The file.
-        name: For messages.
-        most_rows: Of a batch.
         columns: Names or paths; None: all.
         groups: Numbers of row groups; None: all.
     """

@@ -9,14 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from anadil.artifacts.line_reader import (
-    DAMAGED,
-    MAX_LINE_BYTES,
-    PACKED_LINES,
-    PLAIN_LINES,
-    TooLong,
-    bounded_lines,
-)
+from anadil.artifacts import line_reader
 from anadil.artifacts.separated_file import SEPARATORS, Fault, Place, SeparatedFile, not_utf_8
 from anadil.artifacts.workbook import WORKBOOK, Workbook, open_workbook
 from anadil.core.errors import DataError, PreflightError
@@ -28,7 +21,7 @@ from anadil.text.letters import UNKNOWN, Letters
 
 log = logging.getLogger(__name__)
 
-LINE_SUFFIXES = (*PLAIN_LINES, *PACKED_LINES)
+LINE_SUFFIXES = (*line_reader.PLAIN_LINES, *line_reader.PACKED_LINES)
 TEXT_SUFFIXES = (*LINE_SUFFIXES, ".txt", ".parquet")
 ROWS_AT_A_TIME = 16
 """Rows of a table in memory at a time, each as long as a document may be."""
@@ -47,24 +40,24 @@ def text_rows(path: Path, name: str, field: str) -> Iterator[tuple[str, object]]
     suffix = text_suffix(name)
     try:
         if suffix == ".txt":
-            if path.stat().st_size > MAX_LINE_BYTES:
+            if path.stat().st_size > line_reader.MAX_LINE_BYTES:
                 raise DataError(
                     f"{name}: is one document of {human_bytes(path.stat().st_size)}, longer than "
-                    f"{human_bytes(MAX_LINE_BYTES)}; give its documents as .jsonl"
+                    f"{human_bytes(line_reader.MAX_LINE_BYTES)}; give its documents as .jsonl"
                 )
             yield name, {field: path.read_bytes().decode("utf-8-sig")}
             return
         rows = table_rows(path, name, field) if suffix == ".parquet" else json_rows(path, name)
         for number, row in rows:
             yield f"{name}:{number}", row
-    except (UnicodeDecodeError, *DAMAGED) as error:
+    except (UnicodeDecodeError, *line_reader.DAMAGED) as error:
         raise DataError(f"{name}: is damaged or not UTF-8 ({error}); repair the file") from None
 
 
 def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, object]]:
     """Yield the values of the lines of a file with the number of their line; blank lines have none."""
-    for number, line in enumerate(bounded_lines(path, name), start=1):
-        if isinstance(line, TooLong):
+    for number, line in enumerate(line_reader.bounded_lines(path, name), start=1):
+        if isinstance(line, line_reader.TooLong):
             raise DataError(f"{name}:{number}: {line}; {remedy or 'write each record as a line of its own'}")
         if not line.strip():
             continue
@@ -84,7 +77,6 @@ def table_rows(
     """Yield the rows of a Parquet or Arrow file, numbered from 1.
 
     Args:
-        path: The file.
         name: For messages; one that ends in `.arrow` is Arrow's.
         field: The column of a Parquet file that is read; None: all of them.
         remedy: For messages; left out, to repair the row or the file.
@@ -108,7 +100,7 @@ def table_rows(
             else:
                 batches = parquet_batches(stream, name, at_a_time, None if field is None else [field])
             for number, row in enumerate((row for batch in batches for row in batch_rows(batch)), start=1):
-                if isinstance(row, TooLong | UnicodeDecodeError):
+                if isinstance(row, line_reader.TooLong | UnicodeDecodeError):
                     raise DataError(
                         f"{name}:{number}: {row}; {remedy or 'cut or repair the row, or leave it out'}"
                     )
@@ -126,9 +118,9 @@ def text_of(row: object, field: str, place: str) -> str:
         num_bytes = len(text.encode())
     except UnicodeEncodeError:
         raise DataError(f"{place}: holds half a surrogate pair, which UTF-8 cannot hold; repair it") from None
-    if num_bytes > MAX_LINE_BYTES:
+    if num_bytes > line_reader.MAX_LINE_BYTES:
         raise DataError(
-            f"{place}: document of {human_bytes(num_bytes)} is longer than {human_bytes(MAX_LINE_BYTES)}; cut it"
+            f"{place}: document of {human_bytes(num_bytes)} is longer than {human_bytes(line_reader.MAX_LINE_BYTES)}; cut it"
         )
     return text
 
@@ -147,8 +139,6 @@ def separated_rows(path: Path, name: str, letters: Letters = UNKNOWN) -> Iterato
     """Yield each row with the number of its first line; a cell without text is None.
 
     Args:
-        path: The file.
-        name: Name with its suffix, for messages too.
         letters: Letters of the language, which tell code pages apart; without them a file must be UTF-8 or UTF-16.
     """
     with _table(path, name, letters) as table:

@@ -21,15 +21,9 @@ MAX_LIST_BYTES, MAX_ENTRIES = 512 * MIB, 20_000_000
 """Most bytes of one file, unpacked: our choice, four times all of UT1's lists together."""
 GZIP, ZSTD, ZIP = b"\x1f\x8b", b"\x28\xb5\x2f\xfd", b"PK\x03\x04"
 OTHER = {
-    b"BZh": "bzip2 -d",
-    b"\x1f\x9d": "uncompress",
-    b"\x1f\xa0": "gzip -d",
-    b"\xfd7zXZ": "xz -d",
-    b"7z\xbc\xaf": "7z x",
-    b"Rar!": "unrar x",
-    b"PAR1": "",
-    b"%PDF": "",
-}
+    b"BZh": "bzip2 -d", b"\x1f\x9d": "uncompress", b"\x1f\xa0": "gzip -d", b"\xfd7zXZ": "xz -d",
+    b"7z\xbc\xaf": "7z x", b"Rar!": "unrar x", b"PAR1": "", b"%PDF": "",
+}  # fmt: skip
 """First bytes of what is not read, and the command that unpacks it."""
 BLOCK = 512
 """Bytes of a block of a tar archive. Source: POSIX.1-1988, ustar."""
@@ -43,8 +37,6 @@ def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[by
     """Yield the entries without white space around them; skip blank lines and those that begin with `#`.
 
     Args:
-        path: The file.
-        key: Recipe key that names it, for messages.
         members: Files to read of an archive; where it has none of them, or none are given, all are read.
     """
     name = f"{key}: {path.name}"

@@ -127,7 +127,6 @@ def holds_own_head(tensors: Mapping[str, StoredTensor], tables: tuple[str, str])
     """Return whether the files hold an output table that is not the input table, whatever config.json says.
 
     Args:
-        tensors: Of the model.
         tables: Names of the input and of the output table.
     """
     inputs, head = (tensors.get(name) for name in tables)

@@ -53,8 +53,6 @@ def open_workbook(file: ReadableFile, name: str, column: str = "") -> Iterator["
     """Open a workbook for as long as its rows are read.
 
     Args:
-        file: The workbook.
-        name: Name with its suffix, for messages.
         column: A column that should be there: the first sheet with it is read.
     """
     with file.open("rb") as stream:

@@ -303,13 +303,9 @@ def write_output(task: WriteTask | RowsTask) -> None:
 
 
 def _write_output(
-    files: list[CorpusFile],
-    job: Job,
-    workspace: Workspace,
-    executor: Executor,
-    signatures: Signatures,
+    files: list[CorpusFile], job: Job, workspace: Workspace, executor: Executor, signatures: Signatures,
     settings: Settings,
-) -> Accounts:
+) -> Accounts:  # fmt: skip
     """Write the kept documents, and a row for every one of the inputs, into the artifact; return the sums of the rows."""
     documents = workspace.write_tasks(files, signatures, max(1, len(settings.language.sides)))
     rows = workspace.rows_tasks(signatures, settings)
@@ -336,12 +332,9 @@ def _kept_samples(workspace: Workspace, signatures: Signatures, verdicts: Verdic
 
 
 def _refuse_empty(
-    num_documents: int,
-    settings: Settings,
-    clean_stats: CleanStats,
-    places: list[str],
+    num_documents: int, settings: Settings, clean_stats: CleanStats, places: list[str],
     written: Mapping[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     if not clean_stats.counts["documents_in"]:
         raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
     if num_documents:

@@ -109,14 +109,9 @@ def error_status(error: Exception) -> int:
 
 @contextmanager
 def aws_errors(
-    what: str,
-    action: str = "the action",
-    *,
-    service: str = "AWS",
-    place: str = "name and region",
-    invalid: type[AnadilError] = RecipeError,
-    refused: type[AnadilError] = RecipeError,
-) -> Iterator[None]:
+    what: str, action: str = "the action", *, service: str = "AWS", place: str = "name and region",
+    invalid: type[AnadilError] = RecipeError, refused: type[AnadilError] = RecipeError,
+) -> Iterator[None]:  # fmt: skip
     """Turn boto3's errors into ours.
 
     Args:

@@ -25,42 +25,56 @@ class AnadilError(Exception):
     """A foreseen failure; the message names what, where, the value and the remedy."""
 
     exit_code = 1
+    before_again = ""
+    """Words on what comes before the same command is given again, or nothing."""
+
+
+CORRECT = (
+    "Correct what the error above names first: the file where it is, the recipe by --set KEY=VALUE. "
+    "Without, the command fails again."
+)
 
 
 class RecipeError(AnadilError):
     """The recipe or the command line is wrong."""
 
     exit_code = 2
+    before_again = CORRECT
 
 
 class DataError(AnadilError):
     """Input data cannot be used."""
 
     exit_code = 3
+    before_again = CORRECT
 
 
 class PreflightError(AnadilError):
     """The environment lacks something that the run needs."""
 
     exit_code = 4
+    before_again = "Give the machine what the error above names first. Until then the command fails again."
 
 
 class IntegrityError(AnadilError):
     """Stored bytes are not those that their manifest names, or are unsafe to load."""
 
     exit_code = 5
+    before_again = CORRECT
 
 
 class GateError(AnadilError):
     """The model did not pass the quality gate."""
 
     exit_code = 6
+    before_again = "The model did not pass the gate: the same recipe gives the same model. Change the recipe or the text first."
 
 
 class BudgetReached(AnadilError):
     """The budget of the run is used up; what was done is saved."""
 
     exit_code = 7
+    before_again = "The budget is used up: the command goes on with a new one."
 
 
 class RetryableError(AnadilError):

@@ -21,8 +21,6 @@ def retried(
     """Result of a call that is made up to `attempts` times; the last error is raised.
 
     Args:
-        call: What is called, without arguments.
-        attempts: Calls at most.
         pause_s: Before the second attempt; doubled before each further one.
         errors: Failures after which it is called again. Each is logged.
     """

@@ -71,15 +71,9 @@ def windows(
 
 
 def score(
-    model: PreTrainedModel,
-    pairs: Sequence[tuple[Ids, Ids]],
-    *,
-    bos: int | None = None,
-    context: int,
-    stride: int,
-    batch_tokens: int,
-    name: str,
-) -> NDArray[np.float64]:
+    model: PreTrainedModel, pairs: Sequence[tuple[Ids, Ids]], *, bos: int | None = None, context: int,
+    stride: int, batch_tokens: int, name: str,
+) -> NDArray[np.float64]:  # fmt: skip
     """Sum -ln p over the tokens of each text, in nats, given the tokens before it.
 
     Where both are longer than the context, the beginning of the tokens before goes, but not BOS.

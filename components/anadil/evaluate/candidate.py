@@ -9,19 +9,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anadil.evaluate import generate
 from anadil.evaluate.answers import measure_answers
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.generate import (
-    DECODING_MODES,
-    GenerationPrompt,
-    Mode,
-    generate_texts,
-    is_of_use,
-    output_language,
-    repetition_of,
-    with_languages,
-)
 from anadil.evaluate.models import EncodedDocuments, Measurements, ScoredModel, open_candidate
 from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
@@ -68,20 +59,17 @@ class ModelScores:
 
 
 def measure(
-    candidate: ScoredModel,
-    material: Material,
-    recipe: Recipe,
-    language: Language,
+    candidate: ScoredModel, material: Material, recipe: Recipe, language: Language,
     known: Iterable[Measurements] = (),
-) -> ModelScores:
+) -> ModelScores:  # fmt: skip
     """Score one candidate, let it write, and free its memory; what is `known` of it is not measured again."""
     loaded = open_candidate(candidate, recipe, known)
     nats = loaded.nats(material.heldout.ids[candidate.name])
     retained = loaded.nats(material.retained.ids[candidate.name])
     # The added beginnings serve the loop rate, which counts greedy texts only.
-    modes: tuple[tuple[Mode, ...], ...] = (DECODING_MODES, ("greedy",))
+    modes: tuple[tuple[generate.Mode, ...], ...] = (generate.DECODING_MODES, ("greedy",))
     written = [
-        generate_texts(
+        generate.generate_texts(
             loaded.decoder(), candidate.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
             name=candidate.name, modes=each,
         )
@@ -90,8 +78,8 @@ def measure(
     answers = measure_answers(
         loaded, material.questions, material.references.get(candidate.name, ()), recipe.seed
     )
-    texts = with_languages([*itertools.chain(*written), *answers.generations], language)
-    of_use = [text for text in texts if is_of_use(text.kind, answers=candidate.answers)]
+    texts = generate.with_languages([*itertools.chain(*written), *answers.generations], language)
+    of_use = [text for text in texts if generate.is_of_use(text.kind, answers=candidate.answers)]
     table = (
         _text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, material.heldout.num_bytes, nats, recipe.seed)
@@ -106,8 +94,8 @@ def measure(
             "retained": bits_by_group(
                 material.retained.num_bytes, retained, [each.lang for each in material.retained.documents]
             ),
-            "repetition": repetition_of(of_use),
-            "output_language": output_language(of_use, language),
+            "repetition": generate.repetition_of(of_use),
+            "output_language": generate.output_language(of_use, language),
             "generations": [asdict(text) for text in texts],
         }
     )
@@ -156,7 +144,7 @@ def _text_figures(
 
 def _prompts(
     candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
-) -> tuple[list[GenerationPrompt], list[GenerationPrompt]]:
+) -> tuple[list[generate.GenerationPrompt], list[generate.GenerationPrompt]]:
     """Return the prompts of the recipe or the language, and held-out beginnings that make them enough for a verdict."""
     openings = _beginnings(heldout)
     beginnings = recipe.evaluate.prompts or language.prompts or openings[:NUM_BEGINNINGS]
@@ -166,10 +154,10 @@ def _prompts(
     if candidate.answers and not chat:
         log.warning("%s: has no chat template; questions are asked as plain text", candidate.path)
     shown = [
-        *(GenerationPrompt(text=text, kind="continuation") for text in beginnings),
-        *(GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
+        *(generate.GenerationPrompt(text=text, kind="continuation") for text in beginnings),
+        *(generate.GenerationPrompt(text=text, kind="answer", chat=chat) for text in language.questions),
     ]
-    return shown, [GenerationPrompt(text=text, kind="continuation") for text in more]
+    return shown, [generate.GenerationPrompt(text=text, kind="continuation") for text in more]
 
 
 def _beginnings(documents: Sequence[Document]) -> list[str]:

@@ -93,14 +93,10 @@ class GateVerdict:
 
 
 def apply_gate(
-    gate: Gate,
-    tables: Mapping[str, Mapping[str, Any]],
-    differences: Mapping[str, Difference],
-    contamination: Contamination,
-    mask_audit: Mapping[str, Any] | None = None,
-    answering: Collection[str] = ("finetuned",),
-    of_champion: Collection[str] = (),
-) -> GateVerdict:
+    gate: Gate, tables: Mapping[str, Mapping[str, Any]], differences: Mapping[str, Difference],
+    contamination: Contamination, mask_audit: Mapping[str, Any] | None = None,
+    answering: Collection[str] = ("finetuned",), of_champion: Collection[str] = (),
+) -> GateVerdict:  # fmt: skip
     """Judge the candidates that were measured, each for its own use.
 
     A check whose limit lies inside its interval decides nothing, so its candidate is not released.
@@ -277,18 +273,10 @@ class _Judge:
         self._add(check, share, limit, at_least=at_least, interval=ends, num=len(marks))
 
     def _add(
-        self,
-        name: str,
-        value: float | None,
-        limit: float,
-        *,
-        at_least: bool = False,
-        passed: bool | None = None,
-        interval: tuple[float, float] | None = None,
-        num: int | None = None,
-        difference: Difference | None = None,
-        default: GateMode | None = None,
-    ) -> None:
+        self, name: str, value: float | None, limit: float, *, at_least: bool = False,
+        passed: bool | None = None, interval: tuple[float, float] | None = None, num: int | None = None,
+        difference: Difference | None = None, default: GateMode | None = None,
+    ) -> None:  # fmt: skip
         """Add a check; one that was not measured counts only where the recipe asks for it by name."""
         if value is None and self.gate.modes.get(name) != "enforce":
             self.unmeasured.append(name)
@@ -347,14 +335,10 @@ def differences_of(
 
 
 def scores_table(
-    heldout: Heldout,
-    material: Material,
-    results: Mapping[str, ModelScores],
-    differences: Mapping[str, Difference],
-    contamination: Contamination,
-    verdict: GateVerdict,
+    heldout: Heldout, material: Material, results: Mapping[str, ModelScores],
+    differences: Mapping[str, Difference], contamination: Contamination, verdict: GateVerdict,
     tasks: Mapping[str, Any],
-) -> dict[str, Any]:
+) -> dict[str, Any]:  # fmt: skip
     """Return all of `scores.json`; `tasks` are the results of the stage of that name."""
     encoded = material.heldout
     chat = {"own_chat": material.own_chat.facts()} if material.own_chat else {}
@@ -370,12 +354,8 @@ def scores_table(
         "gate": asdict(verdict),
         "tasks": tasks,
         "heldout": {
-            "source": heldout.source,
-            "files": heldout.files,
-            "sha256": heldout.sha256,
-            "num_documents": len(heldout.documents),
-            "empty": heldout.empty,
-            "repeated": heldout.repeated,
+            "source": heldout.source, "files": heldout.files, "sha256": heldout.sha256,
+            "num_documents": len(heldout.documents), "empty": heldout.empty, "repeated": heldout.repeated,
             "altered": encoded.altered,
         },
         "documents": _by_document(encoded, {name: result.nats for name, result in results.items()}),
@@ -399,7 +379,7 @@ def scores_table(
                 for index, question in enumerate(material.questions.listed)
             ],
         },
-    }
+    }  # fmt: skip
 
 
 def _by_document(encoded: EncodedDocuments, nats: Mapping[str, NDArray[np.float64]]) -> list[dict[str, Any]]:

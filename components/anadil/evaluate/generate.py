@@ -72,15 +72,10 @@ class GeneratedText:
 
 
 def generate_texts(
-    decoder: Decoder | CandidateDecoder,
-    tokenizer: PreTrainedTokenizerFast,
-    prompts: Sequence[GenerationPrompt],
-    *,
-    max_new_tokens: int,
-    seed: int,
-    name: str,
+    decoder: Decoder | CandidateDecoder, tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[GenerationPrompt], *, max_new_tokens: int, seed: int, name: str,
     modes: Sequence[Mode] = DECODING_MODES,
-) -> list[GeneratedText]:
+) -> list[GeneratedText]:  # fmt: skip
     """Continue each prompt in each mode, in order."""
     batches = decoder.batches(
         [_prompt_ids(tokenizer, prompt) for prompt in prompts],

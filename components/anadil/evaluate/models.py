@@ -24,19 +24,10 @@ from anadil.estimate.memory import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import scoring_parts
 from anadil.evaluate.bits_per_byte import Ids, score
+from anadil.model import load as loading
 from anadil.model.architecture import read_config
 from anadil.model.decoding import Continuation, open_decoder
 from anadil.model.family_table import refuse_mixture
-from anadil.model.load import (
-    document_ids,
-    encode_texts,
-    free_memory,
-    load_placed,
-    load_tokenizer,
-    pick_device,
-    pick_dtype,
-    window_bos,
-)
 from anadil.recipe.sections import Recipe
 from anadil.text import metrics
 from anadil.text.corpus import Document
@@ -191,10 +182,10 @@ def open_model(
     name: str, path: Path, *, answers: bool = False, digest: str = "", like: ScoredModel | None = None
 ) -> ScoredModel:
     """Load a candidate's tokenizer; a base's windows begin like a candidate's."""
-    tokenizer = load_tokenizer(path)
-    prefix, _ = document_ids(tokenizer, f"{path}, {name}")
+    tokenizer = loading.load_tokenizer(path)
+    prefix, _ = loading.document_ids(tokenizer, f"{path}, {name}")
     # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
-    bos = prefix if like and like.bos is not None else window_bos(tokenizer)
+    bos = prefix if like and like.bos is not None else loading.window_bos(tokenizer)
     return ScoredModel(
         name=name, path=path, tokenizer=tokenizer, prefix=prefix, bos=bos, answers=answers, digest=digest
     )
@@ -214,7 +205,7 @@ def open_artifact(name: str, folder: Path) -> ScoredModel:
 
 def load_for_scoring(path: Path, name: str) -> Any:
     """Load a model on the fewest GPUs of this machine that hold it with a batch; see `load_placed`."""
-    return load_placed(
+    return loading.load_placed(
         path, name, lambda count: scoring_parts(shape_from(model_config(path), name), count, on_gpu=True), FITS
     )  # fmt: skip
 
@@ -245,7 +236,7 @@ def encode_for_all(candidates: Sequence[ScoredModel], documents: Sequence[Docume
     altered: set[int] = set()
     texts = [document.text for document in documents]
     for candidate in candidates:
-        encoded = encode_texts(candidate.tokenizer, texts)
+        encoded = loading.encode_texts(candidate.tokenizer, texts)
         ids[candidate.name] = [np.array(each, dtype=np.int32) for each in encoded]
         decode = partial(
             candidate.tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False
@@ -327,7 +318,7 @@ class CandidateModel:
     def free(self) -> None:
         """Give back its memory."""
         self._model = None
-        free_memory()
+        loading.free_memory()
 
     def nats(self, encoded: Sequence[NDArray[np.int32]]) -> NDArray[np.float64]:
         """Nats of each document; see `score`."""
@@ -365,11 +356,7 @@ class CandidateDecoder:
     ends: Sequence[int] | None
 
     def batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int | None]],
-        *,
-        max_new_tokens: int,
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int | None]], *, max_new_tokens: int
     ) -> Iterator[tuple[int, list[Continuation]]]:
         """Yield each prompt's place and its continuations; see `Decoder.batches`."""
         memory = self.candidate.memory
@@ -409,8 +396,8 @@ def open_candidate(
             "%s: holds %d tokens, fewer than the context of %d", candidate.name, context, recipe.context
         )
     stride = min(recipe.evaluate.stride or context, context)
-    device = pick_device()
-    dtype = str(pick_dtype(device)).removeprefix("torch.")
+    device = loading.pick_device()
+    dtype = str(loading.pick_dtype(device)).removeprefix("torch.")
     of = identity(
         candidate.digest, device=device.type, dtype=dtype, context=context, stride=stride, bos=candidate.bos
     )

@@ -2,13 +2,7 @@
 
 from anadil.core.candidates import CANDIDATES
 from anadil.core.stages import WRITERS
-from anadil.estimate.stage_memory import (
-    NeedRequest,
-    StageMemory,
-    scoring_plan,
-    scoring_refusal,
-    tokens_of_files,
-)
+from anadil.estimate import stage_memory
 from anadil.estimate.text_use import BYTES_PER_TOKEN, DOCUMENT_BYTES
 from anadil.runtime.job import is_left_out
 
@@ -21,18 +15,18 @@ RETAINED_TOKENS, OWN_CHAT_TOKENS, CONTINUATIONS, SEEN_CHATS = 2_000, 24 * 96, 10
 most chats of training that are asked again. Source: `anadil.evaluate`, `anadil.finetune.rows`."""
 
 
-def need(request: NeedRequest) -> StageMemory:
+def need(request: stage_memory.NeedRequest) -> stage_memory.StageMemory:
     """Memory of the stage, of the model that pre-training makes."""
-    return scoring_plan(request.trained, request.recipe, request.machine, "evaluate")
+    return stage_memory.scoring_plan(request.trained, request.recipe, request.machine, "evaluate")
 
 
-def refusal(request: NeedRequest, memory: StageMemory) -> str:
+def refusal(request: stage_memory.NeedRequest, memory: stage_memory.StageMemory) -> str:
     """Text of the refusal where the stage does not fit."""
     remedy = "or end before it: --until pretrain (of run and of plan)"
-    return scoring_refusal(request.trained, memory, request.machine, remedy)
+    return stage_memory.scoring_refusal(request.trained, memory, request.machine, remedy)
 
 
-def flops(request: NeedRequest) -> float:
+def flops(request: stage_memory.NeedRequest) -> float:
     """Floating-point operations of the stage: every candidate scores texts and writes answers."""
     recipe = request.recipe
     made = [each.kind for each in CANDIDATES if each.kind in WRITERS]
@@ -41,17 +35,17 @@ def flops(request: NeedRequest) -> float:
     return candidates * request.trained.flops_per_token(0) / 3 * tokens
 
 
-def _scored_tokens(request: NeedRequest) -> float:
+def _scored_tokens(request: stage_memory.NeedRequest) -> float:
     recipe, uses = request.recipe, request.text.uses
     share, targets = recipe.clean.heldout_fraction, recipe.target_sources or ("",)
     heldout = share / (1 - share) * sum(each.tokens for each in uses if each.source in targets)
     most = recipe.clean.heldout_max_documents * DOCUMENT_BYTES / BYTES_PER_TOKEN
-    return RETAINED_TOKENS + (tokens_of_files(recipe.evaluate.heldout) or min(heldout, most))
+    return RETAINED_TOKENS + (stage_memory.tokens_of_files(recipe.evaluate.heldout) or min(heldout, most))
 
 
-def _asked_tokens(request: NeedRequest) -> float:
+def _asked_tokens(request: stage_memory.NeedRequest) -> float:
     recipe, settings = request.recipe, request.recipe.evaluate
-    chat, chats = CHAT_BYTES / BYTES_PER_TOKEN, tokens_of_files(recipe.finetune.inputs)
-    unseen = tokens_of_files(settings.questions) or chats * recipe.finetune.heldout_fraction
+    chat, chats = CHAT_BYTES / BYTES_PER_TOKEN, stage_memory.tokens_of_files(recipe.finetune.inputs)
+    unseen = stage_memory.tokens_of_files(settings.questions) or chats * recipe.finetune.heldout_fraction
     asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
     return OWN_CHAT_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens

@@ -16,20 +16,10 @@ from anadil.artifacts.prefetch import fetch
 from anadil.core.candidates import ANSWERS, CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
+from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
-from anadil.evaluate.models import (
-    FILE,
-    Measurements,
-    ScoredModel,
-    encode_for_all,
-    encode_with_champion,
-    open_artifact,
-    open_model,
-    read_measurements,
-    write_measurements,
-)
 from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.model.family_table import refuse_mixture
@@ -56,12 +46,12 @@ def run(job: Job) -> Figures:
     tuning: dict[str, Any] = {}
     if "merged" in job.inputs and recipe.merge and recipe.merge.is_auto:
         heldout, retained, tuning = without_tuning(heldout, retained, targets)
-    candidates, encoded = encode_with_champion(
+    candidates, encoded = models.encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents
     )
     questions, references = encode_references(candidates, read_questions(job))
     material = Material(
-        heldout=encoded, retained=encode_for_all(candidates, retained), questions=questions, references=references,
+        heldout=encoded, retained=models.encode_for_all(candidates, retained), questions=questions, references=references,
         own_chat=open_own_chat(recipe.base.model, candidates[0]),
     )  # fmt: skip
     train = read_corpora(corpora.values(), "train")
@@ -89,7 +79,7 @@ def run(job: Job) -> Figures:
     if tuning:
         scores["tuning"] = tuning
     write_indented(job.out / "scores.json", scores, allow_nan=False)
-    write_measurements(job.out, [each.measurements for each in results.values()])
+    models.write_measurements(job.out, [each.measurements for each in results.values()])
     job.tracker.run_metrics(deciding_scores(scores))
     job.records.update(
         documents=len(encoded.documents), contaminated=len(contamination.contaminated), altered=len(encoded.altered)
@@ -111,19 +101,23 @@ def _of_champion(recipe: Recipe) -> set[str]:
     return {each.name for each in CANDIDATES if each.use != ANSWERS} if keeps_model else set()
 
 
-def _candidates(job: Job) -> list[ScoredModel]:
+def _candidates(job: Job) -> list[models.ScoredModel]:
     if "adapter" in job.inputs:
         refuse_other_rank(job.inputs["adapter"])
-    made = [open_artifact(each.name, job.inputs[each.kind]) for each in CANDIDATES if each.kind in job.inputs]
+    made = [
+        models.open_artifact(each.name, job.inputs[each.kind])
+        for each in CANDIDATES
+        if each.kind in job.inputs
+    ]
     path = base_model(job.recipe.base, job.base_cache)
-    base = open_model("base", path, digest=base_files(str(path))[BASE_FILES], like=made[0])
+    base = models.open_model("base", path, digest=base_files(str(path))[BASE_FILES], like=made[0])
     candidates = [base, *made]
     for candidate in candidates:
         refuse_mixture(model_config(candidate.path), f"{candidate.name} ({candidate.path})")
     return candidates
 
 
-def _measured_before(job: Job) -> list[Measurements]:
+def _measured_before(job: Job) -> list[models.Measurements]:
     """Return what the champion's run measured of base and champion; empty where its scores are gone, with the reason logged."""
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     uri = champion.artifacts.get("scores") if champion else None
@@ -131,7 +125,7 @@ def _measured_before(job: Job) -> list[Measurements]:
     if not uri:
         return []
     try:
-        return read_measurements(fetch(uri, "scores", (FILE,))[0])
+        return models.read_measurements(fetch(uri, "scores", (models.FILE,))[0])
     except (DataError, IntegrityError, PreflightError) as error:
         log.warning("%s; base and champion are measured again", error)
         return []

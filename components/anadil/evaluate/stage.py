@@ -8,12 +8,7 @@ STAGE = Stage(
     writes="scores",
     result_version=10,
     keys=(
-        "language",
-        "base",
-        "evaluate",
-        "finetune.columns",
-        "pretrain.sequence_length",
-        "clean.text_field",
+        "language", "base", "evaluate", "finetune.columns", "pretrain.sequence_length", "clean.text_field",
         "seed",
     ),
     reads=(
@@ -34,4 +29,4 @@ STAGE = Stage(
     pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=1),
     uses_model=True,
     brings=("need",),
-)
+)  # fmt: skip

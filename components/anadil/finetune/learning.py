@@ -69,15 +69,10 @@ def adapter_config(
     if settings.trains == "all":
         return None
     return LoraConfig(
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
-        use_rslora=settings.rslora,
-        use_dora=settings.dora,
-        target_modules=linear_layers(model),
-        trainable_token_indices=_token_indices(rows, model, tokenizer),
-        task_type="CAUSAL_LM",
-    )
+        r=settings.rank, lora_alpha=settings.alpha, lora_dropout=settings.dropout, use_rslora=settings.rslora,
+        use_dora=settings.dora, target_modules=linear_layers(model),
+        trainable_token_indices=_token_indices(rows, model, tokenizer), task_type="CAUSAL_LM",
+    )  # fmt: skip
 
 
 def take_adapter(model: PreTrainedModel, folder: Path) -> None:

@@ -87,13 +87,9 @@ class _Adapter:
 
 
 def _write(
-    weights: SafetensorsFiles,
-    stored: SafetensorsFiles,
-    base: Path,
-    out: Path,
-    shard_bytes: int,
+    weights: SafetensorsFiles, stored: SafetensorsFiles, base: Path, out: Path, shard_bytes: int,
     adapter: _Adapter | None,
-) -> None:
+) -> None:  # fmt: skip
     config = read_config(base)
     family = families().get(config.model_type)
     names = family.names if family else ModuleNames()

@@ -72,13 +72,9 @@ class PairTrainer(SharedModel, DPOTrainer):  # type: ignore[misc]
     """A DPOTrainer for rows of `prompt_ids`, `chosen_ids`, `rejected_ids` and `pair`."""
 
     def __init__(
-        self,
-        *,
-        batch_size: int,
-        reference_of: Callable[[Callable[[], LogProbabilities]], LogProbabilities],
-        rows: Dataset,
-        **settings: Any,
-    ) -> None:
+        self, *, batch_size: int, reference_of: Callable[[Callable[[], LogProbabilities]], LogProbabilities],
+        rows: Dataset, **settings: Any,
+    ) -> None:  # fmt: skip
         """Prepare to train; `reference_of` loads the reference of an earlier start, or computes and stores it by the given function."""
         self.batch_size, self.reference_of, self.rows = batch_size, reference_of, rows
         self.reference: LogProbabilities = np.zeros((0, 2))
@@ -284,14 +280,9 @@ def refuse_uneven(settings: Preference, processes: int) -> None:
 
 
 def prefer(
-    job: Job,
-    pairs: Pairs,
-    tokenizer: PreTrainedTokenizerFast,
-    finetuned: Path,
-    origin: Mapping[str, str],
-    processes: Group,
-    device: torch.device,
-) -> tuple[Path, Figures]:
+    job: Job, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, finetuned: Path, origin: Mapping[str, str],
+    processes: Group, device: torch.device,
+) -> tuple[Path, Figures]:  # fmt: skip
     """Train the result of the first step on; return the newest checkpoint and the part of `training.json`."""
     settings = _settings(job)
     work = replace(job, work=job.work / FOLDER)
@@ -331,15 +322,9 @@ def _settings(job: Job) -> Preference:
 
 
 def _trainer(
-    job: Job,
-    pairs: Pairs,
-    tokenizer: PreTrainedTokenizerFast,
-    finetuned: Path,
-    origin: Mapping[str, str],
-    steps: int,
-    processes: Group,
-    device: torch.device,
-) -> PairTrainer:
+    job: Job, pairs: Pairs, tokenizer: PreTrainedTokenizerFast, finetuned: Path, origin: Mapping[str, str],
+    steps: int, processes: Group, device: torch.device,
+) -> PairTrainer:  # fmt: skip
     settings, learning = _settings(job), job.recipe.finetune
     training.set_up_model(job, tokenizer, processes)
     trains_all = learning.trains == "all"

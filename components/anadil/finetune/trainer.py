@@ -68,15 +68,9 @@ class LengthBatches(Sampler[list[int]]):
     """The chats of one process for each step of an epoch; `set_epoch` says which."""
 
     def __init__(
-        self,
-        lengths: Sequence[int],
-        batch_size: int,
-        *,
-        seed: int,
-        rank: int = 0,
-        processes: int = 1,
+        self, lengths: Sequence[int], batch_size: int, *, seed: int, rank: int = 0, processes: int = 1,
         mix: Mix | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Prepare the batches of one process: `batch_size` chats for all of them together, as the mix shows them, or each once."""
         self.lengths = np.asarray(lengths, dtype=np.int64)
         self.batch_size, self.seed, self.rank, self.processes = batch_size, seed, rank, processes

@@ -73,14 +73,9 @@ def num_steps(num_examples: int, settings: Finetune | Preference) -> int:
 
 
 def new_trainer(
-    job: Job,
-    device: torch.device,
-    tokenizer: PreTrainedTokenizerFast,
-    rows: Rows,
-    steps: int,
-    processes: Group,
-    start: Path | None,
-) -> Any:
+    job: Job, device: torch.device, tokenizer: PreTrainedTokenizerFast, rows: Rows, steps: int,
+    processes: Group, start: Path | None,
+) -> Any:  # fmt: skip
     """Return an SFTTrainer for rows of `input_ids` and `labels`, which it takes as they are.
 
     It begins with the adapter of another run, or with its merged model where all weights learn, if `start` names one.

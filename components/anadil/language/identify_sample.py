@@ -84,13 +84,9 @@ NEED_SPACES = frozenset({"torn letters", "halved words", "joined words"})
 
 
 def identify_sample(
-    code: str,
-    fit: Sequence[str],
-    aside: Sequence[str],
-    others: Mapping[str, Sequence[str]],
-    model: Callable[[Sequence[str]], LanguageModel] | None,
-    sources: Mapping[str, str] = {},
-) -> tuple[Identification, list[str]]:
+    code: str, fit: Sequence[str], aside: Sequence[str], others: Mapping[str, Sequence[str]],
+    model: Callable[[Sequence[str]], LanguageModel] | None, sources: Mapping[str, str] = {},
+) -> tuple[Identification, list[str]]:  # fmt: skip
     """Learn the keys of a pack for identification; return them with lines of the report.
 
     Args:
@@ -129,14 +125,10 @@ def identify_sample(
         + (f", against {', '.join(others)}" if others else "")
     )
     identification = Identification(
-        cld2=(known,) if known else (),
-        lookalikes=tuple(sorted(expected - {known})),
-        long_lookalikes=tuple(sorted(long - {known})),
-        usual_label=usual,
-        min_usual_pieces=pieces,
-        sibling=sibling,
-        profile=profile,
-    )
+        cld2=(known,) if known else (), lookalikes=tuple(sorted(expected - {known})),
+        long_lookalikes=tuple(sorted(long - {known})), usual_label=usual, min_usual_pieces=pieces,
+        sibling=sibling, profile=profile,
+    )  # fmt: skip
     return identification, report
 
 
@@ -240,16 +232,12 @@ def _judged_by_others(sampled: Sequence[Sequence[str]]) -> list[_Part]:
             _Part(
                 texts=texts,
                 running={
-                    "joined": joined,
-                    "letters": letters_of(joined),
-                    "small": small_letters_of(joined),
-                    "misread": letters_of(misread),
-                    "shuffled": letters_of(shuffled),
-                    "signs": signs,
+                    "joined": joined, "letters": letters_of(joined), "small": small_letters_of(joined),
+                    "misread": letters_of(misread), "shuffled": letters_of(shuffled), "signs": signs,
                 },
                 tables=Tables.learn([*taught[:number], *taught[number + 1 :]] or taught),
             )
-        )
+        )  # fmt: skip
     return parts
 
 

@@ -61,12 +61,9 @@ class LearntLimits:
 
 
 def learn_limits(
-    language: Language,
-    fit: Sequence[str],
-    aside: Sequence[str],
-    noise: Mapping[str, Sequence[str]],
+    language: Language, fit: Sequence[str], aside: Sequence[str], noise: Mapping[str, Sequence[str]],
     lengths: Sequence[int],
-) -> LearntLimits:
+) -> LearntLimits:  # fmt: skip
     """Learn the limits of a language.
 
     Args:

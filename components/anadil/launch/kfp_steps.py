@@ -22,22 +22,12 @@ from anadil.recipe.sections import Recipe
 from anadil.retrain.exclusive import claim, free
 from anadil.retrain.lineage import champion_name
 from anadil.retrain.resolve import Resolution, resolve
-from anadil.runtime import kfp
+from anadil.runtime import kfp, run_record
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of
 from anadil.runtime.job import kind_of
 from anadil.runtime.kfp import DERIVED, METRICS, STATE, Scalar, ToolInput, write_results
 from anadil.runtime.planned_artifact import MadeArtifact, look_up
-from anadil.runtime.run_record import (
-    end_left_run,
-    end_run,
-    no_failure,
-    read_steps,
-    record_step,
-    record_uri,
-    step_uri,
-    write_recipe,
-)
 from anadil.runtime.termination import exit_code_of, is_deterministic
 from anadil.runtime.tracking_spool import send_left
 
@@ -51,7 +41,7 @@ RESUME = "submit the recipe again: finished steps are reused, training resumes f
 def begin_retraining(call: ToolInput) -> int:
     """Claim the champion, derive the recipe of the run, and tell Kubeflow whether there is anything to do."""
     recipe, run = call.recipe, call.run
-    with record_step(recipe, run, RETRAIN) as record:
+    with run_record.record_step(recipe, run, RETRAIN) as record:
         root = recipe.storage.root
         if not root:
             raise RecipeError("storage.root: not set; steps on a cluster need one that all of them reach")
@@ -62,14 +52,14 @@ def begin_retraining(call: ToolInput) -> int:
             log.info("%s", line)
         if resolution.state == "new":
             refuse_dear(resolution.recipe)
-        place = write_recipe(root, run, resolution.recipe)
+        place = run_record.write_recipe(root, run, resolution.recipe)
         record.uri = place
         record.figures = {"state": resolution.state, "new_files": resolution.num_files}
         values = {DERIVED: place, STATE: resolution.state}
         write_results(call.outputs, values, _cards(resolution), {})
     if resolution.state == "nothing":
         # No other step will say so.
-        end_run(root, run, 0, "no new text")
+        run_record.end_run(root, run, 0, "no new text")
     return 0
 
 
@@ -111,7 +101,7 @@ def _launch(name: str, text: str) -> int:
     recipe = load_recipe(call.recipe)
     request = LaunchRequest(stage=name, recipe=recipe, inputs=call.inputs, run=call.run)
     refuse_deterministic_retry(request, call.step)  # outside the record, which would write over what it reads
-    with record_step(recipe, call.run, call.step) as record:
+    with run_record.record_step(recipe, call.run, call.step) as record:
         result = launch_job(request)
         assert isinstance(result, MadeArtifact)
         record.uri, record.figures = result.uri, result.manifest.figures
@@ -130,7 +120,11 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
     # machines again, with a deadline and restarts of their own.
     root = request.recipe.storage.root
     try:
-        earlier = next(iter(read_steps(root, request.run, [step])), None) if root and request.run else None
+        earlier = (
+            next(iter(run_record.read_steps(root, request.run, [step])), None)
+            if root and request.run
+            else None
+        )
     except DataError as error:
         log.warning("how an earlier try ended is not known: %s", error)
         return
@@ -139,7 +133,7 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
     if _goes_on(request):
         log.info("an earlier try has failed (%s), but its work is still running", earlier.message)
         return
-    uri = step_uri(str(root), request.run, step)
+    uri = run_record.step_uri(str(root), request.run, step)
     failure = BY_EXIT_CODE.get(earlier.exit_code, AnadilError)(
         f"{earlier.message}; so ended an earlier try of this step, and another would: no machine was started. Start a "
         f"new run, or remove {uri} to try it again in this one"
@@ -171,10 +165,10 @@ def finish(recipe: Recipe, run: str, first: str = "") -> None:
     log.info("%s: %s", event.kind, event.message)
     send_left(recipe, run, STATUS[event.kind])
     if event.kind != "completed":
-        end_left_run(str(recipe.storage.root), run, event.message)
+        run_record.end_left_run(str(recipe.storage.root), run, event.message)
     if first == RETRAIN:
         root = str(recipe.storage.root)
-        with no_failure(record_uri(root, run)):
+        with run_record.no_failure(run_record.record_uri(root, run)):
             free(root, champion_name(recipe)[0], run)
     notify(event)
 
@@ -182,7 +176,7 @@ def finish(recipe: Recipe, run: str, first: str = "") -> None:
 def _run_event(recipe: Recipe, run: str, first: str) -> Event:
     stages = [*([first] if first else []), *(step.name for step in flow_of(recipe))]
     try:
-        steps = read_steps(str(recipe.storage.root), run, stages)
+        steps = run_record.read_steps(str(recipe.storage.root), run, stages)
     except AnadilError as error:
         text = f"how the steps ended cannot be read: {error}"
         return Event(kind="failed", run=run, message=text, resume=RESUME)

@@ -20,29 +20,12 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact
+from anadil.core import errors
 from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
-from anadil.core.errors import (
-    AnadilError,
-    BudgetReached,
-    DataError,
-    PreflightError,
-    RecipeError,
-    RetryableError,
-    Stopped,
-)
 from anadil.core.format import human_seconds
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import LOCAL, Machine
-from anadil.launch.job import (
-    FINAL,
-    SPEC_ANNOTATION,
-    TARGET_ANNOTATION,
-    JobState,
-    JobStatus,
-    TrainingJob,
-    error_from_exit_code,
-    format_log_line,
-)
+from anadil.launch import job as jobs
 from anadil.launch.kubernetes.manifests import EFA_ENVIRONMENT, GPU_ENVIRONMENT
 from anadil.runtime.job import earlier_place, named_side_files
 from anadil.runtime.sagemaker import CHECKPOINTS, RECIPE, SECRETS
@@ -90,7 +73,7 @@ MAX_PAGES = 10
 TAIL_LINES = 40  # Last lines that are kept for the message of a failure.
 
 
-def request_of(job: TrainingJob) -> dict[str, Any]:
+def request_of(job: jobs.TrainingJob) -> dict[str, Any]:
     """Return the request that starts a job."""
     machine = _machine(job)
     _check_places(job)
@@ -151,29 +134,29 @@ def metric_definitions(stage: str) -> list[dict[str, str]]:
     return [{"Name": name, "Regex": regex} for name, regex in definitions.items()]
 
 
-def _machine(job: TrainingJob) -> Machine:
+def _machine(job: jobs.TrainingJob) -> Machine:
     cluster = job.recipe.cluster
     settings = cluster.sagemaker
     if settings.role is None:
-        raise RecipeError(
+        raise errors.RecipeError(
             "cluster.sagemaker.role: not set; give the ARN of the IAM role that the job takes, such as "
             "arn:aws:iam::123456789012:role/anadil-training"
         )
     machine = job.machine
     if machine is None or machine.name == LOCAL:
-        raise RecipeError(
+        raise errors.RecipeError(
             "cluster.instance: not set; SageMaker needs a machine type such as p5.48xlarge (anadil plan)"
         )
     disk = machine.disk_bytes // 10**9
     if disk and settings.volume_gb > disk:
-        raise RecipeError(
+        raise errors.RecipeError(
             f"cluster.sagemaker.volume_gb: {settings.volume_gb} is more than the {disk} GB of local NVMe that "
             f"{machine.name} uses instead; lower it or take another machine"
         )
     return machine
 
 
-def _check_places(job: TrainingJob) -> None:
+def _check_places(job: jobs.TrainingJob) -> None:
     """Refuse places that are not on S3: a job mounts nothing of ours."""
     root, base = job.recipe.storage.root, job.recipe.base.model
     files = job.files or (job.recipe.finetune.inputs if job.stage == "finetune" else ())
@@ -185,12 +168,14 @@ def _check_places(job: TrainingJob) -> None:
     places += earlier_place(STAGES[job.stage], job.recipe).items()
     for key, uri in places:
         if not uri.startswith(("s3://", "builtin:")):
-            raise RecipeError(f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://")
+            raise errors.RecipeError(
+                f"{key}: {uri} is not on S3, and a SageMaker job sees nothing else; use s3://"
+            )
     if job.stage == "pretrain" and (Path(base).is_absolute() or base.startswith(".")):
-        raise RecipeError(f"base.model: {base} is a directory of this machine; give a name of the hub")
+        raise errors.RecipeError(f"base.model: {base} is a directory of this machine; give a name of the hub")
 
 
-def _warn(job: TrainingJob) -> None:
+def _warn(job: jobs.TrainingJob) -> None:
     cluster = job.recipe.cluster
     ignored = [f"cluster.{key}" for key in MEANINGLESS if getattr(cluster, key)]
     if ignored:
@@ -203,34 +188,34 @@ def _warn(job: TrainingJob) -> None:
         )
 
 
-def _arguments(job: TrainingJob) -> list[str]:
+def _arguments(job: jobs.TrainingJob) -> list[str]:
     """Return the command line without the recipe, which is too long for it."""
     recipe = job.arguments.index("--recipe")
     arguments = [*job.arguments[:recipe], *job.arguments[recipe + 2 :]]
     long = [text for text in arguments if len(text) > MAX_ARGUMENT_CHARS]
     if long:
-        raise RecipeError(
+        raise errors.RecipeError(
             f"{long[0][:80]}...: longer than the {MAX_ARGUMENT_CHARS} characters that SageMaker takes; "
             "choose a shorter storage.root"
         )
     if len(arguments) > MAX_ARGUMENTS:
-        raise RecipeError(
+        raise errors.RecipeError(
             f"{job.stage}: {len(arguments)} arguments, and SageMaker takes {MAX_ARGUMENTS}; name a prefix "
             "or a glob on S3 instead of single files"
         )
     return arguments
 
 
-def _hyperparameters(job: TrainingJob) -> dict[str, str]:
+def _hyperparameters(job: jobs.TrainingJob) -> dict[str, str]:
     # ASCII, because what SageMaker does to other letters is not documented.
     text = json.dumps(json.loads(job.arguments[job.arguments.index("--recipe") + 1]))
     parts = [text[at : at + MAX_HYPERPARAMETER_CHARS] for at in range(0, len(text), MAX_HYPERPARAMETER_CHARS)]
     if len(parts) > MAX_HYPERPARAMETERS:
-        raise RecipeError(f"recipe: {len(text):,} characters are more than SageMaker takes; use globs")
+        raise errors.RecipeError(f"recipe: {len(text):,} characters are more than SageMaker takes; use globs")
     return {f"{RECIPE}{number}": part for number, part in enumerate(parts)}
 
 
-def _environment(job: TrainingJob) -> dict[str, str]:
+def _environment(job: jobs.TrainingJob) -> dict[str, str]:
     cluster, machine = job.recipe.cluster, job.machine
     environment = {
         "ANADIL_LOG": "json",
@@ -252,18 +237,18 @@ def _environment(job: TrainingJob) -> dict[str, str]:
         environment |= EFA_ENVIRONMENT
     for name, value in environment.items():
         if len(value) > MAX_ENVIRONMENT_CHARS:
-            raise RecipeError(
+            raise errors.RecipeError(
                 f"{name}: {len(value)} characters, and SageMaker takes {MAX_ENVIRONMENT_CHARS}; name fewer keys in "
                 "cluster.secrets"
             )
     return environment
 
 
-def _stopping_condition(job: TrainingJob) -> dict[str, int]:
+def _stopping_condition(job: jobs.TrainingJob) -> dict[str, int]:
     hours = job.recipe.cluster.deadline_hours
     runtime = DEFAULT_RUNTIME_S if hours is None else max(1, round(hours * 3_600))
     if runtime > MAX_RUNTIME_S:
-        raise RecipeError(
+        raise errors.RecipeError(
             f"cluster.deadline_hours: {hours:g} is more than SageMaker's {MAX_RUNTIME_S // 3_600} (28 days); "
             "lower it: the next start resumes from the checkpoint"
         )
@@ -272,8 +257,8 @@ def _stopping_condition(job: TrainingJob) -> dict[str, int]:
     return {"MaxRuntimeInSeconds": runtime, "MaxWaitTimeInSeconds": runtime + SPOT_WAIT_S}
 
 
-def _tags(job: TrainingJob) -> list[dict[str, str]]:
-    tags = {**job.labels, TARGET_ANNOTATION: job.target}
+def _tags(job: jobs.TrainingJob) -> list[dict[str, str]]:
+    tags = {**job.labels, jobs.TARGET_ANNOTATION: job.target}
     # The end of a URI that is too long says more than its beginning.
     short = {key: re.sub(r"[^\w .:/=+@-]", "_", value)[-MAX_TAG_CHARS:] for key, value in tags.items()}
     return [{"Key": key, "Value": value} for key, value in short.items()]
@@ -284,7 +269,7 @@ def _sealed(request: dict[str, Any]) -> dict[str, Any]:
     decides = {key: value for key, value in request.items() if key not in ("TrainingJobName", "Tags")}
     digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
     request["Environment"][SPEC] = digest
-    request["Tags"].append({"Key": SPEC_ANNOTATION, "Value": digest})
+    request["Tags"].append({"Key": jobs.SPEC_ANNOTATION, "Value": digest})
     return request
 
 
@@ -303,10 +288,10 @@ class Tail:
             return
         try:
             yield from self.read()
-        except PreflightError as error:
+        except errors.PreflightError as error:
             self._is_denied = True
             log.warning("the job's log cannot be read: %s", error)
-        except AnadilError as error:
+        except errors.AnadilError as error:
             log.debug("%s", error)  # the next call asks again
 
     def read(self) -> Iterator[str]:
@@ -320,7 +305,7 @@ class Tail:
                 )
                 for stream in answer.get("logStreams", ()):
                     yield from self._read(str(stream["logStreamName"]))
-        except DataError:
+        except errors.DataError:
             return  # no machine has written yet
 
     def _read(self, stream: str) -> Iterator[str]:
@@ -347,11 +332,11 @@ class SageMakerBackend:
         self._client = clients or functools.cache(lambda service: aws_client(service, region))
         self._is_adopted = False  # True if the job ran already, so that another launcher may follow it.
 
-    def render(self, job: TrainingJob) -> dict[str, Any]:
+    def render(self, job: jobs.TrainingJob) -> dict[str, Any]:
         """Return the request CreateTrainingJob; see `JobBackend.render`."""
         return request_of(job)
 
-    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+    def run(self, job: jobs.TrainingJob, *, detach: bool = False) -> None:
         """Start or adopt the job and follow it; see `JobBackend.run`."""
         stop = Stop()
         stop.listen()
@@ -365,7 +350,7 @@ class SageMakerBackend:
             if stop.signal:
                 stop.leave()
             self._follow(name)
-        except (Stopped, KeyboardInterrupt):
+        except (errors.Stopped, KeyboardInterrupt):
             if stop.signal == signal.SIGINT and self._is_adopted:
                 log.info("%s keeps running; `anadil stop %s --backend sagemaker` ends it", name, job.name)
             elif stop.signal is not None:  # else somebody else has stopped the job
@@ -373,7 +358,7 @@ class SageMakerBackend:
                 log.info("stopping %s: it has 120 s to save", name)
             raise
 
-    def status(self, name: str) -> JobStatus:
+    def status(self, name: str) -> jobs.JobStatus:
         """Return the state of the newest start of a job; see `JobBackend.status`."""
         return status_of(self._newest(name), name)
 
@@ -386,7 +371,7 @@ class SageMakerBackend:
                 yield from lines
             return
         while True:
-            is_final = status_of(self._describe(job), name).state in FINAL
+            is_final = status_of(self._describe(job), name).state in jobs.FINAL
             yield from tail.new()
             if is_final:
                 return
@@ -400,7 +385,7 @@ class SageMakerBackend:
         self._stop_training(result["TrainingJobName"])
         return True
 
-    def _start(self, job: TrainingJob, stop: Stop) -> str | None:
+    def _start(self, job: jobs.TrainingJob, stop: Stop) -> str | None:
         """Return the name of the running job, created or adopted; None where its artifact exists already."""
         request = self.render(job)
         base = request["TrainingJobName"]
@@ -442,14 +427,14 @@ class SageMakerBackend:
         for number in range(MAX_ATTEMPTS):
             try:
                 results.append(self._describe(f"{base}-r{number}" if number else base))
-            except DataError:  # it does not exist
+            except errors.DataError:  # it does not exist
                 break
         return results
 
     def _newest(self, name: str) -> dict[str, Any]:
         attempts = self._attempts(name)
         if not attempts:
-            raise DataError(f"{name}: no such training job in this account and region; check --region")
+            raise errors.DataError(f"{name}: no such training job in this account and region; check --region")
         return attempts[-1]
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -463,7 +448,7 @@ class SageMakerBackend:
             try:
                 described = self._describe(name)
                 silent = 0
-            except RetryableError as error:
+            except errors.RetryableError as error:
                 silent += 1
                 if silent > MAX_SILENT_POLLS:
                     raise
@@ -477,8 +462,8 @@ class SageMakerBackend:
             for line in tail.new():
                 # For collectors the line of the job as it is, for people a sentence.
                 for_people = sys.stderr.isatty() and os.environ.get("ANADIL_LOG") != "json"
-                sys.stderr.write(f"{format_log_line(line) if for_people else line}\n")
-            if status_of(described, name).state in FINAL:
+                sys.stderr.write(f"{jobs.format_log_line(line) if for_people else line}\n")
+            if status_of(described, name).state in jobs.FINAL:
                 _judge(described, tail)
                 return
             time.sleep(POLL_S)
@@ -494,7 +479,7 @@ class SageMakerBackend:
                     raise
 
 
-def status_of(described: dict[str, Any], name: str) -> JobStatus:
+def status_of(described: dict[str, Any], name: str) -> jobs.JobStatus:
     """Translate an answer of DescribeTrainingJob into the terms of every backend."""
     second = described.get("SecondaryStatus", "")
     state = _state(described["TrainingJobStatus"], second)
@@ -502,7 +487,7 @@ def status_of(described: dict[str, Any], name: str) -> JobStatus:
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
     reason = described.get("FailureReason", "")
-    return JobStatus(
+    return jobs.JobStatus(
         name=name, state=state, reason=second,
         message=reason or (str(transitions[-1].get("StatusMessage", "")) if transitions else ""), nodes=nodes,
         running=nodes if state == "running" else 0,
@@ -512,8 +497,8 @@ def status_of(described: dict[str, Any], name: str) -> JobStatus:
     )  # fmt: skip
 
 
-def _state(main: str, second: str) -> JobState:
-    final: dict[str, JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+def _state(main: str, second: str) -> jobs.JobState:
+    final: dict[str, jobs.JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
     if main in final:
         return final[main]
     if second in QUEUED:
@@ -541,7 +526,7 @@ def _adopted(request: dict[str, Any], described: dict[str, Any]) -> str:
     hidden = ("Tags", "TrainingJobName", "HyperParameters")
     visible = {key: value for key, value in request.items() if key not in hidden}
     causes = "; ".join([text for text in request_differences(visible, described) if SPEC not in text][:5])
-    raise RecipeError(
+    raise errors.RecipeError(
         f"{name}: runs already with another definition ({causes or 'see it'}); wait for its end, or stop it: "
         f"anadil stop {name} --backend sagemaker"
     )
@@ -569,22 +554,22 @@ def _judge(described: dict[str, Any], tail: Tail) -> None:
         )
         return
     if state == "Stopped" and second == "MaxRuntimeExceeded":
-        raise BudgetReached(
+        raise errors.BudgetReached(
             f"{name}: reached its deadline and saved; raise cluster.deadline_hours and run the same command again"
         )
     if state == "Stopped" and second == "MaxWaitTimeExceeded":
-        raise RetryableError(
+        raise errors.RetryableError(
             f"{name}: no spot capacity in time; run the same command again later, or set cluster.sagemaker.spot=false"
         )
     if state == "Stopped":
-        raise Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
+        raise errors.Stopped(f"{name}: stopped; run the same command again to resume from its checkpoint")
     reason = str(described.get("FailureReason", "no reason given"))
     if reason.startswith(CAPACITY):
-        raise RetryableError(
+        raise errors.RetryableError(
             f"{name}: {reason}; run the same command again, or take another cluster.instance"
         )
-    lines = "".join(f"\n  {format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
-    raise error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
+    lines = "".join(f"\n  {jobs.format_log_line(line)[:500]}" for line in list(tail.last)[-15:])
+    raise jobs.error_from_exit_code(exit_code_in(reason), f"{name}: failed: {reason}{lines}")
 
 
 def exit_code_in(reason: str) -> int | None:

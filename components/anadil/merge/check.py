@@ -8,22 +8,14 @@ from anadil.artifacts.base_model import base_tokenizer, check_base, is_local
 from anadil.core.format import counted
 from anadil.merge.stage import STAGE
 from anadil.recipe.sections import Base, Recipe
-from anadil.runtime.check import (
-    EVERY,
-    Check,
-    CheckResult,
-    PlannedRun,
-    claims_of,
-    inspect_where_visible,
-    passed,
-)
+from anadil.runtime import check
 from anadil.runtime.execute import base_cache
 from anadil.runtime.job import named_side_files, side_files
 
 KEY = "merge.add"
 
 
-def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
+def _merge(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
     merge = planned.recipe.merge
     if not merge or STAGE.name not in planned.names:
         return
@@ -33,7 +25,7 @@ def _merge(planned: PlannedRun) -> Iterator[CheckResult]:
         yield inspect_tuning_text(planned.recipe, here=planned.here)
 
 
-def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
+def inspect_merge(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
     """Read config, tokenizer and the headers of weights of the models that are added, and compare them with the base's."""
     settings = recipe.merge
     models = {
@@ -44,33 +36,35 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> CheckResult:
             ("minus", Base(model=each.minus, revision=each.minus_revision)),
         )
     }
-    hidden = claims_of((base.model for base in models.values()), recipe, here=here)
+    hidden = check.claims_of((base.model for base in models.values()), recipe, here=here)
 
-    def inspect() -> CheckResult:
+    def inspect() -> check.CheckResult:
         for key, base in models.items():
             check_base(base, key)
             base_tokenizer(base, base_cache(recipe), key)
         compared = _compare({key: base.model for key, base in models.items()}, recipe.base.model)
         later = "to be compared with the base when they are merged"
         words = f"{compared} of the base's shape" if compared else later
-        return passed(KEY, f"{counted(len(models), 'model')} found, {words}")
+        return check.passed(KEY, f"{counted(len(models), 'model')} found, {words}")
 
-    return inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
+    return check.inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
 
 
-def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> CheckResult:
+def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
     """Read the files of `evaluate.retained`, of each of which `auto` needs a part; that of corpora is not made yet."""
     key = "evaluate.retained"
     (kind,) = (each for each in STAGE.side_files if each.key == key)
     names = named_side_files(STAGE, recipe).get(key, ())
 
-    def inspect() -> CheckResult:
+    def inspect() -> check.CheckResult:
         from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
 
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
-        return passed(key, f"{counted(len(tuning), 'document')} for tuning")
+        return check.passed(key, f"{counted(len(tuning), 'document')} for tuning")
 
-    return inspect_where_visible(key, inspect, here=here, hidden=claims_of(names, recipe, here=here))
+    return check.inspect_where_visible(
+        key, inspect, here=here, hidden=check.claims_of(names, recipe, here=here)
+    )
 
 
 def _compare(models: dict[str, str], base: str) -> int:
@@ -89,4 +83,4 @@ def _compare(models: dict[str, str], base: str) -> int:
     return len(local)
 
 
-CHECKS = (Check(name="merge", by=EVERY, function=_merge, level=logging.INFO),)
+CHECKS = (check.Check(name="merge", by=check.EVERY, function=_merge, level=logging.INFO),)

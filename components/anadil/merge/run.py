@@ -96,18 +96,14 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
         "base_share": values.base_share,
         "add": [
             {
-                "model": each.model,
-                "revision": each.revision,
-                "minus": each.minus,
-                "minus_revision": each.minus_revision,
-                "weight": weight,
-                "control_tokens": vector.control_tokens,
-                "relative_difference": vector.relative_difference,
+                "model": each.model, "revision": each.revision, "minus": each.minus,
+                "minus_revision": each.minus_revision, "weight": weight,
+                "control_tokens": vector.control_tokens, "relative_difference": vector.relative_difference,
             }
             for each, vector, weight in zip(settings.add, ends.vectors, values.weights, strict=True)
         ],
         **values.measured,
-    }
+    }  # fmt: skip
 
 
 def _lines(table: dict[str, Any]) -> list[str]:

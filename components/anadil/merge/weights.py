@@ -78,13 +78,9 @@ class Ends:
     """All models of a merge, checked; merged tensors are made when they are asked for."""
 
     def __init__(
-        self,
-        theta: ModelWeights,
-        base: ModelWeights,
-        vocabulary: VocabularyRows | None,
-        vectors: Sequence[Vector],
-        settings: Path,
-    ) -> None:
+        self, theta: ModelWeights, base: ModelWeights, vocabulary: VocabularyRows | None,
+        vectors: Sequence[Vector], settings: Path,
+    ) -> None:  # fmt: skip
         """Take models that `open` has checked; `settings` is the trained model's directory."""
         self.theta, self.base, self.vectors = theta, base, tuple(vectors)
         self._vocabulary, self._settings = vocabulary, settings

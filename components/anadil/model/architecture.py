@@ -118,6 +118,13 @@ def check_fit(folder: Path) -> None:
     unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
     not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model)
+    table = model.get_input_embeddings().weight
+    name = next(name for name, each in model.named_parameters() if each is table)
+    if name in stored and (rows := stored[name].shape[0]) != len(table):
+        raise IntegrityError(
+            f"{folder / 'config.json'}: vocab_size is {len(table)}, and {name} in {stored[name].file.name} has {rows} rows, "
+            f"set it to {rows}, or fetch the model again"
+        )
     wrong = {
         "config.json asks for none": unasked - passed,
         **_faults(stored, model),

@@ -51,15 +51,10 @@ def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> N
 
 
 def packed_attention_forward(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    borders: torch.Tensor | None = None,
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, borders: torch.Tensor | None = None,
     **others: Any,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """Attend in one layer, as transformers calls it: (sequences, heads, tokens, width) -> (sequences, tokens, heads, width).
 
     Keys and values have more tokens where earlier ones are cached. `scaling` None is 1 / sqrt(head width). `others` are
@@ -102,15 +97,9 @@ def row_borders(rows: int, length: int) -> torch.Tensor:
 
 
 def attend(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    *,
-    scale: float | None = None,
-    window: int = 0,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
+    key_borders: torch.Tensor, *, scale: float | None = None, window: int = 0,
+) -> torch.Tensor:  # fmt: skip
     """Attend within documents, (tokens, heads, head width); the last query of a document meets its last key.
 
     The borders say where each document's queries and keys begin; a document has no fewer keys than queries. A `window`
@@ -132,28 +121,20 @@ def attend(
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
 def attend_by_document(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    scale: float,
-    window: int,
-) -> torch.Tensor:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
+    key_borders: torch.Tensor, scale: float, window: int,
+) -> torch.Tensor:  # fmt: skip
     """Run `attend` by torch's attention for one document, for GPUs in FP32, which Flash attention lacks."""
     pieces = []
     queries, keys = pairwise(query_borders.tolist()), pairwise(key_borders.tolist())
     for (begin, end), (first, last) in zip(queries, keys, strict=True):
         causal = end - begin == last - first and not 0 < window < last - first
         one = nn.functional.scaled_dot_product_attention(
-            query[begin:end].transpose(0, 1)[None],
-            key[first:last].transpose(0, 1)[None],
+            query[begin:end].transpose(0, 1)[None], key[first:last].transpose(0, 1)[None],
             value[first:last].transpose(0, 1)[None],
             attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
-            is_causal=causal,
-            scale=scale,
-            enable_gqa=True,
-        )
+            is_causal=causal, scale=scale, enable_gqa=True,
+        )  # fmt: skip
         pieces.append(one[0].transpose(0, 1))
     return torch.cat(pieces)
 
@@ -172,14 +153,9 @@ Gradients = tuple[torch.Tensor | None, ...]
 
 @torch.library.custom_op("anadil::packed_attention", mutates_args=(), device_types="cpu")
 def packed_attention(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    scale: float,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
+    key_borders: torch.Tensor, scale: float, window: int,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Run `attend` in one operator; also return the log of each token's sum of exponentials. Window 0 is none.
 
     Source: Dao 2023, "FlashAttention-2", arXiv:2307.08691, for what the backward pass needs.
@@ -198,14 +174,9 @@ def packed_attention(
 
 @packed_attention.register_kernel("cuda")
 def attend_on_gpu(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    scale: float,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
+    key_borders: torch.Tensor, scale: float, window: int,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Run `packed_attention` by Flash attention."""
     if query.is_cuda:
         check_gpu(query.device)
@@ -225,17 +196,10 @@ def _(query: torch.Tensor, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.library.custom_op("anadil::packed_attention_backward", mutates_args=(), device_types="cpu")
 def packed_attention_backward(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attended: torch.Tensor,
-    logsumexp: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    scale: float,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attended: torch.Tensor, logsumexp: torch.Tensor, query_borders: torch.Tensor, key_borders: torch.Tensor,
+    scale: float, window: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the gradients of query, key and value."""
     gradients = _like(query), _like(key), _like(value)
     for group in _groups(_bytes(query_borders), _bytes(key_borders)):
@@ -251,17 +215,10 @@ def packed_attention_backward(
 
 @packed_attention_backward.register_kernel("cuda")
 def backward_on_gpu(
-    gradient: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attended: torch.Tensor,
-    logsumexp: torch.Tensor,
-    query_borders: torch.Tensor,
-    key_borders: torch.Tensor,
-    scale: float,
-    window: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attended: torch.Tensor, logsumexp: torch.Tensor, query_borders: torch.Tensor, key_borders: torch.Tensor,
+    scale: float, window: int,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
     """Run `packed_attention_backward` by Flash attention."""
     borders = _on_device(query_borders, key_borders, query.device)
     no_dropout = torch.zeros(2, dtype=torch.uint64, device=query.device)

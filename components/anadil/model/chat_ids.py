@@ -67,12 +67,9 @@ class ControlWords:
 
 
 def chat_ids(
-    tokenizer: PreTrainedTokenizerFast,
-    messages: Sequence[Mapping[str, str]],
-    *,
-    add_generation_prompt: bool = False,
-    **variables: Any,
-) -> list[int]:
+    tokenizer: PreTrainedTokenizerFast, messages: Sequence[Mapping[str, str]], *,
+    add_generation_prompt: bool = False, **variables: Any,
+) -> list[int]:  # fmt: skip
     """Return the ids of a chat; `<|eot_id|>` in a message is read as its letters. `variables` are the template's.
 
     Without such a message they are those of `apply_chat_template`, which finds control tokens in the

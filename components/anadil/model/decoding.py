@@ -52,15 +52,9 @@ class Decoder:
         """The last streamed text ended by itself."""
 
     def batches(
-        self,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[Sequence[int | None]],
-        *,
-        max_new_tokens: int,
-        batch_tokens: int | None = None,
-        temperature: float = TEMPERATURE,
-        top_p: float = TOP_P,
-    ) -> Iterator[tuple[int, list[Continuation]]]:
+        self, prompts: Sequence[Sequence[int]], seeds: Sequence[Sequence[int | None]], *, max_new_tokens: int,
+        batch_tokens: int | None = None, temperature: float = TEMPERATURE, top_p: float = TOP_P,
+    ) -> Iterator[tuple[int, list[Continuation]]]:  # fmt: skip
         """Yield each prompt's place and its continuations, the longest prompts first.
 
         Each continuation of a prompt has a seed, None for greedy; all prompts have the same number of them. A batch has at
@@ -145,14 +139,9 @@ class _Rows:
     """Rows that are written side by side, one token of each at a time."""
 
     def __init__(
-        self,
-        model: Any,
-        prompts: Sequence[Sequence[int]],
-        seeds: Sequence[int | None],
-        budget: int,
-        cache: Any = None,
-        num_cached: int = 0,
-    ) -> None:
+        self, model: Any, prompts: Sequence[Sequence[int]], seeds: Sequence[int | None], budget: int,
+        cache: Any = None, num_cached: int = 0,
+    ) -> None:  # fmt: skip
         """Pad the prompts; `cache` holds `num_cached` ids that come before the one prompt."""
         self._model, self._budget = model, budget
         self.cache, self._num_cached = cache, num_cached

@@ -17,17 +17,10 @@ from anadil.model.family import (
 
 def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: object) -> dict[str, object]:
     return {
-        "model_type": "llama",
-        "vocab_size": 128_256,
-        "head_dim": 128,
-        "num_key_value_heads": 8,
-        "tie_word_embeddings": False,
-        "hidden_size": width,
-        "intermediate_size": mlp_width,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        **others,
-    }
+        "model_type": "llama", "vocab_size": 128_256, "head_dim": 128, "num_key_value_heads": 8,
+        "tie_word_embeddings": False, "hidden_size": width, "intermediate_size": mlp_width,
+        "num_hidden_layers": layers, "num_attention_heads": heads, **others,
+    }  # fmt: skip
 
 
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
@@ -121,9 +114,7 @@ FAMILIES = (
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
-        model_type="glm",
-        layouts=PIPELINE_LAYOUTS,
-        gguf=Gguf(architecture="chatglm", own_head_size=False),
+        model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
     ),
     Family(
         model_type="glm4",

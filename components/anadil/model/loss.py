@@ -47,14 +47,9 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 
 def summed_loss(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    kernels: str = "auto",
-    z_loss: float = 0.0,
-    token_losses: torch.Tensor | None = None,
-) -> torch.Tensor:
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, kernels: str = "auto",
+    z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
     On a GPU Liger's fused kernel does it, unless `kernels` is `torch`. Under autocast, or where states are in BF16,
@@ -65,7 +60,6 @@ def summed_loss(
         hidden: Last hidden states, (sequences, tokens, width).
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (sequences, tokens).
-        kernels: `pretrain.kernels`.
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 
@@ -161,14 +155,9 @@ class _LigerTokenLosses(torch.autograd.Function):
 
 
 def chunked_loss(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    dtype: torch.dtype = torch.float32,
-    z_loss: float = 0.0,
-    token_losses: torch.Tensor | None = None,
-) -> torch.Tensor:
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, dtype: torch.dtype = torch.float32,
+    z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Compute `summed_loss` of (tokens, width) with matrix products in `dtype`, and every sum and logarithm in FP32."""
     # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
     # of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
@@ -300,14 +289,9 @@ def _add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) 
 
 
 def summed_loss_of_rows(
-    hidden: torch.Tensor,
-    weight_rows: torch.Tensor,
-    labels: torch.Tensor,
-    first_row: int,
-    process_group: dist.ProcessGroup,
-    z_loss: float = 0.0,
-    token_losses: torch.Tensor | None = None,
-) -> torch.Tensor:
+    hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
+    process_group: dist.ProcessGroup, z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+) -> torch.Tensor:  # fmt: skip
     """Sum -ln p(label) + `z_loss` (ln Z)^2 over the labels that are not `IGNORED`, in FP32 nats.
 
     Every process of the group calls it with the same labels and gets the same bits. The gradient of `hidden` is

@@ -61,14 +61,9 @@ are fixed, so that every process and every start rotates alike."""
 
 
 def check_low_precision(
-    kind: MatmulFormat,
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    tokens: int,
-    tensor: int = 1,
+    kind: MatmulFormat, device: torch.device, dtype: torch.dtype, *, tokens: int, tensor: int = 1,
     compiled: bool = True,
-) -> None:
+) -> None:  # fmt: skip
     """Refuse a format that this machine, or this run's shapes, cannot do; before a model is loaded.
 
     `tokens` are those of a sequence on one process: the length, less the share of context parallelism. `tensor` processes
@@ -109,13 +104,9 @@ def low_precision_layers(model: PreTrainedModel, kind: MatmulFormat) -> list[nn.
 
 
 def use_low_precision(
-    layers: Sequence[nn.Module],
-    kind: MatmulFormat,
-    *,
-    sharded: bool = False,
-    tensor: int = 1,
+    layers: Sequence[nn.Module], kind: MatmulFormat, *, sharded: bool = False, tensor: int = 1,
     emulated: bool = False,
-) -> int:
+) -> int:  # fmt: skip
     """Let the linear modules in `layers` multiply in a format; names and weights stay. Return the number of matrices.
 
     Called before tensor parallelism by `tensor` processes, which hooks onto the modules that are replaced here. Matrices

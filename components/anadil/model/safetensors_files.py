@@ -21,17 +21,10 @@ from anadil.core.errors import IntegrityError
 from anadil.core.progress import progress
 
 DTYPES = {
-    "I64": torch.int64,
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "I32": torch.int32,
-    "BF16": torch.bfloat16,
-    "F16": torch.float16,
-    "I16": torch.int16,
-    "I8": torch.int8,
-    "U8": torch.uint8,
+    "I64": torch.int64, "F64": torch.float64, "F32": torch.float32, "I32": torch.int32,
+    "BF16": torch.bfloat16, "F16": torch.float16, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8,
     "BOOL": torch.bool,
-}
+}  # fmt: skip
 """Precisions by safetensors' words, in the order in which a file holds them. Source: safetensors 0.8, `Dtype`."""
 
 
@@ -159,11 +152,7 @@ def _header(names: Sequence[str], tensors: Mapping[str, TensorLayout]) -> bytes:
     for name in names:
         layout = tensors[name]
         end = begin + layout.num_bytes
-        entries[name] = {
-            "dtype": WORDS[layout.dtype][1],
-            "shape": layout.shape,
-            "data_offsets": [begin, end],
-        }
+        entries[name] = {"dtype": WORDS[layout.dtype][1], "shape": layout.shape, "data_offsets": [begin, end]}
         begin = end
     text = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).encode()
     text = text.ljust(-(-len(text) // ALIGNMENT) * ALIGNMENT)

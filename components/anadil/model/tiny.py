@@ -51,10 +51,7 @@ FOREIGN_SHARE = 0.35
 uniform guess (8.9), because letters outside English had never been seen; with them 5.2."""
 FOREIGN_KEPT = 0.5
 """Letters that such a line leaves as they are."""
-FOREIGN_TEXT = (
-    "aeiouyäöüéèêëáàâãåíîïóôúûıəőű",
-    "bcdfghjklmnpqrstvwxzçşğčšžñłćśźřťďň",
-)
+FOREIGN_TEXT = ("aeiouyäöüéèêëáàâãåíîïóôúûıəőű", "bcdfghjklmnpqrstvwxzçşğčšžñłćśźřťďň")
 """Vowels and consonants of languages in Latin letters."""
 KEPT_BITS = 8
 """Bits of a weight's mantissa, as many as BF16 has: what lies below differs from CPU to CPU."""

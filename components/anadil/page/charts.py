@@ -317,15 +317,9 @@ def histogram_chart(
 
 
 def scatter_chart(
-    points: Sequence[Point],
-    line: Line,
-    *,
-    limit: Bar,
-    title: str,
-    units: tuple[str, str],
-    chosen: Point | None = None,
-    named: bool = False,
-) -> Markup:
+    points: Sequence[Point], line: Line, *, limit: Bar, title: str, units: tuple[str, str],
+    chosen: Point | None = None, named: bool = False,
+) -> Markup:  # fmt: skip
     """Dots over two axes, a line through some, a limit, a ring round the chosen dot; axes of `named` dots omit zero."""
     dots = [*points, *([chosen] if chosen else [])]
     xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]

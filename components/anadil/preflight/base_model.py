@@ -4,18 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts import base_model
 from anadil.artifacts.base_kind import base_kind
-from anadil.artifacts.base_model import (
-    BEGIN,
-    CHAT_TOKENS,
-    END,
-    TINY,
-    base_tokenizer,
-    check_base,
-    is_local,
-    model_config,
-    read_tokenizer,
-)
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.model.family_table import check_family
@@ -29,7 +19,7 @@ KEEP_CHATS = (
     "written_by: base replays its text and chats, and a lower lr in pretrain.phases or merge.base_share keep more of it"
 )
 MAX_SHOWN = 200  # Characters of a system turn.
-LLAMA_3 = (BEGIN, END, *CHAT_TOKENS)
+LLAMA_3 = (base_model.BEGIN, base_model.END, *base_model.CHAT_TOKENS)
 # Values of `rope_type` whose angles change for a whole batch once one of its pieces is longer than the model was made
 # for. Source: transformers 5, `modeling_rope_utils.dynamic_rope_update`.
 BY_LENGTH = ("dynamic", "longrope")
@@ -41,21 +31,21 @@ def inspect_base(
 ) -> CheckResult:
     """Read the base's config, tokenizer and headers of weights; `vocabulary`: candidates will be made of its tokenizer."""
     key, model = "base.model", recipe.base.model
-    folder, local = Path(model).expanduser(), is_local(model)
-    if model == TINY:
+    folder, local = Path(model).expanduser(), base_model.is_local(model)
+    if model == base_model.TINY:
         return passed(key, "tiny, made on the spot")
     if hidden := claims_of([model], recipe, here=here):
         return unseen(key, hidden)
-    check_base(recipe.base)
+    base_model.check_base(recipe.base)
     if local:  # first, so that nobody fetches a torn model again that is refused then
-        check_family(model_config(folder), recipe.pretrain.parallelism.model_dump())
+        check_family(base_model.model_config(folder), recipe.pretrain.parallelism.model_dump())
 
     def inspect() -> CheckResult:
         if local:
             stored_tensors(folder)  # first what needs no torch
-        place = base_tokenizer(recipe.base, base_cache(recipe))
+        place = base_model.base_tokenizer(recipe.base, base_cache(recipe))
         if not local and (place / "config.json").is_file():
-            check_family(model_config(place), recipe.pretrain.parallelism.model_dump())
+            check_family(base_model.model_config(place), recipe.pretrain.parallelism.model_dump())
         size = _check_vocabulary(recipe, place, changes=vocabulary)
         if local:
             from anadil.model.architecture import check_fit  # loads torch, which not every image has
@@ -64,7 +54,11 @@ def inspect_base(
         written = check_chat_base(recipe, place) if chats else ""
         source = folder if local else place
         has_config = (source / "config.json").is_file()
-        hint = rotation_hint(model_config(source), recipe.pretrain.sequence_length) if has_config else ""
+        hint = (
+            rotation_hint(base_model.model_config(source), recipe.pretrain.sequence_length)
+            if has_config
+            else ""
+        )
         details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
         return passed(key, ", ".join(filter(None, details)), hint)
 
@@ -74,7 +68,7 @@ def inspect_base(
 def inspect_kind(recipe: Recipe) -> CheckResult:
     """Tell whether the base was taught to answer, by which evidence, and what follows from it."""
     model = recipe.base.model
-    kind = base_kind(base_tokenizer(recipe.base, base_cache(recipe)), model)
+    kind = base_kind(base_model.base_tokenizer(recipe.base, base_cache(recipe)), model)
     detail = f"{kind.kind}: {kind.clause}"
     if kind.kind == "unknown":
         remedy = "if it was taught to answer, ask the model yourself after training: evaluate does not"
@@ -109,7 +103,7 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
     # Every strategy of the tokenizer stage keeps the base's special tokens and its chat template, so the base decides.
     if not recipe.finetune.inputs:
         return ""
-    tokenizer = read_tokenizer(folder)
+    tokenizer = base_model.read_tokenizer(folder)
     if all(tokenizer.token_to_id(token) is not None for token in LLAMA_3):
         return "chats as of Llama 3"
     from anadil.finetune.chat_format import recipe_format, system_turn

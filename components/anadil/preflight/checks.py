@@ -17,10 +17,7 @@ from anadil.core.stage import Stage
 from anadil.core.stages import FLOW, STAGES, brought, forms_of
 from anadil.estimate.instances import ram_bytes
 from anadil.preflight import this_machine
-from anadil.preflight.base_model import (
-    inspect_base,
-    inspect_kind,
-)
+from anadil.preflight.base_model import inspect_base, inspect_kind
 from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_shared_files
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
@@ -31,6 +28,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.check import (
     CLUSTER_DOCTOR,
+    COMPILE,
     DOCTOR,
     EVERY,
     LAUNCH,
@@ -45,14 +43,7 @@ from anadil.runtime.check import (
     skipped,
 )
 from anadil.runtime.execute import base_cache
-from anadil.runtime.job import (
-    files_key,
-    is_kept,
-    is_left_out,
-    named_files,
-    named_side_files,
-    recipes_of,
-)
+from anadil.runtime.job import files_key, is_kept, is_left_out, named_files, named_side_files, recipes_of
 from anadil.runtime.threads import num_cores
 
 OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
@@ -125,7 +116,7 @@ def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
         for key, uris in (named | named_side_files(stage, planned.recipe)).items():
             for uri in uris:
                 try:
-                    storage.check_form(uri)
+                    storage.check_form(uri, offline=planned.by in (RECIPE, COMPILE))
                 except AnadilError as error:
                     raise RecipeError(f"{key}: {error}") from None
     return iter(())
@@ -205,10 +196,15 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
         function=lambda each: this_machine.check_bucket(each.recipe),
     ),
     Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
-    Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR), function=_images),
+    Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR, COMPILE), function=_images),
+    Check(name="addresses", by=(*EVERY, RECIPE, COMPILE), function=_forms),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
-    *(Check(name=stage.files.key, by=EVERY, function=_files(stage)) for stage in FLOW if stage.files.key),
+    *(
+        Check(name=stage.files.key, by=EVERY, needs=("addresses",), function=_files(stage))
+        for stage in FLOW
+        if stage.files.key
+    ),
     Check(
         name="cost of clean", by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_cost,
         level=logging.INFO,
@@ -216,7 +212,6 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
-    Check(name="addresses", by=(RECIPE,), function=_forms),
     Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
     *(each for stage in FLOW if "check" in stage.brings for each in brought(stage, "check").CHECKS),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),

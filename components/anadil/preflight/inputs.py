@@ -330,15 +330,9 @@ def _inspect_raw(files: Sequence[str], recipe: Recipe, sample: InputSample) -> t
     def some(uri: str) -> Iterator[read.RawRecord]:
         field, code, sides = settings.text_field, language.code, language.sides
         records = read.read_records(
-            uri,
-            uri,
-            field,
-            read_stats,
-            sample.copy,
-            language=code,
-            sides=sides,
+            uri, uri, field, read_stats, sample.copy, language=code, sides=sides,
             txt_document=txt_document_of(recipe),
-        )
+        )  # fmt: skip
         most = MAX_RECORDS if uri in first else HEAD_RECORDS
         bad, good = read_stats.bad, read_stats.records + read_stats.skipped
         with closing(records):  # type: ignore[type-var]  # they come from a generator

@@ -65,14 +65,9 @@ def _machine(recipe: Recipe, *, here: bool) -> tuple[Machine, int]:
 
 
 def refusal_text(
-    shape: Shape,
-    layout: Layout,
-    work: Work,
-    kind: Machine,
-    nodes: int,
-    others: Sequence[Machine] = (),
+    shape: Shape, layout: Layout, work: Work, kind: Machine, nodes: int, others: Sequence[Machine] = (),
     changed: Mapping[str, int | str] | None = None,
-) -> str:
+) -> str:  # fmt: skip
     """Return the text of a refusal: what does not fit, and the nearest settings that do, on `others` too.
 
     Each remedy also says the recipe keys that the layout has changed.

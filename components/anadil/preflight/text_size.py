@@ -26,18 +26,10 @@ from anadil.estimate.text_use import BYTES_PER_TOKEN, TextSize, plan_text
 from anadil.recipe.clean import Clean
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
+from anadil.runtime import job
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.check import CheckResult, passed, skipped
 from anadil.runtime.flow import Step, flow_of, recipe_of_step
-from anadil.runtime.job import (
-    external_files,
-    external_side_files,
-    files_key,
-    is_kept,
-    named_files,
-    recipes_of,
-    word_of,
-)
 from anadil.runtime.planned_artifact import MadeArtifact
 
 log = logging.getLogger(__name__)
@@ -90,7 +82,8 @@ def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
         if recipe.continues_champion:
             return _week_text(recipe, made)
         sizes = {
-            next(iter(part.sources), ""): _size_of(part, made) for part in recipes_of(STAGES["clean"], recipe)
+            next(iter(part.sources), ""): _size_of(part, made)
+            for part in job.recipes_of(STAGES["clean"], recipe)
         }
     except AnadilError as error:
         log.debug("the size of the text is not known: %s", error)
@@ -117,16 +110,16 @@ def _week_text(recipe: Recipe, made: Mapping[str, MadeArtifact]) -> dict[str, Te
     assert recipe.retrain is not None
     assert recipe.retrain.champion is not None
     text: dict[str, TextSize] = {}
-    for part in recipes_of(STAGES["clean"], recipe):
+    for part in job.recipes_of(STAGES["clean"], recipe):
         source = next(iter(part.sources), "")
         earlier, per_token = None, BYTES_PER_TOKEN
-        if place := recipe.retrain.champion.artifacts.get(word_of("tokens", source)):
+        if place := recipe.retrain.champion.artifacts.get(job.word_of("tokens", source)):
             table = read_table(place, artifact.finished_manifest(place, "tokens"), "tokens.json")
             earlier = text[part_name(source, is_new=False)] = _counted(table)
             per_token = (earlier.text_bytes or 0) / max(1, earlier.tokens) or per_token
-        if recipe.retrain.kept(word_of("corpus", source)):
+        if recipe.retrain.kept(job.word_of("corpus", source)):
             continue
-        tokens = made.get(word_of("tokens", source))
+        tokens = made.get(job.word_of("tokens", source))
         new: TextSize | None
         if tokens:
             table = read_table(tokens.uri, tokens.manifest, "tokens.json")
@@ -152,7 +145,7 @@ def _size_of(
 ) -> TextSize | None:
     """Size of the text of one source, or of the only one; None of files without a byte."""
     source = next(iter(recipe.sources), "")
-    tokens, corpus = (made.get(word_of(word, source)) for word in ("tokens", "corpus"))
+    tokens, corpus = (made.get(job.word_of(word, source)) for word in ("tokens", "corpus"))
     if tokens:
         words = _train_share(corpus, "words_out") if corpus else None
         return replace(_counted(read_table(tokens.uri, tokens.manifest, "tokens.json")), words=words)
@@ -165,7 +158,7 @@ def _size_of(
         estimate = TextSize(basis="written", tokens=0, text_bytes=size)
     else:
         stage = STAGES["clean"]
-        files = storage.sizes(named_files(stage, recipe), files_key(stage, recipe))
+        files = storage.sizes(job.named_files(stage, recipe), job.files_key(stage, recipe))
         size = round(sum(text_bytes(*each) for each in files.items()))
         estimate = TextSize(basis="files", tokens=0, text_bytes=size)
     # Sizes and words of pairs are those of the pairs, and both directions are trained on.
@@ -212,9 +205,9 @@ def _finished(recipe: Recipe, root: str | None) -> dict[str, MadeArtifact]:
 def _newest(step: Step, recipe: Recipe, inputs: dict[str, Manifest], root: str) -> MadeArtifact | None:
     stage = step.stage
     part, _ = recipe_of_step(stage, recipe, step.source)
-    files = {f"{FILE}{uri}" for uri in external_files(stage, part)}
+    files = {f"{FILE}{uri}" for uri in job.external_files(stage, part)}
     files |= {
-        f"{FILE}{uri} of {key}" for key, uris in external_side_files(stage, part).items() for uri in uris
+        f"{FILE}{uri} of {key}" for key, uris in job.external_side_files(stage, part).items() for uri in uris
     }
     # Without files, whose digests would be computed from every byte.
     expected = stage_origin(stage, part, inputs, ())
@@ -272,9 +265,9 @@ def sizes_of_inputs(recipe: Recipe) -> dict[str, int]:
     """Return the bytes of each file that `clean` reads, those of all sources whose corpus is not there already."""
     stage = STAGES["clean"]
     sizes: dict[str, int] = {}
-    for part in recipes_of(stage, recipe):
-        if not is_kept(stage, part):
-            sizes |= storage.sizes(named_files(stage, part), files_key(stage, part))
+    for part in job.recipes_of(stage, recipe):
+        if not job.is_kept(stage, part):
+            sizes |= storage.sizes(job.named_files(stage, part), job.files_key(stage, part))
     return sizes
 
 

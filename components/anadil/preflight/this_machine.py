@@ -29,13 +29,9 @@ from anadil.runtime.tracking_spool import tracker_address
 PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
 IMPORT_NAMES = {
-    "fasttext-predict": "fasttext",
-    "mlflow-skinny": "mlflow",
-    "pyyaml": "yaml",
-    "liger-kernel": "liger_kernel",
-    "kfp-kubernetes": "kfp.kubernetes",
-    "tensorboardx": "tensorboardX",
-}
+    "fasttext-predict": "fasttext", "mlflow-skinny": "mlflow", "pyyaml": "yaml",
+    "liger-kernel": "liger_kernel", "kfp-kubernetes": "kfp.kubernetes", "tensorboardx": "tensorboardX",
+}  # fmt: skip
 SHOWN_PACKAGES = 5
 """In a message: the remedy installs all."""
 ON_GPUS_ONLY = frozenset({"liger-kernel"})

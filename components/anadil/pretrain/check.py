@@ -5,42 +5,38 @@ from collections.abc import Iterator
 
 from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
 from anadil.recipe.sections import Recipe
+from anadil.runtime import check
 from anadil.runtime.cache_key import base_files
-from anadil.runtime.check import (
-    EVERY,
-    Check,
-    CheckResult,
-    PlannedRun,
-    claims_of,
-    inspect_where_visible,
-    passed,
-)
 
 
-def _start_point(planned: PlannedRun) -> Iterator[CheckResult]:
+def _start_point(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
     if planned.recipe.pretrain.start_from and "pretrain" in planned.names:
         yield inspect_start_point(planned.recipe, here=planned.here)
 
 
-def inspect_start_point(recipe: Recipe, *, here: bool = True) -> CheckResult:
+def inspect_start_point(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
     """Read its manifest and state, and compare them with the recipe.
 
     Tokenizer, shapes and texts are compared when training begins: only then they are there.
     """
     place = str(recipe.pretrain.start_from)
 
-    def inspect() -> CheckResult:
+    def inspect() -> check.CheckResult:
         start = read_start(place)
         said = check_start(start, recipe, base_files(recipe.base.model))
         said = [each.removeprefix(f"{KEY}: ") for each in said]
         if isinstance(start, StartWeights):
-            return passed(KEY, "; ".join(["a finished model, with new moments", *said]))
+            return check.passed(KEY, "; ".join(["a finished model, with new moments", *said]))
         run = f" of {start.run}" if start.run else ""
         left = f"{recipe.pretrain.steps - start.step:,} steps are left"
         steps = "the new text makes the steps" if recipe.continues_champion else left
-        return passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
+        return check.passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
 
-    return inspect_where_visible(KEY, inspect, here=here, hidden=claims_of([place], recipe, here=here))
+    return check.inspect_where_visible(
+        KEY, inspect, here=here, hidden=check.claims_of([place], recipe, here=here)
+    )
 
 
-CHECKS = (Check(name=KEY, by=EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),)
+CHECKS = (
+    check.Check(name=KEY, by=check.EVERY, needs=("base.model",), function=_start_point, level=logging.INFO),
+)

@@ -48,12 +48,9 @@ class BaseTable:
     """One of the base's embeddings, or some columns of it, read a few rows at a time."""
 
     def __init__(
-        self,
-        read: Callable[[int, int], torch.Tensor],
-        shape: tuple[int, int],
-        columns: slice = slice(None),
+        self, read: Callable[[int, int], torch.Tensor], shape: tuple[int, int], columns: slice = slice(None),
         number: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Name a table of `shape`, of which `read` gives `columns` of rows by the first one and their number.
 
         `number` is 0 for the input, 1 for the output: each has noise of its own.

@@ -236,14 +236,9 @@ def _net(job: Job, start: Start | None, processes: Group, mesh: Mesh, device: to
             kernels=settings.kernels,
         )
     return build(
-        base,
-        job.inputs["tokenizer"],
-        settings,
-        mesh,
-        device,
-        seed=job.recipe.seed,
+        base, job.inputs["tokenizer"], settings, mesh, device, seed=job.recipe.seed,
         is_adapted=weights is not None,
-    )
+    )  # fmt: skip
 
 
 def _warn_of_waste(
@@ -269,14 +264,9 @@ def _warn_of_waste(
 
 
 SMALL = {
-    "vocab_size": 128,
-    "hidden_size": 64,
-    "intermediate_size": 128,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 16,
-}
+    "vocab_size": 128, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
 """Sizes of the model that is tested in place of a large one."""
 LENGTHS = (5, 7)
 """Tokens of the two documents of the test."""
@@ -291,15 +281,9 @@ ROUGH = 0.02
 
 
 def build(
-    base: Path,
-    tokenizer: Path,
-    settings: Pretrain,
-    mesh: Mesh,
-    device: torch.device,
-    *,
-    seed: int = 0,
+    base: Path, tokenizer: Path, settings: Pretrain, mesh: Mesh, device: torch.device, *, seed: int = 0,
     is_adapted: bool = False,
-) -> ParallelModel:
+) -> ParallelModel:  # fmt: skip
     """Load a base model, give it the tokenizer's vocabulary unless it `is_adapted` already, and parallelize it."""
     check_family(model_config(base), settings.parallelism.model_dump())
     if not mesh.shares_model:

@@ -143,14 +143,9 @@ class Validation:
     """Sequences of a forward pass."""
 
     def nats(
-        self,
-        summed_loss: Loss,
-        *,
-        data: int = 1,
-        data_rank: int = 0,
-        add_up: Sum | None = None,
+        self, summed_loss: Loss, *, data: int = 1, data_rank: int = 0, add_up: Sum | None = None,
         ends: Callable[[], bool] | None = None,
-    ) -> float | None:
+    ) -> float | None:  # fmt: skip
         """Sum the loss over the documents; every process gets the same number.
 
         `summed_loss` is this process's part of a batch, which `add_up` sums over all. `data` groups of processes work on
@@ -360,13 +355,9 @@ def text_samples_of(
 
 @torch.no_grad()
 def continuations(
-    net: ParallelModel,
-    prompts: Sequence[Sequence[int]],
-    *,
-    end: int,
-    num_ids: int,
+    net: ParallelModel, prompts: Sequence[Sequence[int]], *, end: int, num_ids: int,
     num_tokens: int = NUM_TOKENS,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Greedy tokens after each prompt, up to the end token; in the precision of training."""
     model: Any = net.model
     head: Any = model.get_output_embeddings()

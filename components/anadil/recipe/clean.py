@@ -14,16 +14,8 @@ TxtDocument = Literal["guess", "file", "line", "block"]
 OF_RULES = ("modes", "ng_words", "quality_model")
 """Keys that decide nothing where no rule judges."""
 OF_DOCUMENTS = (
-    *OF_RULES,
-    "as_is",
-    "rules",
-    "text_field",
-    "txt_document",
-    "extract",
-    "tables",
-    "code",
-    "line_language",
-)
+    *OF_RULES, "as_is", "rules", "text_field", "txt_document", "extract", "tables", "code", "line_language",
+)  # fmt: skip
 """Keys that decide nothing of parallel text."""
 
 
@@ -60,7 +52,7 @@ class Clean(StrictModel):
     """Rule -> `enforce`, which drops documents, or `report`, which only counts them; watch a new limit before it drops."""
     ng_words: tuple[Text, ...] = ()
     """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
-    quality_model: Place | None = None
+    quality_model: Text | None = None
     """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
     quality_label: Text = "__label__hq"
     """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""

@@ -12,9 +12,27 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInf
 def _reachable(place: str) -> str:
     if place.startswith("~"):
         raise ValueError("`~` is another place on every machine; write the directory out")
-    if "://" in place and not place.startswith(("s3://", "hf://")):
-        raise ValueError("storage of this kind is not supported: use a local path or s3://")
+    return _refuse_address(place, "s3")
+
+
+def _refuse_address(place: str, *known: str) -> str:
+    if fault := address_fault(place, *known):
+        raise ValueError(fault)
     return place
+
+
+def address_fault(place: str, *known: str) -> str:
+    """Reason that a place is neither a local path nor an address of a known scheme, or nothing."""
+    scheme = SCHEME.match(place)
+    if not scheme:
+        return ""
+    name, rest = scheme[0].lower(), place[scheme.end() + 1 :].lstrip("/")
+    if name not in known:
+        schemes = " or ".join(f"{each}://" for each in known)
+        return f"storage {name}:// is not supported; use a local path{schemes and f' or {schemes}'}"
+    if not rest:
+        return f"names no bucket, write {name}://bucket/key"
+    return "" if place == f"{name}://{rest}" else f"is no address, write {name}://{rest}"
 
 
 def _absolute(place: str) -> str:
@@ -23,6 +41,8 @@ def _absolute(place: str) -> str:
     return place.rstrip("/") or "/"
 
 
+SCHEME = re.compile(r"(s3|hf|file|https?|builtin)(?=:)|[a-z][\w+.-]*(?=:/)", re.IGNORECASE)
+"""Begins an address. One slash, or none, is how people mistype one, and a directory of that name would be made."""
 CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]")
 PROSE = dict.fromkeys(("system", "prompts"), re.compile(r"[\x00-\x08\x0e-\x1f\x7f]"))
 """Keys whose texts may have lines -> what these may not have."""
@@ -35,6 +55,8 @@ Fraction = Annotated[float, Field(ge=0, le=1)]
 Text = Annotated[str, Field(min_length=1)]
 Place = Annotated[Text, AfterValidator(_reachable)]
 Directory = Annotated[Text, AfterValidator(_absolute)]
+Model = Annotated[Text, AfterValidator(_refuse_address)]
+"""Directory or id of the hub."""
 NEUTRAL = "leaves the result as it is"
 """Mark of a key that is no part of an artifact's key, as in `Annotated[int, NEUTRAL]`."""
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]

@@ -251,13 +251,9 @@ def _default_at(keys: list[str]) -> dict[str, object] | list[object]:
 
 
 def mistakes(
-    error: ValidationError,
-    data: object,
-    lines: Mapping[strict_yaml.Path, int],
-    name: str,
-    model: type[BaseModel],
-    given: Sequence[strict_yaml.Path] = (),
-) -> str:
+    error: ValidationError, data: object, lines: Mapping[strict_yaml.Path, int], name: str,
+    model: type[BaseModel], given: Sequence[strict_yaml.Path] = (),
+) -> str:  # fmt: skip
     """Every mistake of a file, a line each: line, key, reason, value, nearest key.
 
     `given` are paths of the keys that the command line has set, which stand on no line of the file.

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from anadil.recipe.fields import UNION_TAG, Fraction, StrictModel, Text
+from anadil.recipe.fields import UNION_TAG, Fraction, Model, StrictModel
 
 AUTO = "auto"
 """Value of a share or weight that is chosen by measuring."""
@@ -26,11 +26,11 @@ Weight = Annotated[
 class TaskVector(StrictModel):
     """A difference of two models with the tokenizer of the base, such as an instruct model less its own base."""
 
-    model: Text
+    model: Model
     """Hugging Face directory or hub id of a model that was trained further from `minus`, such as `meta-llama/Llama-3.2-1B-Instruct`."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
-    minus: Text
+    minus: Model
     """Hugging Face directory or hub id of the model that it was trained from, such as `meta-llama/Llama-3.2-1B`."""
     minus_revision: str | None = None
     """The same of `minus`."""

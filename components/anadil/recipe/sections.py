@@ -23,7 +23,7 @@ from anadil.core.log import masked
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Cluster
-from anadil.recipe.fields import NEUTRAL, UNION_TAG, Place, StrictModel, Text, did_you_mean
+from anadil.recipe.fields import NEUTRAL, UNION_TAG, Model, Place, StrictModel, Text, did_you_mean
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
@@ -52,7 +52,7 @@ PUBLISHED_VOCABULARY = 100_000
 class Base(StrictModel):
     """The foundation model that is taught."""
 
-    model: Text = "meta-llama/Llama-3.2-1B"
+    model: Model = "meta-llama/Llama-3.2-1B"
     """Hugging Face directory or hub id; `tiny`: a small English Llama made on the spot; `smollm2`: SmolLM2-135M-Instruct out of a Python package. Source: Azercell."""
     revision: str | None = None
     """Commit of a hub model; pin it, so that the run can be repeated."""
@@ -165,7 +165,7 @@ class Evaluate(StrictModel):
     task_shots: Annotated[NonNegativeInt | None, NEUTRAL] = None
     """Examples before each question of a task; left out, as many as the task says."""
     # Its content decides, which is an input of the stage; its place does not.
-    champion: Annotated[Text | None, NEUTRAL] = None
+    champion: Annotated[Place | None, NEUTRAL] = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
 

@@ -144,13 +144,9 @@ def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> Rel
             "MLFLOW_TRACKING_URI, and run the same command"
         )
     done = promote(
-        open_registry(tracking),
-        champion.name,
-        model,
-        None,
-        job.recipe.tracking.experiment,
+        open_registry(tracking), champion.name, model, None, job.recipe.tracking.experiment,
         began_with=champion,
-    )
+    )  # fmt: skip
     return ReleaseRecord(
         outcome="champion" if done.alias == ALIAS else "challenger", alias=done.alias, name=done.name,
         version=done.version, previous=champion.version, candidate=candidate, uri=model.uri,

@@ -13,7 +13,6 @@ from anadil.artifacts import local_directory, storage
 from anadil.artifacts.uri import absolute, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number, one_line
-from anadil.core.table import Table
 from anadil.estimate.instances import machines, plain_name
 from anadil.runtime.flow import Step
 from anadil.runtime.run_record import RunRecord, State, ended_at, read_record, record_uri
@@ -72,10 +71,6 @@ class RunList(list[Run]):
     def rows(self) -> list[tuple[str, ...]]:
         """Cells of a table under `COLUMNS`."""
         return [_cells(run, time.time()) for run in self]
-
-    def table(self) -> Table:
-        """A row for each run."""
-        return Table("Runs", COLUMNS, self.rows(), words=WORDS)
 
 
 def list_runs(

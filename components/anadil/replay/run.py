@@ -298,15 +298,11 @@ def _write_shard(documents: list[WrittenDocument], seconds: float, draft: Path) 
 def _about(job: Job, facts: list[dict[str, Any]]) -> dict[str, Any]:
     sums = {name: sum(each[name] for each in facts) for name in ("written", "tokens", "documents", "chats")}
     return {
-        "format_version": FORMAT_VERSION,
-        "base": job.recipe.base.model,
-        "revision": job.recipe.base.revision,
+        "format_version": FORMAT_VERSION, "base": job.recipe.base.model, "revision": job.recipe.base.revision,
         "seed": job.recipe.seed,
         "sampling": {part: {"temperature": each[0], "top_p": each[1]} for part, each in SAMPLING.items()},
-        "max_tokens": MAX_TOKENS,
-        **sums,
-        "dropped": _dropped(facts),
-    }
+        "max_tokens": MAX_TOKENS, **sums, "dropped": _dropped(facts),
+    }  # fmt: skip
 
 
 def _dropped(facts: list[dict[str, Any]]) -> dict[str, int]:

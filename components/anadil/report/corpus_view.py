@@ -2,11 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from anadil.core.format import (
-    human_bytes,
-    integer_if_whole,
-    number,
-)
+from anadil.core.format import human_bytes, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, bars, facts_table
 from anadil.page.format import clip, figure, percent, plain_value, ratio, setting, words_of

@@ -12,20 +12,8 @@ from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.page.values import Json, field, list_of, named_tables, table_of
+from anadil.report import verdict
 from anadil.report.read import Facts
-from anadil.report.verdict import (
-    Change,
-    before,
-    candidates_of,
-    changes_of,
-    check_words,
-    checks_of,
-    limit_words,
-    own_chat_table,
-    released_name,
-    source_of_text,
-    subjects_of,
-)
 from anadil.text.metrics import SURE_DOCUMENTS
 
 MAX_NAMES = 40
@@ -74,7 +62,7 @@ class Measure:
 
 def measures_view(facts: Facts) -> tuple[Measure, ...]:
     """Measures in the order in which they decide: losses to the base, strengths by text, abilities."""
-    candidates = candidates_of(facts.scores)
+    candidates = verdict.candidates_of(facts.scores)
     domains, files = (
         _by_part(candidates, key, word) for key, word in (("domains", "domain"), ("sources", "file"))
     )
@@ -133,7 +121,9 @@ def _note(rows: Sequence[Sequence[str]]) -> str:
 
 def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
     names = _names(candidates, "retained")
-    changes = {name: {each.text: each for each in changes_of(facts.scores, name)} for name in candidates}
+    changes = {
+        name: {each.text: each for each in verdict.changes_of(facts.scores, name)} for name in candidates
+    }
     rows, drawn = [], []
     for code in names:
         cells = []
@@ -145,9 +135,9 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
                 label = name if len(names) == 1 else f"{name}, {clip(code, 20)}"
                 drawn.append(Bar(label, float(value), COLOURS.get(name, 3)))
         # `en` of the program's text and `en_source` would be taken for one.
-        source = source_of_text(code, names, facts.recipe.sources)
+        source = verdict.source_of_text(code, names, facts.recipe.sources)
         rows.append((f"source {source}" if source else clip(code, 60), *cells))
-    released = released_name(facts.scores)
+    released = verdict.released_name(facts.scores)
     columns = ("text", *(f"{name}, released" if name == released else name for name in candidates))
     table = Table("Forgetting: bits per byte on text that the base could read", columns, rows)
     lead = (
@@ -160,10 +150,10 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
 
 def _own_chat(scores: Json, candidates: Candidates) -> Measure:
     lead = "A sound answer ends its turn, says something, does not loop and is in the base's language."
-    return Measure("The base's own chat format", lead, own_chat_table(scores, list(candidates)))
+    return Measure("The base's own chat format", lead, verdict.own_chat_table(scores, list(candidates)))
 
 
-def _change_words(change: Change | None) -> str:
+def _change_words(change: verdict.Change | None) -> str:
     if change is None:
         return ""
     ends = (
@@ -342,7 +332,7 @@ class ScoresView:
 def scores_view(facts: Facts) -> ScoresView:
     """Build the section on scores from `scores.json`."""
     scores = facts.scores
-    candidates, differences = candidates_of(scores), _differences(scores)
+    candidates, differences = verdict.candidates_of(scores), _differences(scores)
     return ScoresView(
         headlines=_headlines(scores, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
@@ -375,9 +365,9 @@ def loop_rate(candidate: Json) -> float | None:
 
 def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
-    candidates, released = candidates_of(scores), released_name(scores)
-    of = released or next(iter(subjects_of(scores)), "adapted")
-    earlier = before(scores)
+    candidates, released = verdict.candidates_of(scores), verdict.released_name(scores)
+    of = released or next(iter(verdict.subjects_of(scores)), "adapted")
+    earlier = verdict.before(scores)
     base, trained, model = (candidates.get(name, {}) for name in ("base", earlier, of))
     context = number(model.get("context"))
     room = f"in {figure(context)} tokens, more is better" if context is not None else "more is better"
@@ -405,16 +395,9 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
 
 
 def _headline(
-    name: str,
-    unit: str,
-    of: str,
-    before: object,
-    after: object,
-    *,
-    better_way: int = -1,
-    compared: str = "base",
-    published: str = "",
-) -> Headline:
+    name: str, unit: str, of: str, before: object, after: object, *, better_way: int = -1,
+    compared: str = "base", published: str = "",
+) -> Headline:  # fmt: skip
     change = signed_percent(change_percent(before, after))
     return Headline(
         name=name, unit=unit, of=of, compared=compared, before=figure(before), after=figure(after), change=change,
@@ -497,22 +480,22 @@ def _difference_table(caption: str, named: list[tuple[str, Json]]) -> Table:
 
 def _checks(scores: Json) -> Table:
     rows = []
-    with_intervals = any(check.get("interval") for check in checks_of(scores))
-    for check in checks_of(scores)[:MAX_DIFFERENCES]:
+    with_intervals = any(check.get("interval") for check in verdict.checks_of(scores))
+    for check in verdict.checks_of(scores)[:MAX_DIFFERENCES]:
         passed = check.get("passed")
         outcome = ("passed" if passed else "not passed") if isinstance(passed, bool) else DASH
         rows.append(
             (
-                check_words(check, before=before(scores)),
+                verdict.check_words(check, before=verdict.before(scores)),
                 "undecided" if check.get("undecided") is True else outcome,
                 f"{plain_value(check.get('value'))}{UNSURE if check.get('unsure') is True else ''}",
-                limit_words(check),
+                verdict.limit_words(check),
                 *([interval_words(check.get("interval"))] if with_intervals else []),
                 "decides" if check.get("enforced", True) else "shown only",
             )
         )
     # A phone shows the first columns of a table: those that say how it ended.
     columns = ("check", "outcome", "value", "limit", *(["95 % interval"] if with_intervals else []), "weight")
-    note = UNSURE_NOTE if any(check.get("unsure") is True for check in checks_of(scores)) else ""
+    note = UNSURE_NOTE if any(check.get("unsure") is True for check in verdict.checks_of(scores)) else ""
     words = (1, len(columns) - 1)
     return Table("Checks of the quality gate", columns, rows, words=words, note=note)

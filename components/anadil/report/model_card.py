@@ -24,29 +24,9 @@ from anadil.page.licence import Licence, licence_files, licence_of
 from anadil.page.part import Part
 from anadil.page.render import front_matter, render_template
 from anadil.page.values import Json, base_name, field, list_of, named_tables, table_of
-from anadil.report.data_card import (
-    corpora_table,
-    corpus_facts,
-    data_sets_table,
-    hub_language_codes,
-    licences_by_words,
-    sources_table,
-    stated_licence,
-)
+from anadil.report import data_card, verdict
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.read import CorpusFacts, NamedLanguage, parts_of, recipe_language, sum_stats, views
-from anadil.report.verdict import (
-    MAX_TEXTS,
-    before,
-    candidates_of,
-    changes_of,
-    check_words,
-    gate_verdict,
-    lost_checks,
-    name_of_text,
-    outcome_words,
-    own_chat_sentence,
-)
 from anadil.runtime.job import by_source
 
 FOLDER = Path(__file__).parent
@@ -202,16 +182,16 @@ def card_of_model(facts: ModelFacts) -> str:
         "base": base_name(facts.base),
         "language": language,
         "licence": licence,
-        "chat_licence": stated_licence(facts.recipe, "chats"),
+        "chat_licence": data_card.stated_licence(facts.recipe, "chats"),
         "scores": _measures_table(facts),
-        "verdict": gate_verdict(facts.scores) if facts.scores else "",
+        "verdict": verdict.gate_verdict(facts.scores) if facts.scores else "",
         "limits": _known_limits(facts),
         "training": _training_facts(facts),
-        "corpus": corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
-        "mixture": corpora_table(facts.corpora, facts.training),
-        "sources": sources_table(facts.stats),
-        "licences": licences_by_words(facts.recipe, facts.stats),
-        "data_sets": data_sets_table(facts.stats),
+        "corpus": data_card.corpus_facts(facts.corpora[0].manifest, facts.stats) if facts.corpora else [],
+        "mixture": data_card.corpora_table(facts.corpora, facts.training),
+        "sources": data_card.sources_table(facts.stats),
+        "licences": data_card.licences_by_words(facts.recipe, facts.stats),
+        "data_sets": data_card.data_sets_table(facts.stats),
         "made_from": _inputs_table(facts),
         "version": facts.manifest.program.get("version") or __version__,
     }
@@ -232,7 +212,7 @@ def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> 
 
 
 def _measures_table(facts: ModelFacts) -> Table:
-    candidates = candidates_of(facts.scores)
+    candidates = verdict.candidates_of(facts.scores)
     made = [each.name for each in CANDIDATES]
     # The model stands beside those that it was made of.
     names = [name for name in ("base", *made[: made.index(facts.candidate) + 1]) if name in candidates]
@@ -249,7 +229,7 @@ def _measures_table(facts: ModelFacts) -> Table:
     )
     rows += [
         (
-            f"bits per byte of {name_of_text(code, codes, sources)}, which the base could read",
+            f"bits per byte of {verdict.name_of_text(code, codes, sources)}, which the base could read",
             *(figure(table.get(code)) for table in retained),
         )
         for code in codes
@@ -266,21 +246,21 @@ def _measures_table(facts: ModelFacts) -> Table:
 
 
 def _known_limits(facts: ModelFacts) -> list[str]:
-    candidates = candidates_of(facts.scores)
+    candidates = verdict.candidates_of(facts.scores)
     sentences = [
         "It was not tested for safety, bias or truth. Do not use its output as a source of facts.",
         "It also has the faults of its base. The base's own card may say what it was trained on.",
     ]
     sources = table_of(facts.recipe.get("sources"))
-    changes = changes_of(facts.scores, facts.candidate)[:MAX_TEXTS]
+    changes = verdict.changes_of(facts.scores, facts.candidate)[: verdict.MAX_TEXTS]
     for change in changes:
-        name = name_of_text(change.text, [each.text for each in changes], sources)
+        name = verdict.name_of_text(change.text, [each.text for each in changes], sources)
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
         sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
-    sentences += filter(None, [own_chat_sentence(facts.scores, facts.candidate)])
+    sentences += filter(None, [verdict.own_chat_sentence(facts.scores, facts.candidate)])
     sentences += [
-        f"Quality gate: {check_words(check, facts.candidate, before(facts.scores))} {outcome_words(check)}."
-        for check in lost_checks(facts.scores, facts.candidate)
+        f"Quality gate: {verdict.check_words(check, facts.candidate, verdict.before(facts.scores))} {verdict.outcome_words(check)}."
+        for check in verdict.lost_checks(facts.scores, facts.candidate)
         if ".retained" not in str(check.get("name"))  # the sentences before have it
     ]
     if share := number(field(facts.scores, "contamination.share")):
@@ -364,7 +344,7 @@ def _stated(recipe: Json) -> str:
 def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence, name: str) -> Mapping[str, object]:
     public_base = facts.base if HUB_ID.fullmatch(facts.base) else ""
     return {
-        "language": hub_language_codes(language.code),
+        "language": data_card.hub_language_codes(language.code),
         "license": licence.id,
         "license_name": licence.name if licence.id == "other" else "",
         "license_link": licence.link if licence.id == "other" else "",
@@ -392,7 +372,7 @@ def _model_index(facts: ModelFacts, name: str) -> list[Mapping[str, object]]:
         task = {"type": "text-generation", "name": "Text Generation"}
         return {"task": task, "dataset": dataset, "metrics": metrics}
 
-    figures = candidates_of(facts.scores).get(facts.candidate, {})
+    figures = verdict.candidates_of(facts.scores).get(facts.candidate, {})
     metrics = [
         {"type": metric, "name": label, "value": value}
         for path, metric, label in MEASURES

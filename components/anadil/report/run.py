@@ -18,12 +18,7 @@ from anadil.core.table import Table
 from anadil.page.format import change_percent, clip, ratio
 from anadil.page.render import render_template
 from anadil.page.values import Json, field, named_tables, portable, table_of
-from anadil.report.corpus_view import (
-    corpus_view,
-    parts_of,
-    tokenizer_view,
-    tokenizers_of,
-)
+from anadil.report.corpus_view import corpus_view, parts_of, tokenizer_view, tokenizers_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
 from anadil.report.generations_view import generations_view, talk_view
@@ -46,14 +41,9 @@ MAX_VALUE = 2_000
 SCORED = ("bits_per_byte", "fertility", "bytes_per_token", "words_in_context")
 ANSWERED = ("bits_per_byte", "chrf", "exact", "ended")
 REPORT_SECTIONS = (
-    ("answers", "Answers"),
-    ("scores", "Scores"),
-    ("training", "Training"),
-    ("cost", "Time and cost"),
-    ("corpus", "Corpus"),
-    ("tokenizer", "Tokenizer"),
-    ("reproduce", "How to reproduce"),
-)
+    ("answers", "Answers"), ("scores", "Scores"), ("training", "Training"), ("cost", "Time and cost"),
+    ("corpus", "Corpus"), ("tokenizer", "Tokenizer"), ("reproduce", "How to reproduce"),
+)  # fmt: skip
 
 
 def run(job: Job) -> Figures:

@@ -8,20 +8,8 @@ STAGE = Stage(
     writes="report",
     result_version=9,
     keys=(
-        "language",
-        "seed",
-        "base",
-        "clean",
-        "sources",
-        "tokenizer",
-        "pretrain",
-        "merge",
-        "finetune",
-        "evaluate",
-        "report",
-        "retrain",
-        "retrain.champion.name",
-        "retrain.champion.version",
+        "language", "seed", "base", "clean", "sources", "tokenizer", "pretrain", "merge", "finetune",
+        "evaluate", "report", "retrain", "retrain.champion.name", "retrain.champion.version",
     ),
     # Manifests of pieces hold what the page tells of them: times and counts.
     reads=(
@@ -39,4 +27,4 @@ STAGE = Stage(
         Input("scores", beside=True),
     ),
     pod=Pod(image="tools", cpu="500m", memory="2Gi", retries=2),
-)
+)  # fmt: skip

@@ -6,15 +6,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
-from anadil.page.charts import (
-    Band,
-    Chart,
-    Line,
-    colours_of,
-    facts_table,
-    lines,
-    records_table,
-)
+from anadil.page.charts import Band, Chart, Line, colours_of, facts_table, lines, records_table
 from anadil.page.format import clip, figure, percent, plain_value, ratio
 from anadil.page.values import Json, field, last_part, list_of, named_tables, series, table_of
 from anadil.recipe.retrain import part_name
@@ -165,13 +157,9 @@ def _sources(facts: Facts) -> Table:
             (name, figure(counts.get("tokens")), share, figure(counts.get("epochs"), 2), losses, bits)
         )
     columns = (
-        "source",
-        "tokens",
-        "share",
-        "epochs",
-        "loss, first to last",
+        "source", "tokens", "share", "epochs", "loss, first to last",
         "bits per byte of held-out text, base to model",
-    )
+    )  # fmt: skip
     return Table("Training by source", columns, rows)
 
 

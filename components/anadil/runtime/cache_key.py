@@ -54,12 +54,9 @@ MAX_EPOCHS = re.compile(rf"{re.escape(RECIPE)}sources\.[^.]+\.max_epochs")
 
 
 def stage_origin(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, Manifest],
-    files: Sequence[str],
+    stage: Stage, recipe: Recipe, inputs: dict[str, Manifest], files: Sequence[str],
     side_files: Mapping[str, Sequence[str]] | None = None,
-) -> dict[str, str]:
+) -> dict[str, str]:  # fmt: skip
     """Return everything that decides a stage's result, by name; its hash is the artifact's key."""
     # The number of processes decides nothing: the order of the data does not depend on it, so that a killed run can resume
     # with more or fewer. Nor does the program, but for `result_version`.

@@ -20,8 +20,8 @@ from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
-DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE = (
-    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check",
+DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE, COMPILE = (
+    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check", "compile",
 )  # fmt: skip
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 """Commands that make a check."""

@@ -31,14 +31,9 @@ log = logging.getLogger(__name__)
 
 
 def main(
-    name: str,
-    argv: Sequence[str] | None = None,
-    prog: str = "",
-    *,
-    verbose: bool = False,
-    verbs: str = "",
+    name: str, argv: Sequence[str] | None = None, prog: str = "", *, verbose: bool = False, verbs: str = "",
     engines: Engines | None = None,
-) -> int:
+) -> int:  # fmt: skip
     """Run one stage from its command line and return the exit code.
 
     Args:

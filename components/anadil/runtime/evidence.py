@@ -96,12 +96,9 @@ def recipe_text(recipe: Recipe) -> str:
 
 
 def tell_inputs(
-    tracker: Tracker,
-    stage: Stage,
-    inputs: Mapping[str, Manifest],
-    uris: Mapping[str, str],
+    tracker: Tracker, stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str],
     origin: Mapping[str, str],
-) -> None:
+) -> None:  # fmt: skip
     """Name the data and the models that a stage reads. `uris` says where each lies, `origin` names outside files."""
     datasets = [*_corpora(stage, inputs, uris), *_outside(stage, origin)]
     if datasets:
@@ -140,15 +137,9 @@ def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
 
 
 def tell_result(
-    tracker: Tracker,
-    stage: Stage,
-    result: Manifest,
-    uri: str,
-    folder: Path,
-    inputs: Mapping[str, Manifest],
-    uris: Mapping[str, str],
-    read: Mapping[str, Path],
-) -> None:
+    tracker: Tracker, stage: Stage, result: Manifest, uri: str, folder: Path, inputs: Mapping[str, Manifest],
+    uris: Mapping[str, str], read: Mapping[str, Path],
+) -> None:  # fmt: skip
     """Name the model that was made, link scores to their models, keep the pages.
 
     The result lies in `folder` now, and will lie at `uri`. `read` are the local directories of the inputs.

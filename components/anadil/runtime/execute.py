@@ -24,7 +24,7 @@ from anadil.core.files import cache_folder
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
-from anadil.runtime import evidence
+from anadil.runtime import evidence, remake
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
 from anadil.runtime.champion import fetched
 from anadil.runtime.environment import image_name, in_group
@@ -41,14 +41,6 @@ from anadil.runtime.planned_artifact import (
     planned_artifact,
     reusable,
 )
-from anadil.runtime.remake import (
-    FINISHED,
-    branch_points,
-    earlier_runs,
-    earlier_work,
-    refuse_remake,
-    unused_checkpoints,
-)
 from anadil.runtime.signals import Stop
 from anadil.runtime.termination import writing
 from anadil.runtime.tracking_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
@@ -61,13 +53,9 @@ UPLOAD_POLL_S = 2.0
 
 
 def execute(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    files: Sequence[str],
-    out: str | None,
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None,
     engines: Engines | None = None,
-) -> MadeArtifact:
+) -> MadeArtifact:  # fmt: skip
     """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`."""
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
@@ -84,13 +72,13 @@ def execute(
     local_directory.refuse_occupied(planned.target)
     if os.environ.get(LOOKED_UP) != planned.key:
         log.info("%s", _why(planned, recipe, neighbours))
-    runs = earlier_runs(planned)
-    planned = replace(planned, earlier_work=earlier_work(planned, runs))
-    refuse_remake(planned, neighbours, runs)
+    runs = remake.earlier_runs(planned)
+    planned = replace(planned, earlier_work=remake.earlier_work(planned, runs))
+    remake.refuse_remake(planned, neighbours, runs)
     rank = int(os.environ.get("RANK", "0"))
     if rank > 0:
         return _make(planned, recipe, inputs, rank, stop, engines)
-    if warning := unused_checkpoints(planned, runs):
+    if warning := remake.unused_checkpoints(planned, runs):
         log.warning("%s", warning)
 
     with locked(planned.work):
@@ -113,8 +101,10 @@ def find_for_group(
     planned = planned_artifact(stage, recipe, inputs, files, out)
     made, neighbours = look_up(planned)
     if not made:
-        runs = earlier_runs(planned)
-        refuse_remake(replace(planned, earlier_work=earlier_work(planned, runs)), neighbours, runs)
+        runs = remake.earlier_runs(planned)
+        remake.refuse_remake(
+            replace(planned, earlier_work=remake.earlier_work(planned, runs)), neighbours, runs
+        )
         log.info("%s", _why(planned, recipe, neighbours))
         os.environ[LOOKED_UP] = planned.key
     return made
@@ -137,13 +127,9 @@ def _is_of(manifest: Manifest, sources: Iterable[str]) -> bool:
 
 
 def _make(
-    planned: PlannedArtifact,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    rank: int,
-    stop: Stop,
+    planned: PlannedArtifact, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop,
     engines: Engines | None,
-) -> MadeArtifact:
+) -> MadeArtifact:  # fmt: skip
     # Alone only: the other processes of a group would wait for this one.
     if not in_group() and (sealed := _sealed(planned)):
         return _put(planned, sealed)
@@ -210,7 +196,7 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
     run: StageRun = load_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
-        (job.work / FINISHED).unlink(missing_ok=True)
+        (job.work / remake.FINISHED).unlink(missing_ok=True)
     with track_stage(Step.of(planned.stage, job.recipe).name, job.recipe, job.work) as tracker:
         if rank == 0:
             _tell_start(tracker, planned, job, manifests)
@@ -245,8 +231,7 @@ def _tell_start(
         tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
         tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
     tracker.texts(
-        "tags",
-        {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step),
+        "tags", {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step)
     )
     evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
@@ -282,11 +267,11 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = made.manifest
-    points = branch_points(planned)
+    points = remake.branch_points(planned)
     if not has_unsent(planned.work / SPOOL):
         clear(planned.work, points)
     if points:
-        (planned.work / FINISHED).write_text(planned.target, encoding="utf-8")
+        (planned.work / remake.FINISHED).write_text(planned.target, encoding="utf-8")
     log_figures(manifest.figures)
     return MadeArtifact(uri=planned.target, manifest=manifest)
 

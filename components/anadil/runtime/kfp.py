@@ -27,13 +27,9 @@ DERIVED, STATE = "derived", "state"
 """Outputs of a retraining's first step: the place of the other steps' recipe, and whether there is text to learn."""
 Scalar = float | int | str
 VARIED = {
-    "base": "base.model",
-    "steps": "pretrain.phases.steps",
-    "learning_rate": "pretrain.phases.lr",
-    "vocabulary": "tokenizer.vocab_sizes",
-    "inputs": "clean.inputs",
-    "root": "storage.root",
-}
+    "base": "base.model", "steps": "pretrain.phases.steps", "learning_rate": "pretrain.phases.lr",
+    "vocabulary": "tokenizer.vocab_sizes", "inputs": "clean.inputs", "root": "storage.root",
+}  # fmt: skip
 """Parameter of a pipeline beside the recipe -> the recipe key that it sets; empty, the recipe's value stays.
 
 Kubeflow's pages list and compare runs by their parameters, and the recipe is one long text among them. A key of

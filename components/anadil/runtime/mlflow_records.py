@@ -307,14 +307,10 @@ def _external_mlmodel(model: Any) -> dict[str, Any]:
     # image has. The signature is its placeholder for registries that ask for one.
     placeholder = '[{"type": "boolean", "required": true}]'
     return {
-        "artifact_path": model.artifact_location,
-        "flavors": {},
-        "metadata": {EXTERNAL_TAG: True},
-        "model_id": model.model_id,
-        "model_uuid": model.model_id,
-        "run_id": model.source_run_id,
+        "artifact_path": model.artifact_location, "flavors": {}, "metadata": {EXTERNAL_TAG: True},
+        "model_id": model.model_id, "model_uuid": model.model_id, "run_id": model.source_run_id,
         "signature": {"inputs": placeholder, "outputs": placeholder, "params": None},
-    }
+    }  # fmt: skip
 
 
 def work_of(spool: Path) -> Path:

@@ -20,13 +20,7 @@ from anadil.artifacts.lease import is_held
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stage import Stage
-from anadil.runtime.cache_key import (
-    INPUT,
-    RECIPE,
-    RESULT_VERSION,
-    origin_changes,
-    split_shares,
-)
+from anadil.runtime.cache_key import INPUT, RECIPE, RESULT_VERSION, origin_changes, split_shares
 from anadil.runtime.planned_artifact import Neighbours, PlannedArtifact, place_of, work_of
 
 VARIABLE = "ANADIL_REMAKE"

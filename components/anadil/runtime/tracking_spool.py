@@ -147,16 +147,9 @@ class Tracker:
         self._append({"kind": "inputs", "datasets": listed})
 
     def model(
-        self,
-        name: str,
-        uri: str,
-        digest: str,
-        kind: str,
-        metrics: Mapping[str, float] | None = None,
-        *,
-        is_new: bool = False,
-        dataset: Dataset | None = None,
-    ) -> None:
+        self, name: str, uri: str, digest: str, kind: str, metrics: Mapping[str, float] | None = None, *,
+        is_new: bool = False, dataset: Dataset | None = None,
+    ) -> None:  # fmt: skip
         """Record a model that the stage makes or reads; its weights stay where they lie.
 
         Args:

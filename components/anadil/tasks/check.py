@@ -8,18 +8,7 @@ from pathlib import Path
 
 from anadil.core.format import counted
 from anadil.recipe.sections import Recipe
-from anadil.runtime.check import (
-    CLUSTER_DOCTOR,
-    DOCTOR,
-    RECIPE,
-    RUN,
-    SUBMIT,
-    Check,
-    CheckResult,
-    PlannedRun,
-    passed,
-    skipped,
-)
+from anadil.runtime import check
 from anadil.runtime.job import is_place
 from anadil.tasks.stage import STAGE
 
@@ -27,27 +16,27 @@ KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parent / "shipped"
 
 
-def _tasks(planned: PlannedRun) -> Iterator[CheckResult]:
+def _tasks(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
     if planned.recipe.evaluate.tasks and STAGE.name in planned.names:
         yield inspect_tasks(planned.recipe)
 
 
-def inspect_tasks(recipe: Recipe) -> CheckResult:
+def inspect_tasks(recipe: Recipe) -> check.CheckResult:
     """Look the names up in the task files of lm-evaluation-harness; places are not checked."""
     kind = next(each for each in STAGE.side_files if each.key == KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
     missing = named_nowhere(named, [SHIPPED, *_harness()])
     if missing and not _harness():
         detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
-        return skipped(KEY, detail)
+        return check.skipped(KEY, detail)
     if missing and len(named) < len(recipe.evaluate.tasks):
-        return skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
+        return check.skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     if missing:
         from anadil.tasks.harness import task_manager
 
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
             task_manager(missing, Path(folder))
-    return passed(KEY, f"{counted(len(named), 'name')} of tasks found")
+    return check.passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 
 def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
@@ -70,4 +59,10 @@ def _harness() -> list[Path]:
     return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
 
 
-CHECKS = (Check(name=KEY, by=(DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, RECIPE), function=_tasks),)
+CHECKS = (
+    check.Check(
+        name=KEY,
+        by=(check.DOCTOR, check.CLUSTER_DOCTOR, check.RUN, check.SUBMIT, check.RECIPE),
+        function=_tasks,
+    ),
+)

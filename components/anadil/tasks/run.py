@@ -24,15 +24,7 @@ from anadil.model.load import free_memory, load_placed, load_tokenizer, window_b
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
-from anadil.tasks.harness import (
-    BATCH_ROWS,
-    KEY,
-    Harnessed,
-    deciding_figures,
-    evaluate_tasks,
-    find_tasks,
-    place_task_files,
-)
+from anadil.tasks import harness
 
 log = logging.getLogger(__name__)
 
@@ -43,19 +35,21 @@ def run(job: Job) -> Figures:
     tables: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:
         folder = Path(scratch)
-        named = task_names(job.recipe, job.side_files.get(KEY, ()), folder)
+        named = task_names(job.recipe, job.side_files.get(harness.KEY, ()), folder)
         # Before a model is loaded: all data is fetched here.
-        manager, names = find_tasks(named, folder)
+        manager, names = harness.find_tasks(named, folder)
         candidates = _candidates(job)
         # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
         begins = any(window_bos(load_tokenizer(path)) is not None for path in candidates.values())
         for candidate, path in candidates.items():
             model = _open(path, job.recipe.context, begins=begins)
-            results = evaluate_tasks(model, manager, names, shots=settings.task_shots, seed=job.recipe.seed)
+            results = harness.evaluate_tasks(
+                model, manager, names, shots=settings.task_shots, seed=job.recipe.seed
+            )
             del model
             free_memory()
             _store(job, candidate, results)
-            for task, figures in deciding_figures(results).items():
+            for task, figures in harness.deciding_figures(results).items():
                 tables.setdefault(task, {})[candidate] = figures
                 log.info("%s, %s: %s %.4f", task, candidate, figures["metric"], figures["value"])
                 job.tracker.metrics({f"{candidate}_{task}": figures["value"]})
@@ -65,9 +59,9 @@ def run(job: Job) -> Figures:
 
 def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]:
     """Return the tasks to run: names of the recipe, and those of its task files, which are put into `folder`."""
-    kind = next(each for each in STAGES["tasks"].side_files if each.key == KEY)
+    kind = next(each for each in STAGES["tasks"].side_files if each.key == harness.KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
-    return list(dict.fromkeys([*named, *place_task_files(uris, folder)]))
+    return list(dict.fromkeys([*named, *harness.place_task_files(uris, folder)]))
 
 
 def _candidates(job: Job) -> dict[str, Path]:
@@ -75,14 +69,14 @@ def _candidates(job: Job) -> dict[str, Path]:
     return {"base": base_model(job.recipe.base, job.base_cache), **made}
 
 
-def _open(path: Path, context: int, *, begins: bool) -> Harnessed:
+def _open(path: Path, context: int, *, begins: bool) -> harness.Harnessed:
     def parts(devices: int) -> dict[str, float]:
         shape = shape_from(model_config(path), path.name)
-        return harness_parts(shape, devices, rows=BATCH_ROWS["cuda"], context=context)
+        return harness_parts(shape, devices, rows=harness.BATCH_ROWS["cuda"], context=context)
 
     loaded: Any = load_placed(path, path.name, parts, FITS)
     longest = getattr(loaded.config, "max_position_embeddings", None) or context
-    return Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest), begins=begins)
+    return harness.Harnessed(loaded.eval(), load_tokenizer(path), min(context, longest), begins=begins)
 
 
 def _store(job: Job, candidate: str, results: dict[str, Any]) -> None:

@@ -7,11 +7,7 @@ STAGE = Stage(
     summary="run tasks of lm-evaluation-harness on base, adapted, merged and finetuned model",
     writes="tasks",
     keys=(
-        "base",
-        "evaluate.tasks",
-        "evaluate.task_shots",
-        "evaluate.context",
-        "pretrain.sequence_length",
+        "base", "evaluate.tasks", "evaluate.task_shots", "evaluate.context", "pretrain.sequence_length",
         "seed",
     ),
     reads=(Input("model"), Input("merged", optional=True), Input("adapter", optional=True)),
@@ -20,4 +16,4 @@ STAGE = Stage(
     pod=Pod(image="tasks", rooms=("model", "estimate"), retries=1),
     uses_model=True,
     brings=("check",),
-)
+)  # fmt: skip

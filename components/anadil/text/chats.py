@@ -20,32 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from anadil.text.chat_columns import (
-    ANSWERS,
-    HISTORY,
-    LISTS,
-    QUESTIONS,
-    REASONINGS,
-    ROLES,
-    SIDES,
-    SYSTEMS,
-    below,
-    chosen_text,
-    first_answer,
-    first_of,
-    given_turns,
-    is_learnt,
-    mark_of_row,
-    masks_of,
-    names_no_choice,
-    passage_text,
-    reasoning_beside,
-    reasoning_of,
-    role_of,
-    system_parts,
-    turns_of,
-    with_known_names,
-)
+from anadil.text import chat_columns
 
 Reason = Literal[
     "no_chat", "malformed", "not_text", "tool_turn", "unknown_role", "role_order", "no_answer", "empty_message", "no_choice",
@@ -287,31 +262,33 @@ def messages_of(row: Mapping[str, object]) -> tuple[Message, ...] | Refusal:
 
 def read_messages(row: Mapping[str, object]) -> tuple[Message, ...]:
     """Read a row as `messages_of` does."""
-    listed = first_of(row, LISTS)
-    if listed is None and names_no_choice(row):
+    listed = chat_columns.first_of(row, chat_columns.LISTS)
+    if listed is None and chat_columns.names_no_choice(row):
         raise RefusedRowError("no_choice", str(row.get("answer", "")))
-    given = _pair(row) if listed is None else given_turns(row[listed])
+    given = _pair(row) if listed is None else chat_columns.given_turns(row[listed])
     if given is None:
         names = [name for name, value in row.items() if value is not None]
         raise RefusedRowError("no_chat", ", ".join(names[:MAX_NAMED]))
     if not isinstance(given, list | tuple):
         raise RefusedRowError("malformed")
     if listed:
-        given = _with_passages(given, below(row, listed), row)
-    if mark := mark_of_row(row):
+        given = _with_passages(given, chat_columns.below(row, listed), row)
+    if mark := chat_columns.mark_of_row(row):
         raise RefusedRowError(*mark)
     messages = [_message(item) for item in given]
     if messages and messages[0].role == "system" and not messages[0].content:
         messages.pop(0)  # as ShareGPT's files have it where nothing is to be said
     try:
-        learnt = masks_of(row, [message.role == "assistant" for message in messages])
+        learnt = chat_columns.masks_of(row, [message.role == "assistant" for message in messages])
     except ValueError as error:
         raise RefusedRowError("unknown_mark", str(error)) from None
     if learnt:
         messages = [
             replace(one, trained=one.trained and mark) for one, mark in zip(messages, learnt, strict=True)
         ]
-    parts = (each for key in SYSTEMS if (each := system_parts(row.get(key))) is not None)
+    parts = (
+        each for key in chat_columns.SYSTEMS if (each := chat_columns.system_parts(row.get(key))) is not None
+    )
     system = next(filter(None, (_text(each).strip() for each in parts)), "")
     if system and not (messages and messages[0].role == "system"):
         messages.insert(0, Message(role="system", content=system))
@@ -348,31 +325,35 @@ def fingerprint(text: str) -> int:
 
 def _pair(row: Mapping[str, object]) -> list[object] | None:
     """The turns of a question and its answer; each may be a text or already a list of turns."""
-    name = first_of(row, ANSWERS)
+    name = chat_columns.first_of(row, chat_columns.ANSWERS)
     # A row of choices may name its answer by its letter or place.
-    answer = chosen_text(row) or (first_answer(row[name]) if name else None)
+    answer = chat_columns.chosen_text(row) or (chat_columns.first_answer(row[name]) if name else None)
     turns = question_turns(row)
     if turns is None or answer is None:
         return None
     if answer == []:
         raise RefusedRowError("no_answer")
-    thought = reasoning_beside(row, name)
-    turn = {"role": "assistant", "content": answer, **({REASONINGS[0]: row[thought]} if thought else {})}
+    thought = chat_columns.reasoning_beside(row, name)
+    turn = {
+        "role": "assistant",
+        "content": answer,
+        **({chat_columns.REASONINGS[0]: row[thought]} if thought else {}),
+    }
     return turns + (answer if isinstance(answer, list) else [turn])
 
 
 def question_turns(row: Mapping[str, object]) -> list[object] | None:
     """Question of a row, as turns that are not checked yet; None if no column holds it."""
-    asked = first_of(row, QUESTIONS)
+    asked = chat_columns.first_of(row, chat_columns.QUESTIONS)
     if asked is None:
         return None
     question = row[asked]
     turns = (
         question
         if isinstance(question, list)
-        else [*_history(row.get(HISTORY)), {"role": "user", "content": question}]
+        else [*_history(row.get(chat_columns.HISTORY)), {"role": "user", "content": question}]
     )
-    return _with_passages(turns, below(row, asked), row, len(turns) - 1)
+    return _with_passages(turns, chat_columns.below(row, asked), row, len(turns) - 1)
 
 
 def _with_passages(
@@ -381,20 +362,20 @@ def _with_passages(
     """Turns with a row's passages below one of them, by default the first question."""
     turns = list(given)
     if place is None:
-        place = next((at for at, turn in enumerate(turns) if role_of(turn) == "user"), -1)
+        place = next((at for at, turn in enumerate(turns) if chat_columns.role_of(turn) == "user"), -1)
     for name in names if place >= 0 else ():
-        passage, texts = passage_text(row[name]), [*map(_turn_text, turns)]
+        passage, texts = chat_columns.passage_text(row[name]), [*map(_turn_text, turns)]
         text = texts[place]
         if passage is None or text is None:
             raise RefusedRowError("no_passage", name)
         if not any(passage in each for each in texts if each):  # as in a prompt that is already written out
             turn: Any = turns[place]
-            turns[place] = {**with_known_names(turn), "content": f"{text.strip()}\n\n{passage}"}
+            turns[place] = {**chat_columns.with_known_names(turn), "content": f"{text.strip()}\n\n{passage}"}
     return turns
 
 
 def _turn_text(turn: object) -> str | None:
-    given = with_known_names(turn) if isinstance(turn, Mapping) else {}
+    given = chat_columns.with_known_names(turn) if isinstance(turn, Mapping) else {}
     try:
         return _text(_either(given, "content", "value"))
     except RefusedRowError:
@@ -422,21 +403,21 @@ def _either(item: Mapping[str, object], name: str, other: str) -> object:
 def _message(item: object) -> Message:
     if not isinstance(item, Mapping):
         raise RefusedRowError("malformed")
-    item = with_known_names(item)
+    item = chat_columns.with_known_names(item)
     role = _either(item, "role", "from")
     if not isinstance(role, str):
         raise RefusedRowError("malformed")
     plain = role.strip().casefold()
     if plain in TOOL_ROLES or any(item.get(key) for key in TOOL_KEYS):
         raise RefusedRowError("tool_turn", role)
-    if plain not in ROLES:
+    if plain not in chat_columns.ROLES:
         raise RefusedRowError("unknown_role", role)
     text = _text(_either(item, "content", "value"))
-    learnt = is_learnt(item)
+    learnt = chat_columns.is_learnt(item)
     if isinstance(learnt, str):
         raise RefusedRowError("unknown_mark", learnt)
-    thought = reasoning_of(item) if ROLES[plain] == "assistant" else ""
-    return Message(role=ROLES[plain], content=text.strip(), trained=learnt, reasoning=thought)
+    thought = chat_columns.reasoning_of(item) if chat_columns.ROLES[plain] == "assistant" else ""
+    return Message(role=chat_columns.ROLES[plain], content=text.strip(), trained=learnt, reasoning=thought)
 
 
 def _text(content: object) -> str:
@@ -493,14 +474,21 @@ def pair_of(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Messa
 
 
 def _read_pair(row: Mapping[str, object]) -> tuple[tuple[Message, ...], tuple[Message, ...]]:
-    listed = next((turns for key in LISTS if isinstance(turns := turns_of(row.get(key)), list)), None)
+    listed = next(
+        (
+            turns
+            for key in chat_columns.LISTS
+            if isinstance(turns := chat_columns.turns_of(row.get(key)), list)
+        ),
+        None,
+    )
     asked = listed or _asked(row)
     sides: list[tuple[Message, ...]] = []
-    for name in SIDES:
-        turns = _turns(turns_of(row.get(name)), asked)
+    for name in chat_columns.SIDES:
+        turns = _turns(chat_columns.turns_of(row.get(name)), asked)
         if turns is None:
             raise RefusedRowError("no_pair", "" if row.get(name) is not None else f"no {name}")
-        system = {key: row[key] for key in SYSTEMS if key in row}
+        system = {key: row[key] for key in chat_columns.SYSTEMS if key in row}
         sides.append(read_messages({**system, "messages": turns}))
     chosen, rejected = sides
     if chosen[:-1] != rejected[:-1]:
@@ -541,7 +529,7 @@ def _turns(side: object, asked: list[object] | None) -> list[object] | None:
     elif isinstance(side, Mapping):
         answer = [side]
     elif isinstance(side, list) and side:
-        if role_of(side[0]) != "assistant":
+        if chat_columns.role_of(side[0]) != "assistant":
             return side
         answer = side
     else:

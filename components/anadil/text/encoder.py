@@ -201,12 +201,9 @@ class _FastEncoder:
     """gigatoken with the ranks of a tokenizer; `tokenizers` does what it cannot do."""
 
     def __init__(
-        self,
-        ranks: BpeRanks,
-        gigatoken: "gigatoken.Tokenizer",
-        tokenizer: "Tokenizer",
+        self, ranks: BpeRanks, gigatoken: "gigatoken.Tokenizer", tokenizer: "Tokenizer",
         exact: Callable[[Sequence[str]], list[Ids]],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._ids = ranks.ids
         self._are_ranks = bool((ranks.ids == np.arange(len(ranks.ids))).all())
         self._content = ranks.content

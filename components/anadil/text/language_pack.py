@@ -16,16 +16,8 @@ from anadil.core.errors import RecipeError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.json_text import parse_json
 from anadil.core.reasons import reason_of
-from anadil.text import languages
+from anadil.text import language_data, languages
 from anadil.text.filter_rules import Share, limits_model
-from anadil.text.language_data import (
-    NO_LANGUAGE,
-    KnownLanguage,
-    Language,
-    LanguageModel,
-    Profile,
-    UnknownLanguageError,
-)
 from anadil.text.letters import WITHOUT_SPACES, letters_of, lookalike_repair, script_test
 from anadil.text.reading_order import FROM_THE_RIGHT, put_in_reading_order
 from anadil.text.spelling import spelling_repair
@@ -65,7 +57,7 @@ class Guard(_Table):
     """Letters that none of its texts holds."""
 
 
-def _checked(profile: Profile | None) -> Profile | None:
+def _checked(profile: language_data.Profile | None) -> language_data.Profile | None:
     from anadil.text.profile_checks import check_profile  # numpy, which few readers of a pack need
 
     if profile:
@@ -92,8 +84,8 @@ class Identification(_Table):
     own_letters: str = ""
     min_own_letters: Share = 0.0
     """Less is text in another spelling, such as ASCII."""
-    profile: Annotated[Profile | None, AfterValidator(_checked)] = None
-    model: LanguageModel | None = None
+    profile: Annotated[language_data.Profile | None, AfterValidator(_checked)] = None
+    model: language_data.LanguageModel | None = None
 
 
 class PackLimits(limits_model(_Table, has_defaults=True)):  # type: ignore[misc]  # the table of rules has its fields
@@ -128,7 +120,7 @@ class LanguagePack(_Table):
 
 
 @functools.lru_cache(maxsize=32)
-def read_pack(path: Path, version: tuple[int, int]) -> Language:
+def read_pack(path: Path, version: tuple[int, int]) -> language_data.Language:
     """The language of a pack; `version`, its time and size, lets a changed file be read again."""
     del version
     try:
@@ -143,14 +135,16 @@ def read_pack(path: Path, version: tuple[int, int]) -> Language:
             data, _ = strict_yaml.parse_yaml(text, f"the language pack {path}", MAX_PACK_BYTES)
         pack = LanguagePack.model_validate(data)
     except RecipeError as error:
-        raise UnknownLanguageError(str(error)) from None
+        raise language_data.UnknownLanguageError(str(error)) from None
     except ValidationError as error:
         reasons = (
             f"{'.'.join(map(str, each['loc'])) or 'the file'}: {reason_of(each)}" for each in error.errors()
         )
-        raise UnknownLanguageError(f"the language pack {path}: {'; '.join(reasons)}") from None
+        raise language_data.UnknownLanguageError(f"the language pack {path}: {'; '.join(reasons)}") from None
     except (OSError, ValueError) as error:
-        raise UnknownLanguageError(f"the language pack {path}: {' '.join(str(error).split())}") from None
+        raise language_data.UnknownLanguageError(
+            f"the language pack {path}: {' '.join(str(error).split())}"
+        ) from None
     return to_language(pack)
 
 
@@ -171,7 +165,7 @@ def general_limits(*, has_spaces: bool) -> PackLimits:
     )  # fmt: skip
 
 
-def without_pack(row: KnownLanguage) -> Language:
+def without_pack(row: language_data.KnownLanguage) -> language_data.Language:
     """A language of which script and identifiers are known: general limits, no prompts."""
     spaces = row.script not in WITHOUT_SPACES
     return to_language(
@@ -184,14 +178,14 @@ def without_pack(row: KnownLanguage) -> Language:
 
 
 @functools.cache
-def without_language() -> Language:
+def without_language() -> language_data.Language:
     """Text in no language: words by white space, general limits, and no change but to what cannot be written."""
-    pack = LanguagePack(code=NO_LANGUAGE, name="no language", script="Zyyy")
+    pack = LanguagePack(code=language_data.NO_LANGUAGE, name="no language", script="Zyyy")
     return replace(to_language(pack), normalize=writable, is_none=True)
 
 
 @functools.lru_cache(maxsize=64)
-def language_of_pairs(sides: tuple[Language, ...]) -> Language:
+def language_of_pairs(sides: tuple[language_data.Language, ...]) -> language_data.Language:
     """Parallel text as clean sees a pair: in no language as a whole, with those of its sides."""
     # Runs and shingles of words would not see text without spaces; those of characters see both sides.
     without_spaces = [side.shingle_units for side in sides if side.word_unit]
@@ -208,7 +202,7 @@ def writable(text: str) -> str:
     return join_surrogates(text.replace("\0", ""))
 
 
-def to_language(pack: LanguagePack) -> Language:
+def to_language(pack: LanguagePack) -> language_data.Language:
     """The language of a pack's data; functions of its module go first."""
     module = importlib.import_module(f"{languages.__name__}.{pack.functions}") if pack.functions else None
 
@@ -222,43 +216,25 @@ def to_language(pack: LanguagePack) -> Language:
     units = (
         (lambda text: fold(text).split()) if by_words else (lambda text: list("".join(fold(text).split())))
     )
-    return Language(
-        code=pack.code,
-        name=pack.name,
-        script=pack.script,
-        words=words,
+    return language_data.Language(
+        code=pack.code, name=pack.name, script=pack.script, words=words,
         word_unit="" if by_words else getattr(module, "WORD_UNIT", "a letter or a number"),
-        shingle_units=function("shingle_units", units),
-        fold=fold,
-        normalize=_normalizer(pack, module),
+        shingle_units=function("shingle_units", units), fold=fold, normalize=_normalizer(pack, module),
         reorder=put_in_reading_order if pack.script in FROM_THE_RIGHT else str,
         respell=spelling_repair(letters_of(pack.code, pack.alphabet)),
         letters=letters_of(pack.code, pack.alphabet),
-        is_script=function("is_script", script_test(pack.script)),
-        guard=_guard(identification.guard),
-        is_certain=_guard(identification.guard, CERTAIN),
-        labels=frozenset(identification.cld2),
-        second_label=identification.second,
-        lookalikes=frozenset(identification.lookalikes),
-        long_lookalikes=frozenset(identification.long_lookalikes),
-        usual_label=identification.usual_label,
-        min_usual_pieces=identification.min_usual_pieces,
-        sibling=identification.sibling,
-        profile=identification.profile,
-        model=identification.model,
-        own_letters=frozenset(identification.own_letters),
-        min_own_letters=identification.min_own_letters,
-        stop_words=frozenset(map(fold, pack.stop_words.split())),
-        stray_letters=frozenset(pack.stray_letters),
-        sentence_ends=pack.sentence_ends,
-        min_long_block=pack.min_long_block,
-        limits=pack.limits.model_dump(),
-        prompts=pack.prompts,
-        questions=pack.questions,
-        sample_words=pack.sample_words,
-        suffixes=frozenset(map(fold, pack.suffixes.split())),
-        alphabet=pack.alphabet,
-    )
+        is_script=function("is_script", script_test(pack.script)), guard=_guard(identification.guard),
+        is_certain=_guard(identification.guard, CERTAIN), labels=frozenset(identification.cld2),
+        second_label=identification.second, lookalikes=frozenset(identification.lookalikes),
+        long_lookalikes=frozenset(identification.long_lookalikes), usual_label=identification.usual_label,
+        min_usual_pieces=identification.min_usual_pieces, sibling=identification.sibling,
+        profile=identification.profile, model=identification.model,
+        own_letters=frozenset(identification.own_letters), min_own_letters=identification.min_own_letters,
+        stop_words=frozenset(map(fold, pack.stop_words.split())), stray_letters=frozenset(pack.stray_letters),
+        sentence_ends=pack.sentence_ends, min_long_block=pack.min_long_block, limits=pack.limits.model_dump(),
+        prompts=pack.prompts, questions=pack.questions, sample_words=pack.sample_words,
+        suffixes=frozenset(map(fold, pack.suffixes.split())), alphabet=pack.alphabet,
+    )  # fmt: skip
 
 
 def normalize(text: str) -> str:

@@ -144,12 +144,9 @@ def train_vocabulary(
 
 
 def continue_merges(
-    tokenizer: Tokenizer,
-    counts: WordCounts | Mapping[str, int],
-    num_tokens: int,
-    min_frequency: int,
+    tokenizer: Tokenizer, counts: WordCounts | Mapping[str, int], num_tokens: int, min_frequency: int,
     is_banned: Callable[[str], bool] | None = None,
-) -> list[Merge]:
+) -> list[Merge]:  # fmt: skip
     """Continue the base's BPE on a corpus; merge k makes new token k, and a smaller extension begins a larger one.
 
     Source: Sennrich et al. 2016, arXiv:1508.07909, algorithm 1, begun at the base's vocabulary.

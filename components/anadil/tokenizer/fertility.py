@@ -301,19 +301,14 @@ def measure_fertility(tokenizer: Tokenizer, heldout: HeldoutSample, name: str, c
     keep = {each.name: run.measure(each, name) for each in heldout.keep}
     num_tokens = sum(each.num_tokens for each in domains.values())
     return Fertility(
-        num_tokens=num_tokens,
-        fertility=round(metrics.fertility(num_tokens, heldout.num_words), DIGITS),
+        num_tokens=num_tokens, fertility=round(metrics.fertility(num_tokens, heldout.num_words), DIGITS),
         mean_fertility=round(fmean(each.fertility for each in domains.values()), DIGITS),
-        bytes_per_token=round(heldout.num_bytes / num_tokens, DIGITS),
-        unused_tokens=unused,
-        changed_documents=changed,
-        altered_documents=altered,
-        samples={word.strip(): pieces_of(tokenizer, word) for word in heldout.samples},
-        domains=domains,
-        keep=keep,
-        morphology=measure_morphology(tokenizer, heldout.borders),
+        bytes_per_token=round(heldout.num_bytes / num_tokens, DIGITS), unused_tokens=unused,
+        changed_documents=changed, altered_documents=altered,
+        samples={word.strip(): pieces_of(tokenizer, word) for word in heldout.samples}, domains=domains,
+        keep=keep, morphology=measure_morphology(tokenizer, heldout.borders),
         tokens_per_cpu_s=run.num_tokens / max(run.cpu_s, 1e-9),
-    )
+    )  # fmt: skip
 
 
 class _Run:

@@ -60,12 +60,9 @@ class Sweep:
     """Size of a vocabulary without merges, where the size counts it."""
 
     def candidates(
-        self,
-        sizes: tuple[int, ...],
-        *,
-        most: int | None = None,
+        self, sizes: tuple[int, ...], *, most: int | None = None,
         is_alike: Callable[[str], bool] | None = None,
-    ) -> Iterator[TokenizerCandidate]:
+    ) -> Iterator[TokenizerCandidate]:  # fmt: skip
         """A candidate of each size, or without sizes of those that the corpus supports.
 
         `most` is the number of tokens that the base can exchange, None for no limit, and `is_alike` that of `SweepUsage`.

@@ -25,6 +25,7 @@ from anadil.text.corpus import read_corpora
 from anadil.text.cut_patterns import to_text
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
+from anadil.tokenizer import select
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     chat_template,
@@ -44,17 +45,6 @@ from anadil.tokenizer.fertility import (
 )
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
 from anadil.tokenizer.pretokens import count_texts
-from anadil.tokenizer.select import (
-    TABLES,
-    EncoderCheck,
-    MeasuredCandidate,
-    ModelCompute,
-    choose_candidate,
-    cost_of,
-    model_compute,
-    write_choice,
-    write_tables,
-)
 from anadil.tokenizer.surgery import MIN_SHARE, characters, lost_scripts, lost_text
 from anadil.tokenizer.usage import SweepUsage, TokenUsage, usage_in
 from anadil.tokenizer.word_counts import WordCounts
@@ -134,16 +124,16 @@ def run(job: Job) -> Figures:
             f"tokenizer: the corpus uses no new token {recipe.tokenizer.min_uses} times, so tokenizer.vocab_sizes: auto "
             "has no candidate; give more text, name sizes, or add base to tokenizer.strategies"
         )
-    choice = choose_candidate(measured, measure.base, recipe.tokenizer)
+    choice = select.choose_candidate(measured, measure.base, recipe.tokenizer)
     best = choice.best
     if text := best.lost_warning:
         log.warning("%s", text)
     _write(job, measured, best, base, folder)
     encoder = candidates.check_encoder(best.candidate)
-    write_tables(job.out, measure.base, measured, choice, heldout, language.code, encoder)
-    write_choice(job.out, measured, choice, recipe.tokenizer, measure.compute)
+    select.write_tables(job.out, measure.base, measured, choice, heldout, language.code, encoder)
+    select.write_choice(job.out, measured, choice, recipe.tokenizer, measure.compute)
     beside = [file.relative_to(job.out).as_posix() for file in job.out.rglob("*") if file.is_file()]
-    job.varying.extend(sorted(name for name in beside if "/" in name or name in TABLES))
+    job.varying.extend(sorted(name for name in beside if "/" in name or name in select.TABLES))
     texts = sum(len(domain.texts) for domain in heldout.domains)
     job.records.update(
         heldout_documents=texts, heldout_words=heldout.num_words, heldout_bytes=heldout.num_bytes
@@ -203,7 +193,7 @@ class _Candidates:
                 if candidate := ready.get((strategy, size)) or next(made, None):
                     yield candidate
 
-    def check_encoder(self, chosen: TokenizerCandidate) -> EncoderCheck | None:
+    def check_encoder(self, chosen: TokenizerCandidate) -> select.EncoderCheck | None:
         """Compare the fast encoder with `tokenizers` on every different word of the corpus, up to the first difference.
 
         Training encodes by it, and compares a sample of its documents only.
@@ -271,7 +261,7 @@ class _Measure:
     """Measures candidates on one text and for one model, and checks what they give back."""
 
     def __init__(self, job: Job, base: TokenizerCandidate, heldout: HeldoutSample) -> None:
-        self.compute: ModelCompute = model_compute(job.recipe)
+        self.compute: select.ModelCompute = select.model_compute(job.recipe)
         self._job, self._heldout, self._base = job, heldout, base.tokenizer
         fertility = self._fertility(base)
         self._unit = (fertility.mean_fertility, base.vocab_size)
@@ -285,7 +275,7 @@ class _Measure:
             )
         self.base = self._with_cost(base, fertility)
 
-    def __call__(self, candidate: TokenizerCandidate) -> MeasuredCandidate:
+    def __call__(self, candidate: TokenizerCandidate) -> select.MeasuredCandidate:
         # The base was measured first, as the unit of all costs.
         is_base = candidate.strategy == "base"
         item = self.base if is_base else self._with_cost(candidate, self._fertility(candidate))
@@ -308,14 +298,14 @@ class _Measure:
     def _fertility(self, candidate: TokenizerCandidate) -> Fertility:
         return measure_fertility(candidate.tokenizer, self._heldout, candidate.name, self._job.recipe.context)
 
-    def _with_cost(self, candidate: TokenizerCandidate, fertility: Fertility) -> MeasuredCandidate:
+    def _with_cost(self, candidate: TokenizerCandidate, fertility: Fertility) -> select.MeasuredCandidate:
         rows = candidate.num_rows(self._job.recipe.tokenizer.pad_to)
-        cost = cost_of(fertility.mean_fertility, rows, self._unit, self.compute)
+        cost = select.cost_of(fertility.mean_fertility, rows, self._unit, self.compute)
         unchanged = {
             each.name: unchanged_share(self._base, candidate.tokenizer, each.unseen or each.texts)
             for each in self._heldout.keep
         }
-        return MeasuredCandidate(
+        return select.MeasuredCandidate(
             candidate=candidate,
             fertility=fertility,
             cost=cost,
@@ -325,7 +315,7 @@ class _Measure:
         )
 
 
-def _track(item: MeasuredCandidate, job: Job) -> None:
+def _track(item: select.MeasuredCandidate, job: Job) -> None:
     fertility, name = item.fertility, item.candidate.name
     log.info(
         "%s: vocabulary %d, fertility %.3f (mean over %d domains %.3f), %.2f bytes per token, %.3f of the base's compute "
@@ -349,8 +339,9 @@ def _track(item: MeasuredCandidate, job: Job) -> None:
 
 
 def _write(
-    job: Job, measured: list[MeasuredCandidate], best: MeasuredCandidate, base: Tokenizer, base_folder: Path
-) -> None:
+    job: Job, measured: list[select.MeasuredCandidate], best: select.MeasuredCandidate, base: Tokenizer,
+    base_folder: Path,
+) -> None:  # fmt: skip
     settings, template = base_settings(base_folder, base), chat_template(base_folder, base)
     targets = [(job.out / "candidates" / item.candidate.name, item) for item in measured]
     # A folder of its own, because `write_tokenizer` makes the folder that it fills.

@@ -301,14 +301,9 @@ def _figures(item: MeasuredCandidate) -> str:
 
 
 def _why_not(
-    item: MeasuredCandidate,
-    best: MeasuredCandidate,
-    faults: dict[str, str] | None,
-    choice: str,
-    *,
-    compared: bool,
-    relaxed: bool,
-) -> str:
+    item: MeasuredCandidate, best: MeasuredCandidate, faults: dict[str, str] | None, choice: str, *,
+    compared: bool, relaxed: bool,
+) -> str:  # fmt: skip
     if faults is None:
         return f"tokenizer.choice is {choice}"
     if not compared:
@@ -333,28 +328,19 @@ EncoderCheck = dict[str, bool | int | str]
 
 
 def write_tables(
-    out: Path,
-    base: MeasuredCandidate,
-    measured: Sequence[MeasuredCandidate],
-    choice: Choice,
-    heldout: HeldoutSample,
-    language: str,
-    encoder: EncoderCheck | None,
-) -> None:
+    out: Path, base: MeasuredCandidate, measured: Sequence[MeasuredCandidate], choice: Choice,
+    heldout: HeldoutSample, language: str, encoder: EncoderCheck | None,
+) -> None:  # fmt: skip
     """Write `fertility.json` and `speed.json`, with the base in any case: the others are compared with it."""
     warnings = _warnings(measured, choice)
     if encoder and encoder["difference"]:
         warnings.append(str(encoder["difference"]))
     every = {item.candidate.name: item for item in (base, *measured)}
     summary = {
-        "language": language,
-        "chosen": choice.best.candidate.name,
-        "num_words": heldout.num_words,
-        "num_bytes": heldout.num_bytes,
-        "candidates": {name: item.as_json() for name, item in every.items()},
-        "encoder": encoder,
-        "warnings": warnings,
-    }
+        "language": language, "chosen": choice.best.candidate.name, "num_words": heldout.num_words,
+        "num_bytes": heldout.num_bytes, "candidates": {name: item.as_json() for name, item in every.items()},
+        "encoder": encoder, "warnings": warnings,
+    }  # fmt: skip
     write_indented(out / "fertility.json", summary)
     speeds = {
         name: {"tokens_per_cpu_s": round(item.fertility.tokens_per_cpu_s)} for name, item in every.items()
@@ -363,12 +349,9 @@ def write_tables(
 
 
 def write_choice(
-    out: Path,
-    measured: Sequence[MeasuredCandidate],
-    choice: Choice,
-    settings: Settings,
+    out: Path, measured: Sequence[MeasuredCandidate], choice: Choice, settings: Settings,
     compute: ModelCompute,
-) -> None:
+) -> None:  # fmt: skip
     """Write `choice.json` where there was a choice: the rule, each candidate's figures, and why not each other one."""
     if len(measured) == 1:
         return
@@ -380,14 +363,9 @@ def write_choice(
         del entry["samples"]
         entries.append(entry)
     rule = {
-        "text": rule_text(settings, compute.text),
-        "model": compute.name,
-        "context": compute.context,
-        "min_uses": settings.min_uses,
-        "min_share": MIN_SHARE,
-        "max_keep_ratio": MAX_KEEP_RATIO,
-        "tie": TIE,
-    }
+        "text": rule_text(settings, compute.text), "model": compute.name, "context": compute.context,
+        "min_uses": settings.min_uses, "min_share": MIN_SHARE, "max_keep_ratio": MAX_KEEP_RATIO, "tie": TIE,
+    }  # fmt: skip
     table = {
         "chosen": choice.best.candidate.name,
         "reason": choice.reason,

@@ -22,14 +22,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.text.cut_patterns import to_bytes, to_text
 from anadil.text.letters import NAMES, name_of
-from anadil.tokenizer.candidate import (
-    JsonObject,
-    Merges,
-    checked_tokenizer,
-    missing_bytes,
-    replace_vocabulary,
-    vocab_size,
-)
+from anadil.tokenizer import candidate as candidates
 
 log = logging.getLogger(__name__)
 
@@ -184,7 +177,7 @@ class Surgery:
         """Return True if a new token would change a kept text, or holds a letter of an unused script."""
         return self.banned(token) or not self.alphabet.spells(token)
 
-    def exchanged(self, merges: Merges) -> Tokenizer:
+    def exchanged(self, merges: candidates.Merges) -> Tokenizer:
         """The base's tokenizer with new merges, the first `room` of those that continue `reduced`."""
         content = json.loads(self.base.to_str())
         added = [*self.missing, *(left + right for left, right in merges)]
@@ -195,7 +188,7 @@ class Surgery:
         vocab |= dict(zip(added, ids, strict=True))
         content["model"]["merges"] += merges
         special = {token["content"]: token["id"] for token in content["added_tokens"]}
-        tokenizer = checked_tokenizer(content, special)
+        tokenizer = candidates.checked_tokenizer(content, special)
         _require_reachable(content, added)
         return tokenizer
 
@@ -221,20 +214,17 @@ def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
     _remove(content, set(removable))
     # Where ids are missing, special tokens get other ones unless the vocabulary says theirs.
     content["model"]["vocab"] |= added
-    missing = missing_bytes(content["model"]["vocab"])
-    first = vocab_size(base)
+    missing = candidates.missing_bytes(content["model"]["vocab"])
+    first = candidates.vocab_size(base)
     content["model"]["vocab"] |= {symbol: first + number for number, symbol in enumerate(missing)}
     return Surgery(
-        base=base,
-        removable=removable,
-        missing=tuple(missing),
-        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)),
-        alphabet=alphabet,
+        base=base, removable=removable, missing=tuple(missing),
+        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)), alphabet=alphabet,
         banned=BanList(word for word, _ in keep),
-    )
+    )  # fmt: skip
 
 
-def _remove(content: JsonObject, tokens: set[str]) -> None:
+def _remove(content: candidates.JsonObject, tokens: set[str]) -> None:
     model = content["model"]
     model["merges"] = [
         (left, right)
@@ -245,7 +235,7 @@ def _remove(content: JsonObject, tokens: set[str]) -> None:
         del model["vocab"][token]
 
 
-def _require_reachable(content: JsonObject, tokens: Sequence[str]) -> None:
+def _require_reachable(content: candidates.JsonObject, tokens: Sequence[str]) -> None:
     # Else a whole word that is a token would be found without a merge.
     merging = content | {"model": content["model"] | {"ignore_merges": False}}
     model = Tokenizer.from_str(json.dumps(merging, ensure_ascii=False)).model
@@ -292,4 +282,4 @@ def pruned_base(
     vocab = {token: index for index, token in enumerate(staying)}
     merges = [(left, right) for left, right in model["merges"] if {left, right, left + right} <= vocab.keys()]
     log.info("left out %s tokens of the base that no text uses", f"{len(old) - len(staying):,}")
-    return replace_vocabulary(base, vocab, merges)
+    return candidates.replace_vocabulary(base, vocab, merges)

@@ -52,15 +52,9 @@ class SweepUsage:
     """
 
     def __init__(
-        self,
-        largest: Tokenizer,
-        counts: WordCounts | Mapping[str, int],
-        merges: Sequence[Merge] = (),
-        other: int = 0,
-        *,
-        min_uses: int,
-        is_alike: Callable[[str], bool] | None = None,
-    ) -> None:
+        self, largest: Tokenizer, counts: WordCounts | Mapping[str, int], merges: Sequence[Merge] = (),
+        other: int = 0, *, min_uses: int, is_alike: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
         """Count the uses of the tokens of the largest tokenizer."""
         self._merges, self._other, self._min_uses = merges, other, min_uses
         alike = ((word, count) for word, count in counts.items() if is_alike is None or is_alike(word))

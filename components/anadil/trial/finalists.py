@@ -163,15 +163,9 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
         mix = dict.fromkeys(targets, 1.0)
         phases = tuple(phase.model_copy(update={"mix": mix, "anneal": None}) for phase in phases)
     changed = {
-        "phases": phases,
-        "start_from": None,
-        "average_last": None,
-        "max_epochs": None,
-        "copies": Copies(),
-        "faults": faults,
-        "validate_every": 0,
-        "profile_steps": 0,
-    }
+        "phases": phases, "start_from": None, "average_last": None, "max_epochs": None, "copies": Copies(),
+        "faults": faults, "validate_every": 0, "profile_steps": 0,
+    }  # fmt: skip
     return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed), "sources": targets})
 
 

@@ -95,13 +95,9 @@ def choose_winner(results: Sequence[FinalistResult], texts: TrialTexts, seed: in
 
 
 def outcome_table(
-    finalists: Sequence[Finalist],
-    results: Sequence[FinalistResult],
-    texts: TrialTexts,
-    budget: Budget,
-    winner: Winner,
-    seed: int,
-) -> dict[str, Any]:
+    finalists: Sequence[Finalist], results: Sequence[FinalistResult], texts: TrialTexts, budget: Budget,
+    winner: Winner, seed: int,
+) -> dict[str, Any]:  # fmt: skip
     """Content of `trial.json`."""
     by_name = {each.name: each for each in finalists}
     return {
@@ -159,14 +155,9 @@ def _shown(difference: Difference) -> str:
 
 
 def document_nats(
-    net: ParallelModel,
-    encoded: Sequence[NDArray[np.int32]],
-    *,
-    prefix: int,
-    bos: int | None,
-    length: int,
+    net: ParallelModel, encoded: Sequence[NDArray[np.int32]], *, prefix: int, bos: int | None, length: int,
     name: str,
-) -> NDArray[np.float64]:
+) -> NDArray[np.float64]:  # fmt: skip
     """Sum -ln p over the tokens of each document, equal on every process.
 
     Documents are `[prefix] + ids`, each alone in its sequences. A document longer than a sequence is cut

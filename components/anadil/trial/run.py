@@ -126,17 +126,11 @@ def try_finalist(
         for kind, encoded in texts.kinds.items()
     }  # fmt: skip
     result = FinalistResult(
-        name=finalist.name,
-        strategy=finalist.strategy,
-        steps=state.step,
-        tokens=state.tokens,
-        flops=state.step * budget.flops_per_step(rows),
-        rows=rows,
-        parameters=sum(math.prod(shape) for shape in net.shapes.values()),
-        loss=loss,
-        seconds=round(state.seconds, 1),
-        nats=nats,
-    )
+        name=finalist.name, strategy=finalist.strategy, steps=state.step, tokens=state.tokens,
+        flops=state.step * budget.flops_per_step(rows), rows=rows,
+        parameters=sum(math.prod(shape) for shape in net.shapes.values()), loss=loss,
+        seconds=round(state.seconds, 1), nats=nats,
+    )  # fmt: skip
     del net, training
     free_memory()
     if processes.is_first:

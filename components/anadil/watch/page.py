@@ -59,9 +59,7 @@ def page(request: Request, template: str, view: Mapping[str, object], *, status:
 
     Args:
         request: Gives the path, by which the header marks the page.
-        template: Name of the file.
         view: `title`; `run` where the page is one of a run; and what the template shows.
-        status: Of HTTP.
     """
     text = environment(FOLDER / "templates").get_template(template).render(
         {"run": None, "tabs": TABS, "path": request.url.path, "version": __version__, **view}

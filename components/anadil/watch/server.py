@@ -69,13 +69,9 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
         watched = Watched(roots=roots, token=secrets.token_urlsafe(24), host=host)
         # uvicorn's log of requests would hold the token.
         settings = uvicorn.Config(
-            app(watched),
-            http=Connection,
-            log_config=None,
-            access_log=False,
-            server_header=False,
+            app(watched), http=Connection, log_config=None, access_log=False, server_header=False,
             lifespan="off",
-        )
+        )  # fmt: skip
         say(f"http://{host}:{number}/?{TOKEN}={watched.token}")
         with suppress(KeyboardInterrupt):
             uvicorn.Server(settings).run(sockets=[place])

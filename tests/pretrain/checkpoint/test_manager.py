@@ -19,8 +19,7 @@ import torch
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.model.load import load_model
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint import folder as module
+from anadil.pretrain.checkpoint import dcp, directory
 from anadil.pretrain.checkpoint.dcp import write_tensors
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
@@ -163,7 +162,7 @@ def test_a_save_waits_for_the_one_before(
         real(*arguments)
         running[0] -= 1
 
-    monkeypatch.setattr(module, "write_tensors", slow)
+    monkeypatch.setattr(dcp, "write_tensors", slow)
     checkpoints = make()
 
     starts = [time.monotonic()]

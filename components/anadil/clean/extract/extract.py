@@ -159,15 +159,12 @@ class Extracted:
         """Characters of prose by cause, for sums over pages."""
         return Counter(
             {
-                "pages": 1,
-                "characters": len(self.text),
-                f"pages_by_{self.extractor}": 1,
+                "pages": 1, "characters": len(self.text), f"pages_by_{self.extractor}": 1,
                 f"restored_after_{self.extractor}": self.restored,
-                f"lost_by_{self.extractor}": self.discarded,
-                "lost_by_name": self.dropped,
+                f"lost_by_{self.extractor}": self.discarded, "lost_by_name": self.dropped,
                 "deleted": self.deleted,
             }
-        )
+        )  # fmt: skip
 
 
 def main_text(page: str, language: Language, extraction: Extraction = DEFAULT) -> str:

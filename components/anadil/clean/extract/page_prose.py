@@ -303,12 +303,9 @@ def _is_shortened(extracted: Block, block: Block, language: Language) -> bool:
 
 
 def _lost_runs(
-    extracted: Sequence[str],
-    places: Sequence[int],
-    keys: Sequence[str],
-    page: Sequence[Block],
+    extracted: Sequence[str], places: Sequence[int], keys: Sequence[str], page: Sequence[Block],
     language: Language,
-) -> list[list[int]]:
+) -> list[list[int]]:  # fmt: skip
     """Find runs of neighbouring blocks that are mostly prose and that the extractor has discarded."""
     covered = set(places)
     text = "".join(extracted)

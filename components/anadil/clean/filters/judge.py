@@ -88,13 +88,10 @@ class Judge:
     """Measurement of texts, compared with the limits of a language and a recipe."""
 
     def __init__(
-        self,
-        language: Language,
-        rules: RulesOrNone | None = None,
-        modes: Mapping[RuleName, Mode] | None = None,
-        ng_words: Iterable[str] = (),
+        self, language: Language, rules: RulesOrNone | None = None,
+        modes: Mapping[RuleName, Mode] | None = None, ng_words: Iterable[str] = (),
         characters: Characters | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Take the limits of a language, a recipe's in their place.
 
         Args:
@@ -114,12 +111,9 @@ class Judge:
         return Statistics(self._language, self._characters)
 
     def judge(
-        self,
-        texts: Sequence[str],
-        identified: Sequence[IdentifiedLanguage] | None = None,
-        foreign: Sequence[float] | None = None,
-        quality: Sequence[float] | None = None,
-    ) -> Judgements:
+        self, texts: Sequence[str], identified: Sequence[IdentifiedLanguage] | None = None,
+        foreign: Sequence[float] | None = None, quality: Sequence[float] | None = None,
+    ) -> Judgements:  # fmt: skip
         """Judge normalized texts; a batch of hundreds costs each the least.
 
         Args:

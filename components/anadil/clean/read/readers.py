@@ -17,17 +17,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from anadil.artifacts import storage
+from anadil.artifacts import line_reader, storage
 from anadil.artifacts.json_values import JSON_SUFFIXES, holds_lines, json_values, refuse_wide
-from anadil.artifacts.line_reader import (
-    DAMAGED,
-    MAX_LINE_BYTES,
-    PACKED_LINES,
-    PLAIN_LINES,
-    TooLong,
-    lines_with_offsets,
-    unpacked,
-)
 from anadil.artifacts.prefetch import checked_copy
 from anadil.artifacts.ranged import ReadableFile
 from anadil.artifacts.separated_file import Fault, Place, SeparatedFile, not_utf_8
@@ -54,19 +45,15 @@ SAMPLE_BYTES = MIB
 NAMES = {"\t": "tabs"}
 MAX_NAMED = 30
 """Columns in a message."""
-MAX_RECORD_BYTES = MAX_LINE_BYTES
+MAX_RECORD_BYTES = line_reader.MAX_LINE_BYTES
 """A longer line or file is not read."""
 PARQUET_BATCH = 1_000
 
 
 def separated_values(
-    file: ReadableFile,
-    name: str,
-    text_field: str,
-    language: str,
-    read_stats: ReadStats,
+    file: ReadableFile, name: str, text_field: str, language: str, read_stats: ReadStats,
     sides: record_fields.Sides = (),
-) -> Iterator[tuple[str, dict[str, str] | Fault]]:
+) -> Iterator[tuple[str, dict[str, str] | Fault]]:  # fmt: skip
     """Yield each row with its place: its values by column, of the columns that clean reads.
 
     Args:
@@ -145,10 +132,10 @@ def _opened_table(
 def _text(file: ReadableFile, name: str, language: str, read_stats: ReadStats) -> Iterator[Any]:
     suffix = PurePath(name.lower()).suffix
     sample = b""
-    with unpacked(file, suffix) as opened:
+    with line_reader.unpacked(file, suffix) as opened:
         stream: Any = opened
         # Rows before the damage are read. A stream that is damaged says so again.
-        with suppress(*DAMAGED):
+        with suppress(*line_reader.DAMAGED):
             while len(sample) < SAMPLE_BYTES and (piece := stream.read1(SAMPLE_BYTES - len(sample))):
                 sample += piece
         whole = sample[: sample.rfind(b"\n") + 1] or sample
@@ -228,19 +215,10 @@ Reader = Callable[[Source, ReadStats], Iterator[RawRecord]]
 
 
 def read_records(
-    uri: str,
-    name: str,
-    text_field: str,
-    read_stats: ReadStats,
-    copy: storage.Copy | None = None,
-    start: int = 0,
-    end: int | None = None,
-    is_exact: bool = False,
-    version: str = "",
-    language: str = "",
-    sides: record_fields.Sides = (),
-    txt_document: TxtDocument = "file",
-) -> Iterator[RawRecord]:
+    uri: str, name: str, text_field: str, read_stats: ReadStats, copy: storage.Copy | None = None,
+    start: int = 0, end: int | None = None, is_exact: bool = False, version: str = "", language: str = "",
+    sides: record_fields.Sides = (), txt_document: TxtDocument = "file",
+) -> Iterator[RawRecord]:  # fmt: skip
     """Read the records of one file, local or remote, or of a range of it, in order.
 
     Args:
@@ -282,13 +260,13 @@ def read_records(
 def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
     number = read_stats.lines = 0
     try:
-        lines = lines_with_offsets(source.file, start=source.start, end=source.end)
+        lines = line_reader.lines_with_offsets(source.file, start=source.start, end=source.end)
         for number, (offset, line) in enumerate(lines, start=1):
             read_stats.lines = number
             place = f"{source.name}:{number}"
             if not offset:
                 refuse_wide(source.name, line)
-            if isinstance(line, TooLong):
+            if isinstance(line, line_reader.TooLong):
                 read_stats.refuse(place, str(line))
             elif line.strip():
                 try:
@@ -297,7 +275,7 @@ def _jsonl(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                     read_stats.refuse(place, f"not JSON: {error}")
                     continue
                 yield from _raw(row, source, place, f"{source.name}@{offset}", read_stats)
-    except DAMAGED as error:
+    except line_reader.DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
@@ -314,7 +292,7 @@ def _json(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
             yield from _raw(row, source, place, place, read_stats)
     except ValueError as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"not JSON from here on: {error}")
-    except DAMAGED as error:
+    except line_reader.DAMAGED as error:
         read_stats.refuse(f"{source.name}:{number + 1}", f"compressed data is damaged from here on ({error})")
 
 
@@ -328,7 +306,7 @@ def _table(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 read_stats.refuse(place, values.why)
             else:
                 yield from _raw(values, source, place, place, read_stats)
-    except DAMAGED as error:
+    except line_reader.DAMAGED as error:
         read_stats.refuse(place, f"compressed data is damaged from here on ({error})")
 
 
@@ -394,8 +372,11 @@ def _txt(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
 
 def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> Iterator[RawRecord]:
     """Read the documents of a range of a file of lines, or the blocks of a whole file."""
-    lines: Iterator[tuple[int, bytes | TooLong]]
-    lines, codec = lines_with_offsets(source.file, start=source.start, end=source.end), known.codec
+    lines: Iterator[tuple[int, bytes | line_reader.TooLong]]
+    lines, codec = (
+        line_reader.lines_with_offsets(source.file, start=source.start, end=source.end),
+        known.codec,
+    )
     if codec.startswith(text_cut.STATEFUL):
         text = decode_text(_whole(source.file) or b"", letters=letters_of(source.language))[0]
         lines, codec = enumerate(text.encode().split(b"\n")), "utf-8"
@@ -407,7 +388,7 @@ def _cut_txt(source: Source, known: text_cut.TextCut, read_stats: ReadStats) -> 
     place = offset_of_place = ""
     for number, (offset, line) in enumerate(lines, start=1):
         read_stats.lines = number
-        if isinstance(line, TooLong):
+        if isinstance(line, line_reader.TooLong):
             read_stats.refuse(f"{source.name}:{number}", str(line))
             continue
         text = line.removeprefix(b"\xef\xbb\xbf").decode(codec, "replace").strip("\r\n")
@@ -499,7 +480,7 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
                 if isinstance(values, dict):
                     yield from _raw(values, source, place, place, read_stats)
                 else:
-                    what = "" if isinstance(values, TooLong) else "not UTF-8: "
+                    what = "" if isinstance(values, line_reader.TooLong) else "not UTF-8: "
                     read_stats.refuse(place, f"{what}{values}")
     except TooLargeError as error:
         read_stats.refuse(f"{source.name}:{row + 1}", f"Parquet is not read from here on: {error}")
@@ -521,7 +502,7 @@ def _crawl(source: Source, places: Iterator[crawl_index.Place], read_stats: Read
 
 
 READERS: dict[str, Reader] = {
-    **dict.fromkeys((*PLAIN_LINES, *PACKED_LINES), _jsonl),
+    **dict.fromkeys((*line_reader.PLAIN_LINES, *line_reader.PACKED_LINES), _jsonl),
     **dict.fromkeys(JSON_SUFFIXES, _json),
     **dict.fromkeys(TABLES, _table),
     ".txt": _txt,

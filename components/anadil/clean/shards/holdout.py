@@ -108,7 +108,6 @@ class Candidates:
 
         Args:
             hits: Files of runs of other documents, sorted.
-            documents: Their numbers.
             most: Documents to hold out.
         """
         shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=True))
@@ -167,13 +166,9 @@ def _counts(
 
 
 def hold_out(
-    workspace: Workspace,
-    signatures: Signatures,
-    verdicts: Verdicts,
-    executor: Executor,
-    settings: Settings,
+    workspace: Workspace, signatures: Signatures, verdicts: Verdicts, executor: Executor, settings: Settings,
     earlier: EarlierCorpus | None,
-) -> HeldOut:
+) -> HeldOut:  # fmt: skip
     """Choose the documents that are held out; with an earlier corpus, ask what the new ones share with its held-out part."""
     recipe = settings.recipe.clean
     documents, most = np.empty(0, dtype=np.int64), 0

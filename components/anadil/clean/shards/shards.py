@@ -60,12 +60,9 @@ class Shard:
 
 
 def plan_shards(
-    uris: Sequence[str],
-    max_bytes: int,
-    num_workers: int,
-    txt_document: TxtDocument = "file",
+    uris: Sequence[str], max_bytes: int, num_workers: int, txt_document: TxtDocument = "file",
     language: str = "",
-) -> list[Shard]:
+) -> list[Shard]:  # fmt: skip
     """Cut the inputs, in the order of their names, into shards.
 
     The result of the stage does not depend on the cuts.

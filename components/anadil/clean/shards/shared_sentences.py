@@ -90,7 +90,7 @@ class SentenceWriter:
         keys, records = np.concatenate(self._keys), np.concatenate(self._records)
         order = np.argsort(keys, kind="stable")
         of_rows = np.asarray(SortedDocuments(folder).column("record"))
-        row_of = np.zeros(1 + max(of_rows, default=0), dtype=np.uint32)
+        row_of = np.zeros(1 + int(of_rows.max(initial=0)), dtype=np.uint32)
         row_of[of_rows] = np.arange(len(of_rows), dtype=np.uint32)
         np.save(folder / SENTENCES, keys[order])
         np.save(folder / SENTENCE_ROWS, row_of[records[order]])
@@ -102,7 +102,6 @@ def write_shared(
     """Write the sorted keys that more than a share of their host's kept documents have, and how many have each.
 
     Args:
-        shards: Folders of the shards.
         starts: Number of the first document of each.
     """
     files = [

@@ -261,15 +261,9 @@ def _breaks(rows: pa.Table, key: str, limit: float) -> Array:
 
 
 def make_stats(
-    settings: Settings,
-    read_stats: ReadStats,
-    clean_stats: CleanStats,
-    files: Sequence[CorpusFile],
-    records: dict[str, int],
-    accounts: Accounts,
-    bad: Counter[str],
-    heldout: dict[str, int],
-) -> Row:
+    settings: Settings, read_stats: ReadStats, clean_stats: CleanStats, files: Sequence[CorpusFile],
+    records: dict[str, int], accounts: Accounts, bad: Counter[str], heldout: dict[str, int],
+) -> Row:  # fmt: skip
     """Return the content of `stats.json`; its times differ from run to run, so it is no part of the digest.
 
     `read_stats`, `clean_stats` and `accounts` are sums of all shards; `records` has those of an earlier corpus, too.

@@ -139,14 +139,9 @@ def _rows_of(part: RowSlice) -> Iterator[pa.Table]:
 
 
 def _with_verdicts(
-    rows: pa.Table,
-    places_kept: Numbers,
-    documents: Numbers,
-    verdicts: Verdicts,
-    signatures: Signatures,
-    accounts: Accounts,
-    part: RowSlice,
-) -> pa.Table:
+    rows: pa.Table, places_kept: Numbers, documents: Numbers, verdicts: Verdicts, signatures: Signatures,
+    accounts: Accounts, part: RowSlice,
+) -> pa.Table:  # fmt: skip
     """Add the verdicts of dedup to rows; `places_kept` are of those that no rule drops, `documents` their numbers."""
     reason = rows["reason"].cast(pa.string()).to_numpy(zero_copy_only=False)
     cluster_size = np.zeros(rows.num_rows, dtype=np.uint32)

@@ -11,15 +11,8 @@ from anadil.cli.output import print_data, print_result
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
 from anadil.core.stages import LAUNCHABLE, STAGES
+from anadil.launch import launcher
 from anadil.launch.job import JobBackend
-from anadil.launch.launcher import (
-    BACKENDS,
-    LaunchRequest,
-    backend_for,
-    backend_of,
-    job_for_dry_run,
-    launch_job,
-)
 from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
@@ -37,7 +30,7 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
     command = commands.add_parser(name, help=text, description=text)
     command.add_argument("name", metavar="JOB", help="name that `anadil launch` printed")
     help_text = "backend that runs the job (default: %(default)s)"
-    command.add_argument("--backend", choices=BACKENDS, default="pytorchjob", help=help_text)
+    command.add_argument("--backend", choices=launcher.BACKENDS, default="pytorchjob", help=help_text)
     help_text = "namespace of a Kubernetes job (default: that of your context)"
     command.add_argument("--namespace", metavar="NAME", help=help_text)
     help_text = "AWS region of a SageMaker job (default: that of your environment)"
@@ -63,7 +56,7 @@ def _add_launch(commands: Any, text: str) -> None:
     help_text = "URI of the artifact to write (default: a place under storage.root)"
     command.add_argument("--out", metavar="URI", help=help_text)
     help_text = "backend that runs the job (default: cluster.backend of the recipe)"
-    command.add_argument("--backend", choices=BACKENDS, help=help_text)
+    command.add_argument("--backend", choices=launcher.BACKENDS, help=help_text)
     help_text = "run that the job belongs to; another ID makes another job of the same work"
     command.add_argument("--run", default="", metavar="ID", help=help_text)
     add_remake_option(command)
@@ -80,14 +73,14 @@ def _launch(options: argparse.Namespace) -> int:
         allow_remake()
     recipe = load_recipe(options.recipe, options.set)
     stage = STAGES[options.stage]
-    request = LaunchRequest(
+    request = launcher.LaunchRequest(
         stage=options.stage, recipe=recipe,
         inputs=named_inputs(stage, recipe, {word: getattr(options, word) for word in stage.words}),
         files=options.chats if stage.files.flag == "chats" else [], out=options.out, run=options.run,
     )  # fmt: skip
     if options.dry_run:
-        job = job_for_dry_run(request, options.backend)
-        print_data(backend_for(recipe, options.backend).render(job), options.output)
+        job = launcher.job_for_dry_run(request, options.backend)
+        print_data(launcher.backend_for(recipe, options.backend).render(job), options.output)
         return 0
     if (options.backend or recipe.cluster.backend) != "local":
         require_packages("launch")
@@ -96,10 +89,10 @@ def _launch(options: argparse.Namespace) -> int:
     return 0
 
 
-def _launch_and_notify(request: LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
+def _launch_and_notify(request: launcher.LaunchRequest, options: argparse.Namespace) -> MadeArtifact | str:
     again = f"anadil {shlex.join(sys.argv[1:])}"
     try:
-        result = launch_job(request, options.backend, detach=options.detach)
+        result = launcher.launch_job(request, options.backend, detach=options.detach)
     except (AnadilError, KeyboardInterrupt) as error:
         stopped = isinstance(error, Stopped | KeyboardInterrupt)
         kind: Literal["stopped", "failed"] = "stopped" if stopped else "failed"
@@ -119,21 +112,19 @@ def _backend(options: argparse.Namespace) -> JobBackend:
         raise RecipeError(f"--namespace: a job of the backend {options.backend} has none; leave it out")
     if options.backend != "local":
         require_packages("launch")
-    return backend_of(options.backend, options.namespace, options.region)
+    return launcher.backend_of(options.backend, options.namespace, options.region)
 
 
 def _status(options: argparse.Namespace) -> int:
     status = _backend(options).status(options.name)
     rows = {
-        "job": status.name,
-        "state": f"{status.state} ({status.reason})" if status.reason else status.state,
-        "says": status.message,
-        "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
+        "job": status.name, "state": f"{status.state} ({status.reason})" if status.reason else status.state,
+        "says": status.message, "nodes": f"{status.running} of {status.nodes} run" if status.nodes else "",
         "restarts": str(status.restarts) if status.restarts else "",
         "since": human_seconds(status.seconds) if status.seconds is not None else "",
         "exit code": str(status.exit_code) if status.exit_code is not None else "",
         "artifact": status.artifact,
-    }
+    }  # fmt: skip
     lines = [f"{name:<9}  {value}" for name, value in rows.items() if value]
     print_result(asdict(status), lines, options.output)
     return 0

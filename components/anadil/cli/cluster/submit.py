@@ -6,18 +6,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.options import (
-    add_output_option,
-    add_recipe_argument,
-    add_retrain_option,
-    add_set_option,
-)
+from anadil.cli.options import add_output_option, add_recipe_argument, add_retrain_option, add_set_option
 from anadil.cli.output import print_table
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW
+from anadil.preflight.checks import refuse
 from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
-from anadil.recipe.packages import refuse_without_image
+from anadil.runtime.check import COMPILE, PlannedRun
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_left_out
 from anadil.runtime.remake import allow_remake
@@ -49,7 +45,8 @@ def _compile(options: argparse.Namespace) -> int:
     from anadil_pipelines.submit import with_retrain
 
     recipe = with_retrain(recipe) if options.retrain else recipe
-    refuse_without_image(recipe, [stage.name for stage in FLOW if not is_left_out(stage, recipe)])
+    stages = [stage for stage in FLOW if not is_left_out(stage, recipe)]
+    refuse(PlannedRun(by=COMPILE, recipe=recipe, stages=stages, here=False))
     write_pipeline(with_clean_workers(recipe), options.file, retrains=options.retrain)
     if recipe.storage.root is None:
         log.warning("storage.root is not set; a cluster needs one that every step reaches, such as s3://...")

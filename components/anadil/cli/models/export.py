@@ -57,13 +57,9 @@ def run_export(options: argparse.Namespace) -> int:
     tracking = tracking_uri(load_recipe(options.recipe, options.set)) if registered else None
     source = find_model(options.uri, tracking=tracking)
     exported = export(
-        source,
-        Path(options.out),
-        options.format,
-        precision=options.quantize or options.precision,
-        scores=options.scores,
-        checkpoint=_checkpoint(options, source),
-    )
+        source, Path(options.out), options.format, precision=options.quantize or options.precision,
+        scores=options.scores, checkpoint=_checkpoint(options, source),
+    )  # fmt: skip
     log.info("%s: %s", source.uri, human_bytes(exported.num_bytes))
     print(exported.path)
     return 0

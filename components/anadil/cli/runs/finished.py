@@ -4,6 +4,7 @@ import argparse
 import json
 import logging
 import shlex
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.files import atomic_file, write_atomic
 from anadil.core.format import counted, human_bytes, with_article
 from anadil.core.stages import FLOW
+from anadil.core.table import Table
 from anadil.release.compare.comparison import compare
-from anadil.release.runs import WORK, list_runs
+from anadil.release.runs import COLUMNS, WORDS, WORK, list_runs
+from anadil.watch.data.run_notes import notes_of
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +52,20 @@ def show_runs(options: argparse.Namespace) -> int:
     if options.limit < 0:
         raise RecipeError(f"--limit {options.limit}: give a number of runs, or 0 for all")
     runs = list_runs(options.work, options.root, limit=options.limit or None)
-    lines = runs.table().lines() if runs else ()
-    print_result([run.to_dict() for run in runs], lines, options.output)
+    notes = notes_of(runs)
+    # The name stands beside the id, as on the page, where a run has one.
+    column = any(note.words for note in notes)
+    rows = [
+        (row[0], note.words, *row[1:]) if column else row
+        for row, note in zip(runs.rows(), notes, strict=True)
+    ]
+    heads = (COLUMNS[0], "name", *COLUMNS[1:]) if column else COLUMNS
+    table = Table("Runs", heads, rows, words=(1, *(each + 1 for each in WORDS)) if column else WORDS)
+    print_result(
+        [run.to_dict() | asdict(note) for run, note in zip(runs, notes, strict=True)],
+        table.lines() if runs else (),
+        options.output,
+    )
     if runs.hidden:
         log.info("%d of %d runs; --limit 0 shows all", len(runs), len(runs) + runs.hidden)
     if not runs:

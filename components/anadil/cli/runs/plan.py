@@ -10,13 +10,7 @@ from typing import Any
 import yaml
 
 from anadil.artifacts.uri import absolute
-from anadil.cli.options import (
-    add_output_option,
-    add_recipe_argument,
-    add_set_option,
-    add_until_option,
-    stages_until,
-)
+from anadil.cli import options as cli_options
 from anadil.cli.output import print_result
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.format import counted
@@ -43,7 +37,7 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     """Add `anadil plan`."""
     plan = commands.add_parser(name, help=text, description=text)
     add = plan.add_argument
-    add_recipe_argument(plan)
+    cli_options.add_recipe_argument(plan)
     text = "machine type, such as p5.48xlarge (default: cluster.instance, or this machine)"
     add("--instance", metavar="TYPE", help=text)
     add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
@@ -58,9 +52,9 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     add("--best", action="store_true", help=text)
     text = "finished run, or its model artifact, whose tokens per second correct the predicted ones"
     add("--measured", metavar="RUN", help=text)
-    add_until_option(plan, "last stage that has to fit (default: %(default)s)")
-    add_set_option(plan)
-    add_output_option(plan)
+    cli_options.add_until_option(plan, "last stage that has to fit (default: %(default)s)")
+    cli_options.add_set_option(plan)
+    cli_options.add_output_option(plan)
     plan.set_defaults(command=run_plan)
 
 
@@ -101,7 +95,7 @@ def run_plan(options: argparse.Namespace) -> int:
 
 
 def _request(options: argparse.Namespace) -> PlanRequest:
-    stages = [stage.name for stage in stages_until(options.until)]
+    stages = [stage.name for stage in cli_options.stages_until(options.until)]
     if "pretrain" not in stages:
         raise RecipeError(
             f"--until {options.until}: a plan begins with pretrain; name pretrain or a later stage"

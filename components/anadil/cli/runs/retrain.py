@@ -6,14 +6,7 @@ import os
 import shlex
 from typing import TYPE_CHECKING, Any
 
-from anadil.cli.options import (
-    WORK,
-    add_output_option,
-    add_recipe_argument,
-    add_runner_option,
-    add_set_option,
-    add_work_option,
-)
+from anadil.cli import options as cli_options
 from anadil.cli.output import print_data, print_result
 from anadil.cli.runs.run import after_failure, failure_of, run_recipe, with_root, work_of
 from anadil.core.errors import AnadilError, DataError, GateError, Stopped
@@ -38,17 +31,17 @@ def add_retrain(name: str, commands: Any, text: str) -> None:
         "new, it begins with finetuning; without a new file it ends at once."
     )
     command = commands.add_parser(name, help=text, description=about)
-    add_recipe_argument(command)
-    add_work_option(command)
-    add_set_option(command)
-    add_runner_option(command)
+    cli_options.add_recipe_argument(command)
+    cli_options.add_work_option(command)
+    cli_options.add_set_option(command)
+    cli_options.add_runner_option(command)
     help_text = "train on all inputs from the base, and compare the result with the champion"
     command.add_argument("--from-base", action="store_true", help=help_text)
     help_text = "print the plan of the retraining, as `anadil plan` does, and run nothing"
     command.add_argument("--plan", action="store_true", help=help_text)
     help_text = "print the recipe of the retraining, and run nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
-    add_output_option(command)
+    cli_options.add_output_option(command)
     command.set_defaults(command=_retrain, until=FLOW[-1].name)
 
 
@@ -101,7 +94,7 @@ def _resolve(recipe: Recipe, options: argparse.Namespace) -> "Resolution":
 
     # Without the same values and place the first model would be another one, or lie elsewhere.
     given = [word for each in options.set for word in ("--set", each)]
-    given += ["--work", options.work] if options.work != WORK else []
+    given += ["--work", options.work] if options.work != cli_options.WORK else []
     argument = shlex.join([options.recipe, *given])
     resolution = resolve(recipe, argument=argument, from_base=options.from_base)
     for line in resolution.lines:

@@ -15,15 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.cli.options import (
-    add_output_option,
-    add_recipe_argument,
-    add_runner_option,
-    add_set_option,
-    add_until_option,
-    add_work_option,
-    stages_until,
-)
+from anadil.cli import options as cli_options
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
 from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
@@ -53,14 +45,14 @@ log = logging.getLogger(__name__)
 def add_run(name: str, commands: Any, text: str) -> None:
     """Add `anadil run`."""
     run = commands.add_parser(name, help=text, description=f"{text}; finished artifacts are reused")
-    add_recipe_argument(run, built_in=True)
-    add_work_option(run)
-    add_set_option(run)
-    add_runner_option(run)
-    add_until_option(run, "last stage to run (default: %(default)s)")
+    cli_options.add_recipe_argument(run, built_in=True)
+    cli_options.add_work_option(run)
+    cli_options.add_set_option(run)
+    cli_options.add_runner_option(run)
+    cli_options.add_until_option(run, "last stage to run (default: %(default)s)")
     add_remake_option(run)
     run.add_argument("--watch", action="store_true", help="show the run as a page in a browser meanwhile")
-    add_output_option(run)
+    cli_options.add_output_option(run)
     run.set_defaults(command=_run)
 
 
@@ -88,7 +80,7 @@ def with_root(recipe: Recipe, work: Path) -> Recipe:
 
 def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
     """Check a recipe whose `storage.root` is set, run it on this machine, print its artifacts and what they come to."""
-    work, stages = work_of(options), stages_until(options.until)
+    work, stages = work_of(options), cli_options.stages_until(options.until)
     _check(recipe, stages, work, options)
     work.mkdir(parents=True, exist_ok=True)
     from anadil.plan.plan import plan_as_file

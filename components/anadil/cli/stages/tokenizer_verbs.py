@@ -77,11 +77,8 @@ def _inspected(name: str, tokenizer: "Tokenizer", text: str) -> dict[str, Any]:
     encoding = tokenizer.encode(text, add_special_tokens=False)
     ids = encoding.ids
     return {
-        "name": name,
-        "rows": max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
-        "tokens": len(ids),
-        "tokens_per_word": round(len(ids) / len(text.split()), 4),
+        "name": name, "rows": max(tokenizer.get_vocab(with_added_tokens=True).values()) + 1,
+        "tokens": len(ids), "tokens_per_word": round(len(ids) / len(text.split()), 4),
         "bytes_per_token": round(len(text.encode()) / len(ids), 4),
-        "pieces": [tokenizer.decode([index], skip_special_tokens=False) for index in ids],
-        "ids": ids,
-    }
+        "pieces": [tokenizer.decode([index], skip_special_tokens=False) for index in ids], "ids": ids,
+    }  # fmt: skip

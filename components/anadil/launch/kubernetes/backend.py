@@ -12,24 +12,7 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, DataError, RecipeError, RetryableError, Stopped
-from anadil.launch.job import (
-    FINAL,
-    JOB_KINDS,
-    OUR_JOBS,
-    RESUME_HINT,
-    RUN_LABEL,
-    SPEC_ANNOTATION,
-    TARGET_ANNOTATION,
-    TRAINJOB,
-    ApiObject,
-    JobKind,
-    JobStatus,
-    TrainingJob,
-    annotations,
-    is_final,
-    labels,
-    true_conditions,
-)
+from anadil.launch import job as jobs
 from anadil.launch.kubernetes.client import ONCE, Api, JobApi, RetryPolicy
 from anadil.launch.kubernetes.ledger import POD_VARIABLE, JobLedger
 from anadil.launch.kubernetes.manifests import render_pytorchjob, render_trainjob
@@ -53,23 +36,19 @@ class KubernetesBackend:
     """Jobs of one kind in one namespace."""
 
     def __init__(
-        self,
-        kind: str,
-        namespace: str | None = None,
-        *,
-        pace: Pace | None = None,
+        self, kind: str, namespace: str | None = None, *, pace: Pace | None = None,
         retry_policy: RetryPolicy | None = None,
-    ) -> None:
-        self._kind = JOB_KINDS[kind]
+    ) -> None:  # fmt: skip
+        self._kind = jobs.JOB_KINDS[kind]
         self._namespace = namespace
         self._pace = pace or Pace()
         self._retry_policy = retry_policy
 
-    def render(self, job: TrainingJob) -> dict[str, Any]:
+    def render(self, job: jobs.TrainingJob) -> dict[str, Any]:
         """Return the manifest; see `JobBackend.render`."""
-        return render_trainjob(job) if self._kind == TRAINJOB else render_pytorchjob(job)
+        return render_trainjob(job) if self._kind == jobs.TRAINJOB else render_pytorchjob(job)
 
-    def run(self, job: TrainingJob, *, detach: bool = False) -> None:
+    def run(self, job: jobs.TrainingJob, *, detach: bool = False) -> None:
         """Start or adopt the job and follow it; see `JobBackend.run`."""
         manifest = self.render(job)
         api = JobApi(self._kind, self._namespace or job.recipe.cluster.namespace, self._retry_policy)
@@ -81,17 +60,17 @@ class KubernetesBackend:
             result = find_or_create(api, manifest, self._pace, ledger, detach=False)
             Watcher(api, result, job, self._pace, ledger).follow()
 
-    def status(self, name: str) -> JobStatus:
+    def status(self, name: str) -> jobs.JobStatus:
         """Return the state of a job; see `JobBackend.status`."""
         api, job = self._job(name)
         workers = api.workers(name)
         running = sum(worker.running for worker in workers)
         state, message = self._kind.state(job, running=running), ""
-        if "deletionTimestamp" in job["metadata"] and state not in FINAL:
+        if "deletionTimestamp" in job["metadata"] and state not in jobs.FINAL:
             state, message = "stopped", "told to end; its workers save first"
         nodes = _num_nodes(job) or len(workers)
         reason, exit_code = "", None
-        failed = state not in FINAL and any(worker.failures for worker in workers)
+        failed = state not in jobs.FINAL and any(worker.failures for worker in workers)
         cause = find_root_cause(api, workers, [], []) if state == "failed" or failed else None
         if cause and failed and running == nodes:
             # An earlier start ended; the job itself is running.
@@ -100,14 +79,14 @@ class KubernetesBackend:
             reason, message, exit_code = cause.failure.reason, cause.text, cause.exit_code
         elif state == "queued":
             message = queue_message(job)
-        elif state not in FINAL and running < nodes:
+        elif state not in jobs.FINAL and running < nodes:
             message = pending_message(self._kind, workers, api.events(name, job["metadata"]["uid"]), nodes)
         ledger = JobLedger()
         ledger.load(self._kind, job)
         restarts = max([ledger.counter.ended, *(worker.restarts for worker in workers)])
-        return JobStatus(
+        return jobs.JobStatus(
             name=name, state=state, reason=reason, message=message, nodes=nodes, running=running, restarts=restarts,
-            seconds=_seconds(job), artifact=annotations(job).get(TARGET_ANNOTATION, ""), exit_code=exit_code,
+            seconds=_seconds(job), artifact=jobs.annotations(job).get(jobs.TARGET_ANNOTATION, ""), exit_code=exit_code,
         )  # fmt: skip
 
     def logs(self, name: str, *, follow: bool = False) -> Iterator[str]:
@@ -116,7 +95,7 @@ class KubernetesBackend:
 
         def ended() -> bool:
             job = api.get(name)
-            return not follow or job is None or is_final(self._kind, job)
+            return not follow or job is None or jobs.is_final(self._kind, job)
 
         def pod() -> str:
             first = (each for each in api.workers(name) if each.index == 0)
@@ -130,12 +109,12 @@ class KubernetesBackend:
     def stop(self, name: str) -> bool:
         """Tell the job to end; see `JobBackend.stop`."""
         api, job = self._job(name)
-        ended = is_final(self._kind, job) and not _keeps(api, job)
+        ended = jobs.is_final(self._kind, job) and not _keeps(api, job)
         if not ended:
             api.delete(name, job["metadata"]["uid"])
         return not ended
 
-    def _job(self, name: str) -> tuple[JobApi, ApiObject]:
+    def _job(self, name: str) -> tuple[JobApi, jobs.ApiObject]:
         api = JobApi(self._kind, self._namespace, self._retry_policy)
         job = api.get(name)
         if job is None:
@@ -148,23 +127,23 @@ def stop_run(
     run: str, *, kind: str, namespace: str | None = None, retry_policy: RetryPolicy | None = None
 ) -> list[str]:
     """End the jobs of a pipeline run that run, or have failed and keep workers; return their names."""
-    api = JobApi(JOB_KINDS[kind], namespace, retry_policy)
+    api = JobApi(jobs.JOB_KINDS[kind], namespace, retry_policy)
     stopped = []
-    for job in api.jobs(f"{OUR_JOBS},{RUN_LABEL}={run}"):
-        if "deletionTimestamp" in job["metadata"] or (is_final(api.kind, job) and not _keeps(api, job)):
+    for job in api.jobs(f"{jobs.OUR_JOBS},{jobs.RUN_LABEL}={run}"):
+        if "deletionTimestamp" in job["metadata"] or (jobs.is_final(api.kind, job) and not _keeps(api, job)):
             continue
         if api.delete(job["metadata"]["name"], job["metadata"]["uid"]):
             stopped.append(job["metadata"]["name"])
     return stopped
 
 
-def _keeps(api: JobApi, job: ApiObject) -> bool:
+def _keeps(api: JobApi, job: jobs.ApiObject) -> bool:
     # Those of a job that ended well may still write.
-    workers = api.workers(job["metadata"]["name"]) if "Failed" in true_conditions(job) else []
+    workers = api.workers(job["metadata"]["name"]) if "Failed" in jobs.true_conditions(job) else []
     return any(worker.holds_node for worker in workers)
 
 
-def _num_nodes(job: ApiObject) -> int:
+def _num_nodes(job: jobs.ApiObject) -> int:
     spec = job.get("spec") or {}
     if "trainer" in spec:
         return int(spec["trainer"].get("numNodes", 1))
@@ -172,7 +151,7 @@ def _num_nodes(job: ApiObject) -> int:
     return sum(int(each.get("replicas", 1)) for each in replicas)
 
 
-def _seconds(job: ApiObject) -> float | None:
+def _seconds(job: jobs.ApiObject) -> float | None:
     status = job.get("status") or {}
     if not status.get("startTime"):
         return None
@@ -181,8 +160,8 @@ def _seconds(job: ApiObject) -> float | None:
 
 
 def find_or_create(
-    api: JobApi, manifest: ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
-) -> ApiObject:
+    api: JobApi, manifest: jobs.ApiObject, pace: Pace, ledger: JobLedger, *, detach: bool
+) -> jobs.ApiObject:
     """Return a new job of a manifest, or the one that does the same; the ledger learns who made it."""
     body = _job_body(api, manifest, ledger, detach=detach)
     name = body["metadata"]["name"]
@@ -210,7 +189,7 @@ def find_or_create(
     )
 
 
-def _job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bool) -> ApiObject:
+def _job_body(api: JobApi, manifest: jobs.ApiObject, ledger: JobLedger, *, detach: bool) -> jobs.ApiObject:
     metadata = manifest["metadata"]
     added = {} if detach else ledger.signature()
     owners = [] if detach else workflow_owner(api)
@@ -227,7 +206,7 @@ def _job_body(api: JobApi, manifest: ApiObject, ledger: JobLedger, *, detach: bo
     }
 
 
-def workflow_owner(api: Api) -> list[ApiObject]:
+def workflow_owner(api: Api) -> list[jobs.ApiObject]:
     """Return the workflow as owner, so that the job goes with the run; none outside the workflow's namespace."""
     pod = os.environ.get(POD_VARIABLE, "")
     # An owner in another namespace or cluster counts as absent, and the job would be collected at once.
@@ -265,25 +244,25 @@ def _await_gone(api: JobApi, name: str, uid: str, pace: Pace) -> None:
         time.sleep(min(pace.poll_s, 2.0))
 
 
-def _is_useless(kind: JobKind, job: ApiObject, body: ApiObject) -> bool:
+def _is_useless(kind: jobs.JobKind, job: jobs.ApiObject, body: jobs.ApiObject) -> bool:
     """Return whether a job of our name has ended without its artifact."""
-    name, conditions = job["metadata"]["name"], true_conditions(job)
+    name, conditions = job["metadata"]["name"], jobs.true_conditions(job)
     has_failed = "Failed" in conditions
-    if annotations(job).get(SPEC_ANNOTATION) != annotations(body).get(SPEC_ANNOTATION):
+    if jobs.annotations(job).get(jobs.SPEC_ANNOTATION) != jobs.annotations(body).get(jobs.SPEC_ANNOTATION):
         if has_failed:
             return True  # most likely a correction of what failed
         raise RecipeError(
             f"{name}: a job of this name does something else (another recipe, image or cluster); "
             f"`anadil stop {name}` ends it, or give --run another name"
         )
-    target = annotations(job).get(TARGET_ANNOTATION, "")
+    target = jobs.annotations(job).get(jobs.TARGET_ANNOTATION, "")
     return has_failed or (kind.done in conditions and artifact.read_manifest(target) is None)
 
 
-def _would_fail_again(api: JobApi, job: ApiObject) -> bool:
+def _would_fail_again(api: JobApi, job: jobs.ApiObject) -> bool:
     """Return whether a pipeline's step is tried again for a failure that is in the data or the recipe."""
     name = job["metadata"]["name"]
-    if labels(job).get(RUN_LABEL) == name or "Failed" not in true_conditions(job):
+    if jobs.labels(job).get(jobs.RUN_LABEL) == name or "Failed" not in jobs.true_conditions(job):
         return False
     # Kubeflow Pipelines tries a step again whatever its exit code was. Following the failed job once more reports the
     # failure again, and costs no workers.
@@ -314,7 +293,7 @@ def cancel_on_signal(api: JobApi, name: str, ledger: JobLedger) -> Iterator[None
             # A terminated pipeline gives its step about a second: Argo signals the process group, and the container
             # goes when KFP's own launcher has died. So the first thing is one DELETE.
             if _deleted(apart, name, ledger):
-                text = f"{name} was told to end, and saves what it has trained; {RESUME_HINT}"
+                text = f"{name} was told to end, and saves what it has trained; {jobs.RESUME_HINT}"
             else:
                 text = f"{name} runs on, because another launcher made it; `anadil stop {name}` ends it"
             if received[0] == signal.SIGINT:

@@ -102,13 +102,10 @@ class RestartCounter:
     def dump(self) -> str:
         """Return the counts as text for the annotation."""
         counts = {
-            "run_s": round(self.run_s),
-            "ended": self.ended,
-            "disruptions": self.disruptions,
+            "run_s": round(self.run_s), "ended": self.ended, "disruptions": self.disruptions,
             "steps": self._steps[-SAME_STEP:],
-            "lives": {str(index): life for index, life in self._lives.items()},
-            "start": self._start_time,
-        }
+            "lives": {str(index): life for index, life in self._lives.items()}, "start": self._start_time,
+        }  # fmt: skip
         return json.dumps(counts, separators=(",", ":"))
 
     def load(self, text: str, idle_s: float) -> None:

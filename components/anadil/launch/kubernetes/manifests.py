@@ -243,16 +243,9 @@ def template_of(job: TrainingJob, container: Container) -> dict[str, Any]:
 
 
 def template(
-    container: Container,
-    cluster: Cluster,
-    labels: dict[str, str],
-    *,
-    machine: Machine | None,
-    devices: int,
-    nodes: int,
-    asked: Resources | None = None,
-    key: str = "",
-) -> dict[str, Any]:
+    container: Container, cluster: Cluster, labels: dict[str, str], *, machine: Machine | None, devices: int,
+    nodes: int, asked: Resources | None = None, key: str = "",
+) -> dict[str, Any]:  # fmt: skip
     """Return a pod template with one container; see `requirements` for the arguments."""
     needs = requirements(machine, devices, nodes, asked, key=key)
     environment = COMMON_ENVIRONMENT | container.environment

@@ -15,15 +15,10 @@ PERMANENT_WAITS = frozenset({"InvalidImageName", "ErrImageNeverPull"})
 # Reasons of a failed pod that are not its own doing. Source: kubelet, eviction, nodeshutdown, preemption.
 INFRASTRUCTURE = frozenset(
     [
-        "Evicted",
-        "NodeLost",
-        "NodeShutdown",
-        "Terminated",
-        "Preempting",
-        "UnexpectedAdmissionError",
+        "Evicted", "NodeLost", "NodeShutdown", "Terminated", "Preempting", "UnexpectedAdmissionError",
         "Shutdown",
     ]
-)
+)  # fmt: skip
 NO_TIME = datetime.min.replace(tzinfo=UTC)
 # Words of a reason or a message -> remedy. Source: kubelet, scheduler and admission messages.
 PENDING_REMEDIES = {

@@ -15,35 +15,11 @@ from typing import Literal, NoReturn
 from anadil.artifacts import artifact
 from anadil.core.errors import AnadilError, BudgetReached, DataError, PreflightError, RetryableError, Stopped
 from anadil.core.format import human_seconds
-from anadil.launch.job import (
-    FINAL,
-    RESUME_HINT,
-    SPEC_ANNOTATION,
-    ApiObject,
-    JobState,
-    TrainingJob,
-    annotations,
-    error_from_exit_code,
-    log_fields,
-    true_conditions,
-)
+from anadil.launch import job as jobs
+from anadil.launch.kubernetes import pods
 from anadil.launch.kubernetes.client import API_S, JobApi, Outage
 from anadil.launch.kubernetes.ledger import SAME_STEP, TOGETHER_S, JobLedger
 from anadil.launch.kubernetes.pod_log import TAIL_LINES, LogRelay, tail, write_log_line
-from anadil.launch.kubernetes.pods import (
-    INFRASTRUCTURE,
-    NO_TIME,
-    PERMANENT_WAITS,
-    ContainerFailure,
-    Worker,
-    blame_rank,
-    missing_image,
-    parse_time,
-    pending_message,
-    queue_message,
-    read_termination_message,
-    remedy_for,
-)
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +33,7 @@ OUT_OF_MEMORY = re.compile(r"OOM-?Kill|out of memory", re.IGNORECASE)
 class RootCause:
     """The failure that came first."""
 
-    failure: ContainerFailure
+    failure: pods.ContainerFailure
     lines: tuple[str, ...]  # End of its log.
     when: datetime  # Time of its last error, or of its end.
 
@@ -69,12 +45,12 @@ class RootCause:
     @property
     def message(self) -> str:
         """Its last words."""
-        text = read_termination_message(self.failure.message).message
+        text = pods.read_termination_message(self.failure.message).message
         if self.failure.reason == "OOMKilled":
             return text  # Kubernetes gives the end of the log, before which nobody would see the remedy
-        if text or self.failure.reason in INFRASTRUCTURE:
+        if text or self.failure.reason in pods.INFRASTRUCTURE:
             return text or self.failure.message
-        errors = [fields for line in self.lines if (fields := log_fields(line)).get("level") == "error"]
+        errors = [fields for line in self.lines if (fields := jobs.log_fields(line)).get("level") == "error"]
         return str(errors[-1]["msg"]) if errors else self.failure.message
 
     @property
@@ -90,43 +66,48 @@ class RootCause:
 
 
 def find_root_cause(
-    api: JobApi, workers: Sequence[Worker], seen: Sequence[ContainerFailure], streamed: Sequence[str]
+    api: JobApi,
+    workers: Sequence[pods.Worker],
+    seen: Sequence[pods.ContainerFailure],
+    streamed: Sequence[str],
 ) -> RootCause | None:
     """Return the failure that the others followed; None where no pod has failed.
 
     Pods of failures that were seen before may be gone, and worker 0's log with them, but not its streamed lines.
     """
-    latest: dict[str, ContainerFailure] = {each.life: each for each in seen}
+    latest: dict[str, pods.ContainerFailure] = {each.life: each for each in seen}
     if not latest:
         latest = {each.life: each for worker in workers for each in worker.failures}
-        end = max((each.finished for each in latest.values()), default=NO_TIME)
-        if end > NO_TIME:
+        end = max((each.finished for each in latest.values()), default=pods.NO_TIME)
+        if end > pods.NO_TIME:
             begin = end - timedelta(seconds=TOGETHER_S)
             latest = {key: each for key, each in latest.items() if each.finished >= begin}
     failures = sorted(latest.values(), key=lambda each: (each.rank, each.finished, each.index))[:MOST_LOGS]
     causes = [_cause(api, failure, workers, streamed) for failure in failures]
     # Whoever was told to stop, or lost another worker, did not begin it; the rest by the time of their last
     # error, which torchrun's own waiting does not delay as it does the end of a container.
-    return min(causes, key=lambda each: (blame_rank(each.exit_code, each.message), each.when), default=None)
+    return min(
+        causes, key=lambda each: (pods.blame_rank(each.exit_code, each.message), each.when), default=None
+    )
 
 
 def report_job_failure(
-    api: JobApi, job: ApiObject, cause: RootCause | None, workers: Sequence[Worker]
+    api: JobApi, job: jobs.ApiObject, cause: RootCause | None, workers: Sequence[pods.Worker]
 ) -> AnadilError:
     """Log what is known of a failed job, as it was seen last, and return the error that its end is."""
-    failed = true_conditions(job).get("Failed", {})
+    failed = jobs.true_conditions(job).get("Failed", {})
     text = " ".join(f"{failed.get('reason', '')}: {failed.get('message', '')}".split()).strip(": ")
     name = job["metadata"]["name"]
     circumstances = _circumstances(api, job, cause, workers)
     if failed.get("reason") == "DeadlineExceeded" or "active longer than specified deadline" in text:
-        error = error_from_exit_code(BudgetReached.exit_code, f"{name}: {text}")
+        error = jobs.error_from_exit_code(BudgetReached.exit_code, f"{name}: {text}")
     elif cause:
-        error = error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
+        error = jobs.error_from_exit_code(cause.exit_code, f"{name}: {cause.text}", cause.failure.reason)
     elif killed := next((line for line in circumstances if OUT_OF_MEMORY.search(line)), ""):
-        error = error_from_exit_code(None, f"{name}: {killed}", "OOMKilled")
+        error = jobs.error_from_exit_code(None, f"{name}: {killed}", "OOMKilled")
     else:
         reason = text or "no reason given"
-        error = error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
+        error = jobs.error_from_exit_code(None, f"{name}: failed, and no pod tells why ({reason})")
     # First what to do: two hundred lines of a log follow.
     log.error("%s", error)
     if cause:
@@ -141,7 +122,7 @@ def report_job_failure(
 
 
 def _cause(
-    api: JobApi, failure: ContainerFailure, workers: Sequence[Worker], streamed: Sequence[str]
+    api: JobApi, failure: pods.ContainerFailure, workers: Sequence[pods.Worker], streamed: Sequence[str]
 ) -> RootCause:
     uid, _, number = failure.life.rpartition(":")
     worker = next((each for each in workers if each.uid == uid), None)
@@ -156,15 +137,15 @@ def _cause(
 
 def _error_time(lines: Sequence[str]) -> datetime | None:
     for line in reversed(lines):
-        fields = log_fields(line)
+        fields = jobs.log_fields(line)
         if fields.get("level") == "error":
-            when = parse_time(fields.get("ts"))
-            return when if when > NO_TIME else None
+            when = pods.parse_time(fields.get("ts"))
+            return when if when > pods.NO_TIME else None
     return None
 
 
 def _circumstances(
-    api: JobApi, job: ApiObject, cause: RootCause | None, workers: Sequence[Worker]
+    api: JobApi, job: jobs.ApiObject, cause: RootCause | None, workers: Sequence[pods.Worker]
 ) -> list[str]:
     """Return other workers' ends, and events of the job and of the worker that failed first."""
     lines = []
@@ -207,7 +188,7 @@ class Watcher:
     """Follows one job."""
 
     def __init__(
-        self, api: JobApi, job: ApiObject, training: TrainingJob, pace: Pace, ledger: JobLedger
+        self, api: JobApi, job: jobs.ApiObject, training: jobs.TrainingJob, pace: Pace, ledger: JobLedger
     ) -> None:
         self._api = api
         self._kind = api.kind
@@ -217,7 +198,7 @@ class Watcher:
         self._pace = pace
         self._ledger = ledger
         self._counter = ledger.counter
-        self._workers: list[Worker] = []
+        self._workers: list[pods.Worker] = []
         self._logged = ""
         self._looked = self._next_note = time.monotonic()
         self._outage = Outage(pace.api_s)
@@ -251,7 +232,7 @@ class Watcher:
         if result == "silent":
             return False
         state = self._kind.state(self._job, running=self._num_running)
-        if result == "gone" or state in FINAL:
+        if result == "gone" or state in jobs.FINAL:
             self._stream.finish()
             return self._ended(state, gone=result == "gone")
         elapsed_s = time.monotonic() - self._looked
@@ -262,7 +243,7 @@ class Watcher:
         if state == "queued":
             self._pending_s = self._silent_s = 0.0
             self._counter.suspended()
-            self._say(queue_message(self._job))
+            self._say(pods.queue_message(self._job))
             return False
         self._counter.run_s += elapsed_s if self._num_running else 0.0
         self._count_failures()
@@ -290,15 +271,17 @@ class Watcher:
         if job is None:
             return "gone"
         if job["metadata"]["uid"] != self._job["metadata"]["uid"]:
-            if annotations(job).get(SPEC_ANNOTATION) != annotations(self._job).get(SPEC_ANNOTATION):
-                raise Stopped(f"{self.name}: it was replaced by another job; {RESUME_HINT}")
+            if jobs.annotations(job).get(jobs.SPEC_ANNOTATION) != jobs.annotations(self._job).get(
+                jobs.SPEC_ANNOTATION
+            ):
+                raise Stopped(f"{self.name}: it was replaced by another job; {jobs.RESUME_HINT}")
             log.info("%s: another launcher has started it again; following that one", self.name)
         self._job = job
         self._ledger.see(job)
         self._workers = workers
         return "there"
 
-    def _ended(self, state: JobState, *, gone: bool) -> bool:
+    def _ended(self, state: jobs.JobState, *, gone: bool) -> bool:
         if state == "failed" and not gone:
             error = self._diagnosed()
             # A failed job's other workers would wait for it, and cost.
@@ -308,7 +291,7 @@ class Watcher:
         if not gone:
             log.info("%s: ended well", self.name)
         elif artifact.read_manifest(self._training.target) is None:
-            raise Stopped(f"{self.name}: it was deleted while it was followed; {RESUME_HINT}")
+            raise Stopped(f"{self.name}: it was deleted while it was followed; {jobs.RESUME_HINT}")
         else:
             log.info("%s: it is gone, but its artifact is there", self.name)
         return True
@@ -364,7 +347,9 @@ class Watcher:
         hours = self._cluster.deadline_hours
         if hours and self._counter.run_s > hours * 3_600:
             ran = human_seconds(self._counter.run_s)
-            text = f"ran for {ran}, cluster.deadline_hours allows {hours:g} h; raise it and {RESUME_HINT}"
+            text = (
+                f"ran for {ran}, cluster.deadline_hours allows {hours:g} h; raise it and {jobs.RESUME_HINT}"
+            )
             self._give_up(BudgetReached(f"{self.name}: {text}"))
 
     def _check_start(self, elapsed_s: float) -> None:
@@ -376,9 +361,9 @@ class Watcher:
             return
         self._pending_s += elapsed_s
         events = self._events()
-        text = pending_message(self._kind, self._workers, events, self._training.nodes)
+        text = pods.pending_message(self._kind, self._workers, events, self._training.nodes)
         self._say(text)
-        self._check_image(missing_image(self._workers, events), elapsed_s)
+        self._check_image(pods.missing_image(self._workers, events), elapsed_s)
         self._silent_s = 0.0 if self._job.get("status") or self._workers else self._silent_s + elapsed_s
         if self._silent_s > self._pace.operator_s:
             text = f"nobody has acted on it for {human_seconds(self._silent_s)}; start {self._kind.operator}"
@@ -389,13 +374,13 @@ class Watcher:
 
     def _check_image(self, absent: str, elapsed_s: float) -> None:
         """End what waits for an image that does not exist; a registry that is out of reach may come back."""
-        hopeless = [each for each in self._workers if each.reason in PERMANENT_WAITS]
+        hopeless = [each for each in self._workers if each.reason in pods.PERMANENT_WAITS]
         reason = f"{hopeless[0].reason}: {hopeless[0].message}" if hopeless else absent
         self._absent_s = self._absent_s + elapsed_s if absent else 0.0
         if hopeless or self._absent_s > self._pace.image_s:
-            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {remedy_for(reason)}"))
+            self._give_up(PreflightError(f"{self.name}: never starts: {reason}; {pods.remedy_for(reason)}"))
 
-    def _events(self) -> list[ApiObject]:
+    def _events(self) -> list[jobs.ApiObject]:
         objects = [(self.name, str(self._job["metadata"]["uid"]))]
         objects += [(each.pod, each.uid) for each in self._workers if not each.running][:1]
         try:

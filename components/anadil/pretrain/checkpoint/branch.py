@@ -40,13 +40,9 @@ MOST_CHANGES = 8
 
 @contextmanager
 def open_start_point(
-    start: StartPoint,
-    recipe: Recipe,
-    origin: Mapping[str, str],
-    data: "TrainingData",
-    group: Group,
+    start: StartPoint, recipe: Recipe, origin: Mapping[str, str], data: "TrainingData", group: Group,
     heartbeat: Callable[[], None],
-) -> Iterator[VerifiedCheckpoint]:
+) -> Iterator[VerifiedCheckpoint]:  # fmt: skip
     """Open a checkpoint that training begins with; its state is that with which this run begins.
 
     Every process calls it. The other run does not remove the checkpoint meanwhile, where the file system has locks.

@@ -19,18 +19,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import AnadilError, IntegrityError, PreflightError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.model.process_group import FAILURES, Group
-from anadil.pretrain.checkpoint import directory
-from anadil.pretrain.checkpoint.dcp import (
-    METADATA,
-    Staging,
-    Tensors,
-    VerifiedCheckpoint,
-    failure,
-    read_metadata,
-    read_tensors,
-    refuse_hostile,
-    write_tensors,
-)
+from anadil.pretrain.checkpoint import dcp, directory
 from anadil.pretrain.checkpoint.replica import CheckpointReplica
 from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.state import State
@@ -53,19 +42,11 @@ class CheckpointFolder:
     """The checkpoints in one directory. Every process makes one, at the same point of the program."""
 
     def __init__(
-        self,
-        folder: Path,
-        group: Group,
-        origin: Mapping[str, str],
-        keep: int,
-        *,
-        points: Collection[int] = (),
-        per_process: bool = False,
-        optional: bool = False,
-        replica: CheckpointReplica | None = None,
-        needed: Collection[int] = (),
+        self, folder: Path, group: Group, origin: Mapping[str, str], keep: int, *,
+        points: Collection[int] = (), per_process: bool = False, optional: bool = False,
+        replica: CheckpointReplica | None = None, needed: Collection[int] = (),
         heartbeat: Callable[[], None] = lambda: None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Claim the archive.
 
         A resume with another `origin` is refused. Steps in `points` and `needed` stay beyond the newest `keep`; `points`
@@ -83,14 +64,14 @@ class CheckpointFolder:
             # Its own group: the thread's messages must not mix with those of training.
             background: Any = dist.new_group(backend="gloo", timeout=PATIENCE)
             self._writers = replace(group, host=background)
-        self._staging = Staging()
+        self._staging = dcp.Staging()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
         self._running: tuple[State, Future[None]] | None = None
         if replica is not None:
             # Before any step: a run that may not write there must not train for hours.
             self._all.run_on_first(replica.claim)
 
-    def save(self, state: State, tensors: Tensors) -> None:
+    def save(self, state: State, tensors: dcp.Tensors) -> None:
         """Copy the tensors, then write them in a background thread. Every process calls it."""
         started = time.monotonic()
         # One save at a time: a second copy in main memory may not fit.
@@ -162,7 +143,7 @@ class CheckpointFolder:
             if self._uploads is not None:
                 self._uploads.close()
 
-    def newest(self, after: int = -1) -> VerifiedCheckpoint | None:
+    def newest(self, after: int = -1) -> dcp.VerifiedCheckpoint | None:
         """Return the newest sound checkpoint after step `after`; every process calls it and gets the same step.
 
         Damaged ones are set aside as `step-N.damaged`, and the one before is taken.
@@ -202,23 +183,23 @@ class CheckpointFolder:
         if self._uploads is not None:
             self._uploads.invalidate_after(step)
 
-    def load(self, checkpoint: VerifiedCheckpoint, tensors: Tensors) -> None:
+    def load(self, checkpoint: dcp.VerifiedCheckpoint, tensors: dcp.Tensors) -> None:
         """Fill tensors in place from the result of `newest`; raises as `read_tensors`.
 
         Every process calls it with those of the checkpoint's tensors that it holds, in any layout.
         """
         if self._per_process:
-            read_tensors(checkpoint, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
+            dcp.read_tensors(checkpoint, {name: local_part(tensor) for name, tensor in tensors.items()}, None)
         else:
-            read_tensors(checkpoint, tensors, self._all.host)
+            dcp.read_tensors(checkpoint, tensors, self._all.host)
 
-    def _write(self, state: State, staged: Tensors) -> None:
+    def _write(self, state: State, staged: dcp.Tensors) -> None:
         writers = self._writers
         target = directory.path_of(self.folder, state.step)
         partial = target.with_name(target.name + directory.PARTIAL)
         try:
             writers.run_on_first(lambda: _make_anew(partial))
-            write_tensors(staged, partial, writers.host)
+            dcp.write_tensors(staged, partial, writers.host)
             del staged
             parts = writers.run_everywhere(lambda: directory.describe_files(self._written(partial)))
             files = {name: entry for part in parts for name, entry in part.items()}
@@ -231,7 +212,7 @@ class CheckpointFolder:
                 shutil.rmtree(partial, ignore_errors=True)
             if isinstance(error, AnadilError):
                 raise
-            raise failure(error, self.folder, state.step) from None
+            raise dcp.failure(error, self.folder, state.step) from None
         # Every process has to hear of a lost lock, not only the one that copies.
         if self._replica is not None:
             writers.run_on_first(self._replica.check)
@@ -249,9 +230,9 @@ class CheckpointFolder:
 
     def _written(self, partial: Path) -> list[Path]:
         mine = sorted(partial.glob(f"__{self._writers.rank}_*"))
-        return [*mine, partial / METADATA] if self._writers.is_first else mine
+        return [*mine, partial / dcp.METADATA] if self._writers.is_first else mine
 
-    def _newest(self, after: int) -> VerifiedCheckpoint | None:
+    def _newest(self, after: int) -> dcp.VerifiedCheckpoint | None:
         self._tidy(lambda: directory.clean_partials(self.folder))
         listings = self._all.run_everywhere(lambda: (socket.gethostname(), directory.steps(self.folder)))
         # A step that one process lacks cannot be resumed from.
@@ -276,7 +257,7 @@ class CheckpointFolder:
             "" if self._per_process else "; all nodes have to share its disk",
         )  # fmt: skip
 
-    def _verified(self, path: Path) -> VerifiedCheckpoint | None:
+    def _verified(self, path: Path) -> dcp.VerifiedCheckpoint | None:
         """Verify a checkpoint; None where some process finds it damaged, which then sets it aside."""
         # On a shared disk each process reads its share, so that 1 TiB is read once.
         share = (0, 1) if self._per_process else (self._all.rank, self._all.size)
@@ -299,12 +280,12 @@ class CheckpointFolder:
                 f"restore them, give another --out, or remove {self.folder} to start over"
             )
         read: list[Metadata] = []
-        self._all.run_everywhere(lambda: read.append(read_metadata(path, manifest.files)))
+        self._all.run_everywhere(lambda: read.append(dcp.read_metadata(path, manifest.files)))
         name = path / directory.STATE
         state = State.from_json(name.read_bytes(), str(name))
         if state.step != manifest.records["step"]:
             raise IntegrityError(f"{name}: says step {state.step}; remove {path}")
-        return VerifiedCheckpoint(path=path, state=state, metadata=read[0])
+        return dcp.VerifiedCheckpoint(path=path, state=state, metadata=read[0])
 
     def _tidy(self, work: Callable[[], T]) -> T:
         """Change the directory: each process its own, the first one that of all."""
@@ -325,7 +306,7 @@ def damage_of(path: Path, rank: int, size: int) -> str:
     try:
         directory.verify_part(path, directory.manifest_of(path), rank, size)
     except IntegrityError as error:
-        refuse_hostile(path)
+        dcp.refuse_hostile(path)
         return str(error)
     except PermissionError as error:
         raise PreflightError(f"{path}: may not be read ({error}); grant access") from None

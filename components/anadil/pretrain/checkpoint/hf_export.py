@@ -38,14 +38,9 @@ def open_checkpoint(path: Path) -> VerifiedCheckpoint:
 
 
 def export_checkpoints(
-    paths: Sequence[Path],
-    base: Path,
-    tokenizer: Path,
-    out: Path,
-    *,
-    dtype: torch.dtype | None = None,
+    paths: Sequence[Path], base: Path, tokenizer: Path, out: Path, *, dtype: torch.dtype | None = None,
     shard_bytes: int = SHARD_BYTES,
-) -> dict[str, int]:
+) -> dict[str, int]:  # fmt: skip
     """Write a directory that transformers 4 and 5 and vLLM load as it is: one checkpoint, or the mean of several; return its counts.
 
     A tensor larger than `shard_bytes` has a file of its own. Without `dtype` weights keep the type of training.
@@ -66,12 +61,9 @@ def export_checkpoints(
 
 
 def _write_mean(
-    checkpoints: Sequence[VerifiedCheckpoint],
-    base: Path,
-    out: Path,
-    dtype: torch.dtype | None,
+    checkpoints: Sequence[VerifiedCheckpoint], base: Path, out: Path, dtype: torch.dtype | None,
     shard_bytes: int,
-) -> dict[str, int]:
+) -> dict[str, int]:  # fmt: skip
     """Write the mean of checkpoints, tensor by tensor: a model never has to fit into memory as a whole."""
     in_files = families()[model_config(base)["model_type"]].names.in_files
     saved: dict[str, Any] = checkpoints[0].metadata.state_dict_metadata

@@ -30,14 +30,9 @@ class CheckpointReplica:
     """Uploads checkpoints in the background; the manifest last."""
 
     def __init__(
-        self,
-        uri: str,
-        keep: int,
-        *,
-        points: Collection[int] = (),
-        renew_s: float = RENEW_S,
+        self, uri: str, keep: int, *, points: Collection[int] = (), renew_s: float = RENEW_S,
         silent_s: float = SILENT_S,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set up; every process may make one, and the first alone uses it. See `Lease` for the times.
 
         `points` are steps that are all copied, and kept beside the newest.

@@ -35,16 +35,9 @@ class CheckpointStorage(Callback):
     """All places of one run. Every process makes one, at the same point of the program."""
 
     def __init__(
-        self,
-        recipe: Recipe,
-        work: Path,
-        trainer: Trainer,
-        group: Group,
-        origin: Mapping[str, str],
-        *,
-        start: Start | None = None,
-        heartbeat: Callable[[], None] = lambda: None,
-    ) -> None:
+        self, recipe: Recipe, work: Path, trainer: Trainer, group: Group, origin: Mapping[str, str], *,
+        start: Start | None = None, heartbeat: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
         """Claim all places; `work` outlives a killed run, and `start` is that of `pretrain.start_from`. See `CheckpointFolder`."""
         settings = recipe.pretrain
         self._recipe, self._settings, self._trainer, self._group = recipe, settings, trainer, group
@@ -72,16 +65,10 @@ class CheckpointStorage(Callback):
             points = settings.plateau_ends
             replica = CheckpointReplica(uri, self._copies.archive_keep, points=points)
         self.durable = CheckpointFolder(
-            folder if self.is_shared else local_folder(folder, origin, layout, group),
-            group,
-            origin,
-            settings.keep_checkpoints,
-            points=settings.plateau_ends,
-            per_process=not self.is_shared,
-            replica=replica,
-            needed=recipe.averaged_steps,
-            heartbeat=heartbeat,
-        )
+            folder if self.is_shared else local_folder(folder, origin, layout, group), group, origin,
+            settings.keep_checkpoints, points=settings.plateau_ends, per_process=not self.is_shared,
+            replica=replica, needed=recipe.averaged_steps, heartbeat=heartbeat,
+        )  # fmt: skip
         self._local = None
         if self._copies.local_every:
             place = local_folder(Path(str(self._copies.local_path)), origin, layout, group)

@@ -154,9 +154,7 @@ def sizes_of(
         return part_sizes(recipe, recipe.pretrain, text_parts(recipe, packed), stands)
     return {
         name: SourceSize(
-            sequences=each.num_sequences,
-            targets=each.num_targets,
-            max_epochs=recipe.sources[name].max_epochs,
+            sequences=each.num_sequences, targets=each.num_targets, max_epochs=recipe.sources[name].max_epochs
         )
         for name, each in packed.items()
     }

@@ -80,18 +80,12 @@ class MetricsLogger(Callback):
         tokens, self._clock, self._tokens = state.tokens - self._tokens, now, state.tokens
         trains = run.job.recipe.pretrain.phases[step.phase].trains
         line = {
-            "step": state.step,
-            "phase": step.phase + 1,
-            "loss": step.loss,
-            "lr": step.lr,
-            "grad_norm": step.grad_norm,
-            "tokens": state.tokens,
-            "seconds": round(state.seconds, 3),
-            **_by_source(state),
-            **run.metrics.figures(tokens, now - before, trains),
+            "step": state.step, "phase": step.phase + 1, "loss": step.loss, "lr": step.lr,
+            "grad_norm": step.grad_norm, "tokens": state.tokens, "seconds": round(state.seconds, 3),
+            **_by_source(state), **run.metrics.figures(tokens, now - before, trains),
             **({} if peak is None else {"peak_memory_bytes": peak}),
             "resident_memory_bytes": resident_bytes(),
-        }
+        }  # fmt: skip
         run.metrics.show_own(peak)
         self._write(line)
         sources = {name: SourceState(tokens=each.tokens) for name, each in state.sources.items()}

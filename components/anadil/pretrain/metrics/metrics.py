@@ -23,14 +23,7 @@ from anadil.core.format import human_seconds
 from anadil.estimate import budget
 from anadil.estimate.model_shape import Trains
 from anadil.model.process_group import Group
-from anadil.pretrain.metrics.throughput import (
-    SECTIONS,
-    RunBudget,
-    Section,
-    Stragglers,
-    Throughput,
-    recipe_budget,
-)
+from anadil.pretrain.metrics import throughput
 from anadil.runtime import prometheus
 from anadil.runtime.job import Job
 
@@ -52,14 +45,9 @@ class Goodput:
     """Accounts of one run; safe to use from the loop and from a watchdog's thread."""
 
     def __init__(
-        self,
-        work: Path,
-        *,
-        writes: bool = True,
-        age_s: float | None = None,
-        now: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
+        self, work: Path, *, writes: bool = True, age_s: float | None = None,
+        now: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time,
+    ) -> None:  # fmt: skip
         """Continue the accounts of earlier starts; until its first step a start counts as `init`.
 
         One process writes the file. `age_s` is the time since this process began; None asks the system.
@@ -255,7 +243,7 @@ def _boot_id() -> str:
 
 MIN_SHARE = 0.005
 """Least share of the time for which a cause is named at the end of a run."""
-SECTION_OF: Mapping[Cause, Section] = {"data": "data", "step": "compute", "checkpoint": "save"}
+SECTION_OF: Mapping[Cause, throughput.Section] = {"data": "data", "step": "compute", "checkpoint": "save"}
 """Own work of a process, by the cause that its time is counted under."""
 
 
@@ -264,12 +252,12 @@ class Metrics:
     """All metrics of one process."""
 
     goodput: Goodput
-    stragglers: Stragglers
-    budget: RunBudget
+    stragglers: throughput.Stragglers
+    budget: throughput.RunBudget
     every: int
     """`pretrain.checkpoint_every`."""
     nodes: int
-    rates: Throughput | None = None
+    rates: throughput.Throughput | None = None
     """From `rates_of`, once there is a model; before the first logged line."""
 
     @contextmanager
@@ -296,7 +284,7 @@ class Metrics:
         with self.goodput.spend("other"), self.stragglers.section(None):
             compared = self.stragglers.compare()
         # The slowest process decides when a step begins.
-        waits = [row[SECTIONS.index("data")] for row in compared.rows]
+        waits = [row[throughput.SECTIONS.index("data")] for row in compared.rows]
         line = {
             **self.rates.figures(tokens, seconds, trains),
             "goodput": round(self.goodput.shares()["step"], 5),
@@ -383,8 +371,8 @@ def metrics_of(job: Job, group: Group, device: torch.device) -> Metrics:
     settings, cluster = job.recipe.pretrain, job.recipe.cluster
     return Metrics(
         goodput=Goodput(job.work, writes=group.is_first),
-        stragglers=Stragglers(group, settings.faults.straggler_ratio, device),
-        budget=recipe_budget(settings.faults, cluster),
+        stragglers=throughput.Stragglers(group, settings.faults.straggler_ratio, device),
+        budget=throughput.recipe_budget(settings.faults, cluster),
         every=settings.checkpoint_every,
         nodes=cluster.nodes,
     )

@@ -58,17 +58,10 @@ def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> N
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
 def context_attention(
-    module: nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    scaling: float | None = None,
-    *,
-    borders: torch.Tensor,
-    group: dist.ProcessGroup,
-    **others: Any,
-) -> tuple[torch.Tensor, None]:
+    module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+    attention_mask: torch.Tensor | None, scaling: float | None = None, *, borders: torch.Tensor,
+    group: dist.ProcessGroup, **others: Any,
+) -> tuple[torch.Tensor, None]:  # fmt: skip
     """Attend as `packed_attention_forward`, with this process's slice of the sequences that `group` shares in its order.
 
     `borders` are those of documents in the whole sequences.
@@ -86,14 +79,9 @@ def context_attention(
     whole: torch.Tensor = _Gather.apply(mine.contiguous(), group)  # type: ignore[no-untyped-call]
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
-        flatten_rows(query),
-        seen[:, 0],
-        seen[:, 1],
-        part.query_borders,
-        part.key_borders,
-        scale=scaling,
+        flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling,
         window=others.get("sliding_window") or 0,
-    )
+    )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 
 

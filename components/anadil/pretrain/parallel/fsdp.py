@@ -14,14 +14,9 @@ from anadil.pretrain.parallel.mesh import Mesh
 
 
 def shard(
-    model: nn.Module,
-    layers: Sequence[nn.Module],
-    mesh: Mesh,
-    policy: MixedPrecisionPolicy,
-    *,
-    prefetch: int = 1,
-    reshard: bool = True,
-) -> None:
+    model: nn.Module, layers: Sequence[nn.Module], mesh: Mesh, policy: MixedPrecisionPolicy, *,
+    prefetch: int = 1, reshard: bool = True,
+) -> None:  # fmt: skip
     """Shard a model over processes: each layer is a group, the rest another; replicas sum gradients too (HSDP).
 
     Its `forward` reads the head's weight itself, which is whole inside of it. `layers` are called once in a forward pass,

@@ -26,12 +26,9 @@ class Objective:
     """FP64 sums of all passes since they were set, on the model's device; None adds none up."""
 
     def __call__(
-        self,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        labels: torch.Tensor,
+        self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
         sources: torch.Tensor | None = None,
-    ) -> torch.Tensor:
+    ) -> torch.Tensor:  # fmt: skip
         """Sum the loss; `sources` is the number of each row's source."""
         # Without gradients, in validation, the loss alone.
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0
@@ -64,14 +61,9 @@ def last_hidden(
 
 
 def _loss_of(
-    model: PreTrainedModel,
-    loss: Loss,
-    input_ids: torch.Tensor,
-    position_ids: torch.Tensor,
-    labels: torch.Tensor,
-    borders: npt.NDArray[np.int32],
-    *sources: torch.Tensor,
-) -> torch.Tensor:
+    model: PreTrainedModel, loss: Loss, input_ids: torch.Tensor, position_ids: torch.Tensor,
+    labels: torch.Tensor, borders: npt.NDArray[np.int32], *sources: torch.Tensor,
+) -> torch.Tensor:  # fmt: skip
     head: Any = model.get_output_embeddings()
     weight: nn.Parameter = head.weight
     # Borders are numpy's: FSDP moves every tensor that a root module is given to the GPU, and reading them

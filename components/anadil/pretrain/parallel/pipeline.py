@@ -73,15 +73,9 @@ class Pipeline:
     """One stage of a cut model, which runs micro-batches together with the other stages."""
 
     def __init__(
-        self,
-        model: PreTrainedModel,
-        loss: Loss,
-        group: dist.ProcessGroup,
-        *,
-        device: torch.device,
-        dtype: torch.dtype = torch.float32,
-        tensor: int = 1,
-    ) -> None:
+        self, model: PreTrainedModel, loss: Loss, group: dist.ProcessGroup, *, device: torch.device,
+        dtype: torch.dtype = torch.float32, tensor: int = 1,
+    ) -> None:  # fmt: skip
         """Give a cut model the forward pass of its stage; `tensor` processes share hidden states of type `dtype`."""
         self.model: Any = model
         self.names = families()[model.config.model_type].names
@@ -141,14 +135,9 @@ class Pipeline:
             loss = torch.empty((), dtype=torch.float32, device="meta", requires_grad=backward)
             # Shapes are given, else torch runs the first micro-batch twice to infer them.
             stage = PipelineStage(
-                self.model,
-                self.stage,
-                self.stages,
-                self.device,
-                input_args=ids if self.is_first else states,
-                output_args=loss if self.is_last else states,
-                group=self.group,
-            )
+                self.model, self.stage, self.stages, self.device, input_args=ids if self.is_first else states,
+                output_args=loss if self.is_last else states, group=self.group,
+            )  # fmt: skip
             self._schedules[key] = Schedule1F1B(
                 stage, len(batches), loss_fn=lambda loss, _: loss / self._divisor, scale_grads=False
             )
@@ -162,13 +151,9 @@ class Pipeline:
         rotary = self.model.base_model.rotary_emb(hidden, positions)
         for layer in self._part(self.names.layers).values():
             hidden = layer(
-                hidden,
-                attention_mask=None,
-                position_ids=positions,
-                position_embeddings=rotary,
-                borders=batch.borders,
-                use_cache=False,
-            )
+                hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary,
+                borders=batch.borders, use_cache=False,
+            )  # fmt: skip
         if not self.is_last:
             return hidden
         labels, *sources = (

@@ -80,13 +80,9 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
 
 
 def summed_loss_of_head(
-    hidden: torch.Tensor,
-    weight: torch.Tensor,
-    labels: torch.Tensor,
-    *,
-    z_loss: float = 0.0,
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0,
     token_losses: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> torch.Tensor:  # fmt: skip
     """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
     `hidden` is the norm's output, (sequences, tokens / degree, width). Under `fully_shard` inside the root's forward.

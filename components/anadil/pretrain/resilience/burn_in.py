@@ -46,12 +46,8 @@ SLOW_SHARE = 0.5
 """Share of the median below which a device or a disk is named. Assumption."""
 PROBE = ".anadil-probe"
 UNITS = {
-    "matmul": "TFLOP/s",
-    "all-reduce": "GB/s",
-    "all-gather": "GB/s",
-    "disk": "MB/s",
-    "local disk": "MB/s",
-}
+    "matmul": "TFLOP/s", "all-reduce": "GB/s", "all-gather": "GB/s", "disk": "MB/s", "local disk": "MB/s",
+}  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -83,13 +79,9 @@ def burn_in_enabled(setting: Literal["auto", "always", "never"], device: torch.d
 
 
 def burn_in(
-    group: Group,
-    device: torch.device,
-    dtype: torch.dtype,
-    folder: Path,
-    archive: str | None = None,
+    group: Group, device: torch.device, dtype: torch.dtype, folder: Path, archive: str | None = None,
     local: Path | None = None,
-) -> list[BurnInResult]:
+) -> list[BurnInResult]:  # fmt: skip
     """Test device, network, work directory, archive and local disk; every process comes to the same result."""
     started = time.monotonic()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -138,17 +138,10 @@ class Watchdog(Callback):
     """Watches the main thread of this process, and with a store those of the others."""
 
     def __init__(
-        self,
-        folder: Path,
-        hang_after_s: float,
-        *,
-        rank: int = 0,
-        size: int = 1,
-        store: Store | None = None,
-        start_after_s: float = START_AFTER_S,
-        on_hang: Callable[[], None] | None = None,
+        self, folder: Path, hang_after_s: float, *, rank: int = 0, size: int = 1, store: Store | None = None,
+        start_after_s: float = START_AFTER_S, on_hang: Callable[[], None] | None = None,
         end: Callable[[str], None] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Set up; nothing runs before `running` is entered.
 
         Silence of `hang_after_s` is a hang, of `start_after_s` before the first step. `on_hang` is called before
@@ -369,13 +362,9 @@ def connect_store(rank: int) -> Store | None:
 def watchdog_of(job: Job, group: Group, on_hang: Callable[[], None]) -> Watchdog:
     """Make the watchdog of a run; it calls `on_hang` before it ends a process."""
     return Watchdog(
-        job.work,
-        job.recipe.pretrain.faults.hang_after_s,
-        rank=group.rank,
-        size=group.size,
-        store=connect_store(group.rank) if group.size > 1 else None,
-        on_hang=on_hang,
-    )
+        job.work, job.recipe.pretrain.faults.hang_after_s, rank=group.rank, size=group.size,
+        store=connect_store(group.rank) if group.size > 1 else None, on_hang=on_hang,
+    )  # fmt: skip
 
 
 def _exit(message: str) -> None:

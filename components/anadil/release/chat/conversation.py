@@ -165,8 +165,6 @@ def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> 
     """Find a model by any name that `find_model` takes, check it against the settings, and load it.
 
     Args:
-        uri: The model.
-        settings: Settings of the chat.
         tracking: Address of the registry of `models:/`.
     """
     source = find_model(uri, tracking=tracking)

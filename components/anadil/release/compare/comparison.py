@@ -362,15 +362,10 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
     text, pairs = text_of(first, second), tuple(score_pairs(first, second))
     common = [word for word in WORDS if word in first.digests and word in second.digests and word != "report"]
     return Comparison(
-        a=first,
-        b=second,
-        text=text,
-        recipe=_changes(first.recipe, second.recipe),
-        same={word: first.digests[word] == second.digests[word] for word in common},
-        scores=pairs,
-        verdict=_verdict(pairs),
-        notes=_notes(first, second, text),
-    )
+        a=first, b=second, text=text, recipe=_changes(first.recipe, second.recipe),
+        same={word: first.digests[word] == second.digests[word] for word in common}, scores=pairs,
+        verdict=_verdict(pairs), notes=_notes(first, second, text),
+    )  # fmt: skip
 
 
 def _changes(a: Mapping[str, object], b: Mapping[str, object]) -> tuple[RecipeChange, ...]:

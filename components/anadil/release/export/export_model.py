@@ -53,20 +53,13 @@ class Exported:
 
 
 def export(
-    source: ModelSource,
-    out: Path,
-    kind: Format,
-    *,
-    precision: str | None = None,
-    scores: str | None = None,
+    source: ModelSource, out: Path, kind: Format, *, precision: str | None = None, scores: str | None = None,
     checkpoint: Callable[[Path], object] | None = None,
-) -> Exported:
+) -> Exported:  # fmt: skip
     """Write a model in a format of servers.
 
     Args:
-        source: The model.
         out: Directory to write, or a file `NAME.gguf`, beside which its Modelfile, card and licence lie.
-        kind: Format.
         precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; left out, as stored.
         scores: Artifact whose figures the model card shows.
         checkpoint: Writes the Hugging Face directory of a checkpoint, in the requested precision.

@@ -31,27 +31,7 @@ from anadil.model.chat_template import end_ids, turn_begin, turn_end
 from anadil.model.family import Gguf, ModuleNames
 from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.release.export.gguf_refusal import (
-    NUM_BYTES,
-    SLIDING,
-    adds_blank,
-    byte_token,
-    check_gguf,
-    context_length,
-    frame,
-    gguf_family,
-    gguf_name,
-    gguf_note,
-    head_size,
-    is_of_pieces,
-    key_value_heads,
-    layer_types,
-    read_tokenizer,
-    rotation,
-    scores,
-    special_ids,
-    window_period,
-)
+from anadil.release.export import gguf_refusal
 
 log = logging.getLogger(__name__)
 
@@ -107,28 +87,23 @@ class Vocabulary:
 def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     """The vocabulary of a model's directory without `gguf_refusal`."""
     file = directory / "tokenizer.json"
-    tokenizer = read_tokenizer(directory)
-    if note := gguf_note(tokenizer):
+    tokenizer = gguf_refusal.read_tokenizer(directory)
+    if note := gguf_refusal.gguf_note(tokenizer):
         log.warning("%s: %s", file, note)
     content: dict[str, Any] = json.loads(tokenizer.to_str())
     tokens, types = _tokens(file, tokenizer, content, rows)
-    pieces = is_of_pieces(content)
-    score = scores(content["model"]) if pieces else {}
-    before, after = frame(tokenizer)
-    special = special_ids(directory, tokenizer)
+    pieces = gguf_refusal.is_of_pieces(content)
+    score = gguf_refusal.scores(content["model"]) if pieces else {}
+    before, after = gguf_refusal.frame(tokenizer)
+    special = gguf_refusal.special_ids(directory, tokenizer)
     special |= _other_ends(directory, special.get("eos"))
     return Vocabulary(
-        tokens=tokens,
-        types=types,
-        merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
+        tokens=tokens, types=types, merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
         scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
-        adds_blank=pieces and adds_blank(content),
-        pre_tokenizer=gguf_name(content),
+        adds_blank=pieces and gguf_refusal.adds_blank(content), pre_tokenizer=gguf_refusal.gguf_name(content),
         adds_bos=bool(before) and _chats_begin_with(str(tokenizer.id_to_token(before[0])), directory),
-        adds_eos=bool(after),
-        special=special,
-        template=stored_template(directory),
-    )
+        adds_eos=bool(after), special=special, template=stored_template(directory),
+    )  # fmt: skip
 
 
 def _chats_begin_with(token: str, directory: Path) -> bool:
@@ -164,7 +139,11 @@ def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[
     """Text and type of each row of the embedding."""
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     added = {each["content"]: each for each in content.get("added_tokens", ())}
-    single = {byte_token(byte) for byte in range(NUM_BYTES)} if is_of_pieces(content) else set()
+    single = (
+        {gguf_refusal.byte_token(byte) for byte in range(gguf_refusal.NUM_BYTES)}
+        if gguf_refusal.is_of_pieces(content)
+        else set()
+    )
     names, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
     tokens = [f"[{name}]" if name in vocab else name for name in names]  # llama.cpp ends where two are equal
     for text, index in vocab.items():
@@ -187,11 +166,11 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     Returns:
         True if the file says that BOS is put before a text.
     """
-    check_gguf(directory)
+    gguf_refusal.check_gguf(directory)
     check_fit(directory)
     config = read_config(directory)
     vocabulary = read_vocabulary(directory, config.vocab_size)
-    kind = gguf_family(config)
+    kind = gguf_refusal.gguf_family(config)
     assert kind is not None, "refused before"
     weights = SafetensorsFiles(directory)
     names = gguf_names(weights, config, kind)
@@ -214,7 +193,7 @@ def _write_tensors(
     writer: GGUFWriter, weights: SafetensorsFiles, names: Mapping[str, str], types: Mapping[str, Type],
     config: PreTrainedConfig, kind: Gguf, out: Path,
 ) -> None:  # fmt: skip
-    scaling = rotation(config)
+    scaling = gguf_refusal.rotation(config)
     factors = llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
     sizes = {each: num_bytes(weights.shape(each), types[each]) for each in names}
     check_space(out, sum(sizes.values()))
@@ -242,29 +221,29 @@ def _write_tensors(
 
 
 def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
-    size = head_size(config)
+    size = gguf_refusal.head_size(config)
     writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(context_length(config, kind))
+    writer.add_context_length(gguf_refusal.context_length(config, kind))
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(key_value_heads(config))
+    writer.add_head_count_kv(gguf_refusal.key_value_heads(config))
     writer.add_key_length(size)
     writer.add_value_length(size)
     for key, source in kind.numbers.items():
         value = getattr(config, source, None) if isinstance(source, str) else source
         if value is not None:
             writer.add_float32(f"{kind.architecture}.{key}", value)
-    if kind.windows != "none" and SLIDING in layer_types(config):
+    if kind.windows != "none" and gguf_refusal.SLIDING in gguf_refusal.layer_types(config):
         writer.add_sliding_window(config.sliding_window)
-        period = window_period(config)
+        period = gguf_refusal.window_period(config)
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
-    scaling = rotation(config)
+    scaling = gguf_refusal.rotation(config)
     writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(scaling["rope_theta"])
-    if local := config.rope_parameters.get(SLIDING):
+    if local := config.rope_parameters.get(gguf_refusal.SLIDING):
         writer.add_rope_freq_base_swa(local["rope_theta"])
     if scaling["rope_type"] not in SCALINGS:
         return
@@ -351,9 +330,9 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
     if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
         # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's.
         is_27b = config.num_hidden_layers == 62
-        width = config.hidden_size / config.num_attention_heads if is_27b else head_size(config)
+        width = config.hidden_size / config.num_attention_heads if is_27b else gguf_refusal.head_size(config)
         tensor = tensor * math.sqrt(width / scalar)
-    heads = {"attn_q": config.num_attention_heads, "attn_k": key_value_heads(config)}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": gguf_refusal.key_value_heads(config)}
     if not kind.turns_neighbours or part not in heads:
         return tensor
     pairs = tensor.reshape(heads[part], 2, tensor.shape[0] // heads[part] // 2, *tensor.shape[1:])
@@ -365,7 +344,7 @@ def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDAr
 
     Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
     """
-    size = head_size(config)
+    size = gguf_refusal.head_size(config)
     frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
     factor = float(scaling["factor"])
     low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])

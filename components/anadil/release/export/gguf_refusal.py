@@ -23,15 +23,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
 from anadil.model.family_table import families
-from anadil.text.cut_patterns import (
-    ALPHABET,
-    GPT_2_REGEX,
-    LLAMA_3_REGEX,
-    QWEN_3_5_REGEX,
-    QWEN_REGEX,
-    JsonObject,
-    pre_tokenizer_parts,
-)
+from anadil.text import cut_patterns
 
 INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with llama.cpp's own converter"
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -43,7 +35,7 @@ ROTATED_LAYERS = 4
 SENTENCE_PIECE = "default"
 """llama.cpp's name for no cuts."""
 DIGIT, DIGITS = r"\p{N}", r"\p{N}+"
-JAIS_2_REGEX = LLAMA_3_REGEX.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
+JAIS_2_REGEX = cut_patterns.LLAMA_3_REGEX.removesuffix(r"|\s+(?!\S)|\s+") + "".join(
     [rf"|\s{{{number}}}(?!\S)" for number in (512, 256, 128, 64, 32, 16, 8, 4)] + [r"|\s{1,2}(?!\S)|\s{1}"]
 )
 SEED_CODER_REGEX = (
@@ -54,7 +46,7 @@ BAILING_REGEX = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 )
-UFAKZEKA_REGEX = QWEN_REGEX.removeprefix("(?i:'s|'t|'re|'ve|'m|'ll|'d)|")
+UFAKZEKA_REGEX = cut_patterns.QWEN_REGEX.removeprefix("(?i:'s|'t|'re|'ve|'m|'ll|'d)|")
 BLOOM_REGEX = r" ?[^(\s|.,!?…。，、।۔،)]+"
 """Source of the five: llama.cpp, src/llama-vocab.cpp, where comments have those of tokenizer.json."""
 DEEPSEEK_V3_REGEXES = (
@@ -68,11 +60,11 @@ DEEPSEEK_V3_REGEXES = (
 """Source: deepseek-ai/DeepSeek-V3, tokenizer.json."""
 NAMES: Mapping[tuple[str, ...], str] = MappingProxyType(
     {
-        (LLAMA_3_REGEX,): "llama-bpe",
-        (QWEN_REGEX,): "qwen2",
-        (QWEN_3_5_REGEX,): "qwen35",
-        (GPT_2_REGEX,): "gpt-2",
-        (DIGIT, GPT_2_REGEX): "smollm",
+        (cut_patterns.LLAMA_3_REGEX,): "llama-bpe",
+        (cut_patterns.QWEN_REGEX,): "qwen2",
+        (cut_patterns.QWEN_3_5_REGEX,): "qwen35",
+        (cut_patterns.GPT_2_REGEX,): "gpt-2",
+        (DIGIT, cut_patterns.GPT_2_REGEX): "smollm",
         DEEPSEEK_V3_REGEXES: "deepseek-v3",
         (JAIS_2_REGEX,): "jais-2",
         (SEED_CODER_REGEX,): "seed-coder",
@@ -93,8 +85,8 @@ CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>
 BLANK = "\u2581"
 """Stands for a space in tokens."""
 NUM_BYTES = 256
-PREPENDS: JsonObject = {"type": "Prepend", "prepend": BLANK}
-REPLACES: JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+PREPENDS: cut_patterns.JsonObject = {"type": "Prepend", "prepend": BLANK}
+REPLACES: cut_patterns.JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def gguf_refusal(directory: Path) -> str:
@@ -251,16 +243,16 @@ def head_size(config: PreTrainedConfig) -> int:
     return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
 
 
-def expressions(pre_tokenizer: JsonObject | None) -> tuple[str, ...] | None:
+def expressions(pre_tokenizer: cut_patterns.JsonObject | None) -> tuple[str, ...] | None:
     """Expressions of a byte-level pre-tokenizer, in order; None for any other kind."""
-    *before, last = pre_tokenizer_parts(pre_tokenizer or {})
+    *before, last = cut_patterns.pre_tokenizer_parts(pre_tokenizer or {})
     if last.get("type") != "ByteLevel" or last.get("add_prefix_space"):
         return None
-    patterns = [*map(_expression, before), GPT_2_REGEX if last.get("use_regex", True) else ""]
+    patterns = [*map(_expression, before), cut_patterns.GPT_2_REGEX if last.get("use_regex", True) else ""]
     return None if None in patterns else tuple(filter(None, patterns))
 
 
-def _expression(part: JsonObject) -> str | None:
+def _expression(part: cut_patterns.JsonObject) -> str | None:
     if part.get("type") == "Digits":
         return DIGIT if part.get("individual_digits") else DIGITS
     if part.get("type") == "Split":
@@ -294,11 +286,11 @@ def gguf_fault(tokenizer: Tokenizer) -> str:
     return pieces_fault(content) if is_of_pieces(content) else _byte_level_fault(content)
 
 
-def _byte_level_fault(content: JsonObject) -> str:
+def _byte_level_fault(content: cut_patterns.JsonObject) -> str:
     model, normalizer = content["model"], content.get("normalizer")
     if normalizer not in (None, {"type": "NFC"}):
         return f"it normalizes texts ({normalizer['type']})"
-    if model.get("unk_token") and not set(ALPHABET) <= model["vocab"].keys():
+    if model.get("unk_token") and not set(cut_patterns.ALPHABET) <= model["vocab"].keys():
         return "it reads a byte that it lacks as its unknown token"
     cuts = expressions(content.get("pre_tokenizer"))
     if cuts is None or cuts not in NAMES:
@@ -317,7 +309,7 @@ def gguf_note(tokenizer: Tokenizer) -> str:
             notes.append(f"llama.cpp puts a space before {by_metaspace}")
     elif tokenizer.normalizer is not None:
         notes.append("llama.cpp does not normalize: a text that is not in NFC becomes other tokens there")
-    elif missing := len(set(ALPHABET) - tokenizer.get_vocab(with_added_tokens=False).keys()):
+    elif missing := len(set(cut_patterns.ALPHABET) - tokenizer.get_vocab(with_added_tokens=False).keys()):
         notes.append(
             f"its vocabulary lacks {missing} of the 256 bytes: a text that holds one becomes other tokens in llama.cpp"
         )
@@ -331,7 +323,7 @@ def gguf_note(tokenizer: Tokenizer) -> str:
     return "; ".join(notes)
 
 
-def gguf_name(content: JsonObject) -> str:
+def gguf_name(content: cut_patterns.JsonObject) -> str:
     """The name of llama.cpp's pre-tokenizer for a tokenizer without `gguf_fault`."""
     if is_of_pieces(content):
         return SENTENCE_PIECE
@@ -341,18 +333,18 @@ def gguf_name(content: JsonObject) -> str:
     return SAME_CUTS if NAMES[cuts] == TAKES_WHOLE and merges and _unmerged(content) else NAMES[cuts]
 
 
-def _unmerged(content: JsonObject) -> str | None:
+def _unmerged(content: cut_patterns.JsonObject) -> str | None:
     """A token that its own merges do not make, if there is one."""
     model = content["model"]
     merging = content | {"model": model | {"ignore_merges": False}}
     tokenize = Tokenizer.from_str(json.dumps(merging, ensure_ascii=False)).model.tokenize
-    alphabet = set(ALPHABET)
+    alphabet = set(cut_patterns.ALPHABET)
     added = {each["content"] for each in content.get("added_tokens", ())}
     ordinary = (text for text in model["vocab"] if text not in added and alphabet.issuperset(text))
     return next((text for text in ordinary if len(tokenize(text)) != 1), None)
 
 
-def is_of_pieces(content: JsonObject) -> bool:
+def is_of_pieces(content: cut_patterns.JsonObject) -> bool:
     """True if bytes are tokens such as `<0x0A>`, not symbols."""
     return bool(content["model"].get("byte_fallback"))
 
@@ -362,7 +354,7 @@ def byte_token(byte: int) -> str:
     return f"<0x{byte:02X}>"
 
 
-def pieces_fault(content: JsonObject) -> str:
+def pieces_fault(content: cut_patterns.JsonObject) -> str:
     """Reason why llama.cpp cannot cut as such a tokenizer; empty if it can."""
     model = content["model"]
     vocab: Mapping[str, int] = model["vocab"]
@@ -373,13 +365,13 @@ def pieces_fault(content: JsonObject) -> str:
     return _blanks_fault(content) or _merges_fault(vocab, list(_pairs(model)))
 
 
-def _blanks_fault(content: JsonObject) -> str:
+def _blanks_fault(content: cut_patterns.JsonObject) -> str:
     """Reason why spaces are read otherwise than by llama.cpp; empty if they are not."""
     # llama.cpp replaces spaces by `BLANK`, puts one before the text or not, and changes nothing else.
     parts = normalizer_parts(content)
     if others := [each["type"] for each in parts if each not in (PREPENDS, REPLACES)]:
         return f"it normalizes texts ({others[0]})"
-    cuts = [each for each in pre_tokenizer_parts(content.get("pre_tokenizer") or {}) if each]
+    cuts = [each for each in cut_patterns.pre_tokenizer_parts(content.get("pre_tokenizer") or {}) if each]
     metaspaces = [each for each in cuts if each.get("type") == "Metaspace" and each["replacement"] == BLANK]
     # Gemma's: there are no spaces any more where it would cut.
     idle = [each for each in cuts if each.get("pattern") == {"String": " "} and REPLACES in parts]
@@ -393,31 +385,31 @@ def _blanks_fault(content: JsonObject) -> str:
     return ""
 
 
-def normalizer_parts(content: JsonObject) -> list[JsonObject]:
+def normalizer_parts(content: cut_patterns.JsonObject) -> list[cut_patterns.JsonObject]:
     """The steps of the normalizer."""
     normalizer = content.get("normalizer") or {"normalizers": []}
-    parts: list[JsonObject] = normalizer.get("normalizers", [normalizer])
+    parts: list[cut_patterns.JsonObject] = normalizer.get("normalizers", [normalizer])
     return parts
 
 
-def adds_blank(content: JsonObject) -> bool:
+def adds_blank(content: cut_patterns.JsonObject) -> bool:
     """True if a text gets a space in front."""
-    cuts = pre_tokenizer_parts(content.get("pre_tokenizer") or {})
+    cuts = cut_patterns.pre_tokenizer_parts(content.get("pre_tokenizer") or {})
     return PREPENDS in normalizer_parts(content) or any(
         each.get("prepend_scheme", "never") != "never" for each in cuts if each.get("type") == "Metaspace"
     )
 
 
-def blank_by_metaspace(content: JsonObject) -> str:
+def blank_by_metaspace(content: cut_patterns.JsonObject) -> str:
     """The texts that get a space in front in llama.cpp alone; empty for none."""
-    cuts = pre_tokenizer_parts(content.get("pre_tokenizer") or {})
+    cuts = cut_patterns.pre_tokenizer_parts(content.get("pre_tokenizer") or {})
     schemes = {each.get("prepend_scheme") for each in cuts if each.get("type") == "Metaspace"}
     if "first" in schemes:
         return "a text that begins with one, and before text behind every special token"
     return "a text that begins with one" if "always" in schemes else ""
 
 
-def _pairs(model: JsonObject) -> Iterator[tuple[str, str]]:
+def _pairs(model: cut_patterns.JsonObject) -> Iterator[tuple[str, str]]:
     for pair in model["merges"]:
         left, right = pair if isinstance(pair, list) else pair.split(" ")
         yield left, right
@@ -441,7 +433,7 @@ def _merges_fault(vocab: Mapping[str, int], pairs: list[tuple[str, str]]) -> str
     return ""
 
 
-def scores(model: JsonObject) -> dict[str, float]:
+def scores(model: cut_patterns.JsonObject) -> dict[str, float]:
     """Token -> score, higher for earlier merges; only for tokens that merges make."""
     merged = dict.fromkeys(left + right for left, right in _pairs(model))
     return {text: -float(rank) for rank, text in enumerate(merged, 1)}

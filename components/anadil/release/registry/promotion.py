@@ -278,16 +278,12 @@ def tags_of(model: Promotable) -> dict[str, str]:
     shown = ("name", "value", "limit", "passed", "enforced", "interval")
     checks = [{key: check.get(key) for key in shown} for check in model.checks]
     tags = {
-        DIGEST_TAG: model.manifest.digest,
-        WHOLE_TAG: model.manifest.whole_digest,
-        URI_TAG: model.uri,
-        KIND_TAG: model.manifest.kind,
-        SCORES_TAG: model.scores,
+        DIGEST_TAG: model.manifest.digest, WHOLE_TAG: model.manifest.whole_digest, URI_TAG: model.uri,
+        KIND_TAG: model.manifest.kind, SCORES_TAG: model.scores,
         "anadil.scores_sha256": model.scores_manifest.whole_digest,
-        "anadil.gate": json.dumps(checks, ensure_ascii=False),
-        "anadil.version": __version__,
+        "anadil.gate": json.dumps(checks, ensure_ascii=False), "anadil.version": __version__,
         **_parents(model),
-    }
+    }  # fmt: skip
     figures = model.table.get("candidates", {}).get(model.candidate, {})
     for path in FIGURES:
         if (value := number(field(figures, path))) is not None:
@@ -358,9 +354,6 @@ def promote(
     A version that was rolled back becomes champion again by name only.
 
     Args:
-        registry: Where.
-        name: Registered model.
-        model: Model that passed its gate.
         alias: `champion` or `challenger`; left out, the scores decide.
         experiment: Experiment of a run that is made for a model without one.
         began_with: Champion that a retraining began with; another one now is refused.

@@ -26,15 +26,7 @@ from anadil.page.format import words_of
 from anadil.page.licence import UNKNOWN_LICENCE, Licence, licence_of
 from anadil.page.values import field, last_part, list_of, table_of
 from anadil.release.model_source import locate
-from anadil.release.trace.corpus_rows import (
-    CorpusSums,
-    DocumentTrace,
-    FileSums,
-    find_documents,
-    list_documents,
-    questions_of,
-    sum_rows,
-)
+from anadil.release.trace import corpus_rows
 from anadil.report.data_card import NOT_STATED, stated_licence
 from anadil.report.read import sum_stats
 from anadil.runtime.cache_key import BASE_FILES, EARLIER, INPUT, base_files
@@ -339,14 +331,14 @@ class Trace:
     base: BaseFiles
     added: tuple[BaseFiles, ...]
     """Models whose differences were merged."""
-    corpora: tuple[CorpusSums, ...]
+    corpora: tuple[corpus_rows.CorpusSums, ...]
     """Sums of each whole corpus of the chain."""
     texts: tuple[TrainedText, ...]
     """Those that the model was trained on; none if one of them is missing."""
     stats: Json
     """Counts of all of them together."""
     training: Json
-    documents: tuple[DocumentTrace, ...] = ()
+    documents: tuple[corpus_rows.DocumentTrace, ...] = ()
     whole: tuple[tuple[str, Manifest], ...] = ()
     """Artifacts of the chain, every byte of which was compared."""
 
@@ -385,7 +377,7 @@ class Trace:
     def list_documents(self) -> Iterator[Json]:
         """Id, source and URL of every document that the model was trained on, one at a time."""
         for corpus in _last(trained_corpora(self.whole)):
-            yield from list_documents(*corpus)
+            yield from corpus_rows.list_documents(*corpus)
 
     def answer(self) -> str:
         """One sentence about the whole chain."""
@@ -419,12 +411,12 @@ class Trace:
             more = ", ".join(filter(None, (each.id, each.source, each.url, why)))
             yield f"{each.state:<13}  {one_line(each.question)}: {one_line(more)}"
 
-    def files_with_sums(self) -> list[tuple[SourceFile, FileSums | None]]:
+    def files_with_sums(self) -> list[tuple[SourceFile, corpus_rows.FileSums | None]]:
         """Each source file with the sums over its documents; None for files that are not text."""
         sums = {(corpus.digest, each.name): each for corpus in self.corpora for each in corpus.files}
         return [(file, sums.get((file.reader, file.name)) if file.is_text else None) for file in self.files]
 
-    def licences_of(self, file: FileSums) -> str:
+    def licences_of(self, file: corpus_rows.FileSums) -> str:
         """The licences that the kept records of a file name, most first."""
         stated = stated_licence(self.manifest.recipe, "text")
         unnamed = f"{stated} (stated)" if stated else NOT_STATED
@@ -447,7 +439,9 @@ def trace(
     place, manifest = _find_start(uri, roots, tracking)
     chain = Chain(_roots(place, manifest, roots))
     chain.follow(place, manifest)
-    asked = questions_of(documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"})
+    asked = corpus_rows.questions_of(
+        documents, {each.name: each.uri for each in chain.files if each.read_by == "corpus"}
+    )
     corpora = [each for each in chain.whole if each[1].kind == "corpus"]
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
     trained = trained_corpora(chain.whole)
@@ -460,9 +454,9 @@ def trace(
     return Trace(
         uri=place, kind=manifest.kind, digest=manifest.digest, manifest=manifest, links=tuple(chain.links),
         files=tuple(chain.files), base=chain.base, added=tuple(chain.added),
-        corpora=tuple(sum_rows(*each) for each in corpora), texts=texts, stats=sum_stats([each.stats for each in texts]),
+        corpora=tuple(corpus_rows.sum_rows(*each) for each in corpora), texts=texts, stats=sum_stats([each.stats for each in texts]),
         training=read_table(*model, "training.json") if model else {},
-        documents=find_documents(last, corpora, asked), whole=tuple(chain.whole),
+        documents=corpus_rows.find_documents(last, corpora, asked), whole=tuple(chain.whole),
     )  # fmt: skip
 
 

@@ -108,9 +108,7 @@ class _Worker:
         self.task: Task | None = None
         self.death = ""
         self._process = context.Process(
-            target=_serve,
-            args=(theirs, os.getpid(), logging.getLogger().level),
-            name="anadil-clean",
+            target=_serve, args=(theirs, os.getpid(), logging.getLogger().level), name="anadil-clean"
         )
         with warnings.catch_warnings():
             # From 3.12 on Python also counts threads of libraries; see `_can_fork`.

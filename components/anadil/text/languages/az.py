@@ -2,14 +2,8 @@
 
 import re
 
+from anadil.text import unicode_repair
 from anadil.text.letters import replace_words
-from anadil.text.unicode_repair import (
-    apply_until_stable,
-    is_sound,
-    normalize_spaces,
-    repair_characters,
-    undo_latin_5,
-)
 
 SCHWAS = str.maketrans({"\u04d9": "ə", "\u04d8": "Ə", "\u01dd": "ə", "\u018e": "Ə"})
 SCHWA = re.compile("[\u04d9\u04d8\u01dd\u018e]")
@@ -19,15 +13,15 @@ LAST_LATIN = "\u024f"
 
 def normalize(text: str) -> str:
     """NFC, one code point for ə, no invisible characters, misread bytes put right, tidy spaces."""
-    return apply_until_stable(_normalize_once, text)
+    return unicode_repair.apply_until_stable(_normalize_once, text)
 
 
 def _normalize_once(text: str) -> str:
-    sound = is_sound(text)
-    text = undo_latin_5(text if sound else repair_characters(text))
+    sound = unicode_repair.is_sound(text)
+    text = unicode_repair.undo_latin_5(text if sound else unicode_repair.repair_characters(text))
     if any(map(text.__contains__, map(chr, SCHWAS))):
         text = replace_words(SCHWA, _latin_schwa, text)
-    return text if sound else normalize_spaces(text)
+    return text if sound else unicode_repair.normalize_spaces(text)
 
 
 def _latin_schwa(word: str) -> str:

@@ -165,7 +165,6 @@ def explain_document(source: str, number: str, recipe: Mapping[str, Any]) -> tup
     Args:
         source: File and place, as the rows have it.
         number: Id of the document, the digest of its text: another record may stand at its place by now.
-        recipe: The resolved recipe of the corpus.
     """
     with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
         path = Path(folder, "recipe.json")

@@ -1,7 +1,7 @@
 """Names and tags that a person gives runs on a page: one small file of a place, so that a list takes one read."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -10,6 +10,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError
 from anadil.core.files import file_lock
+from anadil.release.runs import Run
 
 FILE = ".notes.json"
 """In `runs/`. A dot, since other files there are records of runs."""
@@ -22,6 +23,11 @@ class RunNote:
 
     name: str = ""
     tags: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> str:
+        """Both as one text, such as `baseline #az`."""
+        return " ".join(filter(None, (self.name, *(f"#{tag}" for tag in self.tags))))
 
 
 def notes_in(place: str) -> dict[str, RunNote]:
@@ -37,6 +43,12 @@ def notes_in(place: str) -> dict[str, RunNote]:
         }
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise DataError(f"{uri}: not the names of runs ({error}), correct it or remove it") from None
+
+
+def notes_of(runs: Sequence[Run]) -> list[RunNote]:
+    """Return the note of each run, empty where it has none."""
+    notes = {place: notes_in(place) for place in {run.place for run in runs}}
+    return [notes[run.place].get(run.id, RunNote()) for run in runs]
 
 
 def set_note(place: str, run: str, fields: Mapping[str, str]) -> None:

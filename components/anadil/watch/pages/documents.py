@@ -19,6 +19,7 @@ from anadil.page.format import clip, figure, percent, ratio, setting, words_of
 from anadil.page.values import named_tables, table_of
 from anadil.report.corpus_view import drops
 from anadil.text.filter_rules import RULES
+from anadil.watch.data import one_document
 from anadil.watch.data.corpora import (
     DROPPED,
     GROUPS,
@@ -30,18 +31,6 @@ from anadil.watch.data.corpora import (
     Where,
     corpora_of,
     corpus_of,
-)
-from anadil.watch.data.one_document import (
-    LABELS,
-    Step,
-    beginnings,
-    explain_document,
-    kept_document,
-    label_of,
-    labels_folder,
-    num_labels,
-    rejected_sample,
-    set_label,
 )
 from anadil.watch.page import form_of, link, page, place_of
 from anadil.watch.watched import Watched
@@ -180,7 +169,7 @@ def _table(
     columns = {"source": "document", "reason": "verdict", "": "text", "host": "host"}
     columns |= {where.statistic: words_of(where.statistic)} if where.statistic else {}
     columns |= {"words": "words", "bytes_out": "size"}
-    texts = beginnings(corpus.uri, documents.rows)
+    texts = one_document.beginnings(corpus.uri, documents.rows)
     language = str(corpus.stats.get("language") or "")
     rows = []
     for row in documents.rows:
@@ -192,11 +181,15 @@ def _table(
         }  # fmt: skip
         rows.append(tuple(cells[name] for name in columns))
     heads = [_head(name, words, where, place, order) for name, words in columns.items()]
-    missing = sum(row["id"] not in texts for row in documents.rows)
-    note = (
-        f"{missing} texts are not shown: of dropped documents some are kept for each rule." if missing else ""
-    )
-    return Table("Documents", heads, rows, words=(1, 2, 3), note=note)
+    is_dropped = [
+        bool(row["reason"] and not row["duplicate_of"]) for row in documents.rows if row["id"] not in texts
+    ]
+    reasons = {
+        "of dropped documents some are kept for each rule": is_dropped.count(True),
+        f"a list reads for {one_document.BUDGET_S:.0f} s, and {one_document.REMOTE_PARTS} files of a store. The page of a document has its text": is_dropped.count(False),
+    }  # fmt: skip
+    notes = (f"{num} texts are not shown: {reason}." for reason, num in reasons.items() if num)
+    return Table("Documents", heads, rows, words=(1, 2, 3), note=" ".join(notes))
 
 
 def _head(name: str, words: str, where: Where, place: str, order: tuple[str, str]) -> str:
@@ -245,7 +238,7 @@ def _show_document(watched: Watched, request: Request) -> Response:
     run = watched.run(request.path_params["id"])
     corpus = corpus_of(run, request.path_params["corpus"])
     row = corpus.row(Place.of(request.path_params["place"]))
-    folder = labels_folder(watched.roots)
+    folder = one_document.labels_folder(watched.roots)
     place = f"/run/{run.id}/data/{corpus.word}"
     # Some seconds in a process of its own, so only where it is asked for.
     steps, fault = _explained(corpus, row) if request.query_params.get("steps") else ((), "")
@@ -256,7 +249,7 @@ def _show_document(watched: Watched, request: Request) -> Response:
         "facts": Table("Facts", ("", "value"), facts), "values": _values(corpus, row),
         "language": str(corpus.stats.get("language") or ""),
         "steps": steps, "fault": fault,
-        "label": label_of(folder, str(row["id"])), "labels": LABELS, "num_labels": num_labels(folder), "folder": folder,
+        "label": one_document.label_of(folder, str(row["id"])), "labels": one_document.LABELS, "num_labels": one_document.num_labels(folder), "folder": folder,
     }  # fmt: skip
     return page(request, "document.html.j2", view)
 
@@ -283,28 +276,30 @@ def _write_label(watched: Watched, request: Request, fields: Mapping[str, str]) 
         shown = ShownText(steps[-1].text, "") if steps else None
         if fault and label:
             raise AnadilError(f"{fault}; a label without its text teaches nothing")
-    set_label(labels_folder(watched.roots), row | {"text": shown.text if shown else None}, label)
+    one_document.set_label(
+        one_document.labels_folder(watched.roots), row | {"text": shown.text if shown else None}, label
+    )
 
 
 def _text_of(corpus: WatchedCorpus, row: Mapping[str, Any]) -> ShownText | None:
     """Return the text of a document as the corpus holds it; None for a dropped one that is not among the samples."""
     if row["reason"] is None:
-        if stored := kept_document(corpus.uri, row["id"]):
+        if stored := one_document.kept_document(corpus.uri, row["id"]):
             part, document = stored
             note = "As it is kept, for training." if part == "train" else "As it is kept, held out."
             return ShownText(str(document["text"])[:MAX_TEXT], note)
-    elif sample := rejected_sample(corpus.uri, row["reason"], row["source"], row["id"]):
+    elif sample := one_document.rejected_sample(corpus.uri, row["reason"], row["source"], row["id"]):
         return ShownText(str(sample.get("text") or "")[:MAX_TEXT], "As the rules judged it.")
-    elif row.get("duplicate_of") and (other := kept_document(corpus.uri, row["duplicate_of"])):
+    elif row.get("duplicate_of") and (other := one_document.kept_document(corpus.uri, row["duplicate_of"])):
         note = f"Text of the document that stands for it, {other[1]['source']}. Its own is a duplicate."
         return ShownText(str(other[1]["text"])[:MAX_TEXT], note)
     return None
 
 
-def _explained(corpus: WatchedCorpus, row: Mapping[str, Any]) -> tuple[Sequence[Step], str]:
+def _explained(corpus: WatchedCorpus, row: Mapping[str, Any]) -> tuple[Sequence[one_document.Step], str]:
     """Return the record after each step of clean, or why that cannot be said."""
     try:
-        return explain_document(row["source"], row["id"], corpus.manifest.recipe), ""
+        return one_document.explain_document(row["source"], row["id"], corpus.manifest.recipe), ""
     except AnadilError as error:
         return (), str(error)
 

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from html import unescape
 from itertools import groupby
 
-from markupsafe import escape
+from markdown_it import MarkdownIt
+from markupsafe import Markup, escape
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
@@ -20,33 +20,17 @@ from starlette.routing import Route
 from anadil.artifacts.artifact import finished_manifest
 from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
-from anadil.core.errors import (
-    AnadilError,
-    BudgetReached,
-    DataError,
-    GateError,
-    PreflightError,
-    RetryableError,
-)
+from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError, PreflightError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number
 from anadil.core.stages import FLOW, forms_of
 from anadil.core.table import Table
 from anadil.page.charts import Line
 from anadil.page.format import words_of
 from anadil.release.runs import COLUMNS, WORDS, Run
+from anadil.runtime import run_record
 from anadil.runtime.flow import Step
-from anadil.runtime.run_record import (
-    RECIPE_FILE,
-    STOPPED,
-    RunRecord,
-    StepRecord,
-    is_gone,
-    read_record,
-    recipe_of,
-    record_uri,
-)
 from anadil.watch.data.corpora import uri_of
-from anadil.watch.data.run_notes import RunNote, notes_in, set_note
+from anadil.watch.data.run_notes import RunNote, notes_in, notes_of, set_note
 from anadil.watch.page import FILE_POLICY, form_of, link, page
 from anadil.watch.watched import (
     KINDS,
@@ -110,13 +94,9 @@ def _list(watched: Watched, request: Request) -> Response:
     query = request.query_params.get("filter", "")[:200]
     # A run under a filter may be long ago.
     runs, faults = watched.places(FILTERED if query else SHOWN)
-    notes: dict[str, RunNote] = {}
-    for place in {run.place for run in runs}:
-        notes |= notes_in(place)
     rows = []
-    for run, cells in zip(runs, runs.rows(), strict=True):
-        note = notes.get(run.id, RunNote())
-        named = " ".join(filter(None, (note.name, *(f"#{tag}" for tag in note.tags))))
+    for run, cells, note in zip(runs, runs.rows(), notes_of(runs), strict=True):
+        named = note.words
         known = " ".join((*cells, named)).casefold()
         if all(word in known for word in query.casefold().split()):
             rows.append((link(cells[0], f"/run/{run.id}"), named or DASH, *cells[1:]))
@@ -183,7 +163,7 @@ def _end(watched: Watched, run: Run, state: RunState) -> tuple[str, str, str]:
     """When the whole run will have ended: by the latest finished run of its recipe, by its plan, by the loop at work."""
     finished = (each for each in watched.places(LISTED)[0] if each.state == "finished" and each.id != run.id)
     model = next((each for each in finished if each.recipe == run.recipe and each.place == run.place), None)
-    steps = read_record(record_uri(model.place, model.id)).steps if model else {}
+    steps = run_record.read_record(run_record.record_uri(model.place, model.id)).steps if model else {}
     # A step that was reused there took no time there.
     known = {
         name: max(step.seconds, number(step.figures.get("seconds")) or 0) for name, step in steps.items()
@@ -226,7 +206,7 @@ def _flow(state: RunState) -> list[tuple[str, str, list[StepView]]]:
     return flow
 
 
-def _step_view(state: RunState, name: str, step: StepRecord) -> StepView:
+def _step_view(state: RunState, name: str, step: run_record.StepRecord) -> StepView:
     if name not in state.record.steps:
         return StepView(name=name, state="waiting", time="", figures="")
     word, seconds = str(step.status), step.seconds
@@ -267,7 +247,7 @@ def _parts(watched: Watched, state: RunState, window: Window) -> list[tuple[str,
 def _language(run: Run) -> str:
     """Code of the language that the run teaches, for readers that speak and hyphenate; empty where nobody knows."""
     with suppress(AnadilError):
-        return str(recipe_of(run.place, run.id).get("language") or "")[:20]
+        return str(run_record.recipe_of(run.place, run.id).get("language") or "")[:20]
     return ""
 
 
@@ -314,43 +294,39 @@ def _made(run: Run, kind: str) -> dict[str, str]:
     return {word: uri for word, uri in run.artifacts.items() if word.partition(".")[0] in forms_of(kind)}
 
 
-def can_stop(record: RunRecord) -> bool:
+def can_stop(record: run_record.RunRecord) -> bool:
     """True for a run whose process is one of this machine."""
     return record.state == "running" and bool(_process(record))
 
 
-def _process(record: RunRecord) -> int:
+def _process(record: run_record.RunRecord) -> int:
     """Id of the process of this machine that drives a run; 0 where there is none."""
     host, _, rest = record.process.partition(" ")
     pid = rest.partition(" ")[0]
-    return int(pid) if host == os.uname().nodename and pid.isdigit() and not is_gone(record.process) else 0
+    return (
+        int(pid)
+        if host == os.uname().nodename and pid.isdigit() and not run_record.is_gone(record.process)
+        else 0
+    )
 
 
-def resume_command(run: Run, record: RunRecord) -> str:
+def resume_command(run: Run, record: run_record.RunRecord) -> str:
     """The command that goes on with a run where it has stopped; empty for one on a cluster."""
     # Pods are started again by what has launched them.
     if "://" in run.place or not record.process:
         return ""
     until = record.stages[-1].partition("-")[0] if record.stages else FLOW[-1].name
-    command = ["anadil", "run", join(run.place, "runs", run.id, RECIPE_FILE), "--work", run.place]
+    command = ["anadil", "run", join(run.place, "runs", run.id, run_record.RECIPE_FILE), "--work", run.place]
     command += [] if until == FLOW[-1].name else ["--until", until]
     return shlex.join(command)
 
 
-def remedy(record: RunRecord) -> str:
+def remedy(record: run_record.RunRecord) -> str:
     """Say what comes before the command is given again, or nothing."""
-    if record.state == "running" or (is_gone(record.process) and record.exit_code is None):
+    if record.state == "running" or (run_record.is_gone(record.process) and record.exit_code is None):
         return ""
     code = record.exit_code or next((step.exit_code for step in record.steps.values() if step.exit_code), 0)
-    if code in (0, *STOPPED, AnadilError.exit_code, RetryableError.exit_code):
-        return ""
-    if code == BudgetReached.exit_code:
-        return "The budget is used up: the command goes on with a new one."
-    if code == GateError.exit_code:
-        return "The model did not pass the gate: the same recipe gives the same model. Change the recipe or the text first."
-    if code == PreflightError.exit_code:
-        return "Give the machine what the error above names first. Until then the command fails again."
-    return "Correct what the error above names first: the file where it is, the recipe by --set KEY=VALUE. Without, the command fails again."
+    return BY_EXIT_CODE.get(code, AnadilError).before_again
 
 
 def _ask_to_stop(watched: Watched, request: Request) -> Response:
@@ -361,7 +337,7 @@ def _ask_to_stop(watched: Watched, request: Request) -> Response:
     return page(request, "stop.html.j2", {"title": "Stop this run?", "run": run, "state": state})
 
 
-def _stoppable(run: Run, record: RunRecord) -> int:
+def _stoppable(run: Run, record: run_record.RunRecord) -> int:
     """Return the process that a signal stops a run by."""
     # The page may be minutes old.
     if record.state != "running":
@@ -402,10 +378,12 @@ def _show_card(watched: Watched, request: Request) -> Response:
     if name not in manifest.files or not name.endswith(".md"):
         raise DataError(f"{name[:60]}: not a card of {word}, go back to the report")
     text = read_verified(uri, manifest, name).decode(errors="replace")
-    # Front matter is for the hub, escapes are for whoever renders it.
-    text = unescape(re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL).strip())
-    text = re.sub(r"\\([\W_])", r"\1", text)
-    return page(request, "card.html.j2", {"title": f"Card of the {word}", "run": run, "text": text})
+    # Front matter is for the hub. HTML of a text is shown as text.
+    text = re.sub(r"\A---\n.*?\n---\n", "", text, flags=re.DOTALL)
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
+    folder = f"{uri}/{name}".rpartition("/")[0]
+    body = CARD.sub(lambda match: _card_link(run, folder, match), body)
+    return page(request, "card.html.j2", {"title": f"Card of the {word}", "run": run, "body": Markup(body)})  # noqa: S704  escaped there
 
 
 def _show_report(watched: Watched, request: Request) -> Response:
