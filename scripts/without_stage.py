@@ -24,7 +24,7 @@ def copy_without(name: str, copy: Path) -> None:
     for each in COPIED:
         source = ROOT / each
         if source.is_dir():
-            shutil.copytree(source, copy / each, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(source, copy / each)
         else:
             shutil.copy(source, copy)
     shutil.rmtree(copy / "components/anadil" / name)

@@ -1,21 +1,18 @@
 """The worked examples of CONTRIBUTING.md, made in a copy of the project."""
 
-import itertools
 import json
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from numba.core.caching import _CacheLocator
 
 from tests.kit.clean_inputs import texts as az_texts
+from tests.kit.project_copy import keep_kernels, run
 from tests.kit.texts import JAPANESE, MORE_JAPANESE
 
 ROOT = Path(__file__).parents[1]
@@ -35,12 +32,7 @@ def project(tmp_path: Path) -> Path:
     for name in ("components", "pipelines", "recipes", "docs", "charts"):
         shutil.copytree(ROOT / name, copy / name)
     shutil.copy(ROOT / "pyproject.toml", copy)
-    # numba names a folder by the name and the digest of that of the sources, which is another one now.
-    for room in copy.glob("components/anadil/*/kernels"):
-        for sources, place in itertools.product((room, room.parent), room.glob("__pycache__/kernels-*/*")):
-            if place.name.startswith(f"{sources.name}_"):
-                moved = _CacheLocator.get_suitable_cache_subpath(str(sources / "any.py"))
-                place.rename(place.with_name(moved))
+    keep_kernels(copy)
     return copy
 
 
@@ -74,15 +66,6 @@ def make(project: Path, title: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def run(project: Path, command: list[str]) -> str:
-    """The output of a command on the changed copy."""
-    path = os.pathsep.join(str(project / name) for name in ("components", "pipelines"))
-    environment = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
-    return done.stdout
-
-
 def follow(project: Path, title: str, **places: str) -> str:
     """Make an example and run its commands; what they print."""
     make(project, title)
@@ -106,16 +89,29 @@ def test_an_example_names_what_is_there_and_passes_format_and_lint(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_stage_is_added(project: Path, corpus: Any) -> None:
-    follow(project, "A stage", corpus=corpus.uri)
+    printed = follow(project, "A stage", corpus=corpus.uri)
 
     counts = json.loads((project.parent / "glossary/words.json").read_text(encoding="utf-8"))
     spec = next(yaml.safe_load_all((project.parent / "pipeline.yaml").read_text(encoding="utf-8")))
     task = spec["root"]["dag"]["tasks"]["glossary"]
     assert counts["və"] > 1
     assert task["dependentTasks"] == ["clean-az", "clean-en"]
-    assert (
-        spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1] == "anadil.glossary"
-    )
+    assert "glossary" in spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1]
+    assert "Glossary\n  text to count  " in printed
+    assert "ok       glossary: words of Azerbaijani are counted\n" in printed
+    code = f"""
+import dataclasses, sys
+sys.path.append({str(ROOT)!r})
+from pathlib import Path
+from anadil.report.run import run
+from tests.kit.report_run import job
+made = job(Path("report"))
+run(dataclasses.replace(made, inputs=made.inputs | {{"glossary": Path({str(project.parent / "glossary")!r})}}))
+print((made.out / "report.html").read_text(encoding="utf-8"))
+"""
+    page = run(project, [sys.executable, "-c", code])
+    assert "Most frequent words" in page
+    assert f"<td>{counts['və']:,}</td>" in page
 
 
 @pytest.mark.matrix

@@ -173,13 +173,13 @@ PARTS = {"release": ("__main__.py", "run.py", "release_record.py", "registry/*.p
 """Stage -> its modules, where its room holds more: what is done with a finished model by other commands."""
 
 
-def test_a_stage_imports_only_what_its_own_extra_installs() -> None:
+def test_a_stage_imports_only_what_its_image_installs() -> None:
     folder = ROOT / "components/anadil"
     foreign = {}
     for stage in FLOW:
         used = imported(folder / stage.name, *PARTS.get(stage.name, ()))
         used |= imported(folder / "model") if stage.uses_model else set()
-        foreign[stage.name] = used - packages(stage.name, *SHARED_EXTRAS) - OPTIONAL
+        foreign[stage.name] = used - packages(stage.pod.image, *SHARED_EXTRAS) - OPTIONAL
 
     assert foreign == {stage.name: set() for stage in FLOW}
 

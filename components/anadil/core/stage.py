@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
+VIEWS = "views"
+"""Kind of an input that stands for all artifacts that a stage with a view writes and that are not named."""
+
 
 @dataclass(frozen=True, slots=True)
 class Input:

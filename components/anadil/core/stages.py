@@ -4,13 +4,13 @@ The command line, the DAG, the launchers, images and their locks, manifests, CI 
 imports next to nothing, so that `anadil --help` is immediate.
 """
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import Literal
 
-from anadil.core.stage import Stage
+from anadil.core.stage import VIEWS, Input, Stage
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -33,16 +33,17 @@ NAMES = (
 """A row for each stage: the name of its folder."""
 
 
-def _loaded(names: tuple[str, ...]) -> tuple[Stage, ...]:
-    """The records of stages, without the inputs that no stage of the table writes."""
-    stages: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in names]
-    written = {stage.writes for stage in stages}
-    return tuple(
-        replace(each, reads=tuple(one for one in each.reads if one.kind in written)) for each in stages
-    )
+def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
+    """The inputs of a stage that another of the table writes."""
+    named, written = {each.kind: each for each in stage.reads}, [each.writes for each in stages]
+    if views := named.pop(VIEWS, None):
+        shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
+        named = {kind: (shown | named)[kind] for kind in written if kind in shown | named}
+    return tuple(each for kind, each in named.items() if kind in written)
 
 
-FLOW = _loaded(NAMES)
+_RECORDS: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in NAMES]
+FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
 STAGES = {stage.name: stage for stage in FLOW}
 
 
@@ -105,9 +106,5 @@ def rooms_of(image: str) -> tuple[str, ...] | None:
         return (*SHARED_ROOMS, *ENGINE_ROOMS, "clean")
     if image not in STAGES or STAGES[image].pod.image != image:
         return None
-    sharing = [stage for stage in FLOW if stage.pod.image == image]
-    return tuple(
-        dict.fromkeys(
-            (*SHARED_ROOMS, *(room for stage in sharing for room in (*stage.pod.rooms, stage.name)))
-        )
-    )
+    rooms = (room for stage in FLOW if stage.pod.image == image for room in (*stage.pod.rooms, stage.name))
+    return (*SHARED_ROOMS, *dict.fromkeys(rooms))

@@ -33,7 +33,6 @@ from anadil.overlap.heldout_runs import (
     write_runs,
 )
 from anadil.overlap.source_corpora import (
-    HELDOUT,
     NONE,
     RUN_COUNTS,
     STATS,
@@ -52,7 +51,7 @@ from anadil.overlap.source_corpora import (
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
-from anadil.text.excluded import EXCLUDED, REASONS
+from anadil.text.excluded import EXCLUDED, HELDOUT, REASONS
 from anadil.text.overlap import CHARACTERS_OF_STRETCH
 
 log = logging.getLogger(__name__)

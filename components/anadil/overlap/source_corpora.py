@@ -30,7 +30,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
-from anadil.text.excluded import EXCLUDED, REASONS
+from anadil.text.excluded import DUPLICATE, EXCLUDED, HELDOUT, NEAR_DUPLICATE, REASONS
 
 ID_KIND = [("high", np.uint64), ("low", np.uint64)]
 """Halves of an id."""
@@ -39,8 +39,6 @@ STATS, RUN_COUNTS = "overlap.json", "run_counts.npy"
 Row = dict[str, str]
 """Document that is left out: `id`, `reason`, and `of` and `of_id` of the one that it gives way to."""
 NONE = -1
-HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
-"""Places among the reasons: of two the first is the one."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,6 @@
 """The stage `report`: what it reads, writes and needs."""
 
-from anadil.core.stage import Input, Pod, Stage
+from anadil.core.stage import VIEWS, Input, Pod, Stage
 
 STAGE = Stage(
     name="report",
@@ -16,15 +16,13 @@ STAGE = Stage(
         Input("written", optional=True, how="pieces", beside=True),
         Input("corpus", beside=True),
         Input("overlap", optional=True, how="pieces", beside=True),
-        Input("admission", optional=True, beside=True),
         Input("tokenizer", beside=True),
-        Input("trial", optional=True, beside=True),
         Input("tokens", optional=True, how="pieces", beside=True),
         Input("model", beside=True),
-        Input("merged", optional=True, beside=True),
         Input("adapter", optional=True, beside=True),
         Input("tasks", optional=True, how="pieces", beside=True),
         Input("scores", beside=True),
+        Input(VIEWS, optional=True, beside=True),
     ),
     pod=Pod(image="tools", cpu="500m", memory="2Gi", retries=2),
 )  # fmt: skip
