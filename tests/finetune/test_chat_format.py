@@ -18,9 +18,12 @@ from anadil.finetune.encode import IGNORED_LABEL, audit, encode_chats, encode_pa
 from anadil.model import template_limits
 from anadil.model.chat_ids import chat_ids
 from anadil.model.load import load_tokenizer
+from anadil.preflight.base_model import check_chat_base
 from anadil.recipe.finetune import Finetune
+from anadil.recipe.load import load_recipe
 from anadil.text.chats import Chat, DroppedChats, Message, Pair, messages_of, pair_of
 from tests.finetune.conftest import encode_chat, small_tokenizer
+from tests.kit.rows import write_rows
 
 SPECIALS = {
     "qwen": ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
@@ -339,6 +342,35 @@ def test_a_template_that_never_ends_with_one_chat_is_refused(monkeypatch: pytest
 
     with pytest.raises(DataError, match="takes more than 1 s to write one chat; correct it"):
         list(encode_chats(tokenizer, [thinking(("user", "2?"), ("assistant", "4"))], 500, DroppedChats()))
+
+
+@pytest.mark.parametrize(
+    ("condition", "hard"),
+    [
+        ("m.role == 'assistant' and m.content | length > 900", {"prompt": "2?", "response": "dörd " * 200}),
+        ("loop.length > 60", {"messages": [{"role": ("user", "assistant")[n % 2], "content": "2"} for n in range(80)]}),
+        ("'heç bir' in m.content", {"prompt": "2?", "chosen": "4", "rejected": "heç bir"}),
+    ],
+)  # fmt: skip
+def test_the_recipes_own_chats_are_tried_before_a_run(
+    tmp_path: Path, condition: str, hard: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(template_limits, "CPU_S", 1)
+    endless = "{% for each in range(99999) %}" * 3 + "{% endfor %}" * 3
+    template = CHATML.replace("{% if loop", f"{{% if {condition} %}}{endless}{{% endif %}}{{% if loop", 1)
+    tokenizer_of("qwen", template).save_pretrained(tmp_path)
+    plain = write_rows(
+        tmp_path / "plain.jsonl",
+        [{"prompt": f"Sual {number}?", "response": "Cavab."} for number in range(99)],
+    )
+    rows = write_rows(tmp_path / "hard.jsonl", [hard])
+    recipe = load_recipe("smoke", [f"finetune.inputs=[{plain}]"])
+    key = "finetune.preference.inputs" if "chosen" in hard else "finetune.inputs"
+    harder = load_recipe("smoke", [f"finetune.inputs=[{plain}]", f"{key}=[{plain},{rows}]"])
+
+    assert "<|im_end|>" in check_chat_base(recipe, tmp_path)
+    with pytest.raises(DataError, match=r"base\.model .* more than 1 s, .* to write a chat of finetune"):
+        check_chat_base(harder, tmp_path)
 
 
 def test_control_tokens_in_reasoning_are_read_as_letters() -> None:

@@ -3,14 +3,18 @@
 import re
 from collections.abc import Iterator
 from importlib.metadata import packages_distributions
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from anadil.core.errors import RecipeError
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe import tracking_address
-from anadil.recipe.packages import NEEDS, PackageNeed, is_needed
+from anadil.recipe.load import parse_recipe
+from anadil.recipe.packages import NEEDS, PackageNeed, is_needed, refuse_without_image
 from anadil.recipe.sections import Recipe
+from anadil.tasks import check
 from tests.images.files import STAGES, pins
 from tests.images.test_containerfiles import STARTS, reached
 from tests.test_house import imported
@@ -24,7 +28,6 @@ ADDRESSES = {
     "base.model": ["tiny", "smollm2", "meta-llama/Llama-3.2-1B", "/data/base"],
     "tokenizer.keep": ["en", "/data/a.jsonl.zst", "/data/a.parquet"],
     "evaluate.retained": ["en", "/data/a.jsonl.zst", "/data/a.parquet"],
-    "evaluate.tasks": ["tumlu", "belebele_azj_Latn", "ifeval", "leaderboard", "minerva_math_algebra"],
 }  # fmt: skip
 """Values of texts that decide by their form what reads them."""
 OTHERS_NEED = {
@@ -76,6 +79,23 @@ def test_a_value_finds_its_packages_in_the_image_of_its_stage_or_is_refused(key:
             if name not in pins(image_of(need, stage, value), "cuda")
         ]
         assert bool(lacks) == bool(need.instead), need
+
+
+def test_the_modules_of_the_harnesss_tasks_that_their_image_holds_are_listed() -> None:
+    [tasks], brings = check._harness(), packages_distributions()
+    for module in {name for file in tasks.rglob("*.py") for name in check.imported(file, set())}:
+        names = {re.sub("[-_.]+", "-", each).lower() for each in brings.get(module, [module])}
+        assert bool(names & pins("tasks").keys()) == (module in check.IMAGE_MODULES), module
+
+
+@pytest.mark.parametrize("pattern", ["", "/*", "/**/*.parquet", "/in/a.PARQUET"])
+def test_a_folder_or_a_pattern_that_holds_parquet_needs_its_package(tmp_path: Path, pattern: str) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.parquet").touch()
+    recipe = parse_recipe("", "r", [f"tokenizer.keep=[{tmp_path}{pattern}]"])
+
+    with pytest.raises(RecipeError, match=r"tokenizer\.keep: .* needs pyarrow"):
+        refuse_without_image(recipe)
 
 
 def test_what_an_image_can_import_and_does_not_hold_is_declared() -> None:

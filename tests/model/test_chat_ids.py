@@ -17,9 +17,9 @@ from trl import chat_template_utils
 
 from anadil.artifacts.base_model import base_tokenizer
 from anadil.core.errors import DataError
-from anadil.model import template_limits
+from anadil.model import chat_template, template_limits
 from anadil.model.chat_ids import MARKS, chat_ids
-from anadil.model.chat_template import rendered
+from anadil.model.chat_template import rendered, turn_end
 from anadil.model.load import load_tokenizer
 from anadil.model.template_limits import check_limits
 from anadil.recipe.sections import Base
@@ -144,6 +144,8 @@ LATE = "{% if messages | length > 3 and add_generation_prompt %}" + ENDLESS + "{
         ENDLESS,
         LATE,
         LATE.replace("length > 3", "length > 5"),
+        "{% if messages[0].role == 'system' %}{{ 1 / 0 }}{% endif %}"
+        + LATE.replace("length > 3", "length > 5"),
         "{{ 'a' * 3000000000 }}",
         "{% set ns = namespace(x='a') %}{% for i in range(40) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}{{ ns.x }}",
         "{{ 'a' * 20000000 }}",
@@ -195,6 +197,18 @@ def test_whoever_renders_a_chat_is_told_of_a_template_that_takes_too_much(
     for call in (chat_ids, rendered):
         with pytest.raises(DataError, match=r"takes more than 1 s, .* to write a short chat"):
             call(tokenizer, asked)
+
+
+def test_only_the_samples_of_the_newest_templates_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_template, "MAX_KEPT", 2)
+    kept: dict[Any, Any] = {}
+    monkeypatch.setattr(chat_template, "_RENDERED", kept)
+    tokenizer = small_tokenizer()
+    for number in range(4):
+        tokenizer.chat_template = f"{{{{ messages[0].content }}}}{number}"
+        turn_end(tokenizer)
+
+    assert [key[0][-1] for key in kept] == ["2", "3"]
 
 
 def test_a_template_of_megabytes_is_refused_before_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from anadil.cli import main
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, PreflightError
 from anadil.core.stages import FLOW
 from anadil.preflight.checks import CHECKS
 from anadil.recipe.load import load_recipe
 from anadil.runtime.check import EVERY, RECIPE, Check, CheckResult, passed, refuse, report
-from anadil.tasks.check import inspect_tasks, named_nowhere
+from anadil.tasks.check import TaskFiles, inspect_tasks
 
 Checks = tuple[Check[str], ...]
 
@@ -91,7 +91,46 @@ def harness(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_tasks_groups_and_tags_are_found_and_words_in_a_description_are_not(harness: Path) -> None:
     names = ["one", "two", "all_of_them", "exams", "other", "three", "on"]
 
-    assert named_nowhere(names, [harness]) == ["three", "on"]
+    assert set(names) - TaskFiles([harness]).own.keys() == {"three", "on"}
+
+
+@pytest.mark.parametrize("name", ["code", "coded", "all_code"])
+@pytest.mark.parametrize("code", [
+    "import no_such", "def f():\n    from no_such.x import y", "from . import more", "from more import x", "import re, no_such",
+    "try:\n    import no_such\nexcept ImportError:\n    raise", "from lm_eval.tasks.other import more", "from .more import x",
+])  # fmt: skip
+def test_a_task_whose_code_needs_what_is_not_there_is_refused_before_a_run(
+    harness: Path, code: str, name: str
+) -> None:
+    (harness / "utils.py").write_text(
+        "import nltk\nif __name__ == '__main__':\n    import bs4\ntry:\n    import jieba\nexcept ImportError:\n    pass\n"
+    )
+    for file in (
+        harness / "lm_eval/tasks/other/more.py",
+        harness / "lm_eval/tasks/t/more.py",
+        harness / "lm_eval/tasks/t/utils.py",
+    ):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(code if file.name == "utils.py" else "import no_such.x")
+    (harness / "lm_eval/tasks/t/_shared").write_text("doc_to_text: !function utils.x\n")
+    (harness / "lm_eval/tasks/t/code.yaml").write_text("include: _shared\ntask: code\ntag: coded\n")
+    (harness / "lm_eval/tasks/t/group.yaml").write_text(
+        "group: all_code\ntask:\n  - task: code\n    num_fewshot: 3\n  - one\n"
+    )
+    (harness / "plain.yaml").write_text("task: plain\nprocess_docs: !function utils.x\n")
+    recipe = load_recipe("smoke", [f"evaluate.tasks=[{name}]"])
+
+    assert inspect_tasks(load_recipe("smoke", ["evaluate.tasks=[plain]"])).detail == "1 name of tasks found"
+    for by, who in (
+        ("submit", "the image of tasks"),
+        ("run", "this machine"),
+        ("recipe check", "the image of tasks"),
+    ):
+        with pytest.raises(
+            PreflightError,
+            match=f"evaluate.tasks: {name} needs no_such, which {who} does not hold; take {name} out",
+        ):
+            inspect_tasks(recipe, by)
 
 
 def test_names_that_are_known_and_shipped_ones_pass(harness: Path) -> None:

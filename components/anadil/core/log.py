@@ -5,6 +5,7 @@ Containers speak JSON unless they have a terminal, the command `anadil` speaks t
 """
 
 import contextlib
+import functools
 import json
 import logging
 import os
@@ -13,6 +14,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from urllib.parse import unquote
 
 from anadil.core.errors import message_of
 from anadil.core.format import JSON_CONTROLS, visible_lines
@@ -31,6 +33,11 @@ URL_TOKEN = re.compile(
     re.IGNORECASE,
 )
 """A query's value that signs in whoever has it, such as that of a presigned URL of S3."""
+PATH_TOKEN = re.compile(
+    r"(?:hf_|gh[a-z]_|github_pat_|glpat-|dapi|sk-|xox[a-z]-|AKIA|eyJ)[\w.~+=-]{8,}"
+    r"|[\w.~+=-]*(?<![A-Za-z0-9])(?=(?:[A-Za-z]*\d+[A-Za-z]+){2}|(?:\d*[A-Za-z]+\d+){2})[A-Za-z0-9]{20,}[\w.~+=-]*"
+)
+"""A part of an address's path that is a token: by its beginning, or 20 letters and digits that change three times."""
 RUN_LOG = "ANADIL_RUN_LOG"
 """Names the file that a run's processes write their messages to, beside stderr."""
 MAX_LINE_BYTES = 16_000
@@ -169,12 +176,26 @@ def _message(record: logging.LogRecord) -> str:
 
 
 def secrets() -> list[str]:
-    """Values of secret environment variables."""
+    """Values of secret environment variables, and tokens in the path of the tracker's address."""
     return [
-        value
-        for name, value in os.environ.items()
-        if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS)
+        *path_tokens(os.environ.get("MLFLOW_TRACKING_URI", "")),
+        *(
+            value
+            for name, value in os.environ.items()
+            if len(value) >= 8 and any(word in name.upper() for word in SECRET_WORDS)
+        ),
     ]
+
+
+@functools.lru_cache(maxsize=8)
+def path_tokens(uri: str) -> tuple[str, ...]:
+    """Return the parts behind the host of a tracker's address that are tokens, as they are written there."""
+    if not uri.lower().startswith(("http://", "https://", "wandb://")):
+        return ()
+    parts = re.split(r"[/?#&;=,:@]", uri.partition("://")[2])
+    return tuple(
+        each for each in parts[uri.lower().startswith("http") :] if PATH_TOKEN.fullmatch(unquote(each))
+    )
 
 
 def masked(text: str, hidden: Sequence[str] | None = None) -> str:

@@ -11,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from anadil.artifacts.base_model import CHAT_TEMPLATE
 from anadil.artifacts.base_vocabulary import declared_ends, ends_of
 from anadil.core.errors import DataError
-from anadil.model.template_limits import RAISED, check_limits
+from anadil.model.template_limits import MAX_KEPT, RAISED, check_limits
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,8 @@ TURNS = tuple(
 SYSTEM = {"role": "system", "content": "Salam"}
 """Turn that some templates ask for, and others refuse."""
 _RENDERED: dict[tuple[Any, ...], tuple[str, ...]] = {}
-"""Sample chats by template, added tokens and roles, which decide them: each caller asks again, and rendering takes a process."""
+"""Sample chats by template, added tokens and roles, which decide them: each caller asks again, and rendering takes a process.
+The oldest of `MAX_KEPT` goes."""
 
 
 def rendered(tokenizer: Any, messages: Sequence[Mapping[str, str]], **settings: Any) -> Any:
@@ -75,6 +76,8 @@ def _samples(tokenizer: Any) -> tuple[re.Pattern[str], tuple[str, ...]]:
     roles = (tokenizer.bos_token, tokenizer.eos_token)
     key = (tokenizer.get_chat_template(), names, roles)
     if key not in _RENDERED:
+        while len(_RENDERED) >= MAX_KEPT:
+            del _RENDERED[next(iter(_RENDERED))]
         _RENDERED[key] = tuple(
             filter(None, (_sample(tokenizer, turns) for turns in (TURNS, (SYSTEM, *TURNS))))
         )

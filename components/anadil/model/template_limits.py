@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -42,9 +42,11 @@ SAMPLES = (
 LONG: Turns = tuple((role, "Salam, necəsən? " * 20) for _ in range(20) for role in ("user", "assistant"))
 """A template may count turns or characters."""
 CHAT_CPU_S = 20
-"""For any chat of the user's, whose turns no sample foresees."""
+"""For any chat of the user's, whose turns no sample foresees, or for some of them together."""
 MAX_TEMPLATE_CHARS = MIB
 """Published ones have up to some ten thousand; Jinja takes a minute to read 50 million."""
+MAX_KEPT = 32
+"""Templates whose answers are kept; a process meets two or three."""
 TOO_MUCH = 77
 """Exit code of the process where memory, the length of a chat or the depth of calls is the limit."""
 RAISED = (
@@ -55,33 +57,41 @@ RAISED = (
 PLACES = "chat_template.jinja, or chat_template in tokenizer_config.json"
 
 
-@functools.cache
+@functools.lru_cache(maxsize=MAX_KEPT)
 def check_limits(template: str, name: str, chats: tuple[Turns, ...] = (*SAMPLES, LONG)) -> None:
     """Refuse a template that takes minutes or gigabytes for short chats."""
-    if len(template) > MAX_TEMPLATE_CHARS:
-        raise DataError(
-            f"{name}: its chat template ({PLACES}) has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}; "
-            "correct it, or take another base.model"
-        )
-    # -P: no module of the current directory is imported.
-    command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
-    given = json.dumps([template, chats, CPU_S]).encode()
-    try:
-        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=WALL_S)
-    except subprocess.TimeoutExpired:
-        code, words = TOO_MUCH, ""
-    else:
-        code, words = done.returncode, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-    if code:
-        limits = (
-            f"takes more than {CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write "
-            "a short chat, or calls itself without end"
-        )
-        is_limit = code == TOO_MUCH or code < 0  # a signal: out of CPU time
-        fault = limits if is_limit else f"cannot be tried ({words})"
+    messages = [[{"role": role, "content": text} for role, text in chat] for chat in chats]
+    try_chats(template, name, messages, CPU_S, "a short chat")
+
+
+def try_chats(
+    template: str, name: str, chats: Sequence[Sequence[Mapping[str, str]]], cpu_s: int, words: str
+) -> None:
+    """Refuse a template that takes seconds or gigabytes for one of the chats, which `words` name, as far as `cpu_s` reach."""
+    fault = f"has {len(template):,} characters, over {MAX_TEMPLATE_CHARS:,}"
+    if len(template) <= MAX_TEMPLATE_CHARS:
+        fault = _fault(template, chats, cpu_s, words)
+    if fault:
         raise DataError(
             f"{name}: its chat template ({PLACES}) {fault}; correct it, or take another base.model"
         )
+
+
+def _fault(template: str, chats: Sequence[Sequence[Mapping[str, str]]], cpu_s: int, words: str) -> str:
+    # -P: no module of the current directory is imported.
+    command = [sys.executable, "-P", "-m", "anadil.model.template_limits"]
+    given = json.dumps([template, chats, CPU_S, cpu_s]).encode()
+    try:
+        done = subprocess.run(command, input=given, capture_output=True, check=False, timeout=WALL_S + cpu_s)
+        code, said = done.returncode, done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+    except subprocess.TimeoutExpired:
+        code, said = TOO_MUCH, ""
+    if code == TOO_MUCH or code < 0:  # a signal: out of CPU time
+        return (
+            f"takes more than {CPU_S} s, {human_bytes(MEMORY_BYTES)} of memory or {human_bytes(MAX_CHARS)} of text to write "
+            f"{words}, or calls itself without end"
+        )
+    return f"cannot be tried ({said})" if code else ""
 
 
 @contextmanager
@@ -119,7 +129,7 @@ class _Generation(Extension):
         return list(parser.parse_statements(("name:endgeneration",), drop_needle=True))
 
 
-def _render(template: str, chats: Sequence[Turns]) -> bool:
+def _render(template: str, chats: Sequence[Sequence[Mapping[str, str]]], each_s: int) -> bool:
     """Write chats, also up to each turn, as `apply_chat_template` does; return True if all are short.
 
     Source: transformers, utils/chat_template_utils.py.
@@ -131,12 +141,20 @@ def _render(template: str, chats: Sequence[Turns]) -> bool:
     environment.globals |= {"raise_exception": _refuse, "strftime_now": time.strftime}
     compiled = environment.from_string(template)
     given: dict[str, Any] = dict.fromkeys(("tools", "documents"))
-    for chat in chats:
-        messages = [{"role": role, "content": text} for role, text in chat]
+    for messages in chats:
+        if time.process_time() > CHAT_CPU_S - CPU_S:
+            break  # many long chats, none of which took long
+        most = MAX_CHARS + sum(len(text) for message in messages for text in message.values())
         for end in range(1, len(messages) + 1):
             for opens in (False, True):
-                text = compiled.render(messages=messages[:end], add_generation_prompt=opens, **given)
-                if len(text) > MAX_CHARS:
+                signal.setitimer(signal.ITIMER_PROF, each_s)  # its signal ends the process
+                try:
+                    text = compiled.render(messages=messages[:end], add_generation_prompt=opens, **given)
+                except RecursionError:
+                    return False
+                except RAISED:
+                    continue  # this chat is left to its proof, the others may take long
+                if len(text) > most:
                     return False
     return True
 
@@ -146,13 +164,13 @@ def _refuse(message: str) -> None:
 
 
 def _main() -> int:
-    template, chats, cpu_s = json.load(sys.stdin)
+    template, chats, each_s, cpu_s = json.load(sys.stdin)
     # A process that ends at a limit must not leave gigabytes of core file.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     limit(resource.RLIMIT_CPU, int(time.process_time()) + 1 + cpu_s)
     limit(resource.RLIMIT_DATA, data_bytes() + MEMORY_BYTES)
     try:
-        return 0 if _render(template, chats) else TOO_MUCH
+        return 0 if _render(template, chats, each_s) else TOO_MUCH
     except (MemoryError, RecursionError):
         return TOO_MUCH
     except RAISED:

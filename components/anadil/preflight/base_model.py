@@ -9,6 +9,7 @@ from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.model.family_table import check_family
+from anadil.preflight.inputs import hardest_chats
 from anadil.recipe.sections import Recipe
 from anadil.runtime.check import CheckResult, claims_of, inspect_where_visible, passed, unseen
 from anadil.runtime.execute import base_cache
@@ -108,11 +109,14 @@ def check_chat_base(recipe: Recipe, folder: Path) -> str:
         return "chats as of Llama 3"
     from anadil.finetune.chat_format import recipe_format, system_turn
     from anadil.model.load import load_tokenizer
+    from anadil.model.template_limits import CHAT_CPU_S, try_chats
 
     what = f"base.model {recipe.base.model}"
     chat_format, default = recipe_format(load_tokenizer(folder), recipe.finetune, what)
-    system = ""
-    if turn := system_turn(default, recipe.finetune):
+    system, turn = "", system_turn(default, recipe.finetune)
+    if chats := hardest_chats(recipe, turn):
+        try_chats(chat_format.template, what, chats, CHAT_CPU_S, "a chat of finetune")
+    if turn:
         system = f", with the system turn {turn[:MAX_SHOWN]!r} where they have none"
     elif default:
         system = f", without the base's system turn {default[:MAX_SHOWN]!r} (finetune.system is none)"

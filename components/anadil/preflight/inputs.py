@@ -23,7 +23,7 @@ from anadil.artifacts.line_reader import MAX_LINE_BYTES, MAX_ZSTD_WINDOW_BYTES, 
 from anadil.artifacts.separated_file import PACKED_TABLES
 from anadil.artifacts.text_files import BYTE_ORDER_MARKS, SEPARATED
 from anadil.artifacts.workbook import WORKBOOK
-from anadil.core.errors import DataError, PreflightError, RecipeError, RetryableError
+from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
 from anadil.core.format import MIB, counted, human_bytes, human_hours
 from anadil.core.json_text import parse_json
 from anadil.core.stage import Stage
@@ -33,6 +33,8 @@ from anadil.preflight.text_size import clean_cost, clean_memory_bytes, sizes_of_
 from anadil.recipe.sections import Recipe
 from anadil.runtime.check import CheckResult, claim_of, claims_of, inspect_where_visible, passed, unseen
 from anadil.runtime.job import external_files, files_key, named_files, named_side_files, side_files
+from anadil.text.chat_columns import REASONINGS
+from anadil.text.chats import Chat, DroppedChats
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 
@@ -52,6 +54,7 @@ MAX_FILES = 64  # Files of `clean.inputs` that are read first and furthest, spre
 MAX_IDENTIFIED, MIN_IDENTIFIED_CHARS, MAX_IDENTIFIED_CHARS, MIN_IDENTIFIED = 50, 60, 2_000, 3
 # Records of one such file, and of each other file as long as there is time.
 MAX_RECORDS, HEAD_RECORDS = 10_000, 100
+MAX_OTHERS = 64  # Chats beside the longest on which a base's template is tried.
 OUT_OF_MEMORY = "processes may be killed: set clean.workers lower, or give it more memory (on a cluster cluster.resources.clean.memory)"
 T = TypeVar("T")
 
@@ -404,7 +407,6 @@ def _inspect_rows(
     kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, sample: InputSample
 ) -> tuple[str, str]:
     from anadil.artifacts import chat_files
-    from anadil.text.chats import Chat, DroppedChats
     from anadil.text.letters import letters_of
 
     dropped = DroppedChats()
@@ -428,6 +430,46 @@ def _inspect_rows(
     remedy = f"would leave out {counted(dropped.total, 'row')}: {dropped}" if dropped.total else ""
     remedy = "; ".join(filter(None, (remedy, sampled.remedy())))
     return counted(number, kind.removesuffix("s")), remedy
+
+
+def hardest_chats(recipe: Recipe, system: str) -> list[list[dict[str, str]]]:
+    """Return messages of chats in the recipe's local files: the longest in each respect, and some of the others."""
+    longest: dict[str | int, tuple[int, Chat]] = {}
+    for number, chat in enumerate(_local_chats(recipe)):
+        sizes: dict[str | int, int] = {
+            "turns": len(chat.messages),
+            number % MAX_OTHERS: zlib.crc32(chat.place.encode()),
+        }
+        for each in chat.messages:
+            for respect, size in ((each.role, len(each.content)), ("reasoning", len(each.reasoning))):
+                sizes[respect] = max(size, sizes.get(respect, 0))
+        for key, size in sizes.items():
+            if size > longest.get(key, (0, chat))[0]:
+                longest[key] = size, chat
+    return [
+        [
+            {"role": each.role, "content": each.content}
+            | dict.fromkeys(REASONINGS if each.reasoning else (), each.reasoning)
+            for each in chat.with_system(system).messages
+        ]
+        for chat in {id(chat): chat for _, chat in longest.values()}.values()
+    ]
+
+
+def _local_chats(recipe: Recipe) -> Iterator[Chat]:
+    """Yield chats, also those of pairs, of files that can be read; whoever checks the files says what is wrong with the others."""
+    from anadil.artifacts import chat_files
+
+    stage, sample = STAGES["finetune"], InputSample(FIRST_BYTES["finetune.inputs"], PATIENCE_S)
+    options: Any = {"dropped": DroppedChats(), "copy": sample.copy, "columns": recipe.finetune.columns}
+    pairs = named_side_files(stage, recipe).get("finetune.preference.inputs", ())
+    for patterns, is_pairs in ((named_files(stage, recipe), False), (pairs, True)):
+        read: Callable[..., Iterator[Any]] = chat_files.read_pairs if is_pairs else chat_files.read_chats
+        with suppress(AnadilError, ImportError):
+            files = storage.expand([each for each in patterns if "://" not in each], stage.files.key)
+            for uri in chat_files.check_chat_files(files):
+                for _, row in _taken([uri], sample, lambda uri: read([uri], **options)):  # noqa: B023
+                    yield from (row.chosen, row.rejected) if is_pairs else (row,)
 
 
 def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:

@@ -1,8 +1,10 @@
 """Packages that a value of the recipe needs beyond a plain run, and whether the images hold them."""
 
+import glob
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import RecipeError
@@ -62,14 +64,6 @@ NEEDS = (
         key="evaluate.retained", values=TABLES, packages=("pyarrow",), stages=("merge",),
         only_if="merge.is_auto", instead="the same text as .jsonl.zst or .txt",
     ),
-    PackageNeed(
-        key="evaluate.tasks", values="(leaderboard_)?ifeval.*|leaderboard", packages=("langdetect", "immutabledict"),
-        stages=("tasks",), instead="tasks without it",
-    ),
-    PackageNeed(
-        key="evaluate.tasks", values="minerva_math.*|leaderboard_math.*", packages=("math-verify",), stages=("tasks",),
-        instead="tasks without it",
-    ),
 )  # fmt: skip
 """Tests compare the list with the locks of the images."""
 
@@ -86,11 +80,17 @@ def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
             continue
         given = _value_at(recipe, need.key)
         for value in (given,) if isinstance(given, str) else given or ():
-            if is_needed(need, value):
+            if any(is_needed(need, each) for each in _files(value)):
                 raise RecipeError(
                     f"{need.key}: {masked(value)} needs {' and '.join(need.packages)}, which the image of {used[0]} does not "
                     f"hold; set {need.key} to {need.instead}, or run it on a machine with anadil run"
                 )
+
+
+def _files(value: str) -> list[str]:
+    """Return the value, and the files of this machine that it stands for where it is a folder or a pattern."""
+    places = [Path(each) for each in glob.iglob(value, recursive=True)]  # noqa: PTH207  it takes absolute patterns
+    return [value, *(str(file) for place in places for file in (place, *place.rglob("*.parquet")))]
 
 
 def is_needed(need: PackageNeed, value: str) -> bool:

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from anadil.core.errors import RecipeError
-from anadil.core.log import masked
+from anadil.core.log import masked, path_tokens
 from anadil.core.stages import ENGINE_IMAGES, IMAGES
 from anadil.recipe.clean import Clean
 from anadil.recipe.cluster import Cluster
@@ -198,7 +198,7 @@ class Tracking(StrictModel):
     @classmethod
     def _is_an_address_without_a_password(cls, uri: str | None) -> str | None:
         # The recipe goes into manifests and pipelines, where others read it.
-        if uri is not None and masked(uri) != uri:
+        if uri is not None and (masked(uri) != uri or path_tokens(uri)):
             raise ValueError(
                 "holds a password, a token or a user, which may be one; leave it out and set MLFLOW_TRACKING_USERNAME and "
                 "MLFLOW_TRACKING_PASSWORD, or the whole URI as MLFLOW_TRACKING_URI"

@@ -271,7 +271,9 @@ def tracking_uri(recipe: Recipe, default: str | None = None) -> str | None:
     named = recipe.tracking.uri
     named = named if named is None or tracker(named) == "mlflow" else None
     if named is None and given and (fault := tracking_fault(given)):
-        raise PreflightError(f"MLFLOW_TRACKING_URI: {masked(given)}: {fault}; or set tracking.uri")
+        raise PreflightError(
+            f"MLFLOW_TRACKING_URI: {masked(given.partition('?')[0])}: {fault}; or set tracking.uri"
+        )
     uri = named or given or default
     return None if uri == "off" else uri
 

@@ -1,11 +1,16 @@
 """Checks before `tasks` starts: task files that know the recipe's names."""
 
+import ast
 import importlib.util
 import re
+import sys
 import tempfile
+import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from anadil.core.errors import PreflightError
 from anadil.core.format import counted
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
@@ -14,21 +19,47 @@ from anadil.tasks.stage import STAGE
 
 KEY = "evaluate.tasks"
 SHIPPED = Path(__file__).parent / "shipped"
+NAMES = re.compile(
+    r"""^\s*(-\s*(?:task\s*:\s*)?|(?:task|group|tag)\s*:\s*)["']?([^\s"'#]+)["']?\s*(?:#.*)?$""", re.MULTILINE
+)
+FUNCTIONS = re.compile(r"!function\s+([\w.]+)\.\w+")
+INCLUDES = re.compile(r"""^include\s*:\s*["']?([^\s"'#]+)""", re.MULTILINE)
+IMAGE_MODULES = frozenset((
+    "absl", "datasets", "evaluate", "httpx", "huggingface_hub", "jinja2", "nltk", "numpy", "packaging", "pandas",
+    "psutil", "pytablewriter", "regex", "requests", "rouge_score", "sacrebleu", "scipy", "sklearn", "sympy", "torch", "tqdm",
+    "transformers", "typing_extensions", "word2number", "yaml",
+))  # fmt: skip
+"""Those of the harness's tasks that the image of `tasks` holds. A test compares them with its lock."""
 
 
 def _tasks(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
     if planned.recipe.evaluate.tasks and STAGE.name in planned.names:
-        yield inspect_tasks(planned.recipe)
+        yield inspect_tasks(planned.recipe, planned.by)
 
 
-def inspect_tasks(recipe: Recipe) -> check.CheckResult:
-    """Look the names up in the task files of lm-evaluation-harness; places are not checked."""
+def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
+    """Look the names up in the task files of lm-evaluation-harness, and packages of their code; places are not checked."""
     kind = next(each for each in STAGE.side_files if each.key == KEY)
     named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
-    missing = named_nowhere(named, [SHIPPED, *_harness()])
+    files = TaskFiles([SHIPPED])
+    if set(named) - files.own.keys():
+        files = TaskFiles([SHIPPED, *_harness()])
+    missing = [name for name in named if name not in files.own]
     if missing and not _harness():
         detail = f"{', '.join(missing)} not looked up, because lm_eval is not installed here"
         return check.skipped(KEY, detail)
+    here = by in (check.DOCTOR, check.RUN)
+    who, remedy = (
+        ("this machine", "install it") if here else ("the image of tasks", "install it and use anadil run")
+    )
+    for name in named:
+        lacks = files.modules(name) - (set() if here else IMAGE_MODULES)
+        if here or by == check.RECIPE:
+            lacks = {each for each in lacks if not importlib.util.find_spec(each)}
+        if lacks:
+            raise PreflightError(
+                f"{KEY}: {name} needs {', '.join(sorted(lacks))}, which {who} does not hold; take {name} out, or {remedy}"
+            )
     if missing and len(named) < len(recipe.evaluate.tasks):
         return check.skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     if missing:
@@ -39,18 +70,70 @@ def inspect_tasks(recipe: Recipe) -> check.CheckResult:
     return check.passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 
-def named_nowhere(names: Sequence[str], folders: Sequence[Path]) -> list[str]:
-    """Return the names that no task file below the folders has as its task, group or tag."""
-    # As text: making tasks of all 14,000 files takes three times as long.
-    missing = dict.fromkeys(names)
-    for file in (file for folder in folders for file in folder.rglob("*.y*ml") if file.is_file()):
-        if not missing:
-            break
-        words = "|".join(map(re.escape, missing))
-        line = rf"""^\s*(?:-\s*|(?:task|group|tag)\s*:\s*)["']?({words})["']?\s*(?:#.*)?$"""
-        for name in re.findall(line, file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE):
-            missing.pop(name, None)
-    return list(missing)
+class TaskFiles:
+    """Task files below some folders, read as text: making tasks of all 14,000 takes three times as long."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.own: dict[str, list[Path]] = defaultdict(list)
+        """Task, group or tag -> the files that define it."""
+        self._members: dict[Path, list[str]] = {}
+        for file in (file for folder in folders for file in folder.rglob("*.y*ml") if file.is_file()):
+            names = NAMES.findall(file.read_text(encoding="utf-8", errors="replace"))
+            groups = [name for key, name in names if key.startswith("group")]
+            self._members[file] = [name for _, name in names if groups]
+            for name in groups or (name for _, name in names):
+                self.own[name].append(file)
+
+    def modules(self, name: str) -> set[str]:
+        """Return the modules of others that the code of a task, or of the members of a group or a tag, imports."""
+        result, names, seen = set[str](), [name], set[Path]()
+        for each in names:
+            for file in set(self.own.get(each, ())) - seen:
+                seen.add(file)
+                names += self._members[file]
+                result.update(*(imported(path, seen) for path in _code(file)))
+        return result
+
+
+def _code(file: Path) -> Iterator[Path]:
+    """Yield the Python files that a task file, or one that it includes, names."""
+    text = file.read_text(encoding="utf-8", errors="replace") if file.is_file() else ""
+    for name in FUNCTIONS.findall(text):
+        yield file.parent / f"{name.replace('.', '/')}.py"
+    for name in INCLUDES.findall(text):
+        yield from _code(file.parent / name)
+
+
+def imported(file: Path, seen: set[Path]) -> set[str]:
+    """Return the modules of others that a file and those beside it import, but for those that it can do without."""
+    if file in seen or not file.is_file():
+        return set()
+    seen.add(file)
+    with warnings.catch_warnings(action="ignore"):  # of the harness's own escapes
+        result, tree = set[str](), ast.parse(file.read_text(encoding="utf-8"))
+    optional = {id(inner) for node in ast.walk(tree) if _is_optional(node) for inner in ast.walk(node)}
+    for node in (each for each in ast.walk(tree) if id(each) not in optional):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            level, module = getattr(node, "level", 0), getattr(node, "module", None)
+            names = [".".join(filter(None, (module, each.name))) for each in node.names] + [module or ""]
+            root = file.parents[max(level - 1, 0)]
+            if names[0].startswith("lm_eval.tasks."):
+                root = next(folder for folder in file.parents if folder.name == "lm_eval").parent
+            paths = [path for name in names if (path := root / f"{name.replace('.', '/')}.py").is_file()]
+            result.update(*(imported(path, seen) for path in paths))
+            if not paths and not level:
+                result |= (
+                    {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"", "lm_eval"}
+                )
+    return result
+
+
+def _is_optional(node: ast.AST) -> bool:
+    if isinstance(node, ast.Try):
+        return not any(isinstance(inner, ast.Raise) for each in node.handlers for inner in ast.walk(each))
+    return isinstance(node, ast.If) and any(
+        word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")
+    )
 
 
 def _harness() -> list[Path]:
@@ -59,10 +142,4 @@ def _harness() -> list[Path]:
     return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
 
 
-CHECKS = (
-    check.Check(
-        name=KEY,
-        by=(check.DOCTOR, check.CLUSTER_DOCTOR, check.RUN, check.SUBMIT, check.RECIPE),
-        function=_tasks,
-    ),
-)
+CHECKS = (check.Check(name=KEY, by=(*check.EVERY, check.RECIPE, check.COMPILE), function=_tasks),)

@@ -202,7 +202,7 @@ def open_registry(tracking: str | None = None, *, makes: bool = True) -> Registr
             "sqlite:///anadil-work/mlflow.db)"
         )
     if fault := tracking_fault(uri):
-        raise RecipeError(f"tracking.uri: {masked(uri)}: {fault}")
+        raise RecipeError(f"tracking.uri: {masked(uri.partition('?')[0])}: {fault}")
     file = uri.removeprefix("sqlite:///")
     if file != uri and not makes and not Path(file).exists():
         raise DataError(f"tracking.uri: {uri}: no such database; promote a model first, or correct the path")
