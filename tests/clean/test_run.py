@@ -123,7 +123,7 @@ def test_an_input_that_the_tests_hold_is_no_matter_of_rules(tmp_path: Path) -> N
         (
             texts(2),
             {"text_field": "body", "max_bad_records": 1},
-            r"no document that can be read.*first: a\.jsonl:1: no key 'body'",
+            r"clean\.inputs: the files hold no document that can be read.*first: a\.jsonl:1: no key 'body'",
         ),
         ([AZERBAIJANI], {}, "corpus has 1 document after cleaning, and one must be held out"),
     ],

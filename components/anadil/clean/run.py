@@ -336,7 +336,8 @@ def _refuse_empty(
     written: Mapping[str, Any],
 ) -> None:  # fmt: skip
     if not clean_stats.counts["documents_in"]:
-        raise DataError(f"{NO_DOCUMENTS}; first: {places[0]}" if places else NO_DOCUMENTS)
+        text = NO_DOCUMENTS.format(key=files_key(STAGES["clean"], settings.recipe))
+        raise DataError(f"{text}; first: {places[0]}" if places else text)
     if num_documents:
         return
     code, min_words = settings.language.code, settings.limits["min_words"]
