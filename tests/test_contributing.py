@@ -93,9 +93,10 @@ def test_a_stage_is_added(project: Path, corpus: Any) -> None:
 
     counts = json.loads((project.parent / "glossary/words.json").read_text(encoding="utf-8"))
     spec = next(yaml.safe_load_all((project.parent / "pipeline.yaml").read_text(encoding="utf-8")))
-    task = spec["root"]["dag"]["tasks"]["glossary"]
+    tasks = spec["root"]["dag"]["tasks"]
     assert counts["və"] > 1
-    assert task["dependentTasks"] == ["clean-az", "clean-en"]
+    assert tasks["glossary"]["dependentTasks"] == ["clean-az", "clean-en"]
+    assert "glossary" in tasks["report"]["dependentTasks"]
     assert "glossary" in spec["deploymentSpec"]["executors"]["exec-glossary"]["container"]["command"][-1]
     assert "Glossary\n  text to count  " in printed
     assert "ok       glossary: words of Azerbaijani are counted\n" in printed

@@ -14,9 +14,11 @@ from typing import Any
 from kfp import compiler, dsl
 
 from anadil.core.errors import RecipeError
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stage import Parts, Stage
+from anadil.core.stages import FLOW, STAGES, forms_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, Step, flow_of, recipe_of_step
+from anadil.runtime.job import is_left_out, value_of
 from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
 from anadil_pipelines import steps
 from anadil_pipelines.steps import (
@@ -28,8 +30,8 @@ from anadil_pipelines.steps import (
 )
 
 NAME = "anadil-adapt"
-TAKEN = ("tokenizer", "trial")
-"""Stages whose artifact a retraining always takes from its champion. What the base writes may be of a new source."""
+TAKEN = forms_of("tokenizer")
+"""Artifacts that a retraining always takes from its champion. What the base writes may be of a new source."""
 PARALLEL_CANDIDATES = 4  # Pods of the sweep at a time; Kubeflow's loops are meant to be limited.
 
 
@@ -102,9 +104,10 @@ def _first_in_exit_handler(recipe: Recipe) -> int:
     # parallel sweep or trial the handler begins behind it, at the next stage that may leave a job behind.
     if recipe.cluster.backend == "local" and recipe.cluster.notifications is None:
         return len(FLOW)
-    if _tried_strategies(recipe):
-        return FLOW.index(STAGES["pretrain"])
-    return [stage.training is not None for stage in FLOW].index(True) if _sweep_sizes(recipe) else 0
+    behind = max([FLOW.index(stage) + 1 for stage in FLOW if _parts(stage, recipe)], default=0)
+    if not behind and not _sweep_sizes(recipe):
+        return 0
+    return [stage.training is not None for stage in FLOW].index(True, behind)
 
 
 def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
@@ -114,13 +117,14 @@ def _sweep_sizes(recipe: Recipe) -> Sequence[int]:
     return sizes if recipe.cluster.parallel_sweep and trains and len(sizes) > 1 else ()
 
 
-def _tried_strategies(recipe: Recipe) -> Sequence[str]:
-    """Return the strategies whose tokenizers are tried in pods of their own."""
-    trial = recipe.tokenizer.trial
-    if trial is None or not recipe.cluster.parallel_sweep:
+def _parts(stage: Stage, recipe: Recipe) -> Sequence[str]:
+    """Return the parts of a training that have pods of their own, such as strategies whose tokenizers are tried."""
+    if stage.pod.parts is None or not recipe.cluster.parallel_sweep or is_left_out(stage, recipe):
         return ()
-    strategies = tuple(dict.fromkeys(trial.strategies or recipe.tokenizer.strategies))
-    return strategies if len(strategies) > 1 else ()
+    parts = tuple(
+        dict.fromkeys(value_of(recipe, stage.pod.parts.key) or value_of(recipe, stage.pod.parts.or_key))
+    )
+    return parts if len(parts) > 1 else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,8 +166,9 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     alone = here or given.retrains
     if stage.name == "tokenizer":
         inputs["candidates"] = [] if alone else _candidates(given)
-    if stage.name == "trial":
-        inputs |= {"strategy": "", "finalists": [] if alone else _finalists(given, inputs)}
+    if stage.pod.parts:
+        made = [] if alone else _made_of_parts(stage, stage.pod.parts, given, inputs)
+        inputs |= {stage.pod.parts.one: "", stage.pod.parts.made: made}
     launched = not here and is_launched(stage.name, resolved)
     task = steps.component(step, resolved, of_champion, launched=launched)(
         **given.recipe, run=steps.RUN, **inputs, **cards
@@ -171,7 +176,7 @@ def _add_step(step: Step, given: _Given, *, here: bool) -> None:
     if here:
         _configure_here(task, step_recipe.image_of(stage.name))
     else:
-        configure_task(task, stage.name, step_recipe, takes=given.retrains and stage.name in TAKEN)
+        configure_task(task, stage.name, step_recipe, takes=given.retrains and stage.writes in TAKEN)
     task.set_display_name(step.name)
     given.uris[step.writes] = task.outputs[stage.writes]
     given.cards[step.writes] = task.outputs[steps.card(stage.writes)]
@@ -198,18 +203,19 @@ def _candidates(given: _Given) -> Any:
     return dsl.Collected(task.outputs["tokenizer"])
 
 
-def _finalists(given: _Given, inputs: dict[str, Any]) -> Any:
-    """Return URIs of the trials of one strategy each, run beside each other; none without a parallel sweep."""
-    strategies = _tried_strategies(given.resolved)
-    if not strategies:
+def _made_of_parts(stage: Stage, parts: Parts, given: _Given, inputs: dict[str, Any]) -> Any:
+    """Return URIs of the artifacts of one part each, made beside each other; none without a parallel sweep."""
+    values = list(_parts(stage, given.resolved))
+    if not values:
         return []
-    launched = is_launched("trial", given.resolved)
-    component = steps.component(Step(stage=STAGES["trial"]), given.resolved, launched=launched)
-    with dsl.ParallelFor(list(strategies), name="strategies", parallelism=PARALLEL_CANDIDATES) as strategy:
-        task = component(**given.recipe, run=steps.RUN, strategy=strategy, finalists=[], **inputs)
-        configure_task(task, "trial", given.resolved)
-        task.set_display_name("finalist")
-    return dsl.Collected(task.outputs["trial"])
+    launched = is_launched(stage.name, given.resolved)
+    component = steps.component(Step(stage=stage), given.resolved, launched=launched)
+    name = parts.key.rpartition(".")[2]
+    with dsl.ParallelFor(values, name=name, parallelism=PARALLEL_CANDIDATES) as value:
+        task = component(**given.recipe, run=steps.RUN, **{parts.one: value, parts.made: []}, **inputs)
+        configure_task(task, stage.name, given.resolved)
+        task.set_display_name(parts.made.removesuffix("s"))
+    return dsl.Collected(task.outputs[stage.writes])
 
 
 def write_pipeline(recipe: Recipe, path: Path, *, retrains: bool = False) -> None:

@@ -18,8 +18,9 @@ from typing import Any
 from kfp import dsl, kubernetes
 
 from anadil.artifacts.base_model import TINY
+from anadil.core.candidates import BY_KIND
 from anadil.core.format import GIB, amount
-from anadil.core.stages import ENGINE_IMAGES, FLOW, STAGES
+from anadil.core.stages import COMPARED, ENGINE_IMAGES, FLOW, PER_SOURCE, STAGES
 from anadil.estimate.instances import CPU, Machine, machine
 from anadil.plan.needs import stage_devices
 from anadil.preflight.text_size import clean_memory_bytes
@@ -39,14 +40,7 @@ RUN = dsl.PIPELINE_JOB_ID_PLACEHOLDER
 EXECUTOR_INPUT = dsl.PIPELINE_TASK_EXECUTOR_INPUT_PLACEHOLDER
 RECIPE: dict[str, Any] = {"recipe": str} | dict.fromkeys(VARIED, str)
 NEW = "new"  # Output `state` of a retraining's first step where there is text to learn.
-TYPES = {
-    "written": dsl.Dataset,
-    "corpus": dsl.Dataset,
-    "tokens": dsl.Dataset,
-    "model": dsl.Model,
-    "merged": dsl.Model,
-    "adapter": dsl.Model,
-}
+TYPES = dict.fromkeys(PER_SOURCE - COMPARED, dsl.Dataset) | dict.fromkeys(BY_KIND, dsl.Model)
 """Artifact word -> its type in Kubeflow's lineage; any other is a `dsl.Artifact`."""
 OF_CHAMPION = {"champion": dsl.Model, "earlier": dsl.Dataset}
 """Cards of a retraining's first step: the champion, and the corpora that it has learnt."""
@@ -54,8 +48,6 @@ METRICS = {"metrics": dsl.Output[dsl.Metrics]}
 MORE: dict[str, dict[str, Any]] = {
     # The step waits for the pods of a parallel sweep; what they made is found by its content.
     "tokenizer": {"candidates": list[str]},
-    # The same; a pod of the loop has a strategy, and the step that collects has none.
-    "trial": {"strategy": str, "finalists": list[str]},
     # For Kubeflow's pages.
     "report": {"html": dsl.Output[dsl.HTML], "markdown": dsl.Output[dsl.Markdown]},
 }
@@ -129,6 +121,7 @@ def component(step: Step, recipe: Recipe, of_champion: Sequence[str] = (), *, la
     words = [parameter_of(word) for word in step.reads_in_run(recipe)]
     parameters = RECIPE | {"run": str} | dict.fromkeys(words, str)
     parameters |= ({"source": str} if step.source else {}) | _outputs(stage.writes) | MORE.get(stage.name, {})
+    parameters |= {stage.pod.parts.one: str, stage.pod.parts.made: list[str]} if stage.pod.parts else {}
     words += of_champion
     if launched:
         return _step(step.name, parameters, "tools", "anadil.launch", stage.name, reads=words)

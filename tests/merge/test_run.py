@@ -10,7 +10,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.candidates import answers, before_finetuning
 from anadil.core.errors import DataError, IntegrityError, RecipeError
 from anadil.core.stages import STAGES
-from anadil.finetune.run import _from_merged
+from anadil.finetune.run import _from_last_form
 from anadil.merge.check import inspect_merge
 from anadil.merge.run import run
 from anadil.recipe.load import parse_recipe
@@ -138,7 +138,7 @@ def test_finetuning_names_the_merged_model_as_its_base(models: Models, tmp_path:
     inputs, uris = {"merged": models.model}, {"merged": "s3://b/merged/1"}
     job = Job(recipe=Recipe(), inputs=inputs, uris=uris, out=tmp_path, work=tmp_path, base_cache=tmp_path)
 
-    began = _from_merged(job)
+    began = _from_last_form(job)
 
     assert (began.inputs["model"], began.uris["model"]) == (models.model, "s3://b/merged/1")
     assert [before_finetuning(names) for names in (["adapted"], ["adapted", "merged"])] == [

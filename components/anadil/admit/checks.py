@@ -25,7 +25,7 @@ from anadil.core.json_text import read_json
 from anadil.recipe.retrain import RetrainLimits
 from anadil.runtime.cache_key import INPUT
 from anadil.text.corpus import read_file
-from anadil.text.excluded import REASONS as REASONS_OF_OVERLAP
+from anadil.text.excluded import REASONS
 
 MAX_WEEKS, MAX_FILES, MAX_ROWS = 26, 4, 100_000
 """Earlier corpora that are looked at, files of rows of each, and rows of a week: 30 MB. A choice."""
@@ -38,7 +38,7 @@ KINDS = {
     "unusable": ("empty", "short"),
 }
 """Check -> reasons that `clean` drops documents for."""
-OF_OVERLAP = dict(zip(REASONS_OF_OVERLAP, (CONTAMINATED, *DUPLICATES.values()), strict=True))
+OF_OVERLAP = dict(zip(REASONS, (CONTAMINATED, *DUPLICATES.values()), strict=True))
 """Reason of `overlap` -> that of `clean` which says the same."""
 JUDGED = tuple(name for name in STATISTICS if name not in EXTERNAL)
 NO_STYLE = [BLOCKED, PAGE_LIMITS, *(reason for each in KINDS.values() for reason in each)]

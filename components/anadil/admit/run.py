@@ -23,7 +23,7 @@ from anadil.core.format import counted
 from anadil.core.json_text import json_lines, write_json
 from anadil.recipe.retrain import Retrain
 from anadil.runtime.job import Figures, Job, by_source, word_of
-from anadil.text.excluded import EXCLUDED
+from anadil.text.excluded import EXCLUDED, EXCLUDING
 from anadil.text.language import load_language
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,8 @@ def _weeks(job: Job, source: str, folder: Path) -> tuple[list[Week], list[str]]:
             f"{word}: text of tasks, questions and chats is not looked for (clean.decontaminate is false)"
         )
     # Sources are compared as they are now, earlier text as well: both shares count the same thing.
-    overlap = by_source("overlap", job.inputs).get(source)
-    excluded = {row["id"]: row["reason"] for row in json_lines(overlap / EXCLUDED)} if overlap else {}
+    listed = by_source(EXCLUDING, job.inputs).get(source)
+    excluded = {row["id"]: row["reason"] for row in json_lines(listed / EXCLUDED)} if listed else {}
     weeks = [read_week(str(folder), manifest, len(manifest.files), excluded)]
     weeks += [read_week(*each, MAX_FILES, excluded) for each in corpora]
     # `clean` counts personal data only where it replaces them. Weeks whose text is not read say nothing of it.

@@ -51,4 +51,5 @@ def answers(kind: str, figures: Mapping[str, object]) -> bool:
 
 def before_finetuning(names: Container[str]) -> str:
     """Return the candidate that finetuning began with, among those of a run."""
-    return "merged" if "merged" in names else "adapted"
+    trained = [each.name for each in CANDIDATES if each.use == CONTINUES]
+    return next((name for name in reversed(trained) if name in names), trained[0])

@@ -70,8 +70,8 @@ def with_article(noun: str) -> str:
     """A kind of artifact in a sentence: `a model`, `an adapter`, `scores`."""
     if noun.endswith("s") and noun != "corpus":
         return noun
-    if noun == "merged":  # the one kind that is an adjective
-        return "a merged model"
+    if noun.endswith("ed"):  # an adjective
+        return f"a {noun} model"
     return f"an {noun}" if noun[0] in "aeiou" else f"a {noun}"
 
 

@@ -90,6 +90,20 @@ class PerSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts of a stage's work that pods of a pipeline do beside each other, before its own step puts together what they made."""
+
+    key: str
+    """Recipe key (`section.table.key`) of the parts."""
+    or_key: str
+    """The key of all that there are, where that one names none."""
+    one: str
+    """Parameter of the step: the part of such a pod, empty in the step that collects."""
+    made: str
+    """Parameter of the step that collects: URIs of what the pods made."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
     """Image and requests of a stage's pod. The requests hold where neither the recipe nor a machine with GPUs says others."""
 
@@ -101,6 +115,7 @@ class Pod:
     """Request and limit. Assumption: a small model fits, as do four CPUs."""
     retries: int | None = None
     """Times that a pipeline tries the pod again; None: as many as `cluster.restarts` says."""
+    parts: Parts | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +140,8 @@ class Stage:
     summary: str
     """Help text: what it does."""
     writes: str
+    stands_for: str = ""
+    """Artifact in whose place its readers take this one, where a run has made it."""
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
 

@@ -4,7 +4,7 @@ The command line, the DAG, the launchers, images and their locks, manifests, CI 
 imports next to nothing, so that `anadil --help` is immediate.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
@@ -52,6 +52,17 @@ def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
     return import_module(f"anadil.{stage.name}.{part}")
 
 
+def forms_of(kind: str) -> tuple[str, ...]:
+    """An artifact's word, and that of the artifact which stands for it, where some stage writes one."""
+    return (kind, *(stage.writes for stage in FLOW if stage.stands_for == kind))
+
+
+def last_form(kind: str, names: Container[str], prefix: str = "") -> str:
+    """Name, with its prefix, of the last form of an artifact that is there; of the artifact itself where none is."""
+    forms = (f"{prefix}{form}" for form in reversed(forms_of(kind)))
+    return next((form for form in forms if form in names), f"{prefix}{kind}")
+
+
 _FIRST = [stage.costly for stage in FLOW].index(True)
 BEFORE_TRAINING, BEHIND_TRAINING = (
     tuple(stage.name for stage in stages) for stages in (FLOW[:_FIRST], FLOW[_FIRST + 1 :])
@@ -63,6 +74,12 @@ WRITERS = {stage.writes: stage for stage in FLOW}
 """Artifact -> the stage that writes it."""
 COMPARED = frozenset(stage.writes for stage in FLOW if stage.compares)
 """Artifacts of which a recipe with fewer than two sources has none."""
+AWAITED = frozenset(
+    stage.name
+    for stage in FLOW
+    if any(each.kind == stage.writes and each.how == "waits" for reader in FLOW for each in reader.reads)
+)
+"""Stages that others wait for and read nothing of: they refuse a text, or let it pass."""
 LAUNCHABLE = tuple(stage.name for stage in FLOW if stage.training)
 """Stages that can be a job of their own."""
 IMAGES = {stage.name: stage.pod.image for stage in FLOW} | {"launch": "tools"}

@@ -17,6 +17,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.json_text import read_json
+from anadil.core.stages import last_form
 from anadil.encode.make_tokens import Settings, make_tokens
 from anadil.encode.shard_plan import champion_places
 from anadil.encode.tokens_file import EarlierFacts, TokensFacts
@@ -25,7 +26,7 @@ from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
 from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
-from anadil.text.excluded import EXCLUDED
+from anadil.text.excluded import EXCLUDED, EXCLUDING
 
 log = logging.getLogger(__name__)
 
@@ -143,10 +144,10 @@ def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
 
 def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
     """The settings of a run of the stage, or of training that encodes a corpus by itself; `corpus` is its word."""
-    tokenizer = job.inputs.get("trial", job.inputs["tokenizer"])
+    tokenizer = job.inputs[last_form("tokenizer", job.inputs)]
     source = next(iter(recipe.sources), "")
     # The word has its source where the stage reads several, as a trial does.
-    excluded = job.inputs.get("overlap", job.inputs.get(word_of("overlap", source_of(corpus))))
+    excluded = job.inputs.get(EXCLUDING, job.inputs.get(word_of(EXCLUDING, source_of(corpus))))
     return Settings(
         corpus=job.inputs[corpus],
         corpus_digest=digest_of(job.inputs[corpus]),

@@ -32,14 +32,12 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
 from anadil.runtime.job import Copy, word_of
 from anadil.text.corpus import CorpusPart, read_ids
-from anadil.text.excluded import EXCLUDED
+from anadil.text.excluded import EXCLUDED, EXCLUDING
 
 log = logging.getLogger(__name__)
 
 BLOCK_TOKENS = 2**28
 """Most tokens of the shards that are packed together: a GiB of ids, as much as training reads at random at a time."""
-KINDS = ("corpus", "tokens", "overlap")
-"""Artifacts of the champion that are looked at."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +125,8 @@ def champion_places(recipe: Recipe, source: str) -> dict[str, str]:
     """Kind -> URI of the champion's artifacts of a source; empty without a champion that knows the source."""
     champion = recipe.retrain.champion if recipe.retrain else None
     named = champion.artifacts if champion else {}
-    places = {kind: named[word_of(kind, source)] for kind in KINDS if word_of(kind, source) in named}
+    kinds = STAGES["encode"].champion.artifacts
+    places = {kind: named[word_of(kind, source)] for kind in kinds if word_of(kind, source) in named}
     return places if "corpus" in places else {}
 
 
@@ -249,7 +248,7 @@ def _champion_tokens(
         return None
     facts = read_facts(uri, manifest)
     is_current = manifest.origin.get(RESULT_VERSION) == str(STAGES["encode"].result_version)
-    ids = _changed_ids(places.get("overlap", ""), manifest, excluded)
+    ids = _changed_ids(places.get(EXCLUDING, ""), manifest, excluded)
     if not is_current or not is_usable(facts) or facts.corpus != corpus_manifest.digest or ids is None:
         log.warning(
             "%s: tokens of another tokenizer, corpus, list or program; all of the corpus is encoded", uri
@@ -271,7 +270,7 @@ def _champion_tokens(
 def _changed_ids(uri: str, tokens: Manifest, excluded: Path | None) -> frozenset[str] | None:
     """Documents that only one of the champion and this run leaves out; None if the champion's list is gone."""
     ours = _ids_of(excluded.read_bytes()) if excluded else frozenset[str]()
-    if not (digest := tokens.origin.get(f"{INPUT}overlap")):
+    if not (digest := tokens.origin.get(f"{INPUT}{EXCLUDING}")):
         return ours
     manifest = artifact.read_manifest(uri) if uri else None
     if manifest is None or manifest.digest != digest:

@@ -293,13 +293,13 @@ def budget(
     epoch_tokens: int | None = None,
     mfu_range: tuple[float, float] | None = MFU_RANGE,
     spread: tuple[float, float] = (1.0, 1.0),
-    trial: Sequence[PhaseWork] = (),
+    share_before: float = 0.0,
     peak_flops: float | None = None,
     after_s: float = 0.0,
 ) -> PlanBudget:
     """All sections for a run of some phases on some machines; see `time_of` and `checkpoints_of`.
 
-    `trial` is what the trial of tokenizers trains before: hours, compute and money count it, steps and tokens do not.
+    `share_before` is the compute of earlier trainings, by that of the phases: hours and money count it, steps do not.
     `mfu_range` are shares of `peak_flops`, by default the machine's. `after_s` are seconds of finetuning and
     scoring on a CPU, at its peak.
     """
@@ -308,8 +308,12 @@ def budget(
     peak = peak_flops or machine.flops_bf16
     time = time_of(phases, devices, peak, **rates)
     step_s = time.hours * 3600 / time.steps if time.hours else None
-    if trial:
-        whole = time_of([*phases, *trial], devices, peak, **rates)
+    if share_before:
+        earlier = [
+            replace(each, steps=0, tokens=round(each.tokens * share_before), flops=each.flops * share_before)
+            for each in phases
+        ]
+        whole = time_of([*phases, *earlier], devices, peak, **rates)
         time = replace(whole, tokens=time.tokens, steps=time.steps)
     if after_s and time.hours is not None and time.hours_low is not None and time.hours_high is not None:
         most, least = (after_s / share / 3600 for share in CPU_MFU_RANGE)

@@ -190,13 +190,8 @@ def _plan_week(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Recipe, Pl
         for name, each in text.items()
     ]
     settings = week_settings(recipe, parts) if parts else trajectory(recipe.pretrain, last, last.steps, None)
-    # Steps of this run alone, whatever it begins with; the tokenizer is there.
-    alone = recipe.model_copy(
-        update={
-            "pretrain": settings.model_copy(update={"start_from": None}),
-            "tokenizer": recipe.tokenizer.model_copy(update={"trial": None}),
-        }
-    )
+    # Steps of this run alone, whatever it begins with.
+    alone = recipe.model_copy(update={"pretrain": settings.model_copy(update={"start_from": None})})
     if not parts:
         return alone, NO_TEXT
     new = {name: each for name, each in text.items() if name in new_names(recipe)}

@@ -17,7 +17,7 @@ from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
 from anadil.core.json_text import write_indented
-from anadil.core.stages import STAGES
+from anadil.core.stages import STAGES, last_form
 from anadil.finetune import training
 from anadil.finetune.chat_format import recipe_format, system_turn, with_system
 from anadil.finetune.encode import audit
@@ -58,7 +58,7 @@ def run(job: Job) -> Figures:
     if not in_group():
         # TRL refuses to spread a model over the GPUs that it sees.
         os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
-    job = _from_merged(job)
+    job = _from_last_form(job)
     refuse_mixture(model_config(job.inputs["model"]), str(job.inputs["model"]))
     device = pick_device()
     with peers(int(os.environ.get("RANK", "0"))), group(device) as processes:
@@ -71,13 +71,10 @@ def run(job: Job) -> Figures:
     return figures
 
 
-def _from_merged(job: Job) -> Job:
-    if "merged" not in job.inputs:
-        return job
-    inputs, uris = job.inputs | {"model": job.inputs["merged"]}, dict(job.uris)
-    if "merged" in uris:
-        uris["model"] = uris["merged"]
-    return replace(job, inputs=inputs, uris=uris)
+def _from_last_form(job: Job) -> Job:
+    word = last_form("model", job.inputs)
+    uris = {"model": job.uris[word]} if word in job.uris else {}
+    return replace(job, inputs=job.inputs | {"model": job.inputs[word]}, uris={**job.uris, **uris})
 
 
 def _run(job: Job, processes: Group, device: torch.device) -> Figures:

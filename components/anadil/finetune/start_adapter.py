@@ -10,7 +10,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.chat_files import HELDOUT_CHATS, kept_chats
 from anadil.artifacts.prefetch import fetch
 from anadil.core.errors import RecipeError
-from anadil.core.stages import STAGES
+from anadil.core.stages import STAGES, last_form
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RECIPE, origin_changes, recipe_origin
 from anadil.text.chats import Chat
@@ -46,8 +46,7 @@ def read_start_adapter(recipe: Recipe, model: Path, processes: "Group") -> Start
     manifest = artifact.finished_manifest(place, KIND)
     refuse_other_form(place, manifest, recipe)
     taught, known = manifest.origin, artifact.read_manifest(str(model))
-    # Without a merge it names the trained model.
-    if known is None or taught.get(f"{INPUT}merged", taught.get(f"{INPUT}model")) != known.digest:
+    if known is None or taught.get(last_form("model", taught, INPUT)) != known.digest:
         raise RecipeError(
             f"{KEY}: {place} was trained on another model than {model}; leave the key out, so that all chats are learnt anew"
         )

@@ -13,6 +13,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.core.candidates import ANSWERS_FIGURE
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.json_text import write_indented
+from anadil.core.stages import forms_of, last_form
 from anadil.merge.auto import choose_values
 from anadil.merge.weights import Ends
 from anadil.model.tiny import base_model
@@ -66,11 +67,11 @@ def _values(job: Job, settings: Merge, ends: Ends) -> Values:
 
 def _open(job: Job, settings: Merge) -> Ends:
     # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
-    model, tokenizer = job.inputs["model"], job.inputs.get("trial", job.inputs["tokenizer"])
+    model, tokenizer = job.inputs["model"], job.inputs[last_form("tokenizer", job.inputs)]
     if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
+        others = "".join(f", and --{each} where there was a {each}" for each in forms_of("tokenizer")[1:])
         raise DataError(
-            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one, and --trial where there "
-            "was a trial"
+            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one{others}"
         )
     base = base_model(job.recipe.base, job.base_cache)
     return Ends.open(model, base, tokenizer, _additions(job, settings))

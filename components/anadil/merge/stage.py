@@ -6,6 +6,7 @@ STAGE = Stage(
     name="merge",
     summary="merge the trained model with its base and other models",
     writes="merged",
+    stands_for="model",
     result_version=2,
     keys=(
         "language",

@@ -1,7 +1,8 @@
 """Needs of the stages beside pre-training, as the module `need` of each stage's folder counts them.
 
 Such a module has `need(request)`. It may have `TITLE`, the heading of rows of its own in a plan. With `refusal(request,
-memory)` the memory is checked before a start, and `flops(request)` is counted in the time on a CPU.
+memory)` the memory is checked before a start, and `flops(request)` is counted in the time on a CPU. A stage that trains before
+pre-training has `before(request)` instead.
 """
 
 import logging
@@ -10,12 +11,12 @@ from functools import cache
 from types import ModuleType
 
 from anadil.core.errors import AnadilError, PreflightError
-from anadil.core.stages import FLOW, STAGES, brought
+from anadil.core.stages import BEFORE_TRAINING, FLOW, STAGES, brought
 from anadil.estimate.instances import CPU, Machine
 from anadil.estimate.stage_memory import Need, NeedRequest, StageMemory
 from anadil.plan.schema import StageNeed
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_left_out
+from anadil.runtime.job import is_kept, is_left_out
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,12 @@ def seconds_after(request: NeedRequest, then: Collection[str]) -> float:
     return flops / peak
 
 
+def trainings_before(request: NeedRequest) -> list[tuple[float, str]]:
+    """Compute of each training before pre-training as a share of its own, and a sentence of it for the assumptions."""
+    names = [name for name in BEFORE_TRAINING if not is_kept(STAGES[name], request.recipe)]
+    return [module.before(request) for module in _modules(request, names) if hasattr(module, "before")]
+
+
 def checked_memory(request: NeedRequest, names: Collection[str]) -> Iterator[str]:
     """One line about the memory of each of some stages that load a model; one that does not fit is refused."""
     for module in _modules(request, names):
@@ -78,7 +85,7 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     record = STAGES[stage]
     if not record.uses_model or machine.device == CPU:
         return 1, 0
-    if "need" in record.brings:
+    if "need" in record.brings and hasattr(brought(record, "need"), "need"):
         return _fewest(stage, recipe.model_dump_json(), machine, nodes)
     return (nodes, machine.devices) if record.training else (1, 1)
 

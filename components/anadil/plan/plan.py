@@ -19,7 +19,7 @@ from anadil.estimate.speed import Calibration, peak_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
-from anadil.plan.needs import memory_after, own_needs, seconds_after
+from anadil.plan.needs import memory_after, own_needs, seconds_after, trainings_before
 from anadil.plan.schema import (
     ClusterSummary,
     LayoutOption,
@@ -308,24 +308,10 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         epoch_tokens=request.text.epoch_tokens,
         mfu_range=None if measured else CPU_MFU_RANGE if machine.device == CPU else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
-        trial=_trial(request, work),
+        share_before=sum(share for share, _ in trainings_before(request.needs)),
         peak_flops=peak_flops(machine, request.work.compute),
         after_s=seconds_after(request.needs, request.then),
     )
-
-
-def _trial(request: PlanRequest, phases: Sequence[PhaseWork]) -> list[PhaseWork]:
-    """Compute of the trial of tokenizers: each finalist has that of the trial's steps with the base's vocabulary."""
-    settings, context = request.recipe.tokenizer, request.recipe.pretrain.sequence_length
-    if settings.trial is None:
-        return []
-    ratio = base_shape(request.recipe).flops_per_token(context) / request.shape.flops_per_token(context)
-    finalists = len(set(settings.trial.strategies or settings.strategies))
-    share = finalists * settings.trial.steps * ratio / sum(phase.steps for phase in phases)
-    return [
-        replace(phase, steps=0, tokens=round(phase.tokens * share), flops=phase.flops * share)
-        for phase in phases
-    ]
 
 
 def _search(request: PlanRequest, result: SearchResult) -> SearchSummary:
@@ -381,7 +367,7 @@ def _vocabulary_assumptions(request: PlanRequest) -> list[str]:
 
 
 def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
-    recipe, tokenizer = request.recipe, request.recipe.tokenizer
+    recipe = request.recipe
     assumptions = _vocabulary_assumptions(request)
     if not request.text.uses:
         assumptions.append(
@@ -398,12 +384,7 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             f"A token has {BYTES_PER_TOKEN:g} bytes of text, and cleaning drops none where there is no corpus yet "
             "(assumption: the most text, the fewest passes over it)."
         )
-    if tokenizer.trial is not None:
-        finalists = len(set(tokenizer.trial.strategies or tokenizer.strategies))
-        assumptions.append(
-            f"Time and cost count the trial of {finalists} tokenizers, one after another, for {tokenizer.trial.steps:,} steps "
-            "of the base's compute each."
-        )
+    assumptions += [text for _, text in trainings_before(request.needs)]
     if layout.batch_size != recipe.pretrain.batch_size:
         assumptions.append(
             f"{recipe.pretrain.batch_size} sequences do not divide evenly over {layout.data} groups of devices; "

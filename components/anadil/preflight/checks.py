@@ -14,7 +14,7 @@ from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import AnadilError, RecipeError
 from anadil.core.stage import Stage
-from anadil.core.stages import FLOW, STAGES, brought
+from anadil.core.stages import FLOW, STAGES, brought, forms_of
 from anadil.estimate.instances import ram_bytes
 from anadil.preflight import this_machine
 from anadil.preflight.base_model import inspect_base, inspect_kind
@@ -144,7 +144,7 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
         return
     result = inspect_base(
         recipe, here=planned.here, chats="finetune" in {*planned.names, *planned.then},
-        vocabulary=not planned.names.isdisjoint(("tokenizer", "trial")),
+        vocabulary=any(stage.writes in forms_of("tokenizer") for stage in planned.stages),
     )  # fmt: skip
     if asks and not recipe.base.revision and result.status == "passed":
         result = replace(result, remedy="set base.revision, so that the run can be repeated")

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, RecipeError
-from anadil.core.stages import STAGES
+from anadil.core.stages import STAGES, WRITERS, forms_of, last_form
 from anadil.encode.packing import Packed
 from anadil.encode.run import digest_of
 from anadil.encode.stored_tokens import StoredTokens
@@ -56,7 +56,7 @@ from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
-from anadil.runtime.job import Job, word_of
+from anadil.runtime.job import Job, is_left_out, word_of
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 
 log = logging.getLogger(__name__)
@@ -75,12 +75,13 @@ def in_training_group(job: Job) -> Iterator[tuple[Group, torch.device]]:
 
 def inputs_of(job: Job, processes: Group) -> Job:
     """Take the tokenizer from the trial, where there is one, and track price and plan."""
-    if "trial" in job.inputs:
-        job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs["trial"]})
-    elif job.recipe.tokenizer.trial is not None and processes.is_first:
+    word, last = last_form("tokenizer", job.inputs), forms_of("tokenizer")[-1]
+    job = replace(job, inputs={**job.inputs, "tokenizer": job.inputs[word]})
+    if word != last and not is_left_out(WRITERS[last], job.recipe) and processes.is_first:
         log.warning(
-            "tokenizer.trial is set, but no trial is given: the tokenizer is the one that was chosen by cost"
-        )
+            "%s is set, but no %s is given: the tokenizer is the one that was chosen by cost",
+            WRITERS[last].only_if, last,
+        )  # fmt: skip
     if processes.is_first and job.recipe.cluster.instance:
         if (price := usd_per_hour(job.recipe.cluster)) is not None:
             job.tracker.texts("run tags", {"anadil.usd_per_hour": price})

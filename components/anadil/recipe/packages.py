@@ -14,7 +14,10 @@ from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import DATABASES, TENSORBOARD, WANDB
 
 EVERY = tuple(stage.name for stage in FLOW)
-TRAINING = ("pretrain", "trial")
+TRAINING = tuple(stage.name for stage in FLOW if stage.training and "pretrain" in stage.keys)
+"""Stages that train as `pretrain` says."""
+NO_TABLES = ("tokenizer", "pretrain")
+"""Images whose stages read files of text, and that hold no reader of tables."""
 TABLES = r".*\.parquet"
 
 
@@ -56,13 +59,12 @@ NEEDS = (
     ),
     PackageNeed(key="clean.engine", values="ray", packages=("ray",), stages=("clean",)),
     PackageNeed(key="clean.engine", values="job", packages=("kubernetes",), stages=("clean",)),
-    PackageNeed(
-        key="tokenizer.keep", values=TABLES, packages=("pyarrow",), stages=("tokenizer", "trial"),
-        instead="the same text as .jsonl.zst or .txt",
-    ),
-    PackageNeed(
-        key="evaluate.retained", values=TABLES, packages=("pyarrow",), stages=("merge",),
-        only_if="merge.is_auto", instead="the same text as .jsonl.zst or .txt",
+    *(
+        PackageNeed(
+            key=each.key, values=TABLES, packages=("pyarrow",), stages=(stage.name,), only_if=each.only_if,
+            instead="the same text as .jsonl.zst or .txt",
+        )
+        for stage in FLOW if stage.pod.image in NO_TABLES for each in stage.side_files
     ),
 )  # fmt: skip
 """Tests compare the list with the locks of the images."""

@@ -17,6 +17,7 @@ from anadil.artifacts.find import artifacts_below, find_artifact, read_table, ro
 from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
+from anadil.core.stages import forms_of
 from anadil.core.table import Table
 from anadil.page.format import figure, words_of
 from anadil.page.licence import Licence, licence_files, licence_of
@@ -273,7 +274,7 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         sentences.append("It has no scores.")
     if not facts.answers:
         return [*sentences, "It continues text. It was not trained to answer."]
-    if facts.word == "merged":
+    if facts.word in forms_of("model"):
         return [*sentences, "It answers as the models that were added do. It saw no chats in its language."]
     style = "It answers in the style of its chats. It guesses facts that they do not contain."
     return [*sentences, style, *_system_turn(facts)]

@@ -13,7 +13,7 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import COMPARED, FLOW, STAGES, forms_of, last_form
 from anadil.page.values import list_of, table_of
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
@@ -69,9 +69,7 @@ def champion_name(recipe: Recipe) -> tuple[str, str]:
 def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
     """Ask the registry for the champion, and verify its artifact: every byte of a local one, sizes on S3.
 
-    Args:
-        recipe: Its `evaluate.champion` and `tracking.uri` are used.
-        recipe_argument: The recipe and options as the user gave them, for the remedy.
+    `recipe_argument` is the recipe with its options as the user gave them, for the remedy.
     """
     name, alias = champion_name(recipe)
     tracking = tracking_uri(recipe)
@@ -169,12 +167,7 @@ def chats_of(adapter: Manifest) -> dict[str, str]:
 
 
 def lineage_of(champion: ReleasedModel, roots: Iterable[str] = ()) -> Lineage:
-    """Follow a champion to its files.
-
-    Args:
-        champion: Model, merged model or adapter.
-        roots: Storage roots to look in, beside the champion's own and the one of its recipe.
-    """
+    """Follow a champion to its files, in its own storage root, that of its recipe, and further roots."""
     return _Walk(champion, roots).lineage()
 
 
@@ -190,17 +183,17 @@ class _Walk:
         """Return the whole lineage."""
         made = {self.champion.manifest.kind: (self.champion.uri, self.champion.manifest)}
         # An adapter was trained on a model or on a merged one, and that was merged from a model.
-        for word in ("merged", "model"):
+        for word in reversed(forms_of("model")):
             holder = next(reversed(made.values()))[1]
             if word not in made and f"{INPUT}{word}" in holder.origin:
                 made[word] = self._input(holder, word)
         model = made["model"][1]
         for name in [name.removeprefix(INPUT) for name in model.origin if name.startswith(INPUT)]:
-            if kind_of(name) in ("tokenizer", "trial", "corpus"):
+            if kind_of(name) in (*forms_of("tokenizer"), "corpus"):
                 made[name] = self._input(model, name)
             # Two sources without a document in common have lists of one digest.
-            elif kind_of(name) == "overlap" and (overlap := self._overlap(name, model)):
-                made[name] = overlap
+            elif kind_of(name) in COMPARED and (compared := self._compared(name, model)):
+                made[name] = compared
         if scores := self._scores():
             made["scores"] = scores
         chains = {
@@ -210,8 +203,9 @@ class _Walk:
         }
         for source, chain in chains.items():
             corpus = chain[0][1]
-            if f"{INPUT}written" in corpus.origin:
-                made[word_of("written", source)] = self._input(corpus, "written")
+            for kind in STAGES["clean"].words:
+                if f"{INPUT}{kind}" in corpus.origin:
+                    made[word_of(kind, source)] = self._input(corpus, kind)
             if tokens := self._tokens(corpus, model, source):
                 made[word_of("tokens", source)] = tokens
         files = {source: _files_of(chain) for source, chain in chains.items()}
@@ -232,12 +226,8 @@ class _Walk:
 
     def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
         """Return the first adapter of a champion that is none: its own run's, which the gate did not release."""
-        word = "merged" if "merged" in made else "model"
-        adapters = [each for same in self._below("adapter").values() for each in same]
-        digest = made[word][1].digest
-        return next(
-            (each for each in reversed(adapters) if each[1].origin.get(f"{INPUT}{word}") == digest), None
-        )
+        word = last_form("model", made)
+        return next(reversed(self._made_of("adapter", {f"{INPUT}{word}": made[word][1].digest})), None)
 
     def _chain(self, last: Made, key: str) -> list[Made]:
         """Return an artifact and those that it goes on from by a recipe key, one after another."""
@@ -258,54 +248,47 @@ class _Walk:
             f"lies in {', '.join(self._roots)}; restore it or name its root as storage.root{ANEW}"
         )
 
-    def _overlap(self, name: str, model: Manifest) -> Made | None:
-        """Return a source's list of documents that stand in others; None where it is gone, and can be made again."""
+    def _compared(self, name: str, model: Manifest) -> Made | None:
+        """Return what a source's comparison with others has made; None where it is gone, and can be made again."""
         source = source_of(name)
-        corpus = model.origin.get(f"{INPUT}{word_of('corpus', source)}")
-        for each in self._below("overlap").get(model.origin[f"{INPUT}{name}"], []):
-            origin = each[1].origin
-            if (
-                origin.get("source", "").startswith(f"{source} of ")
-                and origin.get(f"{INPUT}{word_of('corpus', source)}") == corpus
-            ):
+        corpus = f"{INPUT}{word_of('corpus', source)}"
+        for each in self._made_of(kind_of(name), {corpus: model.origin.get(corpus)}):
+            is_same = each[1].digest == model.origin[f"{INPUT}{name}"]
+            if is_same and each[1].origin.get("source", "").startswith(f"{source} of "):
                 return each
         return None
 
     def _scores(self) -> Made | None:
         """Return the newest scores of the champion; None where they are gone, and both models are measured again."""
-        kind, digest = self.champion.manifest.kind, self.champion.manifest.digest
-        for each in (one for same in self._below("scores").values() for one in same):
-            if each[1].origin.get(f"{INPUT}{kind}") == digest:
-                return each
-        return None
+        champion = self.champion.manifest
+        return next(iter(self._made_of("scores", {f"{INPUT}{champion.kind}": champion.digest})), None)
 
     def _is_released(self, made: Mapping[str, Made]) -> bool:
         digest = made["scores"][1].digest if "scores" in made else None
-        releases = (one for same in self._below("release").values() for one in same)
-        return any(each[1].origin.get(f"{INPUT}scores") == digest for each in releases)
+        return bool(self._made_of("release", {f"{INPUT}scores": digest}))
 
     def _tokens(self, corpus: Manifest, model: Manifest, source: str) -> Made | None:
         """Return the token shards that the model was trained on: made of its corpus by its tokenizer; the newest.
 
         Gone, they are made again.
         """
-        inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in ("tokenizer", "trial")} | {
+        inputs = {f"{INPUT}{word}": model.origin.get(f"{INPUT}{word}") for word in forms_of("tokenizer")} | {
             f"{INPUT}corpus": corpus.digest
         }
         # Tokens of another list or of another champion have other blocks, in which a checkpoint's place means other text.
         inputs |= {
             f"{INPUT}{kind}": model.origin.get(f"{INPUT}{word_of(kind, source)}")
-            for kind in ("overlap", *(f"{EARLIER}{each}" for each in STAGES["encode"].champion.artifacts))
+            for kind in (*COMPARED, *(f"{EARLIER}{each}" for each in STAGES["encode"].champion.artifacts))
         }
-        length = model.origin.get("recipe pretrain.sequence_length")
-        for each in (one for same in self._below("tokens").values() for one in same):
-            origin = each[1].origin
-            if (
-                all(origin.get(name) == digest for name, digest in inputs.items())
-                and origin.get("recipe pretrain.sequence_length") == length
-            ):
-                return each
-        return None
+        length = "recipe pretrain.sequence_length"
+        return next(iter(self._made_of("tokens", {**inputs, length: model.origin.get(length)})), None)
+
+    def _made_of(self, kind: str, origin: Mapping[str, str | None]) -> list[Made]:
+        """Return the artifacts of a kind whose origin has all these entries."""
+        made = (each for same in self._below(kind).values() for each in same)
+        return [
+            each for each in made if all(each[1].origin.get(name) == text for name, text in origin.items())
+        ]
 
     @property
     def _roots(self) -> list[str]:

@@ -13,7 +13,7 @@ from anadil.artifacts.chat_files import data_set_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted, human_bytes
 from anadil.core.reasons import reason_of
-from anadil.core.stages import STAGES
+from anadil.core.stages import BEFORE_TRAINING, FLOW, STAGES, forms_of
 from anadil.finetune.start_adapter import refuse_other_form
 from anadil.page.values import table_of
 from anadil.recipe.retrain import Champion, Retrain
@@ -34,9 +34,12 @@ from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
 State = Literal["new", "nothing"]
-KEPT = ("tokenizer", "trial", "written")
-"""Artifacts that every retraining takes as they are."""
-OF_TEXT = (*KEPT, "corpus", "overlap", "tokens", "model")
+KEPT = (
+    *forms_of("tokenizer"),
+    *(stage.writes for stage in FLOW if stage.per_source and stage.per_source.key),
+)
+"""Artifacts that every retraining takes as they are: the tokenizer, and what was written for a source."""
+OF_TEXT = (*(STAGES[name].writes for name in BEFORE_TRAINING), "model")
 """Artifacts that one without new text takes as they are. What is merged of the model is found by its key."""
 MEAN_OF = 8
 """Checkpoints whose mean a week ends with by default: measured in `benchmarks/retrain`."""
@@ -103,10 +106,8 @@ class Resolution:
 def resolve(recipe: Recipe, *, argument: str = "RECIPE", from_base: bool = False) -> Resolution:
     """Find the champion and the files that came since, and derive the recipe of the retraining.
 
-    Args:
-        recipe: The user's.
-        argument: The recipe and options as the user gave them, for remedies.
-        from_base: Keep nothing of the champion, and only compare with it.
+    `argument` is the recipe with its options as the user gave them, for remedies. A run `from_base` keeps nothing of the
+    champion, and only compares with it.
     """
     champion = find_released(recipe, argument)
     lines = [f"champion: {champion.name} version {champion.version}, {champion.uri}"]
@@ -171,14 +172,7 @@ def _chats_words(derived: Recipe, lineage: Lineage) -> str:
 
 
 def derived_recipe(recipe: Recipe, lineage: Lineage, inputs: Mapping[str, Inputs], chats: Inputs) -> Recipe:
-    """Return the recipe whose run teaches the champion the new files.
-
-    Args:
-        recipe: The user's.
-        lineage: Of the champion.
-        inputs: Source -> its files, of which those that are new are read.
-        chats: Files of chats. Where no text is new, the run begins with finetuning.
-    """
+    """Return the recipe whose run teaches the champion the new files; without new text it begins with finetuning."""
     places = lineage.places
     has_text = any(each.new for each in inputs.values())
     kinds = KEPT if has_text else OF_TEXT
@@ -315,14 +309,7 @@ def changes_of(recipe: Recipe, lineage: Lineage) -> list[str]:
 def lines_of_changes(
     recipe: Recipe, lineage: Lineage, changes: Iterable[str], *, has_text: bool
 ) -> Iterator[str]:
-    """Say what follows of each change.
-
-    Args:
-        recipe: The user's.
-        lineage: Of the champion.
-        changes: As `changes_of` returns them.
-        has_text: There is new text; else finetuning and what is behind it run alone.
-    """
+    """Say what follows of each change that `changes_of` returns, and of sources that came or went."""
     for each in changes:
         if not each.startswith(IGNORED):
             yield f"{each}: {_consequence(each, has_text=has_text)}"

@@ -142,15 +142,7 @@ def tell_result(
 ) -> None:  # fmt: skip
     """Name the model that was made, link scores to their models, keep the pages.
 
-    Args:
-        tracker: Of the stage.
-        stage: Its row.
-        result: Manifest of the new artifact.
-        uri: Where it will lie.
-        folder: Where it lies now.
-        inputs: Artifact word -> manifest of an input.
-        uris: Artifact word -> where that lies.
-        read: Artifact word -> local directory of it.
+    The result lies in `folder` now, and will lie at `uri`. `read` are the local directories of the inputs.
     """
     if stage.writes in BY_KIND:
         figures = {

@@ -48,7 +48,7 @@ class ExecutorInput:
     outputs: dict[str, Any]
     """Where the launcher wants the results."""
     step: str
-    """Name under which the step's status stands: the stage's, with the strategy for a pod of the trial's loop."""
+    """Name under which the step's status stands: the stage's, with the part for a pod of a parallel loop."""
     run: str = ""
     """Id of the pipeline run."""
     source: str = ""
@@ -60,7 +60,8 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
     try:
         given = json.loads(text)
         values = given["inputs"]["parameterValues"]
-        size, strategy, source = (str(values.get(name, "")) for name in ("size", "strategy", "source"))
+        size, source = (str(values.get(name, "")) for name in ("size", "source"))
+        part = str(values.get(stage.pod.parts.one, "")) if stage.pod.parts else ""
         # The words follow from the whole recipe: that of the step would hold its own source alone.
         recipe = varied_recipe(values)
         whole = load_recipe(recipe)
@@ -75,10 +76,10 @@ def parse_executor_input(stage: Stage, text: str) -> ExecutorInput:
             or not (stage.input(kind_of(word)).optional or stage.input(kind_of(word)).how != "files")
         }
         return ExecutorInput(
-            recipe=_of_one_part(recipe, size, strategy),
+            recipe=_of_one_part(stage, recipe, size, part),
             inputs=inputs,
             outputs=dict(given["outputs"]),
-            step=f"{stage.name}-{strategy}" if strategy else step.name,
+            step=f"{stage.name}-{part}" if part else step.name,
             run=str(values.get("run", "")),
             source=source,
         )
@@ -169,16 +170,16 @@ def varied_values(recipe: Recipe) -> dict[str, str]:
     }
 
 
-def _of_one_part(recipe: str, size: str, strategy: str) -> str:
-    """Return the recipe of a pod of a parallel loop: of one vocabulary size, or one strategy of the trial."""
-    if not size and not strategy:
+def _of_one_part(stage: Stage, recipe: str, size: str, part: str) -> str:
+    """Return the recipe of a pod of a parallel loop: of one vocabulary size, or one part of a training."""
+    if not size and not part:
         return recipe
     data = json.loads(recipe)
-    tokenizer = data.setdefault("tokenizer", {})
     if size:
-        tokenizer["vocab_sizes"] = [int(size)]
-    if strategy:
-        tokenizer["trial"] |= {"strategies": [strategy]}
+        data.setdefault("tokenizer", {})["vocab_sizes"] = [int(size)]
+    if part and stage.pod.parts:
+        section, table, key = stage.pod.parts.key.split(".")
+        data[section][table] |= {key: [part]}
     return json.dumps(data)
 
 
@@ -196,14 +197,7 @@ def write_results(
     cards: Mapping[str, Mapping[str, Scalar]],
     pages: Mapping[str, Path],
 ) -> None:
-    """Write the parameters of a step, and the metadata and the file of each of its artifacts.
-
-    Args:
-        outputs: Where the launcher wants them.
-        values: Parameter -> value.
-        cards: Artifact -> metadata.
-        pages: Those of them whose file is a page -> the page.
-    """
+    """Write the parameters of a step, and the metadata (`cards`) and the page of each of its artifacts."""
     for name, value in values.items():
         path = Path(outputs["parameters"][name]["outputFile"])
         path.parent.mkdir(parents=True, exist_ok=True)

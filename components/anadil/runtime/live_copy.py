@@ -25,12 +25,7 @@ CURVES, TEXTS = "training.jsonl", "texts.jsonl"
 def copied(root: str, run: str, step: str, work: Path, spool: Path | None) -> Iterator[None]:
     """Copy what a step writes while the block runs, and a last time after it. What cannot be written is one warning.
 
-    Args:
-        root: `storage.root`; empty: nothing is copied.
-        run: Id of the run; empty: the same.
-        step: Name of the step.
-        work: Its work directory.
-        spool: Lines of its tracker, for a step without curves of its own.
+    Without `root` (`storage.root`) or `run` nothing is copied. `spool` holds the curves of a step without a file of its own.
     """
     if not root or not run:
         yield

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
+from anadil.core.stages import WRITERS, forms_of
+
 Sink = Literal["log", "jsonl", "tracker", "prometheus"]
 ALL: tuple[Sink, ...] = ("log", "jsonl", "tracker", "prometheus")
 """Every logged line: the run's log, `training.jsonl`, what `tracking.uri` names and Prometheus."""
@@ -128,7 +130,7 @@ def gauge_name(name: str) -> str:
 
 def curve_key(stage: str, name: str) -> str:
     """MLflow's key of a curve, whose page groups by the part before the slash; `system/` has a page of its own."""
-    if stage in ("tokenizer", "trial"):
+    if stage in [WRITERS[form].name for form in forms_of("tokenizer")]:
         return f"{stage}/{name}"
     spec = spec_of(name)
     if spec is not None and spec.group == "train":

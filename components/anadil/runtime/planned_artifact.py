@@ -16,11 +16,12 @@ from anadil.artifacts.find import artifacts_below
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.aws import NoBucketError
+from anadil.core.candidates import BY_KIND
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError
 from anadil.core.files import work_folder
 from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.stage import Stage
-from anadil.core.stages import PER_SOURCE, STAGES
+from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RECIPE, origin_changes, recipe_origin, stage_origin
 from anadil.runtime.champion import Champion, find_champion
@@ -33,18 +34,14 @@ log = logging.getLogger(__name__)
 
 CHAMPION = "input champion"
 """Name of the champion's digest in an origin."""
-MADE_FROM = (
-    ("merged", "model"),
-    ("adapter", "model"),
-    ("adapter", "merged"),
-    ("scores", "model"),
-    ("scores", "merged"),
-    ("scores", "adapter"),
-    ("tokens", "corpus"),
-    ("tokens", "tokenizer"),
-    ("tokens", "trial"),
+MADE_FROM = tuple(
+    (stage.writes, each.kind)
+    for stage in FLOW
+    for each in stage.reads
+    if each.kind in BY_KIND or (stage.per_source and not stage.compares)
 )
-"""Artifact, and one whose content it speaks of: beside another of that kind its figures would be wrong."""
+"""Artifact, and one whose content it speaks of: a model, or what one source's text was made from. Beside another of that kind its
+figures would be wrong."""
 DIGITS = 16
 """Shown of a digest in messages."""
 LOOKED_UP = "ANADIL_LOOKED_UP"
@@ -116,14 +113,9 @@ def planned_artifact(
     files: Sequence[str],
     out: str | None,
 ) -> PlannedArtifact:
-    """Return the artifact that a recipe and inputs lead to, and its place.
+    """Return the artifact that a recipe and inputs (word -> URI) lead to, in `out` or else below `storage.root`.
 
-    Args:
-        stage: Which stage.
-        recipe: Its `storage.root` is used where `out` is left out.
-        inputs: Artifact word -> URI.
-        files: Outside files instead of the recipe's.
-        out: Where to write.
+    `files` are outside files instead of the recipe's.
     """
     manifests = {word: artifact.finished_manifest(uri, kind_of(word)) for word, uri in inputs.items()}
     refuse_strangers(manifests, inputs)
@@ -269,9 +261,9 @@ def refuse_other_sources(recipe: Recipe, manifests: Mapping[str, Manifest], uris
         fault = ""
         if kind == "corpus":
             fault = _other_language(recipe, source, manifest)
-        elif kind == "tokens":
+        elif TABLE in WRITERS[kind].keys and kind in PER_SOURCE:
             fault = _other_settings(recipe, source, manifest)
-        elif kind == "overlap":
+        elif kind in COMPARED:
             fault = _other_corpus(source, manifest, manifests)
         if fault:
             raise IntegrityError(
@@ -298,16 +290,16 @@ def _other_settings(recipe: Recipe, source: str, manifest: Manifest) -> str:
         return ""
     listed = ", ".join(json.loads(before.get(f"{RECIPE}{TABLE}", "[]"))) or "a recipe without sources"
     if listed != source:
-        return f"are tokens of {listed}, not of source {source}"
+        return f"are {manifest.kind} of {listed}, not of source {source}"
     name = next(name for name in (*now, *before) if now.get(name) != before.get(name))
     key = name.removeprefix(RECIPE)
-    return f"are tokens with {key} {before.get(name, 'unset')}, and the recipe's is {now.get(name, 'unset')}"
+    return f"are {manifest.kind} with {key} {before.get(name, 'unset')}, and the recipe's is {now.get(name, 'unset')}"
 
 
 def _other_corpus(source: str, manifest: Manifest, manifests: Mapping[str, Manifest]) -> str:
     theirs = manifest.origin.get("source", source).partition(" ")[0]
     if theirs != source:
-        return f"is the overlap of source {theirs}, not of {source}"
+        return f"is the {manifest.kind} of source {theirs}, not of {source}"
     compared = manifest.origin.get(f"{INPUT}corpus.{source}")
     if "corpus" in manifests and compared not in {None, manifests["corpus"].digest}:
         return f"compares another corpus of source {source} than the one that is given"

@@ -52,23 +52,16 @@ def write_documents(corpus: Path, part: CorpusPart, documents: Iterable[Document
 
     Equal documents in equal order give equal bytes, and equal texts the same limits of files.
     """
-    rest = iter(documents)
-    document = next(rest, None)
-
-    def lines_of_file() -> Iterator[tuple[bytes, str]]:
-        nonlocal document
-        size = 0
-        while document is not None and size < MAX_PART_BYTES:
-            yield line_of(document), document.text
-            size += len(document.text.encode())
-            document = next(rest, None)
-
-    count = number = 0
     # A part without documents gets an empty file, so that readers can tell it from a lost one.
-    while document is not None or number == 0:
-        count += write_part(corpus, part_name(part, number), lines_of_file())[1]
-        number += 1
-    return count
+    files: list[list[tuple[bytes, str]]] = [[]]
+    size = 0
+    for document in documents:
+        if size >= MAX_PART_BYTES:
+            files.append([])
+            size = 0
+        files[-1].append((line_of(document), document.text))
+        size += len(document.text.encode())
+    return sum(write_part(corpus, part_name(part, number), lines)[1] for number, lines in enumerate(files))
 
 
 def part_name(part: CorpusPart, number: int) -> str:

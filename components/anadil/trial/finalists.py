@@ -166,9 +166,7 @@ def trial_recipe(recipe: Recipe, steps: int) -> Recipe:
         "phases": phases, "start_from": None, "average_last": None, "max_epochs": None, "copies": Copies(),
         "faults": faults, "validate_every": 0, "profile_steps": 0,
     }  # fmt: skip
-    return recipe.model_copy(
-        update={"pretrain": settings.model_copy(update=changed), "sources": targets, "merge": None}
-    )
+    return recipe.model_copy(update={"pretrain": settings.model_copy(update=changed), "sources": targets})
 
 
 TARGET = "target"

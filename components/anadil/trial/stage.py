@@ -1,11 +1,12 @@
 """The stage `trial`: what it reads, writes and needs."""
 
-from anadil.core.stage import Input, Pod, SideFiles, Stage, Training
+from anadil.core.stage import Input, Parts, Pod, SideFiles, Stage, Training
 
 STAGE = Stage(
     name="trial",
     summary="train each strategy's best tokenizer briefly, and choose by bits per byte",
     writes="trial",
+    stands_for="tokenizer",
     result_version=2,
     keys=("language", "base", "tokenizer", "tokenizer.trial", "pretrain", "clean.text_field", "seed"),
     reads=(
@@ -17,8 +18,13 @@ STAGE = Stage(
     ),
     side_files=(SideFiles(key="tokenizer.keep", of_language="retained.jsonl"),),
     only_if="tokenizer.trial",
-    pod=Pod(image="pretrain"),
+    pod=Pod(
+        image="pretrain",
+        parts=Parts(
+            key="tokenizer.trial.strategies", or_key="tokenizer.strategies", one="strategy", made="finalists"
+        ),
+    ),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
     uses_model=True,
-    brings=("check", "view"),
+    brings=("need", "check", "view"),
 )

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.cli import options as cli_options
 from anadil.cli.output import print_data, print_result
-from anadil.cli.runs.run import ADMIT, after_failure, failure_of, run_recipe, with_root, work_of
+from anadil.cli.runs.run import after_failure, failure_of, run_recipe, with_root, work_of
 from anadil.core.errors import AnadilError, DataError, GateError, Stopped
-from anadil.core.stages import FLOW
+from anadil.core.stages import AWAITED, FLOW
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import Event, notify
@@ -137,7 +137,7 @@ def _end(recipe: Recipe, steps: "StepResults") -> int:
     if steps.exit_code not in STOPPED:
         root = str(recipe.storage.root)
         step, why = failure_of(root, steps.run)
-        is_refused = step == ADMIT and steps.exit_code == DataError.exit_code
+        is_refused = step in AWAITED and steps.exit_code == DataError.exit_code
         notify(Event(
             kind="refused" if is_refused else "failed", run=steps.run, stage=step,
             message=why or f"exit code {steps.exit_code}", resume=after_failure(root, steps.run),

@@ -23,7 +23,7 @@ from anadil.core.errors import AnadilError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
 from anadil.core.stage import Stage
-from anadil.core.stages import STAGES
+from anadil.core.stages import AWAITED, STAGES
 from anadil.core.table import Table
 from anadil.page.values import Json, field, list_of, table_of
 from anadil.recipe.load import load_recipe
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from anadil_pipelines.laptop import StepResults
 
 log = logging.getLogger(__name__)
-
-ADMIT = "admit"  # Step that refuses text; any other that fails has another cause.
 
 
 def add_run(name: str, commands: Any, text: str) -> None:
@@ -113,7 +111,7 @@ def run_recipe(recipe: Recipe, options: argparse.Namespace) -> "StepResults":
 
 def after_failure(root: str, run: str) -> str:
     """Return what to do after a step that failed."""
-    if failure_of(root, run)[0] == ADMIT:
+    if failure_of(root, run)[0] in AWAITED:
         # The same command would end as this one did.
         return "the champion stays as it is; the next retraining reads these files again, with those that came by then"
     return "a step failed; correct the cause and run the same command again to resume from there"

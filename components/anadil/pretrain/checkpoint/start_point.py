@@ -19,6 +19,7 @@ from anadil.artifacts.prefetch import copy_to_cache
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import with_article
+from anadil.core.stages import last_form
 from anadil.estimate.text_use import trajectory
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.lr_schedule import ends_phase, phase_of, rate_factor
@@ -298,7 +299,7 @@ class StartWeights:
     def tokenizer(self) -> str:
         """Digest of the tokenizer that it was trained with: that of the trial, where one chose."""
         origin = self.manifest.origin
-        return origin.get(f"{INPUT}trial") or origin.get(f"{INPUT}tokenizer", "")
+        return origin.get(last_form("tokenizer", origin, INPUT), "")
 
     def folder(self, *, verify: bool = True) -> Path:
         """Return a local directory with its files, every byte compared with the manifest unless another process does."""

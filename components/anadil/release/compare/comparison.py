@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from anadil.core.candidates import ANSWERS, CANDIDATES
 from anadil.core.errors import PreflightError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.install import install
@@ -35,10 +36,11 @@ Tables = tuple[Json, Json]
 WIDTH = 110
 MAX_VALUE = 60
 COLUMNS = ("candidate", "figure", "A", "B", "B - A", "95 % interval", "over", "better")
-DECIDING = (
-    ("adapted", "bits_per_byte", "held-out text"),
-    ("merged", "bits_per_byte", "held-out text"),
-    ("finetuned", "questions.bits_per_byte", "answers to unseen questions"),
+DECIDING = tuple(
+    (each.name, "questions.bits_per_byte", "answers to unseen questions")
+    if each.use == ANSWERS
+    else (each.name, "bits_per_byte", "held-out text")
+    for each in CANDIDATES
 )
 """Candidate, measure and text of the first sentences."""
 PLACES = ("storage.", "tracking.", "cluster.", "report.")

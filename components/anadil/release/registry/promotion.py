@@ -21,7 +21,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import AnadilError, DataError, GateError, IntegrityError, RetryableError
-from anadil.core.format import number
+from anadil.core.format import number, with_article
 from anadil.page.values import field
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import (
@@ -328,9 +328,9 @@ def _gate_table(model: Promotable) -> str:
             for number in (check.get("value"), check.get("limit"))
         )
         rows.append(f"| {check['name']} | {value} | {limit} | {'yes' if check['passed'] else 'no'} |")
-    kinds = {"adapter": "Merged model of the adapter", "merged": "Merged model"}
-    kind = kinds.get(model.manifest.kind, "Model")
-    return "\n".join([f"{kind} at `{model.uri}`, judged by `{model.scores}`.", "", *rows])
+    kind = model.manifest.kind
+    noun = "merged model of the adapter" if kind == "adapter" else with_article(kind).removeprefix("a ")
+    return "\n".join([f"{noun.capitalize()} at `{model.uri}`, judged by `{model.scores}`.", "", *rows])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

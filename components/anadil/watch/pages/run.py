@@ -22,7 +22,7 @@ from anadil.artifacts.find import read_verified
 from anadil.artifacts.uri import join
 from anadil.core.errors import BY_EXIT_CODE, AnadilError, DataError, PreflightError
 from anadil.core.format import DASH, human_dollars, human_figure, human_seconds, number
-from anadil.core.stages import FLOW
+from anadil.core.stages import FLOW, forms_of
 from anadil.core.table import Table
 from anadil.page.charts import Line
 from anadil.page.format import words_of
@@ -267,9 +267,7 @@ def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> tup
             num_others += 1
             continue
         curves[other.id] = watched.files.read(join(uri, "training.jsonl"))
-        same_words += (
-            [other.id] if _made(other, "tokenizer", "trial") == _made(run, "tokenizer", "trial") else []
-        )
+        same_words += [other.id] if _made(other, "tokenizer") == _made(run, "tokenizer") else []
     # Alone it would repeat the charts above.
     if len(curves) < 2:
         return [], num_others
@@ -291,9 +289,9 @@ def _earlier(watched: Watched, run: Run, state: RunState, window: Window) -> tup
     return plots, num_others
 
 
-def _made(run: Run, *kinds: str) -> dict[str, str]:
-    """Artifacts of some kinds, by their words."""
-    return {word: uri for word, uri in run.artifacts.items() if word.partition(".")[0] in kinds}
+def _made(run: Run, kind: str) -> dict[str, str]:
+    """Artifacts of a kind in all its forms, by their words."""
+    return {word: uri for word, uri in run.artifacts.items() if word.partition(".")[0] in forms_of(kind)}
 
 
 def can_stop(record: run_record.RunRecord) -> bool:
