@@ -328,7 +328,7 @@ def add_token(content: Any) -> None:
         ({}, {"hidden_act": "gelu"}, PreflightError, "hidden_act is 'gelu', and llama.cpp's llama computes 'silu'"),
         ({}, {"num_hidden_layers": 4}, IntegrityError, r"asks for 4 layers .*, and its files hold 3"),
         ({}, {"tie_word_embeddings": False}, IntegrityError, "1 missing, the first lm_head"),
-        ({}, {"vocab_size": 960}, IntegrityError, "1 of another shape, the first model.embed_tokens.weight"),
+        ({}, {"intermediate_size": 24}, IntegrityError, "of another shape, the first model.layers.0.mlp"),
     ],
 )  # fmt: skip
 def test_what_llama_cpp_would_read_or_compute_otherwise_is_refused(
