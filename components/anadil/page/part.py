@@ -6,9 +6,12 @@ manifests)`, which returns a `Part`, or None where there is nothing to tell.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from anadil.core.table import Table
-from anadil.page.charts import Chart
+
+if TYPE_CHECKING:
+    from anadil.page.charts import Chart  # whose packages a command without the report lacks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +26,7 @@ class Part:
     table: Table
     reasons: Sequence[str] = ()
     """A list behind the table."""
-    charts: Sequence[Chart] = ()
+    charts: "Sequence[Chart]" = ()
     more: Table | None = None
     """A second table, behind the charts."""
     notes: Sequence[str] = ()

@@ -30,7 +30,8 @@ PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
 IMPORT_NAMES = {
     "fasttext-predict": "fasttext", "mlflow-skinny": "mlflow", "pyyaml": "yaml",
-    "liger-kernel": "liger_kernel", "kfp-kubernetes": "kfp.kubernetes", "tensorboardx": "tensorboardX",
+    "liger-kernel": "liger_kernel", "kfp-kubernetes": "kfp.kubernetes", "markdown-it-py": "markdown_it",
+    "tensorboardx": "tensorboardX",
 }  # fmt: skip
 SHOWN_PACKAGES = 5
 """In a message: the remedy installs all."""
