@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from anadil.core.errors import PreflightError, RetryableError
 from anadil.model.process_group import Group
-from anadil.pretrain.checkpoint import folder as folder_module
+from anadil.pretrain.checkpoint import dcp
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import newest_of
 from anadil.pretrain.parallel.fsdp import local_part
@@ -174,9 +174,7 @@ def killed_writer(folder: Path, group: Group) -> None:
     saved.save(State(step=1, tokens=0, seconds=0.0), tensors)
     saved.wait()
     if group.rank == 1:
-        pytest.MonkeyPatch().setattr(
-            folder_module, "write_tensors", lambda *_: os.kill(os.getpid(), signal.SIGKILL)
-        )
+        pytest.MonkeyPatch().setattr(dcp, "write_tensors", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
     began = time.monotonic()
     saved.save(State(step=2, tokens=0, seconds=0.0), tensors)
     with pytest.raises(RetryableError, match="step 2 is not written and the one before it is kept"):

@@ -7,7 +7,6 @@ import pytest
 from anadil.clean.read.readers import READERS
 from anadil.cli import main
 from anadil.core.format import GIB, MIB
-from anadil.preflight import base_model
 from anadil.preflight import checks as table
 from anadil.preflight.inputs import inspect_clean_cost
 from anadil.preflight.text_size import TEXT_PER_BYTE, clean_cost
@@ -51,7 +50,9 @@ def test_run_says_it_before_it_starts(
     raw_text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(table, "ram_bytes", lambda: 2 * GIB)
-    monkeypatch.setattr(base_model, "check_base", lambda _: pytest.fail("it has to be told by then"))
+    monkeypatch.setattr(
+        "anadil.artifacts.base_model.check_base", lambda _: pytest.fail("it has to be told by then")
+    )
     settings = ["--set", f"clean.inputs=[{raw_text}]", "--set", "base.model=/none", "--until", "tokenizer"]
 
     with pytest.raises(BaseException, match="told by then"):
