@@ -16,7 +16,7 @@ from anadil.estimate.instances import CPU, Machine
 from anadil.estimate.stage_memory import Need, NeedRequest, StageMemory
 from anadil.plan.schema import StageNeed
 from anadil.recipe.sections import Recipe
-from anadil.runtime.job import is_kept, is_left_out
+from anadil.runtime.job import is_left_out
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +58,11 @@ def seconds_after(request: NeedRequest, then: Collection[str]) -> float:
 
 def trainings_before(request: NeedRequest) -> list[tuple[float, str]]:
     """Compute of each training before pre-training as a share of its own, and a sentence of it for the assumptions."""
-    names = [name for name in BEFORE_TRAINING if not is_kept(STAGES[name], request.recipe)]
-    return [module.before(request) for module in _modules(request, names) if hasattr(module, "before")]
+    champion = request.recipe.retrain.champion if request.recipe.retrain else None
+    if champion and champion.artifacts:  # a week takes what was trained before from it
+        return []
+    modules = _modules(request, BEFORE_TRAINING)
+    return [module.before(request) for module in modules if hasattr(module, "before")]
 
 
 def checked_memory(request: NeedRequest, names: Collection[str]) -> Iterator[str]:
