@@ -43,8 +43,6 @@ MEASURED = (
 """Limits that are learnt; the others are only loosened where own text does not keep them."""
 WIDENED = 0.2
 """Share of the distance from the median that is added to it: text of another kind than the sample is less likely."""
-WIDENED_FOR_NOISE = 0.05
-"""The same where noise tightens a limit: 0 keeps .07 of laws in Azerbaijani with damaged letters, .05 .09, .2 .11."""
 MOST_SEEN = 0.25
 """Share beyond the value that the tail is drawn from, of the smallest samples."""
 
@@ -217,7 +215,7 @@ def _tightened(
         best: tuple[float, dict[str, float], str] | None = None
         for name in values:
             for rate in STRICT_RATES:
-                tried = chosen | {name: _quantile(name, values[name], rate, WIDENED_FOR_NOISE)}
+                tried = chosen | {name: _quantile(name, values[name], rate)}
                 cost = judge.own_dropped(tried)
                 if tried == chosen or cost > most:
                     continue
