@@ -3,8 +3,9 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
+from anadil.core.candidates import BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import DASH, integer_if_whole, number
+from anadil.core.stage import ANSWERS
 from anadil.core.table import Table
 from anadil.page.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
 from anadil.page.values import Json, field, list_of, named_tables, series, table_of

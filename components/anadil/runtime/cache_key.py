@@ -221,7 +221,7 @@ def code_digest(stage: Stage) -> str:
 
     It stands in manifests, to say what made an artifact, and in no key.
     """
-    rooms = [*SHARED_ROOMS, stage.name, *(["model"] if stage.uses_model else [])]
+    rooms = [*SHARED_ROOMS, stage.name, *(["model"] if stage.pod.uses_model else [])]
     digest = hashlib.sha256()
     for files in [PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms)]:
         for file in sorted(files):

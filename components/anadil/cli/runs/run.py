@@ -18,11 +18,11 @@ from anadil.artifacts.uri import join
 from anadil.cli import options as cli_options
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
-from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
+from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.errors import AnadilError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
-from anadil.core.stage import Stage
+from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import AWAITED, STAGES
 from anadil.core.table import Table
 from anadil.page.values import Json, field, list_of, table_of

@@ -9,11 +9,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from anadil.core.candidates import ANSWERS, CANDIDATES
+from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import PreflightError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.install import install
 from anadil.core.log import masked
+from anadil.core.stage import ANSWERS
 from anadil.core.table import Table
 from anadil.page.values import Json, field, list_of, table_of
 from anadil.release.compare.run_facts import WORDS, RunFacts, find_facts, records
