@@ -5,6 +5,7 @@ from typing import Literal
 
 VIEWS = "views"
 """Kind of an input that stands for all artifacts that a stage with a view writes and that are not named."""
+Brought = Literal["need", "check", "view", "compare"]
 CONTINUES = "continuing text"
 """Use of a model that was trained on running text."""
 ANSWERS = "answering"
@@ -192,8 +193,8 @@ class Stage:
     pod: Pod
     training: Training | None = None
     candidate: Candidate | None = None
-    brings: tuple[Literal["need", "check", "view"], ...] = ()
-    """Light modules of its folder, which the planner, the checks before a start and the report load."""
+    brings: tuple[Brought, ...] = ()
+    """Light modules of its folder, which the planner, the checks before a start, the report and the comparison of runs load."""
 
     @property
     def costly(self) -> bool:

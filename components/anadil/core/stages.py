@@ -9,9 +9,8 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import takewhile
 from types import ModuleType
-from typing import Literal
 
-from anadil.core.stage import VIEWS, Input, Stage
+from anadil.core.stage import VIEWS, Brought, Input, Stage
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -54,7 +53,7 @@ def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
             for other in earlier
             if other.stands_for == each.kind
         ]
-        # Of several, the last form is read.
+        # The first of several is read: the last form.
         yield from (*reversed(forms), each) if each.either else (each, *forms)
 
 
@@ -63,7 +62,7 @@ FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
 STAGES = {stage.name: stage for stage in FLOW}
 
 
-def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
+def brought(stage: Stage, part: Brought) -> ModuleType:
     """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
     return import_module(f"anadil.{stage.name}.{part}")
 

@@ -27,5 +27,5 @@ STAGE = Stage(
     champion=Champion(artifacts=("scores",), model=True),
     # Hours on a GPU and nothing to resume: one more try, for a lost node.
     pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=1),
-    brings=("need",),
+    brings=("need", "compare"),
 )  # fmt: skip
