@@ -25,7 +25,7 @@ class ComparedRun:
     recipe: dict[str, object]
     """Every key by its path, such as `pretrain.batch_size`."""
     tables: Mapping[str, Json]
-    """Artifact word -> the JSON file that the stage which writes it compares, of those that are there."""
+    """Artifact word -> the JSON file that its stage compares, where the artifact exists."""
 
     @property
     def language(self) -> str:
@@ -38,9 +38,9 @@ class ScorePair:
     """One figure in both runs."""
 
     candidate: str
-    """Model, or whatever else it is of."""
+    """Model or other subject of the figure."""
     measure: str
-    """Path in its table of the stage's file."""
+    """Path in the table of the subject, in the file of the stage."""
     name: str
     a: float | None
     b: float | None

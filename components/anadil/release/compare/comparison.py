@@ -1,4 +1,4 @@
-"""The comparison of two runs: recipes, artifacts, and what stages compare of theirs."""
+"""The comparison of two runs: recipes, artifacts and the comparisons of stages."""
 
 import json
 import textwrap
