@@ -23,7 +23,7 @@ class Input:
     """`files` are fetched. `pieces` are read where they lie; they decide nothing, since they follow from what they were made
     of. A stage that only `waits` for an artifact reads nothing of it, where the recipe makes it at all."""
     files: tuple[str, ...] = ()
-    """Beginnings of the names of the files that are read; no others are fetched. Empty: all."""
+    """Beginnings of the names of the files that are read; no others are fetched. Empty: all. `VIEWS`: the file of the view."""
     beside: bool = False
     """True if the stage also reads what lies beside the content: counts, times, samples."""
     either: bool = False

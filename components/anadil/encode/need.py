@@ -5,10 +5,9 @@ from math import ceil
 
 from anadil.core.format import human_hours, stored_bytes
 from anadil.estimate.budget import ID_BYTES
-from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.stage_memory import NeedRequest, Needs
 from anadil.estimate.text_use import DOCUMENT_BYTES
 
-TITLE = "Encoding the text, on CPUs"
 ENCODE_BYTES_PER_S = 33e6
 """Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`."""
 BYTES_PER_DOCUMENT = 12
@@ -54,3 +53,6 @@ def need(request: NeedRequest) -> EncodeNeed | None:
         disk += BYTES_PER_PIECE * (documents + sequences) + BYTES_PER_SEQUENCE * sequences
     total = sum(filter(None, text_bytes))
     return EncodeNeed(text_bytes=total, cpu_hours=total / ENCODE_BYTES_PER_S / 3_600, disk_bytes=disk)
+
+
+NEEDS = Needs(need=need, title="Encoding the text, on CPUs")

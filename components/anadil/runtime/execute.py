@@ -23,6 +23,7 @@ from anadil.core.errors import IntegrityError, PreflightError, RetryableError, S
 from anadil.core.files import cache_folder
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
+from anadil.core.stages import files_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence, remake
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
@@ -143,7 +144,7 @@ def _make(
     unread = {word for word, each in reads.items() if each.how != "files"}
     unread |= {word_of(reads[word].instead_of, source_of(word)) for word in streams}
     fetched_inputs = {
-        word: fetch(uri, kind_of(word), reads[word].files)
+        word: fetch(uri, kind_of(word), files_of(reads[word]))
         for word, uri in inputs.items()
         if word not in unread
     }
