@@ -75,7 +75,7 @@ class Extends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Champion:
+class ChampionParts:
     """Parts of the model released last that a stage takes, where there is one."""
 
     artifacts: tuple[str, ...] = ()
@@ -186,7 +186,7 @@ class Stage:
     models: str = ""
     """Recipe key of models, directories or hub ids, that it reads beside the base; their files decide the result, too."""
     extends: Extends = Extends()
-    champion: Champion = Champion()
+    champion: ChampionParts = ChampionParts()
     per_source: PerSource | None = None
     only_if: str = ""
     """Recipe key (`section.key`) that must be set, or a run goes without the stage."""

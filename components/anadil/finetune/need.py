@@ -34,7 +34,7 @@ TILES = {"cpu": 11, "cuda": 2}
 MOST_NODES = 64
 """That a remedy names."""
 MERGE_BYTES = 6 * 1000**3
-"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.merge`."""
+"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.write_model`."""
 
 
 def need(request: NeedRequest) -> StageMemory:

@@ -27,7 +27,7 @@ from anadil.core.stages import files_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence, remake
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
-from anadil.runtime.champion import fetched
+from anadil.runtime.compared_champion import fetched
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
