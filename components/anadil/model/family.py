@@ -79,6 +79,17 @@ class ModuleNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitKeys:
+    """Keys of config.json for what is done to the head's product."""
+
+    times: str = ""
+    over: str = ""
+    """Divisor."""
+    cap: str = ""
+    """Logits become cap x tanh(logits / cap), where it has a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Version4Keys:
     """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
 
@@ -155,6 +166,7 @@ class Family:
     """Modules of a layer -> how tensor parallelism splits them."""
     architecture: Architecture | None = None
     """None: its memory is not planned."""
+    logits: LogitKeys = LogitKeys()
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()

@@ -49,8 +49,10 @@ EXPECTED = "expected.pt"
 
 WINDOW = 6
 WINDOWED: dict[str, dict[str, Any]] = {
+    "cohere2": {},
     "cwm": {},
     "exaone4": {"sliding_window_pattern": 2},
+    "gemma2": {},
     "gemma3_text": {},
     "ministral": {},
     "mistral": {},

@@ -17,7 +17,7 @@ from transformers import PreTrainedModel
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model import low_precision
 from anadil.model.attention import use_packed_attention
-from anadil.model.family_table import families
+from anadil.model.family_table import families, logit_scale_and_cap
 from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers
 from anadil.model.load import cast_parameters, refuse_not_numbers
 from anadil.model.loss import has_fast_bf16, summed_loss
@@ -168,7 +168,8 @@ def parallelize(
     tables = frozenset(name for name, parameter in model.named_parameters() if id(parameter) in weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
-    loss = Objective(scored=scored, z_loss=settings.z_loss)
+    scale, cap = logit_scale_and_cap(config.to_dict())
+    loss = Objective(scored=scored, z_loss=settings.z_loss, scale=scale, cap=cap)
     if mesh.pipeline > 1:
         cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)
