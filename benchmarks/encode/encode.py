@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 from anadil.artifacts import artifact
-from anadil.encode import make_tokens
-from anadil.encode.encode_file import _batches, document_tokenizer
-from anadil.encode.make_tokens import Settings
 from anadil.runtime.executors.processes import Processes
 from anadil.text.corpus import Document, document_files, read_file, write_documents
 from anadil.text.encoder import Encoder
+from anadil.tokens import make_tokens
+from anadil.tokens.encode_file import _batches, document_tokenizer
+from anadil.tokens.settings import Settings
 
 REPEATS = 3
 

@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of

@@ -142,6 +142,14 @@ def finished_manifest(uri: str, *kinds: str) -> Manifest:
     return manifest
 
 
+def digest_of(path: object) -> str:
+    """Digest of an artifact's manifest; `DataError` without one."""
+    manifest = read_manifest(str(path))
+    if manifest is None:
+        raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
+    return manifest.digest
+
+
 def files_of(manifest: Manifest, beginnings: tuple[str, ...]) -> dict[str, dict[str, str | int]]:
     """Entries of files whose names begin so; of all files where no beginning is given."""
     if not beginnings:

@@ -72,6 +72,8 @@ PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
 WRITERS = {stage.writes: stage for stage in FLOW}
 """Artifact -> the stage that writes it."""
+PIECES = next((each.kind for stage in FLOW for each in stage.reads if each.instead_of), "")
+"""Artifact that training reads by pieces, or makes by itself; empty where no stage writes it."""
 COMPARED = frozenset(stage.writes for stage in FLOW if stage.compares)
 """Artifacts of which a recipe with fewer than two sources has none."""
 AWAITED = frozenset(

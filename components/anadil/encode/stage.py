@@ -17,6 +17,6 @@ STAGE = Stage(
     champion=Champion(artifacts=("corpus", "tokens", "overlap")),
     per_source=PerSource(),
     # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
-    pod=Pod(image="tokenizer", cpu="8", memory="32Gi", retries=2),
+    pod=Pod(image="tokenizer", rooms=("tokens",), cpu="8", memory="32Gi", retries=2),
     brings=("need",),
 )

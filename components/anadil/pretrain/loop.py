@@ -13,7 +13,7 @@ from typing import Any
 from anadil.core.errors import BudgetReached
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback, Section
-from anadil.pretrain.data.packing import Prefetcher
+from anadil.pretrain.data.batch import Prefetcher
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.resilience.out_of_memory import out_of_memory

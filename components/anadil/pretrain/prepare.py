@@ -18,9 +18,6 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES, WRITERS, forms_of, last_form
-from anadil.encode.packing import Packed
-from anadil.encode.run import digest_of
-from anadil.encode.stored_tokens import StoredTokens
 from anadil.estimate.mixture import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
@@ -35,8 +32,8 @@ from anadil.model.tiny import base_model
 from anadil.plan.plan import plan_as_file
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
-from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
@@ -58,6 +55,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
 from anadil.runtime.job import Job, is_left_out, word_of
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
+from anadil.tokens.packing import Packed
+from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +144,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
             f"input tokens.{name}" if name else "input tokens": packed.stream.digest
             for name, packed in trainer.data.sources.items()
         },
-        "input tokenizer": digest_of(job.inputs["tokenizer"]),
+        "input tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
         **extended(STAGES["pretrain"], job.recipe),
         **base_files(job.recipe.base.model),
         "model shapes": artifact.origin_key(shapes),
@@ -208,7 +207,10 @@ def _start(job: Job) -> Start:
     """Read what `pretrain.start_from` names, and compare it with the recipe."""
     start = read_start(str(job.recipe.pretrain.start_from))
     # Before anything is loaded; with all that is known, a checkpoint is compared again when it is read.
-    origin = {**base_files(job.recipe.base.model), "input tokenizer": digest_of(job.inputs["tokenizer"])}
+    origin = {
+        **base_files(job.recipe.base.model),
+        "input tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
+    }
     for line in check_start(start, job.recipe, origin):
         if isinstance(start, StartWeights):
             log.info("%s", line)

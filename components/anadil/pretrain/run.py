@@ -9,7 +9,6 @@ from contextlib import ExitStack
 
 import torch
 
-from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
@@ -28,6 +27,7 @@ from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import FirstPositionProbe, text_samples_of, validator_of
 from anadil.pretrain.write_artifact import write_artifact
 from anadil.runtime.job import Figures, Job
+from anadil.tokens.stored_tokens import StoredTokens
 
 
 def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:

@@ -20,7 +20,7 @@ STAGE = Stage(
     # Where it encodes by itself, and so divides the text.
     champion=Champion(artifacts=("corpus", "tokens", "overlap")),
     # Its image holds the trial of tokenizers, which measures, and a run without tokens encodes.
-    pod=Pod(image="pretrain", rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "encode")),
+    pod=Pod(image="pretrain", rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "tokens")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),
     uses_model=True,
     brings=("check",),

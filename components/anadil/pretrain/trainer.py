@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.encode.packing import Sequences
 from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.mixture import TrainingData
-from anadil.pretrain.data.packing import Batch
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.state import SourceLoss
 from anadil.recipe.sections import Recipe
+from anadil.tokens.packing import Sequences
 
 Batches = Sequence[Batch]
 """One for each micro-batch of a step."""

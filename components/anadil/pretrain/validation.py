@@ -21,11 +21,9 @@ from torch import nn
 
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
-from anadil.encode.packing import Ids, Packed, TokenStream, pack, packed_of, stream_of
-from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.packing import Batch, batch_of
+from anadil.pretrain.data.batch import Batch, batch_of
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.resilience.out_of_memory import no_room
@@ -35,6 +33,8 @@ from anadil.recipe.sections import Recipe
 from anadil.text.corpus import BEGINNING_CHARS, beginning_of
 from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
+from anadil.tokens.packing import Ids, Packed, TokenStream, pack, packed_of, stream_of
+from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 

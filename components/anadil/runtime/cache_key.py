@@ -217,11 +217,13 @@ def nested_keys(origin: Mapping[str, str]) -> dict[str, Any]:
 # Cached: what a process has loaded is of one moment, and reading 600 files anew for each artifact takes as long as a small stage.
 @functools.cache
 def code_digest(stage: Stage) -> str:
-    """SHA-256 of the source that the stage runs: shared rooms, its own, `model/`.
+    """SHA-256 of the source that the stage runs: shared rooms, its own, those of its image.
 
     It stands in manifests, to say what made an artifact, and in no key.
     """
-    rooms = [*SHARED_ROOMS, stage.name, *(["model"] if stage.uses_model else [])]
+    rooms = dict.fromkeys(
+        (*SHARED_ROOMS, stage.name, *stage.pod.rooms, *(["model"] if stage.uses_model else []))
+    )
     digest = hashlib.sha256()
     for files in [PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms)]:
         for file in sorted(files):

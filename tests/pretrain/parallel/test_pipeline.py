@@ -13,7 +13,7 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.kernels import checkpoint_layers, decoder_layers
 from anadil.model.loss import summed_loss
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.loss_forward import last_hidden

@@ -15,18 +15,12 @@ from pydantic import TypeAdapter
 
 from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.stages import STAGES
-from anadil.encode.encode_file import document_tokenizer
-from anadil.encode.make_tokens import Settings, make_tokens
-from anadil.encode.packing import Packed, Sequences
-from anadil.encode.run import digest_of, settings_of
-from anadil.encode.stored_tokens import StoredTokens, open_tokens
-from anadil.encode.tokens_file import TokensFacts
+from anadil.core.stages import PIECES, STAGES
 from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, standing, usage_of
 from anadil.estimate.text_use import TextPart, new_names, part_of, part_sizes
 from anadil.model.load import document_ids, encode_text, load_tokenizer, window_bos
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.packing import Batch, batch_of, sequences_at, sequences_of_step
+from anadil.pretrain.data.batch import Batch, batch_of, sequences_at, sequences_of_step
 from anadil.pretrain.state import State
 from anadil.recipe.retrain import EARLIER
 from anadil.recipe.sections import Recipe
@@ -34,6 +28,12 @@ from anadil.runtime.cache_key import recipe_origin, split_shares
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Job, word_of
 from anadil.runtime.signals import Stop
+from anadil.tokens.encode_file import document_tokenizer
+from anadil.tokens.make_tokens import make_tokens
+from anadil.tokens.packing import Packed, Sequences
+from anadil.tokens.settings import Settings, settings_of
+from anadil.tokens.stored_tokens import StoredTokens, open_tokens
+from anadil.tokens.tokens_file import TokensFacts
 
 log = logging.getLogger(__name__)
 
@@ -180,12 +180,12 @@ def tokens_of(job: Job, source: str = "", *, write: bool) -> StoredTokens:
 
     `write` is True in one process of each node, which makes the tokens before the others read them.
     """
-    if stream := job.streams.get(word_of("tokens", source)):
+    if stream := job.streams.get(word_of(PIECES, source)):
         tokens = open_tokens(stream.uri, stream.manifest)
         _check_length(tokens, job.recipe.pretrain.sequence_length)
     else:
         recipe = job.recipe.of_source(source) if source else job.recipe
-        settings = settings_of(job, recipe, word_of("corpus", source))
+        settings = settings_of(job, recipe, STAGES["pretrain"], word_of("corpus", source))
         tokens = made_tokens(settings, job.work, job.stop, write=write)
     check_tokenizer(tokens.facts, tokens.uri, job.inputs["tokenizer"])
     return tokens
@@ -215,7 +215,7 @@ def made_tokens(settings: Settings, work: Path, stop: Stop, *, write: bool) -> S
 
 def check_tokenizer(facts: TokensFacts, uri: str, folder: Path) -> None:
     """Compare tokens with the tokenizer that the model gets."""
-    if facts.tokenizer != (digest := digest_of(folder)):
+    if facts.tokenizer != (digest := artifact.digest_of(folder)):
         raise IntegrityError(
             f"{uri}: are tokens of the tokenizer {facts.tokenizer[:16]}, and {folder} is {digest[:16]}; give the "
             "tokenizer that they were made with, or run encode again"

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from anadil.core.errors import PreflightError
 from anadil.estimate.layout import cuts_evenly
 from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 
 NAME = "anadil_context"
 """Name of this attention in transformers."""

@@ -22,7 +22,7 @@ from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_laye
 from anadil.model.load import cast_parameters, refuse_not_numbers
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.fsdp import Replicas, last_pass, policy_of, shard

@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError
 from anadil.model.family_table import families
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.parallel.loss_forward import Loss
 
 

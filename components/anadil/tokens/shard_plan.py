@@ -23,16 +23,15 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json
-from anadil.core.stages import STAGES
-from anadil.encode.encode_file import FACTS, EncodeTask
-from anadil.encode.packing import Places, TokenStream, pack
-from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, TensorWriter, size_of
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
-from anadil.recipe.sections import Recipe
+from anadil.core.stages import PIECES, WRITERS
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
-from anadil.runtime.job import Copy, word_of
+from anadil.runtime.job import Copy
 from anadil.text.corpus import CorpusPart, read_ids
 from anadil.text.excluded import EXCLUDED, EXCLUDING
+from anadil.tokens.encode_file import FACTS, EncodeTask
+from anadil.tokens.packing import Places, TokenStream, pack
+from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, TensorWriter, size_of
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 
 log = logging.getLogger(__name__)
 
@@ -119,15 +118,6 @@ def _starts(shards: Sequence[ShardFacts], opened: Callable[[ShardFacts], TensorF
         parts.append(opened(shard).read("starts", 1, shard.documents + 1) + total)
         total += shard.tokens
     return np.concatenate(parts)
-
-
-def champion_places(recipe: Recipe, source: str) -> dict[str, str]:
-    """Kind -> URI of the champion's artifacts of a source; empty without a champion that knows the source."""
-    champion = recipe.retrain.champion if recipe.retrain else None
-    named = champion.artifacts if champion else {}
-    kinds = STAGES["encode"].champion.artifacts
-    places = {kind: named[word_of(kind, source)] for kind in kinds if word_of(kind, source) in named}
-    return places if "corpus" in places else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +228,7 @@ def _champion_tokens(
     excluded: Path | None,
     is_usable: Callable[[TokensFacts], bool],
 ) -> ChampionTokens | None:
-    uri = places.get("tokens", "")
+    uri = places.get(PIECES, "")
     manifest = artifact.read_manifest(uri) if uri else None
     if manifest is None:
         log.warning(
@@ -247,7 +237,7 @@ def _champion_tokens(
         )
         return None
     facts = read_facts(uri, manifest)
-    is_current = manifest.origin.get(RESULT_VERSION) == str(STAGES["encode"].result_version)
+    is_current = manifest.origin.get(RESULT_VERSION) == str(WRITERS[PIECES].result_version)
     ids = _changed_ids(places.get(EXCLUDING, ""), manifest, excluded)
     if not is_current or not is_usable(facts) or facts.corpus != corpus_manifest.digest or ids is None:
         log.warning(

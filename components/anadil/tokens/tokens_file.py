@@ -18,7 +18,7 @@ from anadil.artifacts.artifact import Manifest, remedy_of
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.json_text import write_indented
-from anadil.encode.tensor_file import size_of
+from anadil.tokens.tensor_file import size_of
 
 TOKENS = "tokens.json"
 FORMAT = 1

@@ -22,9 +22,9 @@ from anadil.artifacts.base_model import read_settings, read_tokenizer
 from anadil.artifacts.base_vocabulary import END_OF_TEXT, SETTINGS, base_settings, frame_of, token_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_json
-from anadil.encode.tensor_file import TensorWriter
 from anadil.text.corpus import read_file
 from anadil.text.encoder import Encoder
+from anadil.tokens.tensor_file import TensorWriter
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

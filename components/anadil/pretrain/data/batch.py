@@ -9,8 +9,8 @@ from typing import Generic, TypeVar
 import numpy as np
 import torch
 
-from anadil.encode.packing import Packed, Places, Sequences
 from anadil.model.loss import IGNORED
+from anadil.tokens.packing import Packed, Places, Sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

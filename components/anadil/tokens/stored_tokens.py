@@ -15,10 +15,10 @@ import numpy as np
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
-from anadil.encode.packing import Ids, Packed, Places, TokenStream
-from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 from anadil.text.corpus import CorpusPart
+from anadil.tokens.packing import Ids, Packed, Places, TokenStream
+from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 
 OPEN_FILES = 256
 """Files that stay open; a process may open 1,024 by default."""
