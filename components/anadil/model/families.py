@@ -199,13 +199,11 @@ FAMILIES = (
     Family(
         model_type="cohere",
         layouts=PIPELINE_LAYOUTS,
-        published_tied=True,
         logits=LogitKeys(times="logit_scale"),
     ),
     Family(
         model_type="cohere2",
         layouts=PIPELINE_LAYOUTS,
-        published_tied=True,
         logits=LogitKeys(times="logit_scale"),
     ),
     Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
@@ -213,7 +211,6 @@ FAMILIES = (
     Family(
         model_type="ernie4_5",
         layouts=ALL_LAYOUTS,
-        published_tied=True,
         gguf=Gguf(architecture="ernie4_5", fixed={"hidden_act": "silu", "use_bias": False}),
     ),
     Family(
@@ -258,7 +255,6 @@ FAMILIES = (
     Family(
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
-        published_tied=True,
         gguf=Gguf(
             architecture="smollm3",
             turns_neighbours=True,

@@ -159,8 +159,6 @@ class Family:
 
     `shard` and `context` need embeddings, layers and head under `names`. `pipeline` needs a forward pass that does
     no more than its stages: embed, layers with one rotation, norm. `tensor` needs layers of `tensor_plan` alone."""
-    published_tied: bool = False
-    """True if all published checkpoints share input and output embeddings, which `tensor` and `pipeline` cannot split."""
     names: ModuleNames = ModuleNames()
     tensor_plan: Mapping[str, TensorStyle] = field(default_factory=lambda: LLAMA_TENSOR_PLAN)
     """Modules of a layer -> how tensor parallelism splits them."""

@@ -55,6 +55,10 @@ class ParallelModel:
         """By the names of the whole model; tied ones once."""
         return dict(self.model.named_parameters())
 
+    def on_two_stages(self) -> nn.Parameter | None:
+        """Return tied embeddings, where another stage of the pipeline holds them too."""
+        return self.pipeline.tied_embeddings() if self.pipeline else None
+
     def plain_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters as checkpoints hold them, sharing their memory."""
         return {
@@ -95,6 +99,7 @@ class ParallelModel:
         if self.pipeline is not None:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
                 total = self.pipeline.step(batches, divisor)
+            self.pipeline.sum_tied_gradients()
             replicas.send()
         else:
             total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -136,7 +141,6 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     check_tensor(config, mesh.tensor, length // mesh.context)
     check_pipeline(
         mesh.pipeline,
-        tied=bool(config.tie_word_embeddings),
         layers=int(config.num_hidden_layers),
         sequences=-(-settings.batch_size // mesh.data),
         micro_batch_size=settings.micro_batch_size,

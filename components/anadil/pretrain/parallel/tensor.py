@@ -36,11 +36,6 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
     """Refuse a model or a sequence, or one process's part of it, that `degree` processes cannot share."""
     if degree == 1:
         return
-    if config.tie_word_embeddings:
-        raise PreflightError(
-            f"{KEY} is {degree}, but the input and output embeddings of the base model are tied, which "
-            "tensor parallelism would untie; set it to 1 and raise pretrain.parallelism.shard"
-        )
     shape = shape_from(config.to_dict(), config.name_or_path or "model")
     for name, number in shared_by_tensor(shape).items():
         if number % degree:
@@ -73,6 +68,9 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
     parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in modules})
     if family.names.embeddings in modules:
         modules[family.names.embeddings].register_forward_hook(_copied)
+        # Both are split by rows, and splitting made a parameter of each.
+        if config.tie_word_embeddings and family.names.head in modules:
+            modules[family.names.head].weight = modules[family.names.embeddings].weight
     layers: Any = modules[family.names.layers]
     for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
         _check_layer(layer, config, family.tensor_plan)
