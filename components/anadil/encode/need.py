@@ -61,7 +61,7 @@ def need(request: NeedRequest) -> EncodeNeed | None:
 
 
 def text_size(uri: str, manifest: Manifest, *, only_new: bool = False) -> TextSize:
-    """Text of an artifact of tokens, or what came since the champion of it."""
+    """Text of an artifact of tokens; its new part alone with `only_new`."""
     # Not by the reader of tokens, which needs NumPy.
     table: Any = read_table(uri, manifest, "tokens.json")
     earlier = table.get("earlier") if only_new else None

@@ -30,7 +30,7 @@ BASES = {
     "files": Basis(phrase="by the sizes of its files, before cleaning", short="file sizes"),
     "given": Basis(phrase="as given", short="--tokens", counted=True),
 }
-"""Those of the artifact of a stage that brings its own, `BASIS` in `need.py`, are not among them."""
+"""By name. A stage may bring the one of its artifact: `BASIS` in its `need.py`."""
 BYTES_PER_TOKEN = 3.0
 """Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
 DOCUMENT_BYTES = 2_000
