@@ -30,7 +30,7 @@ BASES = {
     "files": Basis(phrase="by the sizes of its files, before cleaning", short="file sizes"),
     "given": Basis(phrase="as given", short="--tokens", counted=True),
 }
-"""By name. A stage may bring the one of its artifact: `BASIS` in its `need.py`."""
+"""By name. A stage may bring another in `need.py`, as `BASIS`."""
 BYTES_PER_TOKEN = 3.0
 """Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
 DOCUMENT_BYTES = 2_000
@@ -42,8 +42,8 @@ of its fall. Chosen by us."""
 
 def basis_of(name: str) -> Basis:
     """Words of `TextSize.basis`."""
-    own: Basis = BASES[name] if name in BASES else brought(WRITERS[name], "need").BASIS
-    return own
+    basis: Basis = BASES[name] if name in BASES else brought(WRITERS[name], "need").BASIS
+    return basis
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
