@@ -193,7 +193,7 @@ def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False
     else:
         own_retries = STAGES[stage].pod.retries
         retries = recipe.cluster.restarts if own_retries is None else own_retries
-        if STAGES[stage].uses_model:
+        if STAGES[stage].pod.uses_model:
             _prevent_eviction(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)

@@ -8,7 +8,7 @@ import pytest
 
 from anadil.merge.view import part
 from anadil.page.part import Part
-from anadil.page.values import relative_place
+from anadil.page.values import candidates_of, relative_place
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view
@@ -16,7 +16,7 @@ from anadil.report.measures_view import Measure, interval_of, interval_words, me
 from anadil.report.read import read_facts
 from anadil.report.run import run
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of, difference_words, own_chat_sentence, verdict
+from anadil.report.verdict import difference_words, own_chat_sentence, verdict
 from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge
 from tests.kit.report_run import Json

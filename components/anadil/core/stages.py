@@ -4,13 +4,13 @@ The command line, the DAG, the launchers, images and their locks, manifests, CI 
 imports next to nothing, so that `anadil --help` is immediate.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import takewhile
 from types import ModuleType
-from typing import Literal
 
-from anadil.core.stage import VIEWS, Input, Stage
+from anadil.core.stage import VIEWS, Brought, Input, Stage
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -34,12 +34,27 @@ NAMES = (
 
 
 def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
-    """The inputs of a stage that another of the table writes."""
-    named, written = {each.kind: each for each in stage.reads}, [each.writes for each in stages]
+    """The inputs of a stage that another of the table writes, each with what stands for it."""
+    named, written = (
+        {each.kind: each for each in _with_forms(stage, stages)},
+        [each.writes for each in stages],
+    )
     if views := named.pop(VIEWS, None):
         shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
         named = {kind: (shown | named)[kind] for kind in written if kind in shown | named}
     return tuple(each for kind, each in named.items() if kind in written)
+
+
+def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
+    earlier = [*takewhile(lambda other: other is not stage, stages)]
+    for each in stage.reads:
+        forms = [
+            replace(each, kind=other.writes, optional=not each.either)
+            for other in earlier
+            if other.stands_for == each.kind
+        ]
+        # The first of several is read: the last form.
+        yield from (*reversed(forms), each) if each.either else (each, *forms)
 
 
 _RECORDS: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in NAMES]
@@ -47,7 +62,7 @@ FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
 STAGES = {stage.name: stage for stage in FLOW}
 
 
-def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
+def brought(stage: Stage, part: Brought) -> ModuleType:
     """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
     return import_module(f"anadil.{stage.name}.{part}")
 
@@ -96,7 +111,7 @@ LAPTOP = "laptop"
 """Image that holds every stage and the local runner: the whole program for a machine with docker alone."""
 ALL_IMAGES = (*STEP_IMAGES, "pipelines", "mlflow", LAPTOP)
 """All that `images/build.sh all` makes."""
-TORCH_IMAGES = (*dict.fromkeys(stage.pod.image for stage in FLOW if stage.uses_model), LAPTOP)
+TORCH_IMAGES = (*dict.fromkeys(stage.pod.image for stage in FLOW if stage.pod.uses_model), LAPTOP)
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 """Folders of the package that every image holds."""

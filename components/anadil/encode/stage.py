@@ -10,7 +10,6 @@ STAGE = Stage(
     reads=(
         Input("corpus"),
         Input("tokenizer"),
-        Input("trial", optional=True),
         Input("overlap", optional=True),
         Input("admission", how="waits"),
     ),

@@ -14,7 +14,7 @@ STAGE = Stage(
     reads=(
         Input("corpus"),
         Input("model"),
-        Input("merged", optional=True),
+
         Input("adapter", optional=True),
         Input("tasks", optional=True),
     ),
@@ -26,7 +26,6 @@ STAGE = Stage(
     # Measurements of the base and of the champion count again.
     champion=Champion(artifacts=("scores",), model=True),
     # Hours on a GPU and nothing to resume: one more try, for a lost node.
-    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=1),
-    uses_model=True,
-    brings=("need",),
+    pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=1),
+    brings=("need", "compare"),
 )  # fmt: skip

@@ -86,7 +86,7 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     Where the base model's shape cannot be read here, it is one GPU: `cluster.resources.STAGE.gpus` says another number.
     """
     record = STAGES[stage]
-    if not record.uses_model or machine.device == CPU:
+    if not record.pod.uses_model or machine.device == CPU:
         return 1, 0
     if "need" in record.brings and hasattr(brought(record, "need"), "need"):
         return _fewest(stage, recipe.model_dump_json(), machine, nodes)

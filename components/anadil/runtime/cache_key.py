@@ -222,7 +222,7 @@ def code_digest(stage: Stage) -> str:
     It stands in manifests, to say what made an artifact, and in no key.
     """
     rooms = dict.fromkeys(
-        (*SHARED_ROOMS, stage.name, *stage.pod.rooms, *(["model"] if stage.uses_model else []))
+        (*SHARED_ROOMS, stage.name, *stage.pod.rooms, *(["model"] if stage.pod.uses_model else []))
     )
     digest = hashlib.sha256()
     for files in [PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms)]:
