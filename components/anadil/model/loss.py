@@ -61,7 +61,7 @@ def summed_loss(
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (sequences, tokens).
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
-        cap: Logits become cap x tanh(logits / cap); 0 leaves them as they are.
+        cap: Logits become cap x tanh(logits / cap), unless it is 0.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; z-loss: Chowdhery et al.
@@ -286,12 +286,12 @@ class _Blocks:
 
 
 def cap_(logits: torch.Tensor, cap: float) -> torch.Tensor:
-    """Cap logits in place: cap x tanh(logits / cap); 0 leaves them as they are."""
+    """Cap logits in place: cap x tanh(logits / cap), unless it is 0."""
     return logits.div_(cap).tanh_().mul_(cap) if cap else logits
 
 
 def cap_slope(exponentials: torch.Tensor, log_sum: torch.Tensor, cap: float) -> torch.Tensor | None:
-    """Return the derivative of `cap_`, from e^(capped logits - `log_sum`), which took their place; None without a cap."""
+    """Return the derivative of `cap_`, from e^(capped logits - `log_sum`), which took their place, or None without a cap."""
     if not cap:
         return None
     # A cap keeps logits near each other: no exponential is 0 for the caps of published models, 30 and 50.

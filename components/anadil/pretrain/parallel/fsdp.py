@@ -157,7 +157,7 @@ def clip_gradients_(
 ) -> float:  # fmt: skip
     """Scale gradients in place so that their common norm is at most `max_norm`; return the norm before.
 
-    Parameters are those of this process's stage, tied ones once, with gradients summed over the batch; tied embeddings may
+    Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. Tied embeddings may
     lie on two stages. A norm of NaN or Inf leaves the gradients as they are.
     """
     gradients, copies = [], []

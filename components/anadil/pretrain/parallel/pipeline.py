@@ -102,7 +102,7 @@ class Pipeline:
         return self._run(batches, backward=False)
 
     def tied_embeddings(self) -> nn.Parameter | None:
-        """Return tied embeddings on the first stage and on the last; None on others."""
+        """Return tied embeddings on the first stage and on the last, or None."""
         if not (self.model.config.tie_word_embeddings and self.is_first != self.is_last):
             return None
         weight: nn.Parameter = self._part(self.names.embeddings).weight
