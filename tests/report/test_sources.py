@@ -9,10 +9,10 @@ from anadil.artifacts.artifact import Manifest
 from anadil.core.stages import FLOW, STAGES, files_of
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import (
+    base_text_note,
     hub_language_codes,
     licences_by_words,
     stated_licence,
-    written_note,
 )
 from anadil.report.read import recipe_language, sum_stats
 from anadil.report.run import run
@@ -195,7 +195,7 @@ def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wro
         "dropped": {"chat unended": 2, "text loop": 1},
     }  # fmt: skip
 
-    note = written_note(written)
+    note = base_text_note(written)
     licences = licences_by_words(recipe, {"written": written, "kept": 25, "words_out": 1_283})
 
     assert note == (
@@ -207,4 +207,4 @@ def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wro
     # The recipe may state another, by the source's name or as that of the base.
     for name in ("self", "base"):
         assert stated_licence({**recipe, "report": {"licences": {name: "own terms"}}}, "text") == "own terms"
-    assert written_note({}) == ""
+    assert base_text_note({}) == ""

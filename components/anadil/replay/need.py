@@ -14,7 +14,9 @@ from anadil.estimate.stage_memory import (
     scoring_refusal,
     written_tokens,
 )
+from anadil.estimate.text_use import Basis
 
+BASIS = Basis(phrase="as the base is to write, before cleaning", short="the recipe")
 MAX_TOKENS = 512
 """Most tokens of a document that is no chat. Source: `reg.seq_len` in the code of arXiv:2605.26097. A small base loses its
 thread with every token: that of 135M wrote well for some 100, and nonsense by 1,000."""

@@ -1,7 +1,7 @@
-"""ComparedChampion: the model that was released last, with which evaluate compares its candidates.
+"""The champion to compare with: the model that was released last.
 
-`python -m anadil.runtime.compared_champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a registry
-that hangs, or a client that is not installed, costs a comparison and no run.
+`python -m anadil.runtime.compared_champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a
+registry that hangs, or a client that is not installed, costs a comparison and no run.
 """
 
 import json
