@@ -146,7 +146,7 @@ class Candidate:
     name: str
     """Name in the scores."""
     kind: str = ""
-    """Artifact that it is: what the stage writes, as the table fills it in."""
+    """Artifact that it is. The table fills it in."""
     folder: str = ""
     """Directory of the artifact that holds the whole model; empty: the artifact itself."""
     use: str

@@ -108,9 +108,9 @@ class Needs:
     """What a stage answers to the planner; the module `need` of its folder has one."""
 
     need: Callable[[NeedRequest], Need | None] | None = None
-    """Its needs; None where they are nothing or not known."""
+    """Function that counts them. It returns None where they are nothing or not known."""
     title: str = ""
-    """Heading of rows of its own in a plan; empty: they are told with training."""
+    """Heading of rows of its own in a plan. Empty: they are told with training."""
     refusal: Callable[[NeedRequest, StageMemory], str] | None = None
     """Text of the refusal where it does not fit. Without it, nothing is checked before a start."""
     flops: Callable[[NeedRequest], float] | None = None

@@ -15,7 +15,7 @@ HELDOUT, DUPLICATE, NEAR_DUPLICATE = range(3)
 
 
 def excluded_rows(content: bytes, place: object) -> Iterator[dict[str, str]]:
-    """Rows of a list; raises IntegrityError for a line without id and reason."""
+    """Rows of a list. A line without id and reason raises IntegrityError."""
     for number, line in enumerate(content.splitlines(), 1):
         try:
             row = json.loads(line)
