@@ -22,10 +22,10 @@ from anadil.estimate.schedule import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
-from anadil.model.family_table import check_family
+from anadil.model.family_table import check_family, logit_scale_and_cap
 from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_model, load_tokenizer, pick_device
-from anadil.model.loss import IGNORED, has_fast_bf16, uses_liger
+from anadil.model.loss import IGNORED, cap_, has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.tiny import base_model
@@ -343,7 +343,8 @@ def check_architecture(model: PreTrainedModel) -> None:
     whole: Any = model
     head: Any = model.get_output_embeddings()
     logits = whole(input_ids=ids, position_ids=positions, use_cache=False).logits
-    if _differs(logits, nn.functional.linear(alone, head.weight)):
+    scale, cap = logit_scale_and_cap(model.config.to_dict())
+    if _differs(logits, cap_(nn.functional.linear(alone * scale, head.weight), cap)):
         raise DataError(
             f"base.model: a {kind} model changes its logits after the head; use a Llama-like base.model"
         )

@@ -107,7 +107,10 @@ class Trainer:
             loss, *others = self.net.add_up(sums).tolist()
             counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
-            norm = clip_gradients_(self._trained(), self.settings.max_grad_norm, self.net.mesh)
+            norm = clip_gradients_(
+                self._trained(), self.settings.max_grad_norm, self.net.mesh,
+                on_two_stages=self.net.on_two_stages(),
+            )  # fmt: skip
         rate = phase.lr * factor
         sources = {
             name: SourceLoss(tokens=count, nats=total)

@@ -80,7 +80,7 @@ def context_attention(
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
         flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling,
-        window=others.get("sliding_window") or 0,
+        window=others.get("sliding_window") or 0, cap=others.get("softcap") or 0.0,
     )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 
