@@ -1,4 +1,4 @@
-"""Tokens that training reads: those of an artifact, or its own where it got none."""
+"""Tokens that training reads: a finished artifact, or its own where it got none."""
 
 import socket
 from pathlib import Path
