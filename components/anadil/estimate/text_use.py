@@ -8,7 +8,7 @@ from math import ceil, inf
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import short_count
 from anadil.core.stages import WRITERS, brought
-from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.estimate.schedule import Schedule, SourceSize, schedule_of, usage_of, within_epochs
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.retrain import NEW, part_name
 from anadil.recipe.sections import Recipe
