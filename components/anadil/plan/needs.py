@@ -34,7 +34,7 @@ def _need(needs: Needs, request: NeedRequest) -> Need | None:
 
 
 def memory_after(request: NeedRequest, then: Collection[str]) -> tuple[StageMemory, ...]:
-    """Memory of those of some stages that load the trained model."""
+    """Memory of the named stages that load the trained model."""
     needs = [each.need(request) for each in _made(request, then) if each.need and not each.title]
     return tuple(need.memory for need in needs if need and need.memory)
 
@@ -71,7 +71,7 @@ def _of(stage: Stage) -> Needs:
 
 
 def _made(request: NeedRequest, names: Collection[str]) -> list[Needs]:
-    """Needs of those of some stages that the recipe runs."""
+    """Needs of the named stages that the recipe runs."""
     return [_of(each) for each in FLOW if each.name in names and not is_left_out(each, request.recipe)]
 
 
