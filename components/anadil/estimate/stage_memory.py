@@ -105,7 +105,7 @@ class NeedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """What a stage answers to the planner; the module `need` of its folder has one."""
+    """Answers of a stage to the planner. The module `need` of its folder has one."""
 
     need: Callable[[NeedRequest], Need | None] | None = None
     """Function that counts them. It returns None where they are nothing or not known."""
