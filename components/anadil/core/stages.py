@@ -50,13 +50,9 @@ def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
 
 
 def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
-    earlier = [*takewhile(lambda other: other is not stage, stages)]
+    known = [(each.stands_for, each.writes) for each in takewhile(lambda each: each is not stage, stages)]
     for each in stage.reads:
-        forms = [
-            replace(each, kind=other.writes, optional=not each.either)
-            for other in earlier
-            if other.stands_for == each.kind
-        ]
+        forms = [replace(each, kind=kind, optional=not each.either) for of, kind in known if of == each.kind]
         # The first of several is read: the last form.
         yield from (*reversed(forms), each) if each.either else (each, *forms)
 
