@@ -125,11 +125,8 @@ def run(job: Job) -> Figures:
 def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
     if not settings.champion:
         return {}
-    figures: Figures = {
-        "new_documents": facts.documents - facts.earlier.documents,
-        "new_tokens": facts.tokens - facts.earlier.tokens,
-        "new_sequences": facts.sequences - facts.earlier.sequences,
-    }
+    counts = ("documents", "tokens", "sequences")
+    figures: Figures = {f"new_{name}": getattr(facts, name) - getattr(facts.earlier, name) for name in counts}
     return figures | drift_of(facts, settings.corpus, settings.champion["corpus"])
 
 

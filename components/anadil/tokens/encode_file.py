@@ -7,7 +7,7 @@ import os
 import socket
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from anadil.artifacts.base_model import read_settings, read_tokenizer
 from anadil.artifacts.base_vocabulary import END_OF_TEXT, SETTINGS, base_settings, frame_of, token_text
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_json
-from anadil.text.corpus import read_file
+from anadil.text.corpus import read_file, text_batches
 from anadil.text.encoder import Encoder
 from anadil.tokens.tensor_file import TensorWriter
 
@@ -170,7 +170,7 @@ def _documents(
     """Batches of documents: ids with what stands round them, and bytes of text."""
     begin, end = (np.int32(index).tobytes() for index in (task.frame.begin, task.frame.end))
     tokens = 0
-    for texts in _batches(_texts(task, left_out)):
+    for texts in text_batches(_texts(task, left_out), BATCH_CHARS):
         try:
             encoded, sizes = encoder.encode_sized(texts)
         except DataError as error:
@@ -213,16 +213,3 @@ def _excluded(path: Path) -> dict[str, str]:
                     f"{path}:{number}: not a line with id and reason ({error!r}); make it again"
                 ) from None
     return reasons
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    chars = 0
-    for text in texts:
-        batch.append(text)
-        chars += len(text)
-        if chars >= BATCH_CHARS:
-            yield batch
-            batch, chars = [], 0
-    if batch:
-        yield batch

@@ -238,9 +238,7 @@ def _write_blocks(
 
 
 def _left_out(settings: Settings, shards: Sequence[ShardFacts]) -> dict[str, int]:
-    reasons = Counter[str]()
-    for shard in shards:
-        reasons.update(shard.left_out)
+    reasons = sum((Counter(shard.left_out) for shard in shards), Counter[str]())
     manifest = artifact.read_manifest(str(settings.corpus))
     known = manifest.records.get("train") if manifest else None
     if settings.max_tokens is not None and known is not None:

@@ -163,11 +163,12 @@ class ChampionTokens:
                 "set ANADIL_WORK to a directory on a larger disk",
             )
         for name, entry in entries.items():
-            if "://" not in self.uri and _entry_of(folder / name) != entry:
+            path = folder / name
+            if "://" not in self.uri and not (path.is_file() and artifact.file_entry(path) == entry):
                 raise IntegrityError(
                     f"{self.uri}/{name}: differs from its manifest; {artifact.remedy_of(self.uri)}"
                 )
-            link(folder / name, out / names[name])
+            link(path, out / names[name])
         return {names[name]: dict(entry) for name, entry in entries.items()}
 
 
@@ -260,10 +261,6 @@ def _ids_of(rows: bytes) -> frozenset[str]:
 def _digests(manifest: Manifest) -> dict[str, str]:
     """File of a corpus -> digest of its texts, or of the file."""
     return {name: manifest.contents.get(name, str(entry["sha256"])) for name, entry in manifest.files.items()}
-
-
-def _entry_of(path: Path) -> dict[str, str | int]:
-    return artifact.file_entry(path) if path.is_file() else {}
 
 
 def _stem(name: str) -> str:
