@@ -40,8 +40,12 @@ def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
         [each.writes for each in stages],
     )
     if views := named.pop(VIEWS, None):
-        shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
-        named = {kind: (shown | named)[kind] for kind in written if kind in shown | named}
+        shown = {
+            each.writes: replace(views, kind=each.writes)
+            for each in stages
+            if "view" in each.brings and each.writes not in stage.words
+        }
+        named = {kind: (named | shown)[kind] for kind in written if kind in named | shown}
     return tuple(each for kind, each in named.items() if kind in written)
 
 
@@ -65,6 +69,11 @@ STAGES = {stage.name: stage for stage in FLOW}
 def brought(stage: Stage, part: Brought) -> ModuleType:
     """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
     return import_module(f"anadil.{stage.name}.{part}")
+
+
+def files_of(each: Input) -> tuple[str, ...]:
+    """Beginnings of the names of the files that are read of an input."""
+    return (brought(WRITERS[each.kind], "view").FILE,) if each.files == (VIEWS,) else each.files
 
 
 def forms_of(kind: str) -> tuple[str, ...]:

@@ -23,10 +23,11 @@ from anadil.core.errors import IntegrityError, PreflightError, RetryableError, S
 from anadil.core.files import cache_folder
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
+from anadil.core.stages import files_of
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence, remake
 from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
-from anadil.runtime.champion import fetched
+from anadil.runtime.compared_champion import fetched
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
@@ -143,7 +144,7 @@ def _make(
     unread = {word for word, each in reads.items() if each.how != "files"}
     unread |= {word_of(reads[word].instead_of, source_of(word)) for word in streams}
     fetched_inputs = {
-        word: fetch(uri, kind_of(word), reads[word].files)
+        word: fetch(uri, kind_of(word), files_of(reads[word]))
         for word, uri in inputs.items()
         if word not in unread
     }

@@ -24,7 +24,7 @@ from anadil.core.stage import Stage
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import INPUT, RECIPE, origin_changes, recipe_origin, stage_origin
-from anadil.runtime.champion import Champion, find_champion
+from anadil.runtime.compared_champion import ComparedChampion, find_champion
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Figures, Job, external_files, external_side_files, kind_of, source_of, word_of
 from anadil.text.language import is_pack_path, load_language
@@ -75,7 +75,7 @@ class PlannedArtifact:
     """Recipe key -> further ones."""
     manifests: Mapping[str, Manifest] = field(default_factory=dict)
     """Artifact word -> manifest of an input, as it was planned with."""
-    champion: Champion | None = None
+    champion: ComparedChampion | None = None
     earlier_work: Path | None = None
     """Work directory of an unfinished run that differs by the shares of its sources, which a resume may change."""
 

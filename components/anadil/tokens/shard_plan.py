@@ -6,7 +6,6 @@ sequences over consecutive shards.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,7 +25,7 @@ from anadil.core.stages import PIECES, WRITERS
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
 from anadil.runtime.job import Copy
 from anadil.text.corpus import CorpusPart, read_ids
-from anadil.text.excluded import EXCLUDED, EXCLUDING
+from anadil.text.excluded import EXCLUDED, EXCLUDING, excluded_rows
 from anadil.tokens.encode_file import FACTS, EncodeTask
 from anadil.tokens.packing import Places, TokenStream, pack
 from anadil.tokens.tensor_file import TensorFile, TensorWriter
@@ -245,17 +244,17 @@ def _champion_tokens(
 
 def _changed_ids(uri: str, tokens: Manifest, excluded: Path | None) -> frozenset[str] | None:
     """Documents that only one of the champion and this run leaves out; None if the champion's list is gone."""
-    ours = _ids_of(excluded.read_bytes()) if excluded else frozenset[str]()
+    ours = _ids_of(excluded.read_bytes(), str(excluded)) if excluded else frozenset[str]()
     if not (digest := tokens.origin.get(f"{INPUT}{EXCLUDING}")):
         return ours
     manifest = artifact.read_manifest(uri) if uri else None
     if manifest is None or manifest.digest != digest:
         return None
-    return ours ^ _ids_of(storage.store(uri).read(join(uri, EXCLUDED)))
+    return ours ^ _ids_of(storage.store(uri).read(join(uri, EXCLUDED)), uri)
 
 
-def _ids_of(rows: bytes) -> frozenset[str]:
-    return frozenset(str(json.loads(row)["id"]) for row in rows.splitlines())
+def _ids_of(content: bytes, place: str) -> frozenset[str]:
+    return frozenset(row["id"] for row in excluded_rows(content, place))
 
 
 def _digests(manifest: Manifest) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Champion: the model that was released last, with which evaluate compares its candidates.
+"""The champion to compare with: the model that was released last.
 
-`python -m anadil.runtime.champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a registry
-that hangs, or a client that is not installed, costs a comparison and no run.
+`python -m anadil.runtime.compared_champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a
+registry that hangs, or a client that is not installed, costs a comparison and no run.
 """
 
 import json
@@ -41,7 +41,7 @@ SKIPPED = "champion: %s; candidates are not compared with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Champion:
+class ComparedChampion:
     """A released model."""
 
     uri: str
@@ -50,7 +50,7 @@ class Champion:
     digest: str
 
 
-def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | None:
+def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> ComparedChampion | None:
     """Return the model to compare with, as `evaluate.champion` says; None, with the reason logged, if there is none."""
     named = recipe.evaluate.champion
     if named == "none":
@@ -65,7 +65,7 @@ def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | 
 
 
 @lru_cache(maxsize=1)
-def fetched(champion: Champion) -> Path | None:
+def fetched(champion: ComparedChampion) -> Path | None:
     """A local directory with the champion, every byte checked; None, with the reason logged."""
     try:
         return fetch(champion.uri, champion.kind)[0]
@@ -76,15 +76,15 @@ def fetched(champion: Champion) -> Path | None:
         return None
 
 
-def _at(uri: str) -> Champion:
+def _at(uri: str) -> ComparedChampion:
     try:
         manifest = artifact.finished_manifest(absolute(uri), *BY_KIND)
     except DataError as error:
         raise DataError(f"evaluate.champion: {error}") from None
-    return Champion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
+    return ComparedChampion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
 
 
-def _registered(recipe: Recipe, named: str | None) -> Champion | None:
+def _registered(recipe: Recipe, named: str | None) -> ComparedChampion | None:
     uri = tracking_uri(recipe)
     if uri is None:
         if named:
@@ -113,7 +113,7 @@ def _registered(recipe: Recipe, named: str | None) -> Champion | None:
 
 def _ask(uri: str, name: str, alias: str) -> tuple[dict[str, Any], str]:
     """Return the version that an alias stands for, empty if there is none, or the reason why it is unknown."""
-    command = [sys.executable, "-m", "anadil.runtime.champion", name, alias]
+    command = [sys.executable, "-m", "anadil.runtime.compared_champion", name, alias]
     environment = TIMEOUTS | os.environ | {"MLFLOW_TRACKING_URI": uri}
     try:
         done = run_child(command, PATIENCE_S, environment=environment)

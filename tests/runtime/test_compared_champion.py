@@ -12,8 +12,8 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.runtime import champion, execute
-from anadil.runtime.champion import DIGEST_TAG, find_champion
+from anadil.runtime import compared_champion, execute
+from anadil.runtime.compared_champion import DIGEST_TAG, find_champion
 from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import planned_artifact
 
@@ -39,7 +39,7 @@ def recipe(*overrides: str) -> Recipe:
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the registry answers; empty: it has no champion."""
     version: dict[str, str] = {}
-    monkeypatch.setattr(champion, "_ask", lambda uri, name, alias: (version, ""))
+    monkeypatch.setattr(compared_champion, "_ask", lambda uri, name, alias: (version, ""))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     return version
 
@@ -181,7 +181,7 @@ def test_a_real_registry_is_asked(
     client.create_registered_model("anadil-az")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for name in ("nobody", "anadil-az"):
-        champion.main(name, "champion")  # what `find_champion` runs as a process
+        compared_champion.main(name, "champion")  # what `find_champion` runs as a process
         assert capsys.readouterr().out == "{}\n"
     tags = {DIGEST_TAG: manifest_of(made).digest}
     version = client.create_model_version("anadil-az", source=str(made), tags=tags)
