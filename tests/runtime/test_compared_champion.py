@@ -136,13 +136,14 @@ def test_a_champion_that_was_changed_since_is_left_out_of_scores_and_of_their_ke
     made = recipe(f"evaluate.champion={old}", f"storage.root={tmp_path}")
     stage = STAGES["evaluate"]
     planned = []
-    monkeypatch.setattr(execute, "_make", lambda found, *_: planned.append(found))
+    monkeypatch.setattr(execute, "_make", lambda found, *_: planned.append(found.planned))
 
     execute.execute(stage, made, inputs, (), None)
 
     (found,) = planned
     assert (found.champion, "input champion" in found.origin) == (None, False)
-    assert found.key == planned_artifact(stage, made, inputs, (), None).without_champion().key
+    origin = planned_artifact(stage, made, inputs, (), None).origin
+    assert found.origin == {name: text for name, text in origin.items() if name != "input champion"}
     assert "model.safetensors: differs from its manifest" in caplog.text
     assert "candidates are not compared with it" in caplog.text
 

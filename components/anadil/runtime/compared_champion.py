@@ -11,16 +11,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
 from anadil.core.candidates import BY_KIND
-from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
+from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.log import masked
 from anadil.core.processes import last_line, run_child
 from anadil.recipe.sections import Recipe
@@ -62,18 +60,6 @@ def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> ComparedCha
         log.info("champion: %s is what is evaluated", champion.uri)
         return None
     return champion
-
-
-@lru_cache(maxsize=1)
-def fetched(champion: ComparedChampion) -> Path | None:
-    """A local directory with the champion, every byte checked; None, with the reason logged."""
-    try:
-        return fetch(champion.uri, champion.kind)[0]
-    except Stopped:
-        raise
-    except (AnadilError, OSError) as error:
-        log.warning(SKIPPED, error)
-        return None
 
 
 def _at(uri: str) -> ComparedChampion:
