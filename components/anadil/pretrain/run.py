@@ -49,14 +49,9 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             trainer, tokens, job, start = prepare(job, processes, device, metrics, watchdog.heartbeat)
             stack.callback(metrics.close)
             storage = CheckpointStorage(
-                job.recipe,
-                job.work,
-                trainer,
-                processes,
-                training_origin(job, trainer),
-                start=start,
-                heartbeat=lambda: watchdog.heartbeat("start"),
-            )
+                job.recipe, job.work, trainer, processes, training_origin(job, trainer),
+                start=start, heartbeat=lambda: watchdog.heartbeat("start"),
+            )  # fmt: skip
             stack.callback(storage.close)
             with (
                 metrics.section("restore"),
@@ -64,13 +59,9 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             ):
                 state = storage.resume() or State(step=0, tokens=0, seconds=0.0)
             training = Training(
-                job=job,
-                trainer=trainer,
-                group=processes,
-                metrics=metrics,
+                job=job, trainer=trainer, group=processes, metrics=metrics, state=state,
                 callbacks=[watchdog, *callbacks_of(job, trainer, tokens, storage), *callbacks],
-                state=state,
-            )
+            )  # fmt: skip
             for each in training.callbacks:
                 if each is not storage:
                     stack.callback(each.close)

@@ -165,9 +165,8 @@ def shares_of(recipe: Recipe) -> dict[str, float]:
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Shares that differ, as `key old -> new`."""
-    names = dict.fromkeys([*before, *now])
     return [
         f"{name} {before.get(name, 0):g} -> {now.get(name, 0):g}"
-        for name in names
+        for name in dict.fromkeys([*before, *now])
         if before.get(name, 0) != now.get(name, 0)
     ]

@@ -17,7 +17,6 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.local_directory import link
 from anadil.artifacts.prefetch import fetch_from, fill
-from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
@@ -29,7 +28,7 @@ from anadil.text.corpus import CorpusPart, read_ids
 from anadil.text.excluded import EXCLUDED, EXCLUDING, excluded_rows
 from anadil.tokens.encode_file import FACTS, EncodeTask
 from anadil.tokens.packing import Places, TokenStream, pack
-from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, TensorWriter, size_of
+from anadil.tokens.tensor_file import TensorFile, TensorWriter
 from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 
 log = logging.getLogger(__name__)
@@ -50,25 +49,17 @@ class Span:
     """The champion's block of them, which is taken as it is."""
 
 
-def spans_of(shards: Sequence[ShardFacts], first: int, most: int) -> list[Span]:
-    """Cut shards into spans of `most` tokens; `first` is the number of the first one."""
-    return [
-        Span(first_shard=first + start, num_shards=num)
-        for start, num in _groups([shard.tokens for shard in shards], most)
-        if num
-    ]
-
-
-def _groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """First shard and number of shards of each block; a larger shard is a block of its own."""
-    first = total = 0
-    for number, size in enumerate(sizes):
+def spans_of(shards: Sequence[ShardFacts], first: int, most: int) -> Iterator[Span]:
+    """Spans of `most` tokens, of which the first begins with shard `first`; a larger shard is a span of its own."""
+    total, end = 0, first + len(shards)
+    for number, shard in enumerate(shards, first):
         # A block needs a token, and so takes empty shards along.
-        if total and size and total + size > most:
-            yield first, number - first
+        if total and shard.tokens and total + shard.tokens > most:
+            yield Span(first_shard=first, num_shards=number - first)
             first, total = number, 0
-        total += size
-    yield first, len(sizes) - first
+        total += shard.tokens
+    if end > first:
+        yield Span(first_shard=first, num_shards=end - first)
 
 
 def joined(spans: Sequence[Span], shards: Sequence[ShardFacts]) -> list[Span]:
@@ -148,12 +139,6 @@ class ChampionTokens:
         listed = self.facts.train[block.first_shard : block.first_shard + block.num_shards]
         return any(_stem(shard.file) in self.remade for shard in listed)
 
-    def opened(self, shard: ShardFacts) -> TensorFile:
-        """Open a shard where it lies."""
-        size = size_of(shard.num_bytes)
-        place = bytes_at(join(self.uri, shard.file), size, first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES)
-        return TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
-
     def put(
         self, names: Mapping[str, str], out: Path, work: Path, copies: dict[str, Copy] | None
     ) -> dict[str, dict[str, str | int]]:
@@ -177,11 +162,12 @@ class ChampionTokens:
                 "set ANADIL_WORK to a directory on a larger disk",
             )
         for name, entry in entries.items():
-            if "://" not in self.uri and _entry_of(folder / name) != entry:
+            path = folder / name
+            if "://" not in self.uri and not (path.is_file() and artifact.file_entry(path) == entry):
                 raise IntegrityError(
                     f"{self.uri}/{name}: differs from its manifest; {artifact.remedy_of(self.uri)}"
                 )
-            link(folder / name, out / names[name])
+            link(path, out / names[name])
         return {names[name]: dict(entry) for name, entry in entries.items()}
 
 
@@ -276,10 +262,6 @@ def _digests(manifest: Manifest) -> dict[str, str]:
     return {name: manifest.contents.get(name, str(entry["sha256"])) for name, entry in manifest.files.items()}
 
 
-def _entry_of(path: Path) -> dict[str, str | int]:
-    return artifact.file_entry(path) if path.is_file() else {}
-
-
 def _stem(name: str) -> str:
     return name.rpartition("/")[2].partition(".")[0]
 
@@ -308,14 +290,14 @@ class ShardPlan:
         """Cut the shards of `train` into blocks; none holds shards of both parts."""
         num = len(self.earlier)
 
-        def cut_into_blocks(first: int, end: int) -> list[Span]:
+        def cut_into_blocks(first: int, end: int) -> Iterator[Span]:
             some = shards[first:end]
             # Without sources the sequences are those of all documents together, as they always were.
             most = BLOCK_TOKENS if has_sources else sum(shard.tokens for shard in some)
             return spans_of(some, first, most)
 
-        early = self.champion.spans(length) if self.champion else cut_into_blocks(0, num)
-        early = [replace(span, is_earlier=True) for span in early]
+        spans = self.champion.spans(length) if self.champion else cut_into_blocks(0, num)
+        early = [replace(span, is_earlier=True) for span in spans]
         return joined([*early, *cut_into_blocks(num, len(shards))], shards)
 
     def stream_digest(self) -> str:
