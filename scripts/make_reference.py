@@ -6,12 +6,13 @@
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
+from anadil.artifacts.text_part import WRAPPERS
 from anadil.clean.filters.judge import limits_of_rules
 from anadil.model.family_table import LAYOUTS, families
 from anadil.recipe.filter_rules import Rules
@@ -42,6 +43,11 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 Every type also trains in one process and in copies of it. Any other type, such as a mixture of experts, is refused by name
 before anything is loaded. Gemma 2 caps the scores of its attention, which Flash attention does not: its documents are
 attended to one by one. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
+
+Of a model of text and images ({wrappers}) the text model is trained and exported, if its type is in
+the table. Tensors of its other parts are counted and not read. What is exported is a text model: it sees no images. A Gemma 4
+whose layers have a table of tokens too (`hidden_size_per_layer_input`, as E2B and E4B have) keeps its own vocabulary:
+`tokenizer.strategies` other than `base` are refused.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|
@@ -108,6 +114,10 @@ def _families() -> str:
     return "".join(rows)
 
 
+def _names(names: Collection[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
+
+
 def _yes(known: object) -> str:
     return "yes" if known else ""
 
@@ -145,7 +155,9 @@ if __name__ == "__main__":
         write_or_check(
             {
                 REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
-                REFERENCE / "model-families.md": lambda: FAMILIES + _families(),
+                REFERENCE / "model-families.md": lambda: (
+                    FAMILIES.format(wrappers=_names(WRAPPERS)) + _families()
+                ),
                 REFERENCE / "metrics.md": _metrics,
                 REFERENCE / "rules.md": lambda: RULES_HEAD + _rules(),
             }

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 from anadil.model.process_group import Group
 from anadil.pretrain.data.batch import Batch
@@ -54,6 +54,14 @@ CHANGES: dict[str, dict[str, Any]] = {
             "sliding_attention": {"rope_type": "default", "rope_theta": 2e3},
         },
     },
+    "gemma4_text": {
+        "final_logit_softcapping": 3.0,
+        "global_head_dim": 16,
+        "hidden_size_per_layer_input": 4,
+        "vocab_size_per_layer_input": NUM_TOKENS,
+        "num_kv_shared_layers": 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
     "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
     "granite": {**GRANITE_FACTORS, "logits_scaling": 6.0},
     "hyperclovax": {**GRANITE_FACTORS, "logits_scaling": 0.6},
@@ -70,6 +78,23 @@ CHANGES: dict[str, dict[str, Any]] = {
     "qwen2": {"attention_bias": True},
 }
 """What makes a family differ from Llama, where its defaults do not."""
+VISION: dict[str, Any] = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+    "patch_size": 14,
+}
+WRAPPERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3": ("gemma3_text", VISION),
+    "gemma4": (
+        "gemma4_text",
+        {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
+    ),
+    "mistral3": ("mistral", {**VISION, "model_type": "pixtral", "head_dim": 8}),
+}
+"""Models of text and images -> the text model in them, and sizes of the other part."""
 CPU = torch.device("cpu")
 
 
@@ -86,6 +111,22 @@ def make_family(folder: Path, kind: str, **changes: Any) -> Path:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
     model.save_pretrained(folder)
     return folder
+
+
+def make_wrapper(folder: Path, kind: str) -> Any:
+    """A directory of a random model of text and images, and the model."""
+    text, vision = WRAPPERS[kind]
+    # Gemma 4 reads the id of padding in place of images.
+    sizes = {**SIZES, "pad_token_id": 0, **CHANGES.get(text, {}), "model_type": text}
+    others: dict[str, Any] = {"tie_word_embeddings": kind != "mistral3"}
+    if kind == "gemma3":
+        sizes["final_logit_softcapping"] = None  # transformers has none in the wrapper
+        others["mm_tokens_per_image"] = 1
+    config = AutoConfig.for_model(kind, text_config=sizes, vision_config=vision, **others)
+    torch.manual_seed(1)
+    model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    model.save_pretrained(folder)
+    return model.eval()
 
 
 def make_vocabulary(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.lease import locked
 from anadil.artifacts.packaged_base import PACKAGED, make_packaged
+from anadil.artifacts.text_part import read_settings, text_config
 from anadil.artifacts.weight_files import has_weights
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import atomic_dir
@@ -135,31 +136,18 @@ def refuse_gone(model: str, maker: str) -> None:
 
 
 def model_config(directory: Path) -> dict[str, Any]:
-    """The content of a model directory's `config.json`."""
+    """The content of a model directory's `config.json`, of a model of text and images that of its text model."""
     path = directory / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a Hugging Face model directory")
     config = read_settings(path)
     check_directory(directory, config)
-    return config
+    return text_config(config, path)
 
 
 def tokenizer_config(directory: Path) -> dict[str, Any]:
     """The content of `tokenizer_config.json`; empty where there is none."""
     return read_settings(directory / "tokenizer_config.json")
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """The content of a file of settings; empty where there is none."""
-    if not path.is_file():
-        return {}
-    try:
-        config = parse_json(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"{path}: is not JSON ({error}); fetch or make the model again") from None
-    if not isinstance(config, dict):
-        raise DataError(f"{path}: holds no JSON object; fetch or make the model again")
-    return config
 
 
 def read_tokenizer(directory: Path) -> "Tokenizer":

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from anadil.artifacts.base_model import CHAT_TOKENS, END, model_config, read_settings, read_tokenizer
+from anadil.artifacts.base_model import CHAT_TOKENS, END, model_config, read_tokenizer
+from anadil.artifacts.text_part import read_settings
 from anadil.core.errors import DataError
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ torch.
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from anadil.artifacts.text_part import NAMES, text_name, wrapper_of
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.core.json_text import parse_json
@@ -30,6 +31,8 @@ class StoredTensor:
     """A tensor as the header of its file describes it."""
 
     file: Path
+    name: str
+    """In the file."""
     dtype: str
     """In safetensors' words, such as BF16."""
     shape: tuple[int, ...]
@@ -64,7 +67,31 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """All tensors of a directory by name, out of the headers of its files."""
+    """All tensors of a directory's text model by name, out of the headers of its files."""
+    tensors = all_tensors(folder)
+    if not (wrapper := wrapper_of(folder)):
+        return tensors
+    of_text: dict[str, StoredTensor] = {}
+    for name, tensor in tensors.items():
+        own = text_name(name)
+        if own in of_text:
+            raise IntegrityError(f"{folder}: {of_text[own].name} and {name} are one tensor; remove one")
+        if own:
+            of_text[own] = tensor
+    if not of_text:
+        raise IntegrityError(
+            f"{folder}: holds no tensors of the text model ({', '.join(NAMES)}), which {wrapper} has; fetch the model again"
+        )
+    return of_text
+
+
+def outside_text(folder: Path) -> list[str]:
+    """Names of tensors that are no part of a directory's text model, in the order of its files."""
+    return [name for name in all_tensors(folder) if not text_name(name)] if wrapper_of(folder) else []
+
+
+def all_tensors(folder: Path) -> dict[str, StoredTensor]:
+    """All tensors of a directory by their names in its files."""
     tensors: dict[str, StoredTensor] = {}
     for file in weight_files(folder):
         for name, tensor in read_header(file).items():
@@ -80,10 +107,10 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
     return tensors
 
 
-def unindexed(folder: Path, names: Iterable[str]) -> list[str]:
+def unindexed(folder: Path, tensors: Mapping[str, StoredTensor]) -> list[str]:
     """Tensors of a directory that its index does not name; none where it has no index."""
     named = _weight_map(folder)
-    return [name for name in names if name not in named] if named else []
+    return [name for name, each in tensors.items() if each.name not in named] if named else []
 
 
 def read_header(file: Path) -> dict[str, StoredTensor]:
@@ -98,6 +125,7 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
         tensors = {
             name: StoredTensor(
                 file=file,
+                name=name,
                 dtype=str(entry["dtype"]),
                 shape=tuple(entry["shape"]),
                 begin=start + entry["data_offsets"][0],

@@ -186,7 +186,7 @@ def base_shape(recipe: Recipe) -> Shape:
     if not is_local(model):
         folder = from_hub(recipe.base, ("config.json",))
     config = model_config(folder)
-    check_family(config, {})
+    check_family(config, {}, strategies=recipe.tokenizer.strategies)
     kind = str(config["model_type"])
     planned = sorted(each.model_type for each in families().values() if each.architecture)
     if kind not in planned:

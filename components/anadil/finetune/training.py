@@ -21,6 +21,7 @@ from transformers.trainer_callback import PrinterCallback
 from trl.trainer.sft_config import SFTConfig
 
 from anadil.artifacts import artifact
+from anadil.artifacts.base_model import model_config
 from anadil.artifacts.base_vocabulary import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.progress import Progress, progress
@@ -154,7 +155,7 @@ def shared_configuration(
 ) -> dict[str, Any]:
     """Return the settings that the trainers of chats and of pairs share."""
     on_gpu = torch.cuda.is_available()
-    config = json.loads((job.inputs["model"] / "config.json").read_text(encoding="utf-8"))
+    config = model_config(job.inputs["model"])
     shape = shape_from(config, job.inputs["model"].name)
     batch = math.ceil(settings.batch_size / processes.size)
     every = job.recipe.finetune.checkpoint_every

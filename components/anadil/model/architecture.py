@@ -8,17 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+from transformers import (
+    CONFIG_MAPPING,
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedModel,
+)
 
 from anadil.artifacts.base_model import model_config
+from anadil.artifacts.text_part import wrapper_of
 from anadil.artifacts.weight_files import (
     FLOATS,
     INDEX,
     StoredTensor,
     has_weights,
     holds_own_head,
+    outside_text,
     stored_tensors,
     unindexed,
+    weight_files,
 )
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.family_table import families, refuse_mixture, refuse_quantized
@@ -42,7 +51,11 @@ def read_config(folder: Path) -> Any:
     refuse_quantized(settings, str(folder))
     _refuse_more_layers(folder, settings)
     try:
-        config: Any = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        config: Any = (
+            _text_model(settings)
+            if wrapper_of(folder)
+            else AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        )
     except Exception as error:  # noqa: BLE001  each family checks its keys by code of its own
         raise _unusable(folder, error) from None
     # A config.json written by hand may leave the number of experts to the defaults of its type.
@@ -57,6 +70,12 @@ def read_config(folder: Path) -> Any:
         if holds_own_head(stored_tensors(folder), tables):
             _warn_untied(folder, tables)
             config.tie_word_embeddings = False
+    return config
+
+
+def _text_model(settings: dict[str, Any]) -> Any:
+    config = CONFIG_MAPPING[settings["model_type"]].from_dict(settings)
+    config.architectures = [MODEL_FOR_CAUSAL_LM_MAPPING[type(config)].__name__]
     return config
 
 
@@ -141,6 +160,12 @@ def check_fit(folder: Path) -> None:
             folder, len(passed), min(passed),
         )  # fmt: skip
     read = {each.file.name for each in stored.values()}
+    if outside := outside_text(folder):
+        read = {each.name for each in weight_files(folder)}
+        log.warning(
+            "%s: of %s the text model is read, a %s; %d tensors of its other parts are not, the first %s",
+            folder, wrapper_of(folder), model.config.model_type, len(outside), outside[0],
+        )  # fmt: skip
     if others := {file.name for file in folder.glob("*.safetensors")} - read:
         log.warning("%s: not part of the model and not read: %s", folder, ", ".join(sorted(others)))
 

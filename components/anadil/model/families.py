@@ -10,6 +10,7 @@ from anadil.model.family import (
     Architecture,
     Family,
     Gguf,
+    LayerTables,
     LogitKeys,
     ModuleNames,
     Version4Keys,
@@ -97,7 +98,14 @@ FAMILIES = (
             norms_after=True,
             head_norms="head",
             norms_in_fp32=True,
-            defaults={"num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True},
+            # The published 4B leaves out what its type's defaults say.
+            defaults={
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "head_dim": 256,
+                "vocab_size": 262_208,
+                "tie_word_embeddings": True,
+            },
         ),
         gguf=Gguf(
             architecture="gemma3",
@@ -116,6 +124,17 @@ FAMILIES = (
         ),
     ),
     Family(model_type="gemma2", logits=GEMMA_LOGITS),
+    # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
+    Family(
+        model_type="gemma4_text",
+        logits=GEMMA_LOGITS,
+        layer_tables=LayerTables(
+            name="model.embed_tokens_per_layer.weight",
+            rows="vocab_size_per_layer_input",
+            width="hidden_size_per_layer_input",
+        ),
+        version_4=Version4Keys(is_known=False),
+    ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
         model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)

@@ -79,6 +79,18 @@ class ModuleNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LayerTables:
+    """A second table with a row for each token, in which each layer has columns; no vocabulary may change its rows."""
+
+    name: str
+    """Of the parameter."""
+    rows: str
+    """Key of config.json."""
+    width: str
+    """Key of config.json for the columns of a layer; 0 makes no table."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LogitKeys:
     """Keys of config.json for what is done to the head's product."""
 
@@ -93,6 +105,8 @@ class LogitKeys:
 class Version4Keys:
     """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
 
+    is_known: bool = True
+    """False for a type that version 4 lacks; version 5 may not read that version's keys for it."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Version 5's key -> version 4's."""
     scaling: frozenset[str] | None = None
@@ -165,6 +179,7 @@ class Family:
     architecture: Architecture | None = None
     """None: its memory is not planned."""
     logits: LogitKeys = LogitKeys()
+    layer_tables: LayerTables | None = None
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()

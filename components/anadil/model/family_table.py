@@ -5,7 +5,7 @@ layout that bypasses one of these trains a wrong model without a sign of it. So 
 layout only after its losses and gradients there were compared with plain transformers.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, get_args
 
@@ -78,10 +78,15 @@ def refuse_quantized(config: Mapping[str, Any], name: str) -> None:
         )
 
 
-def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: str = "base.model") -> None:
+def check_family(
+    config: Mapping[str, Any],
+    degrees: Mapping[str, int],
+    name: str = "base.model",
+    strategies: Collection[str] = (),
+) -> None:
     """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
-    `degrees` are processes by layout, such as `shard`; other keys are not checked.
+    `degrees` are processes by layout, such as `shard`; other keys are not checked. `strategies` are those of the tokenizer.
     """
     refuse_mixture(config, name)
     refuse_quantized(config, name)
@@ -90,6 +95,13 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
         raise PreflightError(
             f"{name}: model type {_type(config)} is not proven to train as transformers trains it; take one of "
             f"{', '.join(model_types())}"
+        )
+    more, changing = families()[kind].layer_tables, sorted({*strategies} - {"base"})
+    # Where the key is missing, its type's default makes the table.
+    if more and config.get(more.width, 1) and changing:
+        raise PreflightError(
+            f"tokenizer.strategies: {', '.join(changing)} would leave rows of {name} behind: the layers of model type "
+            f"{kind!r} have a table of tokens too ({more.width}), which is not changed; set it to [base]"
         )
     for layout in LAYOUTS:
         degree = degrees.get(layout, 1)

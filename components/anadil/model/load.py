@@ -7,6 +7,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -34,6 +35,7 @@ from anadil.artifacts.base_vocabulary import (
     begins_turns,
     frame_of,
 )
+from anadil.artifacts.text_part import NAMES, wrapper_of
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.format import human_bytes
 from anadil.core.json_text import write_indented
@@ -63,10 +65,14 @@ def load_model(
     # torch makes no table without a row for padding; the tokenizer says how it is filled up.
     if not 0 <= (config.pad_token_id or 0) < config.vocab_size:
         config.pad_token_id = None
+    renamed, verbosity = None, transformers_logging.get_verbosity()
+    if wrapper_of(path):
+        renamed = {f"^{re.escape(name)}": own for name, own in NAMES.items()}
+        transformers_logging.set_verbosity_error()  # `check_fit` has said which tensors are not read
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             path, config=config, dtype=dtype, local_files_only=True, use_safetensors=True,
-            trust_remote_code=False, quantization_config=quantization, **placement,
+            trust_remote_code=False, quantization_config=quantization, key_mapping=renamed, **placement,
         )  # fmt: skip
     except SafetensorError as error:
         raise IntegrityError(
@@ -74,6 +80,10 @@ def load_model(
         ) from None
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise DataError(f"{path}: cannot be loaded as a causal language model ({error})") from None
+    finally:
+        transformers_logging.set_verbosity(verbosity)
+    if renamed:
+        del model._weight_conversions  # noqa: SLF001  saved by it, the text model would have the wrapper's names
     for name, weight in model.named_parameters():
         refuse_not_numbers(path, name, weight)
     # A cache would bring a mask in which packed documents see each other; pass `use_cache=True` to `generate`.
@@ -328,6 +338,8 @@ def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     rotation = config.get("rope_parameters") or {}
     family = families().get(str(config.get("model_type")))
     version_4 = family.version_4 if family else Version4Keys()
+    if not version_4.is_known:
+        return keys
     if version_4.sliding_theta and isinstance(rotation.get(SLIDING), Mapping):
         keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
     if isinstance(rotation.get(FULL), Mapping):

@@ -53,15 +53,16 @@ class SafetensorsFiles:
 
     def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
         """Read a tensor in the precision of the file, or the block of a `shape` that begins at `offset`."""
-        file = self._place(name).file
+        place = self._place(name)
+        file = place.file
         try:
             # A model has thousands of tensors in a few files, so they stay open.
             if file not in self._opened:
                 self._opened[file] = safe_open(file, framework="pt", device="cpu")
             if offset is None:
-                whole: torch.Tensor = self._opened[file].get_tensor(name)
+                whole: torch.Tensor = self._opened[file].get_tensor(place.name)
                 return whole
-            block: torch.Tensor = self._opened[file].get_slice(name)[
+            block: torch.Tensor = self._opened[file].get_slice(place.name)[
                 tuple(slice(at, at + size) for at, size in zip(offset, shape, strict=True))
             ]
         except SafetensorError as error:

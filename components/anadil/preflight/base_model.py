@@ -7,7 +7,8 @@ from typing import Any
 from anadil.artifacts import base_model
 from anadil.artifacts.base_kind import base_kind
 from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
-from anadil.artifacts.weight_files import stored_tensors
+from anadil.artifacts.text_part import wrapper_of
+from anadil.artifacts.weight_files import has_weights, outside_text, stored_tensors
 from anadil.model.family_table import check_family
 from anadil.preflight.inputs import hardest_chats
 from anadil.recipe.sections import Recipe
@@ -39,14 +40,14 @@ def inspect_base(
         return unseen(key, hidden)
     base_model.check_base(recipe.base)
     if local:  # first, so that nobody fetches a torn model again that is refused then
-        check_family(base_model.model_config(folder), recipe.pretrain.parallelism.model_dump())
+        _check_family(recipe, folder, changes=vocabulary)
 
     def inspect() -> CheckResult:
         if local:
             stored_tensors(folder)  # first what needs no torch
         place = base_model.base_tokenizer(recipe.base, base_cache(recipe))
         if not local and (place / "config.json").is_file():
-            check_family(base_model.model_config(place), recipe.pretrain.parallelism.model_dump())
+            _check_family(recipe, place, changes=vocabulary)
         size = _check_vocabulary(recipe, place, changes=vocabulary)
         if local:
             from anadil.model.architecture import check_fit  # loads torch, which not every image has
@@ -60,7 +61,12 @@ def inspect_base(
             if has_config
             else ""
         )
-        details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
+        details = [
+            f"{model}, a tokenizer of {size:,} tokens",
+            _text_part(source),
+            written,
+            gguf_detail(place),
+        ]
         return passed(key, ", ".join(filter(None, details)), hint)
 
     return inspect_where_visible(key, inspect, here=here)
@@ -77,6 +83,14 @@ def inspect_kind(recipe: Recipe) -> CheckResult:
     return passed(KIND, detail, KEEP_CHATS if kind.is_post_trained else "")
 
 
+def _check_family(recipe: Recipe, folder: Path, *, changes: bool) -> None:
+    check_family(
+        base_model.model_config(folder),
+        recipe.pretrain.parallelism.model_dump(),
+        strategies=recipe.tokenizer.strategies if changes else (),
+    )
+
+
 def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
     """Return the number of tokens of the base's tokenizer; candidates are made of it if `changes`."""
     tokenizer = read_base(folder)
@@ -84,6 +98,15 @@ def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
     if changes and set(recipe.tokenizer.strategies) - {"base"}:
         require_byte_level(tokenizer, recipe.base.model)
     return tokenizer.get_vocab_size()
+
+
+def _text_part(folder: Path) -> str:
+    """Return a note on the text model that is trained of a model of text and images; empty for a text model."""
+    if not (wrapper := wrapper_of(folder)):
+        return ""
+    kind = base_model.model_config(folder)["model_type"]
+    left = f" ({len(outside_text(folder)):,} other tensors are not read)" if has_weights(folder) else ""
+    return f"of {wrapper} the text model, a {kind}{left}"
 
 
 def gguf_detail(folder: Path) -> str:

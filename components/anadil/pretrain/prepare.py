@@ -271,6 +271,8 @@ SMALL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
 }  # fmt: skip
 """Sizes of the model that is tested in place of a large one."""
+SMALL_OF_SOME = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128}
+"""The same for types that have them: its two layers have no earlier ones to take keys and values from."""
 LENGTHS = (5, 7)
 """Tokens of the two documents of the test."""
 MOST_TOKENS = 128
@@ -310,7 +312,8 @@ def build(
     check_layout(settings, model.config, mesh, device)
     # A small random model of the same architecture stands for one that no process holds whole.
     changed: Any = copy.deepcopy(config)
-    for name, size in SMALL.items():
+    of_type = {name: size for name, size in SMALL_OF_SOME.items() if hasattr(changed, name)}
+    for name, size in {**SMALL, **of_type}.items():
         setattr(changed, name, size)
     changed.pad_token_id = None
     rotation = getattr(changed, "rope_parameters", None) or {}

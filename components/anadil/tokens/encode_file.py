@@ -17,8 +17,9 @@ import numpy as np
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_kind import stored_template
-from anadil.artifacts.base_model import read_settings, read_tokenizer
+from anadil.artifacts.base_model import read_tokenizer
 from anadil.artifacts.base_vocabulary import END_OF_TEXT, SETTINGS, base_settings, frame_of, token_text
+from anadil.artifacts.text_part import read_settings
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_json
 from anadil.text.corpus import read_file, text_batches

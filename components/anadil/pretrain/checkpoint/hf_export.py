@@ -115,7 +115,8 @@ def _write_config(
 ) -> None:
     """Write the base's config with the vocabulary of the checkpoint and the special tokens of the tokenizer."""
     config = read_config(base)
-    inputs, outputs = families()[config.model_type].names.tables
+    family = families()[config.model_type]
+    inputs, outputs = family.names.tables
     if inputs not in tensors:
         raise DataError(
             f"{base}: the checkpoint holds no {inputs}; give the base model that it was trained from"
@@ -128,6 +129,8 @@ def _write_config(
         )
     config.architectures = config.architectures or [type(empty_model(base)).__name__]
     config.vocab_size = rows
+    if (more := family.layer_tables) and more.name in tensors:
+        setattr(config, more.rows, tensors[more.name].size[0])
     config.tie_word_embeddings = outputs not in tensors
     config.dtype = dtype or tensors[inputs].properties.dtype
     save_settings(base, out, config, tokenizer)

@@ -19,7 +19,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
 from anadil.artifacts.local_directory import check_space
 from anadil.artifacts.mlmodel import write_mlmodel
-from anadil.artifacts.weight_files import INDEX, stored_tensors, weight_files
+from anadil.artifacts.weight_files import INDEX, all_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.files import file_lock
 from anadil.core.progress import progress
@@ -167,9 +167,7 @@ def _name_precision(draft: Path, precision: str) -> None:
     index = draft / INDEX
     if index.is_file():
         content = json.loads(index.read_text(encoding="utf-8"))
-        content["metadata"]["total_size"] = sum(
-            each.end - each.begin for each in stored_tensors(draft).values()
-        )
+        content["metadata"]["total_size"] = sum(each.end - each.begin for each in all_tensors(draft).values())
         index.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 

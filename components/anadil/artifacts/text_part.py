@@ -1,0 +1,70 @@
+"""The text model inside a model of text and images: its settings, and its tensors by their own names.
+
+Whoever opens a base gets the text model alone. The rest of the files stays where it is, unread and counted.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from anadil.core.errors import DataError
+from anadil.core.json_text import parse_json
+
+WRAPPERS = frozenset(["gemma3", "gemma4", "mistral3", "qwen3_5"])
+"""Model types that hold a text model. Source: transformers 5.24, `Gemma3ForConditionalGeneration` and its like."""
+NAMES = {
+    "language_model.model.": "model.",
+    "language_model.lm_head.": "lm_head.",
+    "model.language_model.": "model.",
+    "lm_head.": "lm_head.",
+}
+"""Beginnings of names of the text model's tensors -> those in a text model, as transformers 4 and 5 have written them."""
+PRECISIONS = ("dtype", "torch_dtype")
+WHOLE = ("tie_word_embeddings", "quantization_config", "compression_config")
+"""Keys of the whole model that decide for its text, too."""
+
+
+def read_settings(path: Path) -> dict[str, Any]:
+    """The content of a file of settings; empty where there is none."""
+    if not path.is_file():
+        return {}
+    try:
+        config = parse_json(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"{path}: is not JSON ({error}); fetch or make the model again") from None
+    if not isinstance(config, dict):
+        raise DataError(f"{path}: holds no JSON object; fetch or make the model again")
+    return config
+
+
+def wrapper_of(folder: Path) -> str:
+    """Return the `model_type` of a directory whose text model is a part of it; empty for any other."""
+    kind = read_settings(folder / "config.json").get("model_type")
+    return kind if isinstance(kind, str) and kind in WRAPPERS else ""
+
+
+def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return the config.json of the text model: `text_config` with what the whole model says of it, or all of a text model's."""
+    if config.get("model_type") not in WRAPPERS:
+        return config
+    text = config.get("text_config")
+    if not isinstance(text, Mapping):
+        raise DataError(
+            f"{path}: {config['model_type']!r} is a model of text and images, and text_config, the settings of its text "
+            "model, is missing; fetch the model again"
+        )
+    unsaid = [key for key in config if key in PRECISIONS or key.endswith("_token_id")]
+    given = {key: config[key] for key in unsaid if text.get(key) is None and _is_of_text(key)}
+    return {**text, **given, **{key: config[key] for key in WHOLE if config.get(key) is not None}}
+
+
+def text_name(name: str) -> str:
+    """Return the name of a wrapper's tensor in its text model; empty for one of another part."""
+    return next(
+        (own + name.removeprefix(begin) for begin, own in NAMES.items() if name.startswith(begin)), ""
+    )
+
+
+def _is_of_text(key: str) -> bool:
+    # Others, such as `image_token_id`, belong to the other parts.
+    return key in PRECISIONS or key.removesuffix("_token_id") in ("bos", "eos", "pad")
