@@ -79,10 +79,10 @@ def balance_loss(model: PreTrainedModel, router_logits: tuple[torch.Tensor, ...]
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     config: Any = model.config
-    loss: torch.Tensor = load_balancing_loss_func(
-        router_logits, router_logits[0].shape[-1], int(config.num_experts_per_tok)
-    )
-    return loss * config.router_aux_loss_coef
+    num_experts, chosen = router_logits[0].shape[-1], int(config.num_experts_per_tok)
+    loss: Any = load_balancing_loss_func(router_logits, num_experts, chosen)
+    balance: torch.Tensor = loss * config.router_aux_loss_coef
+    return balance
 
 
 def _loss_of(
