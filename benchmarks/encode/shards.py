@@ -73,7 +73,8 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np
-from anadil.pretrain.data.batch import batch_of, sequences_of_step
+from anadil.pretrain.data.batch import batch_of
+from anadil.pretrain.data.order import sequences_of_step
 from anadil.artifacts import artifact
 from anadil.tokens.stored_tokens import open_tokens
 folder, steps = sys.argv[1], int(sys.argv[2])

@@ -31,7 +31,7 @@ from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.flow import RETRAIN, Step, recipe_of_step
 from anadil.runtime.job import is_left_out, recipes_of
 from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
-from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.lookup import VARIABLE, may_remake
 
 log = logging.getLogger(__name__)
 

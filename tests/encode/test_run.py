@@ -12,7 +12,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
-from anadil.pretrain.data.mixture import check_tokenizer, tokens_of
+from anadil.pretrain.data.training_tokens import check_tokenizer, tokens_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from anadil.artifacts.artifact import digest_of
-from anadil.pretrain.data.mixture import made_tokens
+from anadil.pretrain.data.training_tokens import made_tokens
 from anadil.runtime.signals import Stop
 from anadil.tokens.settings import Settings
 from anadil.tokens.stored_tokens import StoredTokens

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from anadil.artifacts.artifact import Manifest
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, STAGES, files_of
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import (
     base_text_note,
@@ -136,6 +136,15 @@ def test_the_page_reads_what_every_stage_wrote_so_that_no_time_is_missing() -> N
     # The release comes after the page, which says whether to release.
     missing = {stage.writes for stage in FLOW[: FLOW.index(report)]} - {report.writes} - set(report.words)
     assert not missing, f"add {missing} to what the stage report reads, as optional streams"
+
+
+def test_the_page_fetches_no_weights() -> None:
+    reads = STAGES["report"].reads
+
+    files = {each.kind: files_of(each) for each in reads if each.how == "files"}
+    assert files["model"] == ("training.",)
+    assert (files["merged"], files["trial"]) == (("merge.json",), ("trial.json",))
+    assert all(files.values())
 
 
 def test_times_of_tokens_lists_and_tasks_are_no_part_of_the_key() -> None:

@@ -8,7 +8,7 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
-from anadil.pretrain.data.mixture import tokens_of
+from anadil.pretrain.data.training_tokens import tokens_of
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job
 from anadil.tokens import encode_file as encode_files

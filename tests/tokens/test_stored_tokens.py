@@ -30,7 +30,7 @@ LENGTH = 16
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Blocks of some tokens, so that a small file has many."""
-    for module in ("anadil.tokens.tensor_file", "anadil.tokens.stored_tokens"):
+    for module in ("anadil.tokens.tensor_file", "anadil.tokens.tokens_file"):
         monkeypatch.setattr(f"{module}.BLOCK_BYTES", 64)
     monkeypatch.setenv("ANADIL_CACHE", str(tmp_path / "cache"))
 

@@ -23,7 +23,7 @@ class Input:
     """`files` are fetched. `pieces` are read where they lie; they decide nothing, since they follow from what they were made
     of. A stage that only `waits` for an artifact reads nothing of it, where the recipe makes it at all."""
     files: tuple[str, ...] = ()
-    """Beginnings of the names of the files that are read; no others are fetched. Empty: all."""
+    """Beginnings of the names of the files that are read; no others are fetched. Empty: all. `VIEWS`: the file of the view."""
     beside: bool = False
     """True if the stage also reads what lies beside the content: counts, times, samples."""
     either: bool = False
@@ -75,7 +75,7 @@ class Extends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Champion:
+class ChampionParts:
     """Parts of the model released last that a stage takes, where there is one."""
 
     artifacts: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ class Candidate:
     name: str
     """Name in the scores."""
     kind: str = ""
-    """Artifact that it is: what the stage writes, as the table fills it in."""
+    """Artifact that it is. The table fills it in."""
     folder: str = ""
     """Directory of the artifact that holds the whole model; empty: the artifact itself."""
     use: str
@@ -186,7 +186,7 @@ class Stage:
     models: str = ""
     """Recipe key of models, directories or hub ids, that it reads beside the base; their files decide the result, too."""
     extends: Extends = Extends()
-    champion: Champion = Champion()
+    champion: ChampionParts = ChampionParts()
     per_source: PerSource | None = None
     only_if: str = ""
     """Recipe key (`section.key`) that must be set, or a run goes without the stage."""

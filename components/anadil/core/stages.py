@@ -40,19 +40,19 @@ def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
         [each.writes for each in stages],
     )
     if views := named.pop(VIEWS, None):
-        shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
-        named = {kind: (shown | named)[kind] for kind in written if kind in shown | named}
+        shown = {
+            each.writes: replace(views, kind=each.writes)
+            for each in stages
+            if "view" in each.brings and each.writes not in stage.words
+        }
+        named = {kind: (named | shown)[kind] for kind in written if kind in named | shown}
     return tuple(each for kind, each in named.items() if kind in written)
 
 
 def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
-    earlier = [*takewhile(lambda other: other is not stage, stages)]
+    known = [(each.stands_for, each.writes) for each in takewhile(lambda each: each is not stage, stages)]
     for each in stage.reads:
-        forms = [
-            replace(each, kind=other.writes, optional=not each.either)
-            for other in earlier
-            if other.stands_for == each.kind
-        ]
+        forms = [replace(each, kind=kind, optional=not each.either) for of, kind in known if of == each.kind]
         # The first of several is read: the last form.
         yield from (*reversed(forms), each) if each.either else (each, *forms)
 
@@ -65,6 +65,11 @@ STAGES = {stage.name: stage for stage in FLOW}
 def brought(stage: Stage, part: Brought) -> ModuleType:
     """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
     return import_module(f"anadil.{stage.name}.{part}")
+
+
+def files_of(each: Input) -> tuple[str, ...]:
+    """Beginnings of the names of the files that are read of an input."""
+    return (brought(WRITERS[each.kind], "view").FILE,) if each.files == (VIEWS,) else each.files
 
 
 def forms_of(kind: str) -> tuple[str, ...]:

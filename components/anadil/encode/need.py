@@ -8,10 +8,9 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.core.format import human_hours, stored_bytes
 from anadil.estimate.budget import ID_BYTES
-from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.stage_memory import NeedRequest, Needs
 from anadil.estimate.text_use import DOCUMENT_BYTES, Basis, TextSize
 
-TITLE = "Encoding the text, on CPUs"
 BASIS = Basis(phrase="counted by encode", short="encode", counted=True)
 ENCODE_BYTES_PER_S = 33e6
 """Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`."""
@@ -70,3 +69,6 @@ def text_size(uri: str, manifest: Manifest, *, only_new: bool = False) -> TextSi
         for key in ("targets", "bytes", "documents", "sequences")
     )
     return TextSize(basis="tokens", tokens=targets, text_bytes=size, documents=documents, sequences=sequences)
+
+
+NEEDS = Needs(need=need, title="Encoding the text, on CPUs")

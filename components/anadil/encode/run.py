@@ -65,22 +65,15 @@ def drift_of(facts: TokensFacts, corpus: Path, champions_corpus: str) -> Figures
     new_stats = read_json(corpus / STATS) if (corpus / STATS).is_file() else {}
     earlier = TextCost.of(old, _words_per_byte(*_stats_of_weeks(champions_corpus)))
     new = TextCost.of(later, _words_per_byte(new_stats))
+    costs = {"earlier": earlier, "new": new}
     figures: Figures = {
-        "bytes_per_token_earlier": round(earlier.bytes_per_token, 3),
-        "bytes_per_token_new": round(new.bytes_per_token, 3),
+        f"bytes_per_token_{name}": round(each.bytes_per_token, 3) for name, each in costs.items()
     }
-    has_words = earlier.tokens_per_word and new.tokens_per_word
     # A language without words has its bytes alone.
-    ratio = (
-        new.tokens_per_word / earlier.tokens_per_word
-        if has_words
-        else earlier.bytes_per_token / new.bytes_per_token
-    )
-    if has_words:
-        figures |= {
-            "tokens_per_word_earlier": round(earlier.tokens_per_word, 3),
-            "tokens_per_word_new": round(new.tokens_per_word, 3),
-        }
+    ratio = earlier.bytes_per_token / new.bytes_per_token
+    if earlier.tokens_per_word and new.tokens_per_word:
+        ratio = new.tokens_per_word / earlier.tokens_per_word
+        figures |= {f"tokens_per_word_{name}": round(each.tokens_per_word, 3) for name, each in costs.items()}
     figures["tokenizer_drift"] = round(ratio - 1, 4)
     log.log(
         logging.WARNING if ratio - 1 > MAX_DRIFT else logging.INFO,
@@ -132,11 +125,8 @@ def run(job: Job) -> Figures:
 def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
     if not settings.champion:
         return {}
-    figures: Figures = {
-        "new_documents": facts.documents - facts.earlier.documents,
-        "new_tokens": facts.tokens - facts.earlier.tokens,
-        "new_sequences": facts.sequences - facts.earlier.sequences,
-    }
+    counts = ("documents", "tokens", "sequences")
+    figures: Figures = {f"new_{name}": getattr(facts, name) - getattr(facts.earlier, name) for name in counts}
     return figures | drift_of(facts, settings.corpus, settings.champion["corpus"])
 
 

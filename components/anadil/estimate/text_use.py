@@ -8,7 +8,7 @@ from math import ceil, inf
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import short_count
 from anadil.core.stages import WRITERS, brought
-from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.estimate.schedule import Schedule, SourceSize, schedule_of, usage_of, within_epochs
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.retrain import NEW, part_name
 from anadil.recipe.sections import Recipe
@@ -97,11 +97,6 @@ class TextUse:
     """Sources that get its share."""
 
     @property
-    def counted(self) -> bool:
-        """True if no assumption is behind the tokens."""
-        return basis_of(self.basis).counted
-
-    @property
     def name(self) -> str:
         """Name for people."""
         return self.source or "text"
@@ -112,9 +107,10 @@ class TextUse:
 
     def line(self) -> str:
         """Text and epochs in one sentence."""
-        about = "" if self.counted else "about "
+        basis = basis_of(self.basis)
+        about = "" if basis.counted else "about "
         words = "" if self.words is None else f"{short_count(self.words)} words, "
-        size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({basis_of(self.basis).phrase})"
+        size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({basis.phrase})"
         of = "" if self.steps == self.recipe_steps else f" of {self.recipe_steps:,}"
         share = f" at share {self.shares_text()}" if self.shares else ""
         line = f"{size}{share} for {self.steps:,}{of} steps is {human_epochs(self.asked_epochs)} epochs"

@@ -272,13 +272,8 @@ def _notes(a: ComparedRun, b: ComparedRun, text: Text) -> tuple[str, ...]:
     common = text in ("same", "partly the same")
     if common and a.digests.get("tokenizer") != b.digests.get("tokenizer"):
         notes.append("The tokenizers differ: bits per byte still compare, losses per token do not.")
-    windows = [
-        [
-            field(candidates_of(_scores(run)).get("adapted"), key)
-            for key in ("context", "stride", "window_bos")
-        ]
-        for run in (a, b)
-    ]
+    adapted = [candidates_of(_scores(run)).get("adapted") for run in (a, b)]
+    windows = [[field(table, key) for key in ("context", "stride", "window_bos")] for table in adapted]
     if common and windows[0] != windows[1]:
         notes.append(
             "The models were scored in windows of different length or without BOS, which causes part of the difference."

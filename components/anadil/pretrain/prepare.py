@@ -18,7 +18,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES, WRITERS, forms_of, last_form
-from anadil.estimate.mixture import within_epochs
+from anadil.estimate.schedule import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
@@ -33,7 +33,8 @@ from anadil.plan.plan import plan_as_file
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
 from anadil.pretrain.data.batch import Batch
-from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
+from anadil.pretrain.data.order import TrainingData, sizes_of, text_parts
+from anadil.pretrain.data.training_tokens import tokens_of
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour

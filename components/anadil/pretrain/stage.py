@@ -1,6 +1,6 @@
 """The stage `pretrain`: what it reads, writes and needs."""
 
-from anadil.core.stage import CONTINUES, Candidate, Champion, Extends, Input, Pod, Stage, Training
+from anadil.core.stage import CONTINUES, Candidate, ChampionParts, Extends, Input, Pod, Stage, Training
 
 STAGE = Stage(
     name="pretrain",
@@ -17,7 +17,7 @@ STAGE = Stage(
     ),
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
-    champion=Champion(artifacts=("corpus", "tokens", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
     # Its image holds the trial of tokenizers, which measures, and a run without tokens encodes.
     pod=Pod(image="pretrain", uses_model=True, rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "tokens")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),

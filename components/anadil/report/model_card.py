@@ -56,7 +56,7 @@ class ModelFacts:
     corpora: tuple[CorpusFacts, ...]
     """Those that it was trained on; none where they are gone."""
     training: Json
-    parts: tuple[Part, ...]
+    parts: Mapping[str, Part]
     """Parts that stages bring, of the model itself and of those that it was made from."""
     finetuning: Json
     chats: Json
@@ -74,9 +74,9 @@ class ModelFacts:
         return sum_stats([each.stats for each in self.corpora])
 
     @property
-    def steps(self) -> tuple[Part, ...]:
-        """Parts of the stages that changed the model's weights."""
-        return tuple(part for part in self.parts if part.done)
+    def steps(self) -> dict[str, Part]:
+        """Artifact word -> part of a stage that changed the model's weights."""
+        return {word: part for word, part in self.parts.items() if word in BY_KIND}
 
     @property
     def candidate(self) -> str:
@@ -358,7 +358,7 @@ def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence, name: 
         "tags": [
             "anadil",
             "continued-pretraining",
-            *(part.title.lower() for part in facts.steps),
+            *(part.title.lower() for part in facts.steps.values()),
             *(["conversational"] if facts.answers else []),
         ],
         "model-index": _model_index(facts, name),

@@ -60,7 +60,7 @@ def run(job: Job) -> Figures:
         "tokenizer": tokenizer_view(facts),
         "training": training_view(facts),
         "parts": {
-            section: [each for each in facts.parts if each.section == section]
+            section: [each for each in facts.parts.values() if each.section == section]
             for section, _ in REPORT_SECTIONS
         },
         "finetune": finetune_view(facts),
@@ -165,7 +165,7 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         figures |= {f"corpus_{each.source}_{name}": each.stats.get(key) for name, key in counts.items()}
     for name, table in tokenizers_of(facts):
         figures[f"tokenizer_fertility_{name}"] = table.get("fertility")
-    for part in facts.parts:
+    for part in facts.parts.values():
         figures |= part.metrics
     for name, table in candidates_of(facts.scores).items():
         figures |= _of_candidate(name, table)

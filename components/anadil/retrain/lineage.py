@@ -20,7 +20,7 @@ from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
 from anadil.runtime.cache_key import EARLIER, INPUT
-from anadil.runtime.champion import ALIAS
+from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.job import kind_of, source_of, word_of
 from anadil.runtime.tracking_spool import tracking_uri
 

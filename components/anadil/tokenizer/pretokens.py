@@ -12,6 +12,7 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.pre_tokenizers import Split
 
 from anadil.core.errors import DataError
+from anadil.text.corpus import text_batches
 from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.tokenizer.kernels import pretoken_kernel as kernel
 from anadil.tokenizer.kernels.pretoken_kernel import Array, gather, sorted_order
@@ -58,14 +59,8 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     if pattern is None:
         return count_by_library(tokenizer, texts)
     counter = _Counter(pattern)
-    batch, size = list[str](), 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_CHARS:
-            counter.add(batch)
-            batch, size = [], 0
-    counter.add(batch)
+    for batch in text_batches(texts, BATCH_CHARS):
+        counter.add(batch)
     return counter.table()
 
 

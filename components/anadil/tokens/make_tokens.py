@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 
 from anadil.artifacts import artifact, local_directory, sealed_dir
-from anadil.artifacts.random_access import LocalBytes
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import counted, human_bytes
 from anadil.core.json_text import read_json
@@ -31,8 +30,8 @@ from anadil.tokens import encode_file as files
 from anadil.tokens.encode_file import FACTS, SHARD, EncodeTask, Frame, document_tokenizer
 from anadil.tokens.settings import Settings
 from anadil.tokens.shard_plan import ShardPlan, Span, cut, earlier_part, shard_plan, stem_of, write_block
-from anadil.tokens.tensor_file import TensorFile, size_of
-from anadil.tokens.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts
+from anadil.tokens.tensor_file import TensorFile
+from anadil.tokens.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts, open_file
 
 log = logging.getLogger(__name__)
 
@@ -227,10 +226,7 @@ def _write_blocks(
     stored = {shard.file for shard in plan.stored.values()}
 
     def opened(shard: ShardFacts) -> TensorFile:
-        if plan.champion and shard.file in stored:
-            return plan.champion.opened(shard)
-        place = LocalBytes(out / shard.file, size_of(shard.num_bytes))
-        return TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
+        return open_file(plan.champion.uri if plan.champion and shard.file in stored else str(out), shard)
 
     blocks = []
     for number, span in enumerate(spans):
@@ -242,9 +238,7 @@ def _write_blocks(
 
 
 def _left_out(settings: Settings, shards: Sequence[ShardFacts]) -> dict[str, int]:
-    reasons = Counter[str]()
-    for shard in shards:
-        reasons.update(shard.left_out)
+    reasons = sum((Counter(shard.left_out) for shard in shards), Counter[str]())
     manifest = artifact.read_manifest(str(settings.corpus))
     known = manifest.records.get("train") if manifest else None
     if settings.max_tokens is not None and known is not None:

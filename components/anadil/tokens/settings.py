@@ -1,6 +1,6 @@
 """Input of the token maker, for the stage and for training that encodes by itself."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Settings:
     reads_special: bool = False
     """True if the base wrote the source, whose chats have control tokens."""
     champion: Mapping[str, str] = field(default_factory=dict)
-    """Artifacts of a retraining's champion; see `champion_places`."""
+    """Kind -> URI of the champion's artifacts; empty without a champion that knows the source."""
 
     @property
     def origin(self) -> dict[str, str]:
@@ -48,25 +48,19 @@ def settings_of(job: Job, recipe: Recipe, stage: Stage, corpus: str = "corpus") 
     source = next(iter(recipe.sources), "")
     # The word has its source where the stage reads several, as a trial does.
     excluded = job.inputs.get(EXCLUDING, job.inputs.get(word_of(EXCLUDING, source_of(corpus))))
+    champion = recipe.retrain.champion if recipe.retrain else None
+    words = {kind: word_of(kind, source) for kind in stage.champion.artifacts}
+    places = {
+        kind: champion.artifacts[word]
+        for kind, word in words.items()
+        if champion and word in champion.artifacts
+    }
     return Settings(
-        corpus=job.inputs[corpus],
-        corpus_digest=artifact.digest_of(job.inputs[corpus]),
-        tokenizer=tokenizer,
-        tokenizer_digest=artifact.digest_of(tokenizer),
-        language=recipe.language_code,
-        sequence_length=recipe.pretrain.sequence_length,
-        source=source,
+        corpus=job.inputs[corpus], corpus_digest=artifact.digest_of(job.inputs[corpus]),
+        tokenizer=tokenizer, tokenizer_digest=artifact.digest_of(tokenizer),
+        language=recipe.language_code, sequence_length=recipe.pretrain.sequence_length, source=source,
         excluded=excluded / EXCLUDED if excluded else None,
         excluded_digest=artifact.digest_of(excluded) if excluded else "",
-        max_tokens=recipe.sources[source].max_tokens if source else None,
-        reads_special=is_written(recipe),
-        champion=champion_places(recipe, source, stage.champion.artifacts),
-    )
-
-
-def champion_places(recipe: Recipe, source: str, kinds: Sequence[str]) -> dict[str, str]:
-    """Kind -> URI of the champion's artifacts of a source; empty without a champion that knows the source."""
-    champion = recipe.retrain.champion if recipe.retrain else None
-    named = champion.artifacts if champion else {}
-    places = {kind: named[word_of(kind, source)] for kind in kinds if word_of(kind, source) in named}
-    return places if "corpus" in places else {}
+        max_tokens=recipe.sources[source].max_tokens if source else None, reads_special=is_written(recipe),
+        champion=places if "corpus" in places else {},
+    )  # fmt: skip

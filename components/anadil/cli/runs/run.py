@@ -58,7 +58,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.remake:
-        from anadil.runtime.remake import allow_remake
+        from anadil.runtime.lookup import allow_remake
 
         allow_remake()
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))
