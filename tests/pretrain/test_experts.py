@@ -62,7 +62,7 @@ def test_blocks_of_a_stack_are_those_of_the_stack_that_transformers_makes(tmp_pa
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("experts.2.w3", r"layers.1.mlp.experts.2.w3.weight is missing, and .* has 4 experts; fetch"),
+        ("experts.2.w3", r"layers.1.mlp.experts.2.w3.weight is missing, and .* has 4 experts, fetch"),
         ("experts.3", r"1 of another shape|of another shape, the first model.layers.1.mlp.experts"),
         ("gate", r"1 missing, the first model.layers.1.mlp.gate.weight"),
     ],

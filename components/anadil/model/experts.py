@@ -46,13 +46,13 @@ def stacked(stored: Mapping[str, StoredTensor], experts: ExpertNames) -> dict[st
             entries = entries_of(name, experts, num)
             if lost := next((each for of_one in entries for each in of_one if each not in tensors), None):
                 raise IntegrityError(
-                    f"{next(iter(stored.values())).file.parent}: {lost} is missing, and {prefix[:-1]} has {num} experts; "
+                    f"{next(iter(stored.values())).file.parent}: {lost} is missing, and {prefix[:-1]} has {num} experts, "
                     "fetch or make the model again"
                 )
             parts = [tensors.pop(each) for of_one in entries for each in of_one]
             if len({each.shape for each in parts}) > 1:
                 raise IntegrityError(
-                    f"{parts[0].file}: experts of {name} differ in shape; fetch the model again"
+                    f"{parts[0].file}: experts of {name} differ in shape, fetch the model again"
                 )
             rows = sum(tensors_of.shape[0] for tensors_of in parts[: len(entries[0])])
             tensors[name] = replace(parts[0], shape=(num, rows, *parts[0].shape[1:]))
