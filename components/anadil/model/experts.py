@@ -88,13 +88,13 @@ class ModelFiles(SafetensorsFiles):
 
     def _rows(self, entries: Sequence[str], offset: Sequence[int], shape: Sequence[int]) -> torch.Tensor:
         """Read rows of one expert, whose entries lie one below the other."""
-        blocks, above = [], 0
+        blocks, skipped = [], 0
         for entry in entries:
             rows = self.stored[entry].shape[0]
-            first, last = max(offset[0] - above, 0), min(offset[0] + shape[0] - above, rows)
+            first, last = max(offset[0] - skipped, 0), min(offset[0] + shape[0] - skipped, rows)
             if first < last:
                 blocks.append(
                     super().read(self._in_files(entry), (first, *offset[1:]), (last - first, *shape[1:]))
                 )
-            above += rows
+            skipped += rows
         return torch.cat(blocks)
