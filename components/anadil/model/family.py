@@ -92,7 +92,7 @@ class ExpertNames:
     up: str = "up_proj"
     down: str = "down_proj"
     packing: str = ""
-    """`quant_method` of published files, which `model/mxfp4.py` undoes; empty: none."""
+    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

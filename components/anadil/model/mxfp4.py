@@ -38,7 +38,7 @@ SLOWEST_BYTES_S = 20 * MIB
 
 
 def unpacked_base(folder: Path, cache: Path, key: str = "base.model") -> Path:
-    """Return the base's directory, or one in `cache` with its experts in BF16 where config.json says that they are packed."""
+    """Return the base's directory, or one in `cache` with its experts in BF16 where config.json calls these packed."""
     if not is_packed(read_settings(folder / "config.json")):
         return folder
     target = cache / f"bf16-{base_files(str(folder))[BASE_FILES][:16]}"
@@ -50,7 +50,7 @@ def unpacked_base(folder: Path, cache: Path, key: str = "base.model") -> Path:
 
 
 def unpacked_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a directory as `unpacked_base` gives them; an unpacked one has no place in a file."""
+    """Return the tensors of a directory as in `unpacked_base`. An unpacked one has no place in a file."""
     stored = stored_tensors(folder)
     if not is_packed(read_settings(folder / "config.json")):
         return stored
@@ -73,7 +73,7 @@ def refuse_packed(folder: Path) -> None:
 
 
 def check_room(folder: Path, cache: Path, key: str = "base.model") -> str:
-    """Return a note on a base that will be unpacked, empty for any other; refuse it where the disk lacks room."""
+    """Return a note on a base that will be unpacked, empty for any other. A disk without room is refused."""
     if not is_packed(read_settings(folder / "config.json")):
         return ""
     num_bytes = sum(each.num_bytes for each in _layouts(folder).values())
