@@ -30,7 +30,7 @@ HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 VALUES = torch.tensor([*HALF, *(-each for each in HALF)], dtype=torch.bfloat16)
 """Of 4 bits: a sign, two bits of exponent and one of mantissa."""
 PAIRS = torch.stack([VALUES.repeat(16), VALUES.repeat_interleave(16)], 1).view(torch.int32).flatten()
-"""Two values of each byte, the one of the lower bits first, in one number: a third of the time of two look-ups."""
+"""Two values of each byte, lower bits first, in one number: a third of the time of two look-ups."""
 POWERS = torch.tensor([*(2.0 ** (each - 127) for each in range(255)), torch.nan], dtype=torch.bfloat16)
 COPIED_FILES = (*COPIED_TOKENIZER_FILES, "generation_config.json", "README.md")
 SLOWEST_BYTES_S = 20 * MIB
