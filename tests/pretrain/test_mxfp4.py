@@ -191,7 +191,7 @@ def test_packed_weights_are_loaded_through_the_base_alone(packed: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda tensors, name: tensors.pop(f"{name}_scales"), r"gate_up_proj_scales is missing; fetch"),
+        (lambda tensors, name: tensors.pop(f"{name}_scales"), r"gate_up_proj_scales is missing, fetch"),
         (
             lambda tensors, name: tensors.update({f"{name}_scales": tensors[f"{name}_scales"][:, 1:]}),
             r"U8 \[4, 128, 1, 16\] with scales U8 \[4, 127, 1\], not bytes of 16",

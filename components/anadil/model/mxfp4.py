@@ -28,7 +28,7 @@ BLOCKS, SCALES = "_blocks", "_scales"
 """Ends of the names of an expert stack's two tensors: (experts, rows, groups, 16) and (experts, rows, groups)."""
 HALF = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 VALUES = torch.tensor([*HALF, *(-each for each in HALF)], dtype=torch.bfloat16)
-"""Of 4 bits: a sign, two bits of exponent and one of mantissa."""
+"""Numbers of 4 bits: a sign, two bits of exponent and one of mantissa."""
 PAIRS = torch.stack([VALUES.repeat(16), VALUES.repeat_interleave(16)], 1).view(torch.int32).flatten()
 """Two values of each byte, lower bits first, in one number: a third of the time of two look-ups."""
 POWERS = torch.tensor([*(2.0 ** (each - 127) for each in range(255)), torch.nan], dtype=torch.bfloat16)
@@ -67,7 +67,7 @@ def refuse_packed(folder: Path) -> None:
     """Refuse to load weights that are still packed: transformers would make its own in their place."""
     if is_packed(read_settings(folder / "config.json")):
         raise PreflightError(
-            f"{folder}: its weights are quantized (mxfp4), which is undone for base.model and merge.add alone; name it there, "
+            f"{folder}: its weights are quantized (mxfp4), which is undone for base.model and merge.add alone, so name it there, "
             "or save it in BF16"
         )
 
@@ -92,13 +92,13 @@ def unpack(blocks: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
 def _unpacked(name: str, blocks: StoredTensor, stored: Mapping[str, StoredTensor]) -> StoredTensor:
     scales = stored.get(f"{name}{SCALES}")
     if scales is None:
-        raise IntegrityError(f"{blocks.file.parent}: {name}{SCALES} is missing; fetch the model again")
+        raise IntegrityError(f"{blocks.file.parent}: {name}{SCALES} is missing, fetch the model again")
     num, rows, groups, half = blocks.shape if len(blocks.shape) == 4 else (0, 0, 0, 0)
-    is_whole = scales.shape == (num, rows, groups) and half == 16
-    if not is_whole or {blocks.dtype, scales.dtype} != {"U8"}:
+    has_scales = scales.shape == (num, rows, groups) and half == 16
+    if not has_scales or {blocks.dtype, scales.dtype} != {"U8"}:
         raise IntegrityError(
             f"{blocks.file}: {name}{BLOCKS} is {blocks.dtype} {list(blocks.shape)} with scales {scales.dtype} "
-            f"{list(scales.shape)}, not bytes of 16 to a block with a scale each; fetch the model again"
+            f"{list(scales.shape)}, not bytes of 16 to a block with a scale each, fetch the model again"
         )
     return replace(blocks, dtype="BF16", shape=(num, groups * half * 2, rows))
 
@@ -115,7 +115,7 @@ def _require_room(cache: Path, num_bytes: int, key: str) -> None:
     if free < num_bytes:
         raise PreflightError(
             f"{key}: its experts are packed (MXFP4) and are trained in BF16, which takes {human_bytes(num_bytes)} in "
-            f"{cache}, and {human_bytes(free)} are free there; free some, or set ANADIL_CACHE to a larger disk"
+            f"{cache}, and {human_bytes(free)} are free there: free some, or set ANADIL_CACHE to a larger disk"
         )
 
 
