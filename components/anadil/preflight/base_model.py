@@ -49,10 +49,13 @@ def inspect_base(
         if not local and (place / "config.json").is_file():
             _check_family(recipe, place, changes=vocabulary)
         size = _check_vocabulary(recipe, place, changes=vocabulary)
+        packed = ""
         if local:
             from anadil.model.architecture import check_fit  # loads torch, which not every image has
+            from anadil.model.mxfp4 import check_room
 
             check_fit(folder)
+            packed = check_room(folder, base_cache(recipe)) if here else ""
         written = check_chat_base(recipe, place) if chats else ""
         source = folder if local else place
         has_config = (source / "config.json").is_file()
@@ -61,12 +64,8 @@ def inspect_base(
             if has_config
             else ""
         )
-        details = [
-            f"{model}, a tokenizer of {size:,} tokens",
-            _text_part(source),
-            written,
-            gguf_detail(place),
-        ]
+        vocabulary_detail = f"{model}, a tokenizer of {size:,} tokens"
+        details = [vocabulary_detail, packed, _text_part(source), written, gguf_detail(place)]
         return passed(key, ", ".join(filter(None, details)), hint)
 
     return inspect_where_visible(key, inspect, here=here)
