@@ -12,8 +12,9 @@ from pathlib import Path
 
 import torch
 
-from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, TINY_PATIENCE_S, made_once, read_settings
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, TINY_PATIENCE_S, made_once
 from anadil.artifacts.lease import clear
+from anadil.artifacts.text_part import read_settings
 from anadil.artifacts.weight_files import StoredTensor, stored_tensors
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.core.format import MIB, human_bytes
