@@ -38,7 +38,7 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def wrapper_of(folder: Path) -> str:
-    """Return the `model_type` of a directory whose text model is a part of it; empty for any other."""
+    """Return the `model_type` of a directory whose text model is a part of it, or nothing."""
     kind = read_settings(folder / "config.json").get("model_type")
     return kind if isinstance(kind, str) and kind in WRAPPERS else ""
 
@@ -59,7 +59,7 @@ def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def text_name(name: str) -> str:
-    """Return the name of a wrapper's tensor in its text model; empty for one of another part."""
+    """Return the name of a wrapper's tensor in its text model, or nothing for one of another part."""
     return next(
         (own + name.removeprefix(begin) for begin, own in NAMES.items() if name.startswith(begin)), ""
     )

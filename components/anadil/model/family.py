@@ -97,14 +97,14 @@ class ExpertNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerTables:
-    """A second table with a row for each token, in which each layer has columns; no vocabulary may change its rows."""
+    """A second table with a row for each token, in which each layer has columns. No vocabulary may change its rows."""
 
     name: str
     """Of the parameter."""
     rows: str
     """Key of config.json."""
     width: str
-    """Key of config.json for the columns of a layer; 0 makes no table."""
+    """Key of config.json for the columns of a layer. 0 makes no table."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +123,7 @@ class Version4Keys:
     """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
 
     is_known: bool = True
-    """False for a type that version 4 lacks; version 5 may not read that version's keys for it."""
+    """False for a type that version 4 lacks. Version 5 may not read that version's keys for it."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Version 5's key -> version 4's."""
     scaling: frozenset[str] | None = None

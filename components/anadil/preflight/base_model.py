@@ -100,7 +100,7 @@ def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
 
 
 def _text_part(folder: Path) -> str:
-    """Return a note on the text model that is trained of a model of text and images; empty for a text model."""
+    """Return a note on the text model that is trained of a model of text and images, or nothing for a text model."""
     if not (wrapper := wrapper_of(folder)):
         return ""
     kind = base_model.model_config(folder)["model_type"]
