@@ -136,7 +136,7 @@ def refuse_gone(model: str, maker: str) -> None:
 
 
 def model_config(directory: Path) -> dict[str, Any]:
-    """The content of a model directory's `config.json`, of a model of text and images that of its text model."""
+    """The content of a model directory's `config.json`, as `text_config` views it."""
     path = directory / "config.json"
     if not path.is_file():
         raise DataError(f"{path}: no such file; give a Hugging Face model directory")

@@ -18,7 +18,7 @@ NAMES = {
     "model.language_model.": "model.",
     "lm_head.": "lm_head.",
 }
-"""Beginnings of names of the text model's tensors -> those in a text model, as transformers 4 and 5 have written them."""
+"""Beginnings of names of the text model's tensors -> beginnings in a text model. Source: files that transformers 4 and 5 wrote."""
 PRECISIONS = ("dtype", "torch_dtype")
 WHOLE = ("tie_word_embeddings", "quantization_config", "compression_config")
 """Keys of the whole model that decide for its text, too."""
