@@ -67,7 +67,15 @@ CHANGES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "qwen2": {"attention_bias": True},
+    "qwen3_5_text": {
+        "layer_types": ["linear_attention", "full_attention"] * 2,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 8,
+        "linear_value_head_dim": 8,
+    },
 }
 """What makes a family differ from Llama, where its defaults do not."""
 CPU = torch.device("cpu")

@@ -165,6 +165,8 @@ class Family:
     architecture: Architecture | None = None
     """None: its memory is not planned."""
     logits: LogitKeys = LogitKeys()
+    recurrent: str = ""
+    """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()
