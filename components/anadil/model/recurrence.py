@@ -12,14 +12,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 from transformers.utils.import_utils import is_causal_conv1d_available, is_flash_linear_attention_available
 
 from anadil.model.family_table import families
 
 SHORTEST = 0.75
-"""Length of the shortest document of a batch, as a share of the longest. Chosen by us; see benchmarks/pretrain/hybrid.md."""
+"""Length of the shortest document of a batch, as a share of the longest. Chosen by us."""
+CHUNK = 64
+"""Tokens that the gated delta rule takes at a time, and pads documents to. Source: transformers 5.24, modeling_qwen3_5.py."""
 Share = Callable[[Callable[[torch.Tensor], torch.Tensor], torch.Tensor], torch.Tensor]
 """Runs a function of whole sequences on this process's slice of them."""
 
@@ -84,7 +85,9 @@ def _batches(borders: bytes, device: torch.device) -> _Batches:
     documents, places, used = [], np.empty(starts[-1], dtype=np.int64), 0
     while len(left):
         longest = lengths[left[0]]
-        num = int((lengths[left] >= SHORTEST * longest).sum())
+        others = lengths[left]
+        is_like = (others >= SHORTEST * longest) & (-(-others // CHUNK) == -(-longest // CHUNK))
+        num = int(is_like.sum())
         mine, left = left[:num], left[num:]
         inside, last = np.arange(longest), lengths[mine, None] - 1
         index = starts[mine, None] + np.minimum(inside, last)
