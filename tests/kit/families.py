@@ -37,6 +37,13 @@ SIZES: dict[str, Any] = {
 }
 GRANITE_FACTORS = {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA_RULE = {
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.7},
     "cohere2": {"logit_scale": 0.7},
@@ -77,10 +84,12 @@ CHANGES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {"attention_bias": True},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 16},
+    "qwen3_5_text": DELTA_RULE,
     "qwen3_moe": EXPERTS,
 }
 """What makes a family differ from Llama, where its defaults do not."""
@@ -99,6 +108,18 @@ WRAPPERS: dict[str, tuple[str, dict[str, Any]]] = {
         {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
     ),
     "mistral3": ("mistral", {**VISION, "model_type": "pixtral", "head_dim": 8}),
+    "qwen3_5": (
+        "qwen3_5_text",
+        {
+            "depth": 1,
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_heads": 2,
+            "out_hidden_size": 32,
+            "num_position_embeddings": 16,
+            "patch_size": 14,
+        },
+    ),
 }
 """Models of text and images -> the text model in them, and sizes of the other part."""
 CPU = torch.device("cpu")
@@ -124,7 +145,7 @@ def make_wrapper(folder: Path, kind: str) -> Any:
     text, vision = WRAPPERS[kind]
     # Gemma 4 reads the id of padding in place of images.
     sizes = {**SIZES, "pad_token_id": 0, **CHANGES.get(text, {}), "model_type": text}
-    others: dict[str, Any] = {"tie_word_embeddings": kind != "mistral3"}
+    others: dict[str, Any] = {"tie_word_embeddings": kind in {"gemma3", "gemma4"}}
     if kind == "gemma3":
         sizes["final_logit_softcapping"] = None  # transformers has none in the wrapper
         others["mm_tokens_per_image"] = 1

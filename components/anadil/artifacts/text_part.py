@@ -51,7 +51,7 @@ def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
     if not isinstance(text, Mapping):
         raise DataError(
             f"{path}: {config['model_type']!r} is a model of text and images, and text_config, the settings of its text "
-            "model, is missing; fetch the model again"
+            "model, is missing, fetch the model again"
         )
     unsaid = [key for key in config if key in PRECISIONS or key.endswith("_token_id")]
     given = {key: config[key] for key in unsaid if text.get(key) is None and _is_of_text(key)}
@@ -61,7 +61,7 @@ def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
 def text_name(name: str) -> str:
     """Return the name of a wrapper's tensor in its text model, or nothing for one of another part."""
     return next(
-        (own + name.removeprefix(begin) for begin, own in NAMES.items() if name.startswith(begin)), ""
+        (ours + name.removeprefix(begin) for begin, ours in NAMES.items() if name.startswith(begin)), ""
     )
 
 

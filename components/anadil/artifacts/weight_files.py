@@ -73,14 +73,14 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
         return tensors
     of_text: dict[str, StoredTensor] = {}
     for name, tensor in tensors.items():
-        own = text_name(name)
-        if own in of_text:
-            raise IntegrityError(f"{folder}: {of_text[own].name} and {name} are one tensor; remove one")
-        if own:
-            of_text[own] = tensor
+        key = text_name(name)
+        if key in of_text:
+            raise IntegrityError(f"{folder}: {of_text[key].name} and {name} are one tensor, remove one")
+        if key:
+            of_text[key] = tensor
     if not of_text:
         raise IntegrityError(
-            f"{folder}: holds no tensors of the text model ({', '.join(NAMES)}), which {wrapper} has; fetch the model again"
+            f"{folder}: holds no tensors of the text model ({', '.join(NAMES)}), which {wrapper} has, fetch the model again"
         )
     return of_text
 

@@ -167,7 +167,7 @@ def check_fit(folder: Path) -> None:
     if outside := outside_text(folder):
         read = {each.name for each in weight_files(folder)}
         log.warning(
-            "%s: of %s the text model is read, a %s; %d tensors of its other parts are not, the first %s",
+            "%s: of %s the text model is read, a %s. %d tensors of its other parts are not, the first %s",
             folder, wrapper_of(folder), model.config.model_type, len(outside), outside[0],
         )  # fmt: skip
     if others := {file.name for file in folder.glob("*.safetensors")} - read:

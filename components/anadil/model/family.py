@@ -100,7 +100,7 @@ class LayerTables:
     """A second table with a row for each token, in which each layer has columns. No vocabulary may change its rows."""
 
     name: str
-    """Of the parameter."""
+    """Name of the parameter."""
     rows: str
     """Key of config.json."""
     width: str
@@ -196,6 +196,8 @@ class Family:
     architecture: Architecture | None = None
     """None: its memory is not planned."""
     logits: LogitKeys = LogitKeys()
+    recurrent: str = ""
+    """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""
     experts: ExpertNames | None = None
     """None for a dense model."""
     layer_tables: LayerTables | None = None

@@ -96,7 +96,7 @@ def check_family(
 ) -> None:
     """Refuse a model type that a layout is not proven for, and quantized weights, before anything is loaded.
 
-    `degrees` are processes by layout, such as `shard`; other keys are not checked. `strategies` are those of the tokenizer.
+    `degrees` are processes by layout, such as `shard`; other keys are not checked. `strategies` are the tokenizer's.
     """
     refuse_mixture(config, name)
     refuse_quantized(config, name)
@@ -111,7 +111,7 @@ def check_family(
     if more and config.get(more.width, 1) and changing:
         raise PreflightError(
             f"tokenizer.strategies: {', '.join(changing)} would leave rows of {name} behind: the layers of model type "
-            f"{kind!r} have a table of tokens too ({more.width}), which is not changed; set it to [base]"
+            f"{kind!r} have a table of tokens too ({more.width}), which is not changed, set it to [base]"
         )
     for layout in LAYOUTS:
         degree = degrees.get(layout, 1)

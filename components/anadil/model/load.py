@@ -69,7 +69,7 @@ def load_model(
         config.pad_token_id = None
     renamed, verbosity = None, transformers_logging.get_verbosity()
     if wrapper_of(path):
-        renamed = {f"^{re.escape(name)}": own for name, own in NAMES.items()}
+        renamed = {f"^{re.escape(name)}": ours for name, ours in NAMES.items()}
         transformers_logging.set_verbosity_error()  # `check_fit` has said which tensors are not read
     try:
         model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(

@@ -108,7 +108,7 @@ def test_gemma_and_llama_are_sharded_over_memory_that_holds_no_number(tmp_path: 
         2,
         str(tmp_path),
         "shard",
-        ["gemma", "gemma3_text", "gemma4_text", "apertus", "llama"],
+        ["gemma", "gemma3_text", "gemma4_text", "apertus", "llama", "qwen3_5_text"],
     )
 
 
