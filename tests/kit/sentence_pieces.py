@@ -13,6 +13,12 @@ SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 ORDINARY = ("<td>", "<start>")
 """Added tokens that a text may hold."""
 REPLACES = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+JOINS = [
+    {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
+STRIPS = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
 LIKE_GEMMA: dict[str, Any] = {
     "normalizer": REPLACES,
     "pre_tokenizer": {
@@ -21,10 +27,22 @@ LIKE_GEMMA: dict[str, Any] = {
         "behavior": "MergedWithPrevious",
         "invert": False,
     },
+    "decoder": {"type": "Sequence", "decoders": JOINS},
 }
 LIKE_LLAMA_2: dict[str, Any] = {
     "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": BLANK}, REPLACES]},
     "pre_tokenizer": None,
+    "decoder": {"type": "Sequence", "decoders": [*JOINS, STRIPS]},
+}
+LIKE_MISTRAL: dict[str, Any] = {
+    "normalizer": None,
+    "pre_tokenizer": {
+        "type": "Metaspace",
+        "replacement": BLANK,
+        "prepend_scheme": "first",
+        "split": False,
+    },
+    "decoder": {"type": "Sequence", "decoders": [*JOINS, STRIPS]},
 }
 
 
