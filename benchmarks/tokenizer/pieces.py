@@ -35,17 +35,19 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path, required=True)
     for name in ("train", "replay", "heldout", "english"):
         parser.add_argument(f"--{name}", type=Path, nargs="+", required=True)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=24)
+    parser.add_argument("--candidates", nargs="+", help="only these")
     parser.add_argument("--rows", type=int, default=4, help="sequences of a step")
     parser.add_argument("--length", type=int, default=128, help="tokens of a sequence")
     parser.add_argument("--share", type=float, default=0.1, help="of the replayed text")
-    parser.add_argument("--chars", type=int, default=12_000, help="scored characters of each text")
+    parser.add_argument("--chars", type=int, default=6_000, help="scored characters of each text")
     parser.add_argument("--lr", type=float, default=2e-4)
     settings = parser.parse_args()
     torch.autocast("cpu", torch.bfloat16, cache_enabled=False).__enter__()
     began = time.process_time()
     for folder in sorted((settings.tokenizer / "candidates").iterdir()):
-        print(" | ".join(one(folder, settings)), flush=True)
+        if folder.name in (settings.candidates or [folder.name]):
+            print(" | ".join(one(folder, settings)), flush=True)
     print(f"{time.process_time() - began:.0f} CPU seconds", file=sys.stderr)
 
 
@@ -54,15 +56,18 @@ def one(folder: Path, settings: argparse.Namespace) -> list[str]:
     tokenizer, base = read_tokenizer(folder), read_tokenizer(settings.base)
     texts = {name: texts_of(getattr(settings, name)) for name in ("train", "replay", "heldout", "english")}
     words = {name: sum(len(text.split()) for text in texts[name]) for name in ("heldout", "english")}
-    ids = {name: ids_of(tokenizer, each) for name, each in texts.items()}
+    ids = {name: ids_of(tokenizer, texts[name]) for name in (texts if settings.steps else words)}
     same = sum(map(list.__eq__, ids["english"], ids_of(base, texts["english"])))
     model: Any = load_model(settings.base)
     fit_vocabulary(model, folder)
     begin = tokenizer.encode("").ids
     before = [bits_per_byte(model, begin, tokenizer, texts[name], settings) for name in words]
     print(f"{folder.name}, step 0: {before}", file=sys.stderr, flush=True)
-    train(model, begin, ids, settings)
-    after = [bits_per_byte(model, begin, tokenizer, texts[name], settings) for name in words]
+    if settings.steps:
+        train(model, begin, ids, settings)
+    after = [
+        bits_per_byte(model, begin, tokenizer, texts[name], settings) for name in words if settings.steps
+    ]
     return [
         folder.name, f"{tokenizer.get_vocab_size():,}",
         *(f"{sum(map(len, ids[name])) / number:.3f}" for name, number in words.items()),

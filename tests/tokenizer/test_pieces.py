@@ -218,14 +218,14 @@ def test_a_kept_text_that_begins_with_a_word_of_the_corpus_is_cut_as_before(
     tmp_path: Path, make_job: Callable[..., Job]
 ) -> None:
     folder = base_of(tmp_path / "base", "llama-2")
-    kept = [sentence.split()[1] for sentence in SENTENCES]
-    (tmp_path / "kept.txt").write_text("\n\n".join(kept), encoding="utf-8")
+    kept = [sentence.split()[1] for sentence in SENTENCES[:9]]
+    (tmp_path / "kept.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in kept))
     job = make_job(
         str(folder),
         strategies=["extend"],
         vocab_sizes=[NUM_NEW],
         min_uses=20,
-        keep=[str(tmp_path / "kept.txt")],
+        keep=[str(tmp_path / "kept.jsonl")],
     )
 
     run(job)
