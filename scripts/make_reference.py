@@ -40,9 +40,8 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 - whether [export](../guides/export.md#gguf) writes it as GGUF
 
 Every type also trains in one process and in copies of it. Any other type, such as a mixture of experts, is refused by name
-before anything is loaded. A \\* marks a layout that no published checkpoint of the type can have. Their input and output
-embeddings are one table, which `tensor` and `pipeline` cannot split. Generated from
-`components/anadil/model/families.py` by `scripts/make_reference.py`.
+before anything is loaded. Gemma 2 caps the scores of its attention, which Flash attention does not: its documents are
+attended to one by one. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|
@@ -54,7 +53,6 @@ WITHOUT_DEFAULT: Mapping[str, Mapping[str, type[BaseModel]]] = {
     "retrain": {"retrain": Retrain},
 }
 """Key -> path and table of the keys below it."""
-UNTIED, UNTIED_SIGN = ("tensor", "pipeline"), " \\*"
 RULES_HEAD = """# Rules of the clean stage
 
 Every rule judges every document. A document is dropped for the first enforced rule that it breaks, in this order.
@@ -105,11 +103,7 @@ def _metrics() -> str:
 def _families() -> str:
     rows = []
     for kind, family in sorted(families().items()):
-        layouts = ", ".join(
-            f"`{layout}`{UNTIED_SIGN if family.published_tied and layout in UNTIED else ''}"
-            for layout in LAYOUTS
-            if layout in family.layouts
-        )
+        layouts = ", ".join(f"`{layout}`" for layout in LAYOUTS if layout in family.layouts)
         rows.append(f"| {kind} | {layouts} | {_yes(family.architecture)} | {_yes(family.gguf)} |\n")
     return "".join(rows)
 

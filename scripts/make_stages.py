@@ -83,7 +83,7 @@ def _asks(stage: Stage) -> str:
         return LAUNCHER
     cpu = f"{pod.cpu} CPUs" if pod.cpu.isdecimal() else f"{int(pod.cpu.removesuffix('m')) / 1000} CPU"
     needs = f"{cpu}, {pod.memory[:-2]} {pod.memory[-2:]}B"
-    if stage.uses_model:
+    if stage.pod.uses_model:
         gpus = "the fewest GPUs that hold the model" if "need" in stage.brings else "1 GPU"
         needs = f"{gpus}, or without GPUs {needs}"
     return f"`{pod.image}` | {needs} | {pod.retries}"

@@ -112,6 +112,14 @@ print((made.out / "report.html").read_text(encoding="utf-8"))
 """
     page = run(project, [sys.executable, "-c", code])
     assert "Most frequent words" in page
+    code = f"""
+from anadil.release.compare import comparison, run_facts
+facts = run_facts._facts("one", None, {{"glossary": {str(project.parent / "glossary")!r}}})
+comparison.find_facts = lambda *_: facts
+print(*comparison.compare("one", "other").lines(), sep="\\n")
+"""
+    printed = run(project, [sys.executable, "-c", code])
+    assert f"Frequent words that both have: {min(len(counts), 1_000):,}." in printed
     assert f"<td>{counts['və']:,}</td>" in page
 
 

@@ -178,7 +178,7 @@ def test_a_stage_imports_only_what_its_image_installs() -> None:
     foreign = {}
     for stage in FLOW:
         used = imported(folder / stage.name, *PARTS.get(stage.name, ()))
-        used |= imported(folder / "model") if stage.uses_model else set()
+        used |= imported(folder / "model") if stage.pod.uses_model else set()
         foreign[stage.name] = used - packages(stage.pod.image, *SHARED_EXTRAS) - OPTIONAL
 
     assert foreign == {stage.name: set() for stage in FLOW}

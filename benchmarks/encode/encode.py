@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 
 from anadil.artifacts import artifact
-from anadil.encode import make_tokens
-from anadil.encode.encode_file import _batches, document_tokenizer
-from anadil.encode.make_tokens import Settings
 from anadil.runtime.executors.processes import Processes
-from anadil.text.corpus import Document, document_files, read_file, write_documents
+from anadil.text.corpus import Document, document_files, read_file, text_batches, write_documents
 from anadil.text.encoder import Encoder
+from anadil.tokens import make_tokens
+from anadil.tokens.encode_file import BATCH_CHARS, document_tokenizer
+from anadil.tokens.settings import Settings
 
 REPEATS = 3
 
@@ -70,12 +70,12 @@ def _run(texts: list[str], corpus: Path, tokenizer: Path, encoder: Encoder, work
     """CPU seconds of each way."""
     seconds = {}
     started = time.process_time()
-    for batch in _batches(texts):
+    for batch in text_batches(texts, BATCH_CHARS):
         encoder.encode(batch)
     seconds["alone"] = time.process_time() - started
     started = time.process_time()
     for file in document_files(corpus, "train"):
-        for batch in _batches(document.text for document in read_file(file)):
+        for batch in text_batches((document.text for document in read_file(file)), BATCH_CHARS):
             encoder.encode(batch)
     seconds["read and encoded"] = time.process_time() - started
     out = work / "out"

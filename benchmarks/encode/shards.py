@@ -18,9 +18,9 @@ import numpy as np
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.encode.packing import TokenStream, pack
-from anadil.encode.tensor_file import TensorWriter
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
+from anadil.tokens.packing import TokenStream, pack
+from anadil.tokens.tensor_file import TensorWriter
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts
 
 LENGTH = 2_048
 BATCH = 64
@@ -73,9 +73,10 @@ READ = """
 import json, resource, sys, time
 from pathlib import Path
 import numpy as np
-from anadil.pretrain.data.packing import batch_of, sequences_of_step
+from anadil.pretrain.data.batch import batch_of
+from anadil.pretrain.data.order import sequences_of_step
 from anadil.artifacts import artifact
-from anadil.encode.stored_tokens import open_tokens
+from anadil.tokens.stored_tokens import open_tokens
 folder, steps = sys.argv[1], int(sys.argv[2])
 started = time.process_time()
 tokens = open_tokens(folder, artifact.finished_manifest(folder, "tokens"))

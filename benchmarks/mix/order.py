@@ -29,9 +29,9 @@ from tests.kit.ranks import variables_of_ranks
 from tests.kit.sources import PHASES, TEXTS, make_source_corpora, make_sources_job, make_sources_recipe
 from tests.kit.tokens import tokens_of_corpus
 
-from anadil.estimate.mixture import WINDOW, SourceSize, schedule_of
+from anadil.estimate.schedule import WINDOW, SourceSize, schedule_of
 from anadil.model.process_group import Group
-from anadil.pretrain.data.mixture import TrainingData, sizes_of
+from anadil.pretrain.data.order import TrainingData, sizes_of
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer

@@ -16,7 +16,7 @@ from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import peak_memory
 from anadil.estimate.model_shape import trained_shape
 from anadil.model.process_group import Group
-from anadil.pretrain.data.mixture import only
+from anadil.pretrain.data.order import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer

@@ -20,7 +20,7 @@ from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import limit_bytes, peak_memory, reserved
 from anadil.estimate.model_shape import KNOWN, Trains, shape_from
 from anadil.model.process_group import Group
-from anadil.pretrain.data.mixture import only
+from anadil.pretrain.data.order import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer

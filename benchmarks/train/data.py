@@ -14,10 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from anadil.encode.packing import TokenStream, pack
 from anadil.model.load import encode_texts, load_tokenizer
-from anadil.pretrain.data.packing import batch_of, sequences_of_step
+from anadil.pretrain.data.batch import batch_of
+from anadil.pretrain.data.order import sequences_of_step
 from anadil.text.encoder import Encoder
+from anadil.tokens.packing import TokenStream, pack
 
 
 def main() -> None:

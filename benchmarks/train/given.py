@@ -13,8 +13,9 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from anadil.artifacts import storage
-from anadil.encode.packing import Packed, TokenStream, pack
-from anadil.pretrain.data.packing import batch_of, sequences_of_step
+from anadil.pretrain.data.batch import batch_of
+from anadil.pretrain.data.order import sequences_of_step
+from anadil.tokens.packing import Packed, TokenStream, pack
 
 BUILT_IN = ("builtin:az/prose.jsonl", "builtin:az/generated.jsonl")
 END = 0

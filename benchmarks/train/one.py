@@ -68,7 +68,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
     from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
     from anadil.model.process_group import Group
-    from anadil.pretrain.data.mixture import only
+    from anadil.pretrain.data.order import only
     from anadil.pretrain.parallel.mesh import Mesh
     from anadil.pretrain.parallel.parallelize import parallelize
     from anadil.pretrain.trainer import Trainer

@@ -33,8 +33,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
+from anadil.runtime.lookup import VARIABLE, may_remake
 from anadil.runtime.mlflow_records import SCHEME
-from anadil.runtime.remake import VARIABLE, may_remake
 from anadil.runtime.run_record import LOG, recorded_run
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP

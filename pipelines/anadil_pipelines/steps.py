@@ -31,7 +31,7 @@ from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.flow import RETRAIN, Step, recipe_of_step
 from anadil.runtime.job import is_left_out, recipes_of
 from anadil.runtime.kfp import DERIVED, STATE, VARIED, parameter_of
-from anadil.runtime.remake import VARIABLE, may_remake
+from anadil.runtime.lookup import VARIABLE, may_remake
 
 log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False
     else:
         own_retries = STAGES[stage].pod.retries
         retries = recipe.cluster.restarts if own_retries is None else own_retries
-        if STAGES[stage].uses_model:
+        if STAGES[stage].pod.uses_model:
             _prevent_eviction(task)
         if recipe.cluster.work:
             task.set_env_variable("ANADIL_WORK", recipe.cluster.work)

@@ -11,6 +11,7 @@ from anadil.artifacts.find import read_table, read_verified
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import DataError, IntegrityError
+from anadil.runtime.cache_key import origin_differences
 
 ORIGIN = {"stage": "clean", "recipe clean.rules.min_words": "10", "input corpus": "ab" * 32}
 
@@ -206,7 +207,7 @@ def test_differences_are_told_in_a_phrase_each() -> None:
         "recipe long": "y" * 50,
     }
 
-    assert artifact.origin_differences(old, new) == [
+    assert origin_differences(old, new) == [
         "code changed",
         "come added",
         "file a.txt changed",

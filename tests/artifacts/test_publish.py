@@ -19,7 +19,8 @@ from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
 from anadil.runtime import execute
-from anadil.runtime.planned_artifact import PlannedArtifact, reusable
+from anadil.runtime.lookup import reusable
+from anadil.runtime.planned_artifact import PlannedArtifact
 from tests.kit.publish_worker import ORIGIN, build, put
 from tests.kit.ranks import Fork, run_module
 

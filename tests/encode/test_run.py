@@ -12,8 +12,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
-from anadil.encode.tokens_file import read_facts
-from anadil.pretrain.data.mixture import check_tokenizer, tokens_of
+from anadil.pretrain.data.training_tokens import check_tokenizer, tokens_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.runtime import execute
@@ -21,6 +20,7 @@ from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job, Stream
 from anadil.runtime.planned_artifact import planned_artifact
 from anadil.text.corpus import read_documents, write_documents
+from anadil.tokens.tokens_file import read_facts
 from tests.kit.one_text import ONE_TEXT
 from tests.kit.parallel import PAIRS, recipe_of_pairs, write_pairs
 from tests.kit.pretraining import make_corpus, make_documents, make_tokenizer_artifact, set_bos

@@ -20,7 +20,7 @@ from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, 
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import write_documents
 from anadil.text.language import load_language
-from anadil.text.overlap import CHARACTERS_OF_NGRAM, ngram_hashes, unit_hashes
+from anadil.text.ngram_overlap import CHARACTERS_OF_NGRAM, ngram_hashes, unit_hashes
 from tests.kit.child import peak_memory
 
 from .conftest import TEXTS, document

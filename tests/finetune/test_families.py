@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.core.errors import PreflightError
 from anadil.finetune.learning import adapter_config, linear_layers
-from anadil.finetune.merge import write_merged
+from anadil.finetune.write_model import write_merged
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model
 from anadil.recipe.finetune import EmbeddingRows, Finetune

@@ -74,7 +74,7 @@ def test_an_image_takes_no_other_stage(name: str) -> None:
     # A merge carries rows of embeddings as training makes them.
     # Sources are compared by clean's keys, new text by its statistics, and replay writes as evaluate does.
     shares = {
-        "pretrain": {"trial", "merge", "tokenizer", "evaluate", "encode"},
+        "pretrain": {"trial", "merge", "tokenizer", "evaluate"},
         "tokenizer": {"encode"},
         "clean": {"overlap", "admit"},
         "evaluate": {"replay"},

@@ -34,7 +34,6 @@ from torch.utils.weak import WeakIdKeyDictionary
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from anadil.core.stages import BUILT_IN
-from anadil.encode.packing import Packed, TokenStream, pack
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import liger_chunk_tokens
 from anadil.estimate.model_shape import Shape
@@ -42,13 +41,14 @@ from anadil.model import loss as losses
 from anadil.model.family_table import check_family
 from anadil.model.kernels import use_liger_kernels
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.optimizer import make_optimizer, train_only
 from anadil.pretrain.parallel import context, parallelize
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.pretrain import Parallelism, Phase, Pretrain
+from anadil.tokens.packing import Packed, TokenStream, pack
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 FAKE_DEVICE = torch.device("cpu")

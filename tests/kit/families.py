@@ -11,7 +11,7 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
@@ -35,9 +35,18 @@ SIZES: dict[str, Any] = {
     "initializer_range": 0.1,
     "pad_token_id": None,
 }
+GRANITE_FACTORS = {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2}
 CHANGES: dict[str, dict[str, Any]] = {
+    "cohere": {"logit_scale": 0.7},
+    "cohere2": {"logit_scale": 0.7},
     "exaone4": {"sliding_window": 4 * LENGTH, "sliding_window_pattern": 4},
+    "gemma2": {
+        "query_pre_attn_scalar": 10,
+        "final_logit_softcapping": 2.0,
+        "attn_logit_softcapping": 1.0,
+    },
     "gemma3_text": {
+        "final_logit_softcapping": 3.0,
         "query_pre_attn_scalar": 10,
         "layer_types": ["sliding_attention", "full_attention"] * 2,
         "rope_parameters": {
@@ -46,8 +55,8 @@ CHANGES: dict[str, dict[str, Any]] = {
         },
     },
     "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
-    "granite": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
-    "hyperclovax": {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2},
+    "granite": {**GRANITE_FACTORS, "logits_scaling": 6.0},
+    "hyperclovax": {**GRANITE_FACTORS, "logits_scaling": 0.6},
     "llama": {
         "rope_parameters": {
             "rope_type": "llama3",

@@ -27,7 +27,8 @@ from anadil.finetune import run as finetuning
 from anadil.finetune.encode import encode_chats
 from anadil.model.load import load_tokenizer
 from anadil.pretrain import run as pretraining
-from anadil.pretrain.data.packing import batch_of, sequences_of_step
+from anadil.pretrain.data.batch import batch_of
+from anadil.pretrain.data.order import sequences_of_step
 from anadil.pretrain.embedding_init import vocabulary_rows, whole_table
 from anadil.pretrain.lr_schedule import rate_factor
 from anadil.recipe.pretrain import Phase, Pretrain

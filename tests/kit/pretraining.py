@@ -11,7 +11,7 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from anadil.artifacts import artifact
-from anadil.pretrain.metrics.logger import FILE
+from anadil.pretrain.metrics_logger import FILE
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.runtime.tracking_spool import Tracker

@@ -15,7 +15,8 @@ from anadil.release.registry.client import RegisteredModel
 from anadil.retrain import lineage
 from anadil.retrain.lineage import ReleasedModel
 from anadil.runtime.flow import flow_of, recipe_of_step
-from anadil.runtime.planned_artifact import PlannedArtifact, kept_artifact, planned_artifact
+from anadil.runtime.lookup import kept_artifact
+from anadil.runtime.planned_artifact import PlannedArtifact, planned_artifact
 
 NAME = "anadil-az"
 DOCUMENTS = 40

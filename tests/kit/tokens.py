@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from anadil.encode.make_tokens import Settings
-from anadil.encode.run import digest_of
-from anadil.encode.stored_tokens import StoredTokens
-from anadil.pretrain.data.mixture import made_tokens
+from anadil.artifacts.artifact import digest_of
+from anadil.pretrain.data.training_tokens import made_tokens
 from anadil.runtime.signals import Stop
+from anadil.tokens.settings import Settings
+from anadil.tokens.stored_tokens import StoredTokens
 
 
 def settings_of(corpus: Path, tokenizer: Path, length: int = 32) -> Settings:

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from anadil.artifacts import artifact
-from anadil.encode.stored_tokens import StoredTokens
-from anadil.encode.tokens_file import EarlierFacts
 from anadil.runtime.job import Stream
+from anadil.tokens.stored_tokens import StoredTokens
+from anadil.tokens.tokens_file import EarlierFacts
 from tests.kit.pretraining import make_corpus
 from tests.kit.tokens import tokens_of_corpus
 

@@ -10,12 +10,12 @@ from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.core.stages import STAGES
-from anadil.encode.stored_tokens import StoredTokens, open_tokens
-from anadil.encode.tokens_file import TokensFacts, read_facts
 from anadil.recipe.sections import Recipe
 from anadil.runtime.execute import execute
 from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.text.corpus import Document, write_documents
+from anadil.tokens.stored_tokens import StoredTokens, open_tokens
+from anadil.tokens.tokens_file import TokensFacts, read_facts
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 
 WEEKS = (

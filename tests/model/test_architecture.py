@@ -238,17 +238,6 @@ def test_the_table_is_read_without_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_the_table_marks_layouts_that_no_published_checkpoint_can_have() -> None:
-    table = (Path(__file__).parents[2] / "docs/reference/model-families.md").read_text(encoding="utf-8")
-    marked = {line.split("|")[1].strip() for line in table.splitlines() if r"`tensor` \*" in line}
-
-    assert marked == {
-        kind for kind, each in families().items() if each.published_tied and "tensor" in each.layouts
-    }
-    assert "smollm3" in marked
-    assert "llama" not in marked
-
-
 LLAMA_3 = {
     "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8192,

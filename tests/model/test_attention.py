@@ -248,8 +248,8 @@ def test_scores_changed_otherwise_are_refused_and_dropout_in_training_only() -> 
     packed_attention_forward(layer.eval(), states, states, states, None, dropout=0.1)
     with pytest.raises(DataError, match="attention_dropout"):
         packed_attention_forward(layer.train(), states, states, states, None, dropout=0.1)
-    with pytest.raises(DataError, match=r"base.model: its attention has softcap, which"):
-        packed_attention_forward(layer, states, states, states, None, softcap=30.0)
+    with pytest.raises(DataError, match=r"base.model: its attention has s_aux, which"):
+        packed_attention_forward(layer, states, states, states, None, s_aux=states)
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

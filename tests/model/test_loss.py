@@ -35,10 +35,11 @@ def states_and_table(num_tokens: int, *, dtype: torch.dtype = torch.float32) -> 
 
 
 def by_definition(
-    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, z_loss: float
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, z_loss: float, cap: float = 0.0
 ) -> torch.Tensor:
     """The loss of full logits in double precision."""
     logits = nn.functional.linear(hidden.double(), weight.double())
+    logits = cap * (logits / cap).tanh() if cap else logits
     log_z = logits.logsumexp(1)[labels != IGNORED]
     return nn.functional.cross_entropy(logits, labels, reduction="sum") + z_loss * log_z.square().sum()
 
@@ -59,14 +60,14 @@ def test_liger_that_is_not_installed_is_refused(monkeypatch: pytest.MonkeyPatch)
         uses_liger("liger", torch.device("cuda"))
 
 
-@pytest.mark.parametrize("z_loss", [0.0, 1e-4, 0.1])
+@pytest.mark.parametrize(("z_loss", "cap"), [(0.0, 0.0), (1e-4, 0.0), (0.1, 0.0), (0.1, 3.0), (0.0, 30.0)])
 @pytest.mark.parametrize("num_tokens", [11, CHUNK_TOKENS, 2 * CHUNK_TOKENS + 7])
-def test_chunks_give_loss_and_gradients_of_the_definition(num_tokens: int, z_loss: float) -> None:
+def test_chunks_give_loss_and_gradients_of_the_definition(num_tokens: int, z_loss: float, cap: float) -> None:
     hidden, weight, labels = states_and_table(num_tokens)
-    expected = by_definition(hidden, weight, labels, z_loss)
+    expected = by_definition(hidden, weight, labels, z_loss, cap)
     gradients = torch.autograd.grad(expected / 7, [hidden, weight])
 
-    loss = chunked_loss(hidden, weight, labels, z_loss=z_loss)
+    loss = chunked_loss(hidden, weight, labels, z_loss=z_loss, cap=cap)
 
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
     for ours, theirs in zip(torch.autograd.grad(loss / 7, [hidden, weight]), gradients, strict=True):
@@ -270,9 +271,10 @@ def example(dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Ten
     return hidden, weight, labels
 
 
-def whole(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def whole(hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, cap: float = 0.0) -> torch.Tensor:
     """The loss out of all logits."""
     logits = torch.nn.functional.linear(hidden, weight).flatten(0, 1)
+    logits = cap * (logits / cap).tanh() if cap else logits
     loss = torch.nn.functional.cross_entropy(logits, labels.flatten(), reduction="sum", ignore_index=IGNORED)
     squares = logits.logsumexp(1).square()[labels.flatten() != IGNORED]
     return loss + Z_LOSS * squares.sum()
@@ -289,14 +291,18 @@ def every_way(rank: int) -> None:
     assert group is not None
     rows = slice(rank * ROWS // 2, (rank + 1) * ROWS // 2)
     stretch = slice(rank * TOKENS // 2, (rank + 1) * TOKENS // 2)
-    for dtype, relative in ((torch.float32, 1e-5), (torch.bfloat16, 0.01)):
+    for dtype, relative, cap in (
+        (torch.float32, 1e-5, 0.0),
+        (torch.float32, 1e-5, 4.0),
+        (torch.bfloat16, 0.01, 0.0),
+    ):
         hidden, weight, labels = example(dtype)
         states, head = (tensor.float().clone().requires_grad_() for tensor in (hidden, weight))
-        expected = whole(states, head, labels)
+        expected = whole(states, head, labels, cap)
         (0.5 * expected).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
         for tokens in (slice(None), stretch):
             own, own_rows = (part.clone().requires_grad_() for part in (hidden[:, tokens], weight[rows]))
-            loss = summed_loss_of_rows(own, own_rows, labels, rows.start, group, Z_LOSS)
+            loss = summed_loss_of_rows(own, own_rows, labels, rows.start, group, Z_LOSS, cap)
             (0.5 * loss).backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
 
             each = [torch.zeros(()) for _ in range(2)]

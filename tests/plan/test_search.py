@@ -135,13 +135,6 @@ def test_what_the_search_leaves_out_does_not_fit(shape: Shape, work: Work, batch
     assert 0 < found.fitting < found.considered
 
 
-def test_tied_tables_are_shared_by_data_and_context_alone() -> None:
-    found = list(layouts(ONE, WORK, P5, 2, 224))
-
-    assert found
-    assert {(each.tensor, each.pipeline) for each in found} == {(1, 1)}
-
-
 def test_tensor_parallelism_divides_key_heads_and_stays_on_a_machine() -> None:
     odd = replace(EIGHT, kv_heads=4)
 

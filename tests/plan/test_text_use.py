@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from anadil.core.errors import DataError, RecipeError
 from anadil.encode.need import need
 from anadil.estimate.instances import this_machine
-from anadil.estimate.mixture import schedule_of, standing
+from anadil.estimate.schedule import schedule_of, standing
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.estimate.text_use import (
     TextPart,

@@ -9,8 +9,6 @@ from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
 from anadil.core.errors import RecipeError
 from anadil.core.stages import STAGES
-from anadil.encode.tensor_file import size_of
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts
 from anadil.estimate.text_use import TextSize
 from anadil.preflight import checks
 from anadil.preflight.text_size import inspect_text, text_of
@@ -20,6 +18,8 @@ from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.check import DOCTOR, RUN, SUBMIT, CheckResult, PlannedRun
 from anadil.runtime.job import external_files, external_side_files
 from anadil.runtime.planned_artifact import place_of
+from anadil.tokens.tensor_file import size_of
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from anadil.core.errors import PreflightError, RecipeError
 from anadil.model.load import load_model
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.hf_export import export_checkpoints, open_checkpoint
-from anadil.pretrain.data.mixture import only
+from anadil.pretrain.data.order import only
 from anadil.pretrain.lr_schedule import rate_factor
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh

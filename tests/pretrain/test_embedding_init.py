@@ -11,10 +11,9 @@ import pytest
 import torch
 
 from anadil.core.errors import DataError
-from anadil.encode.packing import Packed, TokenStream, pack
 from anadil.model.load import load_model
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import (
     BaseTable,
     Init,
@@ -24,6 +23,7 @@ from anadil.pretrain.embedding_init import (
     whole_table,
 )
 from anadil.pretrain.validation import LEANS_FROM, FirstPosition, probe_first_position, tell_first_position
+from anadil.tokens.packing import Packed, TokenStream, pack
 from tests.kit.pretraining import make_model, make_tokenizer, make_tokenizer_artifact
 
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from anadil.artifacts import artifact
+from anadil.artifacts.artifact import digest_of
 from anadil.core.errors import BudgetReached, DataError, Stopped
-from anadil.encode.run import digest_of
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files

@@ -28,8 +28,8 @@ from anadil.pretrain import prepare
 from anadil.pretrain.parallel import parallelize
 from anadil.pretrain.run import run
 from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.runtime.lookup import log_figures
 from anadil.runtime.metric_table import METRICS, MetricSpec, complete, values_for
-from anadil.runtime.planned_artifact import log_figures
 from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SHORT,

@@ -11,7 +11,7 @@ import torch
 from anadil.core.errors import Stopped
 from anadil.model.load import load_model, load_tokenizer
 from anadil.model.loss import summed_loss
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.run import run
 from anadil.pretrain.validation import FILE, NUM_TOKENS, SCORE, validation_of
 from anadil.runtime.tracking_spool import Tracker

@@ -15,7 +15,7 @@ from anadil.core.errors import RecipeError
 from anadil.evaluate.bits_per_byte import score
 from anadil.model.load import encode_text, load_tokenizer
 from anadil.model.loss import IGNORED, summed_loss
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.validation import Validation, validation_of
 from anadil.recipe.pretrain import Pretrain
 from anadil.text.metrics import bits_per_byte

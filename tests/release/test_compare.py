@@ -9,7 +9,8 @@ import pytest
 from anadil.cli import main
 from anadil.core.errors import IntegrityError
 from anadil.evaluate import bootstrap
-from anadil.release.compare.comparison import Comparison, ScorePair, compare
+from anadil.page.compared import ScorePair
+from anadil.release.compare.comparison import Comparison, compare
 from tests.kit import compared_run
 from tests.kit.compared_run import make_run, recipe, scores
 
@@ -34,7 +35,7 @@ def test_the_same_text_is_compared_document_by_document(tmp_path: Path) -> None:
     found = both(tmp_path, b={"scores": scores(better=0.1)})
 
     text = pair(found, "adapted", "bits_per_byte")
-    assert found.text == "same"
+    assert found.more["heldout_text"] == "same"
     assert text.difference == pytest.approx(-0.1, abs=1e-9)
     assert text.low is not None
     assert text.low == pytest.approx(
@@ -77,7 +78,7 @@ def test_texts_that_have_documents_in_common_are_compared_on_those(tmp_path: Pat
     found = both(tmp_path, b={"scores": scores(better=0.1, text="other")})
 
     text, fertility = (pair(found, "adapted", each) for each in ("bits_per_byte", "fertility"))
-    assert found.text == "partly the same"
+    assert found.more["heldout_text"] == "partly the same"
     assert (text.num_documents, text.unsure) == (60, True)
     assert text.difference == pytest.approx(-0.1, abs=1e-9)
     assert fertility.difference is None
@@ -89,7 +90,7 @@ def test_other_texts_are_not_compared_and_it_is_said_why(tmp_path: Path) -> None
     found = both(tmp_path, b={"scores": scores(better=0.1, text="other", first=500)})
 
     text = pair(found, "adapted", "bits_per_byte")
-    assert found.text == "different"
+    assert found.more["heldout_text"] == "different"
     assert text.a is not None
     assert text.b is not None
     assert (text.difference, text.better, text.why_not) == (None, None, "other held-out text")
@@ -104,7 +105,7 @@ def test_ids_that_users_gave_make_no_two_texts_the_same(tmp_path: Path) -> None:
         for place, document in enumerate(table["documents"]):
             document |= {"id": str(place), "num_bytes": 900}
 
-    assert both(tmp_path, {"scores": mine}, {"scores": others}).text == "different"
+    assert both(tmp_path, {"scores": mine}, {"scores": others}).more["heldout_text"] == "different"
 
 
 def test_other_tokenizers_are_compared_in_bits_per_byte(tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_runs_of_a_store_are_compared_without_fetching_weights(tmp_path: Path, b
 
     found = compare(f"{bucket}/scores/run-a-scores", f"{bucket}/model/run-a-model", work=None)
 
-    assert found.text == "same"
+    assert found.more["heldout_text"] == "same"
     assert not any(key.endswith(("weights", "tokenizer.json")) for key in read)
 
 

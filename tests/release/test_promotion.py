@@ -16,7 +16,7 @@ from anadil.release.model_source import find_model
 from anadil.release.registry import promotion
 from anadil.release.registry.client import WHOLE_TAG, ModelName, RegisteredModel, parse, resolve
 from anadil.release.registry.promotion import check_promotable
-from anadil.release.trace.lineage import trace
+from anadil.release.trace.chain import trace
 from anadil.report.model_card import model_card
 from anadil.runtime.cache_key import base_files
 from tests.kit.pretraining import make_model

@@ -23,7 +23,7 @@ from anadil.release.registry.client import RegisteredModel, Registry, open_regis
 from anadil.release.registry.promotion import Promotable, check_promotable, promote, roll_back, source_of
 from anadil.release.run import ReleaseRecord, read_release
 from anadil.runtime.alerts import Event
-from anadil.runtime.champion import DIGEST_TAG
+from anadil.runtime.compared_champion import DIGEST_TAG
 from anadil.runtime.evidence import run_tags
 from anadil.runtime.execute import execute
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE

@@ -19,7 +19,7 @@ from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.compare.run_facts import find_facts
 from anadil.release.trace import corpus_rows
-from anadil.release.trace.lineage import Chain, Trace, TrainedText, trace, trained_corpora
+from anadil.release.trace.chain import Chain, Trace, TrainedText, trace, trained_corpora
 from anadil.release.trace.training_summary import is_unidentified, listed_domains, training_summary
 from anadil.report.model_card import model_card
 from anadil.runtime.execute import execute
@@ -248,7 +248,7 @@ def test_where_the_chain_ends_is_told_with_the_digest_that_is_missing(
     made: Path, copied: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(
-        "anadil.release.trace.lineage._roots",
+        "anadil.release.trace.chain._roots",
         lambda place, _manifest, more: [str(Path(place).parents[1]), *more],
     )
     away = copied.parent / "away/corpus"

@@ -10,7 +10,6 @@ import zstandard
 
 from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.core.stages import STAGES
-from anadil.encode.encode_file import document_tokenizer
 from anadil.model.chat_ids import chat_ids
 from anadil.model.decoding import Continuation, choose
 from anadil.model.load import load_model, load_tokenizer
@@ -26,6 +25,7 @@ from anadil.text.corpus import read_corpora
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
 from anadil.text.written import read_written
+from anadil.tokens.encode_file import document_tokenizer
 from tests.kit.writing_base import WORDS, writing_base
 
 

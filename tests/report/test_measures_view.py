@@ -8,7 +8,7 @@ import pytest
 
 from anadil.merge.view import part
 from anadil.page.part import Part
-from anadil.page.values import relative_place
+from anadil.page.values import candidates_of, relative_place
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view
@@ -16,7 +16,7 @@ from anadil.report.measures_view import Measure, interval_of, interval_words, me
 from anadil.report.read import read_facts
 from anadil.report.run import run
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import candidates_of, difference_words, own_chat_sentence, verdict
+from anadil.report.verdict import difference_words, own_chat_sentence, verdict
 from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge
 from tests.kit.report_run import Json
@@ -385,8 +385,7 @@ def test_labels_of_dots_that_lie_together_do_not_run_into_each_other() -> None:
 
 
 def test_the_table_has_every_point_and_marks_the_chosen_one() -> None:
-    table = merged(measured_merge()).more
-    assert table
+    _, table = merged(measured_merge()).tables
 
     assert table.columns == (
         "base_share",
@@ -412,8 +411,7 @@ def test_each_retained_text_has_a_chart_up_to_four() -> None:
     assert [chart.title for chart in frontier.charts] == [
         f"Target language against {name}" for name in ("en", "ru", "tr", "de")
     ]
-    assert frontier.more
-    assert len(frontier.more.rows[0]) == 3 + 5 + 1
+    assert len(frontier.tables[1].rows[0]) == 3 + 5 + 1
 
 
 def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
@@ -421,8 +419,7 @@ def test_values_of_the_recipe_have_no_frontier(tmp_path: Path) -> None:
 
     frontier = merged(merge)
 
-    assert frontier.more
-    assert (frontier.charts, frontier.more.rows, frontier.reasons, frontier.notes) == ((), [], (), ())
+    assert (frontier.charts, frontier.tables[1].rows, frontier.reasons, frontier.notes) == ((), [], (), ())
     assert "Rule of" not in pages(tmp_path, merge)[0]
 
 

@@ -6,13 +6,13 @@ from typing import Any
 import pytest
 
 from anadil.artifacts.artifact import Manifest
-from anadil.core.stages import FLOW, STAGES
+from anadil.core.stages import FLOW, STAGES, files_of
 from anadil.recipe.sections import Recipe
 from anadil.report.data_card import (
+    base_text_note,
     hub_language_codes,
     licences_by_words,
     stated_licence,
-    written_note,
 )
 from anadil.report.read import recipe_language, sum_stats
 from anadil.report.run import run
@@ -138,6 +138,15 @@ def test_the_page_reads_what_every_stage_wrote_so_that_no_time_is_missing() -> N
     assert not missing, f"add {missing} to what the stage report reads, as optional streams"
 
 
+def test_the_page_fetches_no_weights() -> None:
+    reads = STAGES["report"].reads
+
+    files = {each.kind: files_of(each) for each in reads if each.how == "files"}
+    assert files["model"] == ("training.",)
+    assert (files["merged"], files["trial"]) == (("merge.json",), ("trial.json",))
+    assert all(files.values())
+
+
 def test_times_of_tokens_lists_and_tasks_are_no_part_of_the_key() -> None:
     parts = {
         word: Manifest(
@@ -186,7 +195,7 @@ def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wro
         "dropped": {"chat unended": 2, "text loop": 1},
     }  # fmt: skip
 
-    note = written_note(written)
+    note = base_text_note(written)
     licences = licences_by_words(recipe, {"written": written, "kept": 25, "words_out": 1_283})
 
     assert note == (
@@ -198,4 +207,4 @@ def test_the_card_of_what_a_base_wrote_names_the_base_its_licence_and_how_it_wro
     # The recipe may state another, by the source's name or as that of the base.
     for name in ("self", "base"):
         assert stated_licence({**recipe, "report": {"licences": {name: "own terms"}}}, "text") == "own terms"
-    assert written_note({}) == ""
+    assert base_text_note({}) == ""

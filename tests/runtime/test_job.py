@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from anadil.artifacts.artifact import Manifest, origin_differences, read_manifest, seal
+from anadil.artifacts.artifact import Manifest, read_manifest, seal
 from anadil.core.errors import DataError, RecipeError, Stopped
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.finetune import Preference
@@ -20,6 +20,7 @@ from anadil.runtime.cache_key import (
     base_files,
     code_digest,
     origin_changes,
+    origin_differences,
     recipe_origin,
     stage_origin,
 )

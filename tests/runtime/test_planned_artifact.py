@@ -15,17 +15,15 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime import entry_point
 from anadil.runtime.cache_key import origin_changes, stage_origin
 from anadil.runtime.execute import execute, find_for_group
+from anadil.runtime.lookup import LOOKED_UP, Lookup, look_up
 from anadil.runtime.planned_artifact import (
-    LOOKED_UP,
     PlannedArtifact,
-    look_up,
     place_of,
     planned_artifact,
     refuse_other_sources,
     refuse_strangers,
     work_of,
 )
-from anadil.runtime.remake import earlier_runs, earlier_work
 from tests.kit.harness import again
 
 PRETRAIN = STAGES["pretrain"]
@@ -60,14 +58,13 @@ def test_one_of_another_recipe_input_or_result_version_is_not(
     ):
         seal(Path(place_of(PRETRAIN, planned.root, made_from)), "model", made_from, of)
 
-    made, neighbours = look_up(planned)
+    lookup = look_up(planned)
 
     causes = {
         change
-        for _, each in neighbours
+        for _, each in lookup.neighbours
         for change in origin_changes(each.origin, planned.origin, PRETRAIN.keys)
     }
-    assert made is None
     assert causes == {
         "recipe pretrain.weight_decay 0.3 -> 0.1",
         "input corpus changed",
@@ -96,13 +93,13 @@ def test_a_killed_run_whose_sources_had_other_shares_is_resumed_in_its_work_dire
     (folder / "state.json").write_text(json.dumps({"mixture": {"origin": shares}}))
 
     assert work != planned.work
-    assert earlier_work(planned, earlier_runs(planned)) == work
+    assert look_up(planned).planned.earlier_work == work
     # Same recipe, another corpus: the artifact's key, and so its directory, would be another.
     renamed = work.rename(work.with_name("0123456789abcdef.work"))
-    assert earlier_work(planned, earlier_runs(planned)) is None
+    assert look_up(planned).planned.earlier_work is None
     renamed.rename(work)
     seal(planned.work / "checkpoints" / "step-00000001", "checkpoint", {}, recipe)
-    assert earlier_work(planned, earlier_runs(planned)) is None, "its own directory comes first"
+    assert look_up(planned).planned.earlier_work is None, "its own directory comes first"
 
 
 def test_neighbours_that_are_damaged_or_strange_are_passed_over(planned: PlannedArtifact) -> None:
@@ -111,7 +108,7 @@ def test_neighbours_that_are_damaged_or_strange_are_passed_over(planned: Planned
         folder.mkdir(parents=True)
         (folder / "manifest.json").write_text(content)
 
-    assert look_up(planned) == (None, ())
+    assert look_up(planned) == Lookup(planned=planned)
 
 
 URIS = {"model": "s3://a/model", "adapter": "s3://a/adapter", "scores": "s3://a/scores"}
@@ -184,7 +181,7 @@ def test_the_processes_of_a_node_leave_it_to_their_launcher_to_read_all_manifest
     looked = find_for_group(PRETRAIN, recipe, inputs, (), None)
     in_group = look_up(planned)
 
-    assert (len(alone[1]), looked, in_group) == (1, None, (None, ()))
+    assert (len(alone.neighbours), looked, len(in_group.neighbours)) == (1, None, 0)
     made = seal(Path(planned.target), "model", planned.origin, recipe)
     again_looked = find_for_group(PRETRAIN, recipe, inputs, (), None)
     assert again_looked is not None

@@ -14,7 +14,7 @@ from anadil.core.stages import STAGES
 from anadil.launch import launcher
 from anadil.launch.job import TrainingJob
 from anadil.recipe.sections import Recipe
-from anadil.runtime import execute, remake
+from anadil.runtime import execute, lookup
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.harness import again
 
@@ -172,7 +172,7 @@ def test_remake_reaches_the_process_that_trains(
 
     before = job.arguments
     monkeypatch.setenv("ANADIL_REMAKE", "")  # so that the next line is taken back
-    remake.allow_remake()
+    lookup.allow_remake()
 
     assert "--remake" not in before
     assert job.arguments[-1] == "--remake"

@@ -20,10 +20,10 @@ from anadil.admit.checks import (
 from anadil.artifacts.artifact import finished_manifest
 from anadil.core.errors import DataError
 from anadil.core.format import counted
-from anadil.core.json_text import json_lines, write_json
+from anadil.core.json_text import write_json
 from anadil.recipe.retrain import Retrain
 from anadil.runtime.job import Figures, Job, by_source, word_of
-from anadil.text.excluded import EXCLUDED, EXCLUDING
+from anadil.text.excluded import EXCLUDED, EXCLUDING, excluded_rows
 from anadil.text.language import load_language
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ def _weeks(job: Job, source: str, folder: Path) -> tuple[list[Week], list[str]]:
         )
     # Sources are compared as they are now, earlier text as well: both shares count the same thing.
     listed = by_source(EXCLUDING, job.inputs).get(source)
-    excluded = {row["id"]: row["reason"] for row in json_lines(listed / EXCLUDED)} if listed else {}
+    rows = excluded_rows((listed / EXCLUDED).read_bytes(), listed) if listed else ()
+    excluded = {row["id"]: row["reason"] for row in rows}
     weeks = [read_week(str(folder), manifest, len(manifest.files), excluded)]
     weeks += [read_week(*each, MAX_FILES, excluded) for each in corpora]
     # `clean` counts personal data only where it replaces them. Weeks whose text is not read say nothing of it.

@@ -25,6 +25,5 @@ def part(made: Mapping[str, Any], recipe: Mapping[str, object], manifests: Mappi
     notes = [f"Compared with {counted(weeks, 'earlier week')}."] if weeks else []
     columns = ("check", "source", "now", "usually", "limit", "")
     note = " ".join([*notes, *made.get("notes", ())])
-    return Part(
-        section="corpus", table=Table("Admission of the new text", columns, rows, words=(1, 5), note=note)
-    )
+    table = Table("Admission of the new text", columns, rows, words=(1, 5), note=note)
+    return Part(section="corpus", tables=[table])

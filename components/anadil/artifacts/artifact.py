@@ -142,6 +142,14 @@ def finished_manifest(uri: str, *kinds: str) -> Manifest:
     return manifest
 
 
+def digest_of(path: object) -> str:
+    """Digest of an artifact's manifest; `DataError` without one."""
+    manifest = read_manifest(str(path))
+    if manifest is None:
+        raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
+    return manifest.digest
+
+
 def files_of(manifest: Manifest, beginnings: tuple[str, ...]) -> dict[str, dict[str, str | int]]:
     """Entries of files whose names begin so; of all files where no beginning is given."""
     if not beginnings:
@@ -251,21 +259,3 @@ def seal(
         draft.write_text(json.dumps(manifest.fields(), ensure_ascii=False, indent=1), encoding="utf-8")
         local_directory.flush(draft)
     return manifest
-
-
-def origin_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
-    """Return why `new` gives another artifact than `old`, a phrase for each cause."""
-    causes = []
-    for name in sorted(old.keys() | new.keys()):
-        before, after = old.get(name), new.get(name)
-        if before == after:
-            continue
-        if before is None or after is None:
-            causes.append(f"{name} {'added' if before is None else 'removed'}")
-        elif len(before) + len(after) <= 80 and not name.startswith(
-            ("input ", "file ", "code", "base files")
-        ):
-            causes.append(f"{name} {before} -> {after}")
-        else:
-            causes.append(f"{name} changed")
-    return causes

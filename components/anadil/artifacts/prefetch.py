@@ -69,6 +69,7 @@ def copy_to_cache(uri: str, manifest: Manifest, beginnings: tuple[str, ...] = ()
 
     Processes of a machine may call this together: one fetches and checks, the others wait.
     """
+    files = artifact.files_of(manifest, beginnings)
     content = storage.store(uri).read(join(uri, MANIFEST))
     # Keyed by the manifest, so that a directory that was written again is fetched again. A part has a place of its own,
     # because `fill` removes what is not asked for.
@@ -79,7 +80,7 @@ def copy_to_cache(uri: str, manifest: Manifest, beginnings: tuple[str, ...] = ()
     with FileLock(f"{target}.lock", mode=0o666, fallback_to_soft=False):
         has_mark = "LOCAL_RANK" in os.environ and (target / MANIFEST).is_file() and mark.is_file()
         if not has_mark or mark.read_text() != _start():
-            fill(target, artifact.files_of(manifest, beginnings), fetch_from(uri), uri)
+            fill(target, files, fetch_from(uri), uri)
             storage.LocalStore().write(str(target / MANIFEST), content)
             mark.write_text(_start())
     return target

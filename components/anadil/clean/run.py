@@ -34,7 +34,14 @@ from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
 from anadil.clean.warm_kernels import warm_kernels
 from anadil.clean.write.accounts import Accounts, limits_in_force, make_stats, write_samples
-from anadil.clean.write.corpus_parts import WRITTEN, CorpusFile, WriteTask, plan_files, renumbered, write_file
+from anadil.clean.write.corpus_parts import (
+    FILE_FACTS,
+    CorpusFile,
+    WriteTask,
+    plan_files,
+    renumbered,
+    write_file,
+)
 from anadil.clean.write.row_files import ACCOUNTS, STATS, RowsTask, write_rows
 from anadil.core.errors import DataError
 from anadil.core.format import counted
@@ -88,8 +95,8 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     """Fill the corpus artifact."""
     started = time.perf_counter()
     written: dict[str, Any] = {}
-    if "written" in job.inputs:
-        raw, written = read_written(job.inputs["written"])
+    for place in job.inputs.values():  # text of the base, which is all that it may read of another stage
+        raw, written = read_written(place)
         job = replace(job, files=raw)
     key = files_key(STAGES["clean"], job.recipe)
     settings = Settings(recipe=job.recipe)
@@ -134,7 +141,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
     stats |= {"data_sets": named_sets, "shared_sentences": _shared_json(workspace, clean_stats)}
-    stats |= {"written": written} if written else {}
+    stats |= dict.fromkeys(job.inputs, written)
     # Files of a part that come first; all counts are those of the files behind them.
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
     write_indented(job.out / "stats.json", stats, 2)
@@ -314,7 +321,7 @@ def _write_output(
     for task in documents:
         # A killed run finds the file again where it was made.
         link(task.folder / task.file.name, job.out / task.file.name)
-        job.contents[task.file.name] = read_json(task.folder / WRITTEN)["digest"]
+        job.contents[task.file.name] = read_json(task.folder / FILE_FACTS)["digest"]
         job.records[task.file.part] = job.records.get(task.file.part, 0) + task.num_documents
     accounts = Accounts(settings.reported, limits_in_force(settings.limits_of_rules))
     for each in rows:

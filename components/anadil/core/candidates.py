@@ -1,40 +1,17 @@
 """Candidates of a release: which artifact each is, what it is judged for, and its colour on every page.
 
-This is the only list. Evaluation, gate, report, model card, registry, export and chat read it. It imports nothing.
+Evaluation, gate, report, model card, registry, export and chat read them. The record of the stage that makes one has it.
 """
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
-CONTINUES = "continuing text"
-"""Use of a model that was trained on running text."""
-ANSWERS = "answering"
-"""Use of a model that learnt to answer."""
+from anadil.core.stage import ANSWERS, CONTINUES
+from anadil.core.stages import FLOW
+
 ANSWERS_FIGURE = "answers"
 """Figure of a merged model's manifest: 1 where a model that answers was added, and its chat template came along."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Candidate:
-    """A model of a run that may be released."""
-
-    name: str
-    """Name in the scores."""
-    kind: str
-    """Artifact that it is."""
-    folder: str = ""
-    """Directory of the artifact that holds the whole model; empty: the artifact itself."""
-    use: str
-    """Use that it is trained and judged for."""
-    colour: int
-    """Number of its colour in charts."""
-
-
-CANDIDATES = (
-    Candidate(name="adapted", kind="model", use=CONTINUES, colour=1),
-    Candidate(name="merged", kind="merged", use=CONTINUES, colour=4),
-    Candidate(name="finetuned", kind="adapter", folder="merged", use=ANSWERS, colour=2),
-)
+CANDIDATES = tuple(replace(stage.candidate, kind=stage.writes) for stage in FLOW if stage.candidate)
 """In the order in which they are made: of those that pass the gate, the last one is released."""
 BY_NAME = {each.name: each for each in CANDIDATES}
 BY_KIND = {each.kind: each for each in CANDIDATES}

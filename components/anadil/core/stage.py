@@ -5,6 +5,11 @@ from typing import Literal
 
 VIEWS = "views"
 """Kind of an input that stands for all artifacts that a stage with a view writes and that are not named."""
+Brought = Literal["need", "check", "view", "compare"]
+CONTINUES = "continuing text"
+"""Use of a model that was trained on running text."""
+ANSWERS = "answering"
+"""Use of a model that learnt to answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +23,7 @@ class Input:
     """`files` are fetched. `pieces` are read where they lie; they decide nothing, since they follow from what they were made
     of. A stage that only `waits` for an artifact reads nothing of it, where the recipe makes it at all."""
     files: tuple[str, ...] = ()
-    """Beginnings of the names of the files that are read; no others are fetched. Empty: all."""
+    """Beginnings of the names of the files that are read; no others are fetched. Empty: all. `VIEWS`: the file of the view."""
     beside: bool = False
     """True if the stage also reads what lies beside the content: counts, times, samples."""
     either: bool = False
@@ -70,7 +75,7 @@ class Extends:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Champion:
+class ChampionParts:
     """Parts of the model released last that a stage takes, where there is one."""
 
     artifacts: tuple[str, ...] = ()
@@ -108,6 +113,8 @@ class Pod:
     """Image and requests of a stage's pod. The requests hold where neither the recipe nor a machine with GPUs says others."""
 
     image: str
+    uses_model: bool = False
+    """True if it runs the torch code in `model/`, and on a GPU where there is one."""
     rooms: tuple[str, ...] = ()
     """Folders of the package that the image holds for it, beside those of all images and of the stages that share it."""
     cpu: str = "4"
@@ -133,6 +140,26 @@ class Training:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Marks a stage that writes a model which may be released."""
+
+    name: str
+    """Name in the scores."""
+    kind: str = ""
+    """Artifact that it is. The table fills it in."""
+    folder: str = ""
+    """Directory of the artifact that holds the whole model; empty: the artifact itself."""
+    use: str
+    """Use that it is trained and judged for."""
+    colour: int
+    """Number of its colour in charts."""
+    checks: tuple[str, ...]
+    """Checks of the gate that judge it."""
+    shown: tuple[str, ...] = ()
+    """Those of them that decide nothing unless the recipe says so."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
     """One step of the flow."""
 
@@ -141,7 +168,8 @@ class Stage:
     """Help text: what it does."""
     writes: str
     stands_for: str = ""
-    """Artifact in whose place its readers take this one, where a run has made it."""
+    """Artifact in whose place its readers behind this stage take this one, where a run has made it. The table adds it to what they
+    read."""
     result_version: int = 1
     """Raised by hand with each change of the program after which equal recipe and inputs give another result.
 
@@ -158,16 +186,15 @@ class Stage:
     models: str = ""
     """Recipe key of models, directories or hub ids, that it reads beside the base; their files decide the result, too."""
     extends: Extends = Extends()
-    champion: Champion = Champion()
+    champion: ChampionParts = ChampionParts()
     per_source: PerSource | None = None
     only_if: str = ""
     """Recipe key (`section.key`) that must be set, or a run goes without the stage."""
     pod: Pod
     training: Training | None = None
-    uses_model: bool = False
-    """True if it runs the torch code in `model/`, and on a GPU where there is one."""
-    brings: tuple[Literal["need", "check", "view"], ...] = ()
-    """Light modules of its folder, which the planner, the checks before a start and the report load."""
+    candidate: Candidate | None = None
+    brings: tuple[Brought, ...] = ()
+    """Light modules of its folder, which the planner, the checks before a start, the report and the comparison of runs load."""
 
     @property
     def costly(self) -> bool:

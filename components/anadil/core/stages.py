@@ -4,13 +4,13 @@ The command line, the DAG, the launchers, images and their locks, manifests, CI 
 imports next to nothing, so that `anadil --help` is immediate.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from importlib import import_module
+from itertools import takewhile
 from types import ModuleType
-from typing import Literal
 
-from anadil.core.stage import VIEWS, Input, Stage
+from anadil.core.stage import VIEWS, Brought, Input, Stage
 
 BUILT_IN = "smoke"
 """Recipe that runs when none is named."""
@@ -34,12 +34,27 @@ NAMES = (
 
 
 def _reads(stage: Stage, stages: Sequence[Stage]) -> tuple[Input, ...]:
-    """The inputs of a stage that another of the table writes."""
-    named, written = {each.kind: each for each in stage.reads}, [each.writes for each in stages]
+    """The inputs of a stage that another of the table writes, each with what stands for it."""
+    named, written = (
+        {each.kind: each for each in _with_forms(stage, stages)},
+        [each.writes for each in stages],
+    )
     if views := named.pop(VIEWS, None):
-        shown = {each.writes: replace(views, kind=each.writes) for each in stages if "view" in each.brings}
-        named = {kind: (shown | named)[kind] for kind in written if kind in shown | named}
+        shown = {
+            each.writes: replace(views, kind=each.writes)
+            for each in stages
+            if "view" in each.brings and each.writes not in stage.words
+        }
+        named = {kind: (named | shown)[kind] for kind in written if kind in named | shown}
     return tuple(each for kind, each in named.items() if kind in written)
+
+
+def _with_forms(stage: Stage, stages: Sequence[Stage]) -> Iterator[Input]:
+    known = [(each.stands_for, each.writes) for each in takewhile(lambda each: each is not stage, stages)]
+    for each in stage.reads:
+        forms = [replace(each, kind=kind, optional=not each.either) for of, kind in known if of == each.kind]
+        # The first of several is read: the last form.
+        yield from (*reversed(forms), each) if each.either else (each, *forms)
 
 
 _RECORDS: list[Stage] = [import_module(f"anadil.{name}.stage").STAGE for name in NAMES]
@@ -47,9 +62,14 @@ FLOW = tuple(replace(each, reads=_reads(each, _RECORDS)) for each in _RECORDS)
 STAGES = {stage.name: stage for stage in FLOW}
 
 
-def brought(stage: Stage, part: Literal["need", "check", "view"]) -> ModuleType:
+def brought(stage: Stage, part: Brought) -> ModuleType:
     """A module of a stage's folder that a generic room loads; see `Stage.brings`."""
     return import_module(f"anadil.{stage.name}.{part}")
+
+
+def files_of(each: Input) -> tuple[str, ...]:
+    """Beginnings of the names of the files that are read of an input."""
+    return (brought(WRITERS[each.kind], "view").FILE,) if each.files == (VIEWS,) else each.files
 
 
 def forms_of(kind: str) -> tuple[str, ...]:
@@ -72,6 +92,8 @@ PER_SOURCE = frozenset(stage.writes for stage in FLOW if stage.per_source)
 """Artifacts of which a recipe with `sources` has one for each."""
 WRITERS = {stage.writes: stage for stage in FLOW}
 """Artifact -> the stage that writes it."""
+PIECES = next((each.kind for stage in FLOW for each in stage.reads if each.instead_of), "")
+"""Artifact that training reads by pieces, or makes by itself; empty where no stage writes it."""
 COMPARED = frozenset(stage.writes for stage in FLOW if stage.compares)
 """Artifacts of which a recipe with fewer than two sources has none."""
 AWAITED = frozenset(
@@ -94,7 +116,7 @@ LAPTOP = "laptop"
 """Image that holds every stage and the local runner: the whole program for a machine with docker alone."""
 ALL_IMAGES = (*STEP_IMAGES, "pipelines", "mlflow", LAPTOP)
 """All that `images/build.sh all` makes."""
-TORCH_IMAGES = (*dict.fromkeys(stage.pod.image for stage in FLOW if stage.uses_model), LAPTOP)
+TORCH_IMAGES = (*dict.fromkeys(stage.pod.image for stage in FLOW if stage.pod.uses_model), LAPTOP)
 """Images that hold torch."""
 SHARED_ROOMS = ("artifacts", "builtin", "core", "recipe", "runtime", "text")
 """Folders of the package that every image holds."""

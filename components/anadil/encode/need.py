@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
+from anadil.artifacts.artifact import Manifest
+from anadil.artifacts.find import read_table
 from anadil.core.format import human_hours, stored_bytes
 from anadil.estimate.budget import ID_BYTES
-from anadil.estimate.stage_memory import NeedRequest
-from anadil.estimate.text_use import DOCUMENT_BYTES
+from anadil.estimate.stage_memory import NeedRequest, Needs
+from anadil.estimate.text_use import DOCUMENT_BYTES, Basis, TextSize
 
-TITLE = "Encoding the text, on CPUs"
+BASIS = Basis(phrase="counted by encode", short="encode", counted=True)
 ENCODE_BYTES_PER_S = 33e6
 """Text that `encode` takes in a CPU second. Source: `benchmarks/encode/README.md`."""
 BYTES_PER_DOCUMENT = 12
@@ -54,3 +57,18 @@ def need(request: NeedRequest) -> EncodeNeed | None:
         disk += BYTES_PER_PIECE * (documents + sequences) + BYTES_PER_SEQUENCE * sequences
     total = sum(filter(None, text_bytes))
     return EncodeNeed(text_bytes=total, cpu_hours=total / ENCODE_BYTES_PER_S / 3_600, disk_bytes=disk)
+
+
+def text_size(uri: str, manifest: Manifest, *, only_new: bool = False) -> TextSize:
+    """Text of an artifact of tokens; its new part alone with `only_new`."""
+    # Not by the reader of tokens, which needs NumPy.
+    table: Any = read_table(uri, manifest, "tokens.json")
+    earlier = table.get("earlier") if only_new else None
+    targets, size, documents, sequences = (
+        int(table[key]) - int((earlier or {}).get(key, 0))
+        for key in ("targets", "bytes", "documents", "sequences")
+    )
+    return TextSize(basis="tokens", tokens=targets, text_bytes=size, documents=documents, sequences=sequences)
+
+
+NEEDS = Needs(need=need, title="Encoding the text, on CPUs")

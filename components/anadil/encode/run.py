@@ -15,18 +15,16 @@ from typing import Self
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
-from anadil.core.errors import AnadilError, DataError
+from anadil.core.errors import AnadilError
 from anadil.core.json_text import read_json
-from anadil.core.stages import last_form
-from anadil.encode.make_tokens import Settings, make_tokens
-from anadil.encode.shard_plan import champion_places
-from anadil.encode.tokens_file import EarlierFacts, TokensFacts
-from anadil.recipe.sections import Recipe
+from anadil.encode.stage import STAGE
 from anadil.runtime.executor import Executor
 from anadil.runtime.executors import processes
 from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
-from anadil.runtime.job import Figures, Job, is_written, source_of, word_of
-from anadil.text.excluded import EXCLUDED, EXCLUDING
+from anadil.runtime.job import Figures, Job
+from anadil.tokens.make_tokens import make_tokens
+from anadil.tokens.settings import Settings, settings_of
+from anadil.tokens.tokens_file import EarlierFacts, TokensFacts
 
 log = logging.getLogger(__name__)
 
@@ -67,22 +65,15 @@ def drift_of(facts: TokensFacts, corpus: Path, champions_corpus: str) -> Figures
     new_stats = read_json(corpus / STATS) if (corpus / STATS).is_file() else {}
     earlier = TextCost.of(old, _words_per_byte(*_stats_of_weeks(champions_corpus)))
     new = TextCost.of(later, _words_per_byte(new_stats))
+    costs = {"earlier": earlier, "new": new}
     figures: Figures = {
-        "bytes_per_token_earlier": round(earlier.bytes_per_token, 3),
-        "bytes_per_token_new": round(new.bytes_per_token, 3),
+        f"bytes_per_token_{name}": round(each.bytes_per_token, 3) for name, each in costs.items()
     }
-    has_words = earlier.tokens_per_word and new.tokens_per_word
     # A language without words has its bytes alone.
-    ratio = (
-        new.tokens_per_word / earlier.tokens_per_word
-        if has_words
-        else earlier.bytes_per_token / new.bytes_per_token
-    )
-    if has_words:
-        figures |= {
-            "tokens_per_word_earlier": round(earlier.tokens_per_word, 3),
-            "tokens_per_word_new": round(new.tokens_per_word, 3),
-        }
+    ratio = earlier.bytes_per_token / new.bytes_per_token
+    if earlier.tokens_per_word and new.tokens_per_word:
+        ratio = new.tokens_per_word / earlier.tokens_per_word
+        figures |= {f"tokens_per_word_{name}": round(each.tokens_per_word, 3) for name, each in costs.items()}
     figures["tokenizer_drift"] = round(ratio - 1, 4)
     log.log(
         logging.WARNING if ratio - 1 > MAX_DRIFT else logging.INFO,
@@ -117,7 +108,7 @@ def run(job: Job) -> Figures:
     """Fill the artifact of tokens."""
     with _executor(job) as executor:
         copies = job.copies if "://" in job.target else None
-        settings = settings_of(job, job.recipe)
+        settings = settings_of(job, job.recipe, STAGE)
         facts, entries = make_tokens(settings, job.out, job.work, executor, copies)
     job.entries.update(entries)
     job.records.update(train=facts.documents, heldout=sum(shard.documents for shard in facts.heldout))
@@ -134,42 +125,9 @@ def run(job: Job) -> Figures:
 def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
     if not settings.champion:
         return {}
-    figures: Figures = {
-        "new_documents": facts.documents - facts.earlier.documents,
-        "new_tokens": facts.tokens - facts.earlier.tokens,
-        "new_sequences": facts.sequences - facts.earlier.sequences,
-    }
+    counts = ("documents", "tokens", "sequences")
+    figures: Figures = {f"new_{name}": getattr(facts, name) - getattr(facts.earlier, name) for name in counts}
     return figures | drift_of(facts, settings.corpus, settings.champion["corpus"])
-
-
-def settings_of(job: Job, recipe: Recipe, corpus: str = "corpus") -> Settings:
-    """The settings of a run of the stage, or of training that encodes a corpus by itself; `corpus` is its word."""
-    tokenizer = job.inputs[last_form("tokenizer", job.inputs)]
-    source = next(iter(recipe.sources), "")
-    # The word has its source where the stage reads several, as a trial does.
-    excluded = job.inputs.get(EXCLUDING, job.inputs.get(word_of(EXCLUDING, source_of(corpus))))
-    return Settings(
-        corpus=job.inputs[corpus],
-        corpus_digest=digest_of(job.inputs[corpus]),
-        tokenizer=tokenizer,
-        tokenizer_digest=digest_of(tokenizer),
-        language=recipe.language_code,
-        sequence_length=recipe.pretrain.sequence_length,
-        source=source,
-        excluded=excluded / EXCLUDED if excluded else None,
-        excluded_digest=digest_of(excluded) if excluded else "",
-        max_tokens=recipe.sources[source].max_tokens if source else None,
-        reads_special=is_written(recipe),
-        champion=champion_places(recipe, source),
-    )
-
-
-def digest_of(path: object) -> str:
-    """Digest of an artifact's manifest; `DataError` without one."""
-    manifest = artifact.read_manifest(str(path))
-    if manifest is None:
-        raise DataError(f"{path}: no finished artifact there; run the stage that writes it")
-    return manifest.digest
 
 
 def _executor(job: Job) -> Executor:

@@ -1,6 +1,6 @@
 """The stage `encode`: what it reads, writes and needs."""
 
-from anadil.core.stage import Champion, Input, PerSource, Pod, Stage
+from anadil.core.stage import ChampionParts, Input, PerSource, Pod, Stage
 
 STAGE = Stage(
     name="encode",
@@ -10,13 +10,12 @@ STAGE = Stage(
     reads=(
         Input("corpus"),
         Input("tokenizer"),
-        Input("trial", optional=True),
         Input("overlap", optional=True),
         Input("admission", how="waits"),
     ),
-    champion=Champion(artifacts=("corpus", "tokens", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
     per_source=PerSource(),
     # A process for each CPU; the encoder keeps each different word, and packing some 100 bytes a document.
-    pod=Pod(image="tokenizer", cpu="8", memory="32Gi", retries=2),
+    pod=Pod(image="tokenizer", rooms=("tokens",), cpu="8", memory="32Gi", retries=2),
     brings=("need",),
 )

@@ -331,9 +331,9 @@ class _Stage:
         return incoming + inner
 
     def at_end(self) -> dict[str, float]:
-        """All gradients are there; a tied table's twice, and their sum."""
-        tied = self.shape.tied and self.first and self.last
-        tables = self.each.table * (3 if tied else int(self.first) + int(self.last))
+        """All gradients are there; a tied table's twice, and their sum, or what the other end of the pipeline made."""
+        ends = int(self.first) + int(self.last)
+        tables = self.each.table * (ends + int(self.shape.tied and ends > 0))
         if self.layout.tensor > 1 and self.first:
             # A lookup in a table that is split by rows gives the gradient of the whole table first. Then a
             # process copies its rows; before, it has gathered the gradients of all tokens.

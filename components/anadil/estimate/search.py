@@ -129,15 +129,13 @@ def _fitting(
 def layouts(shape: Shape, work: Work, machine: Machine, nodes: int, batch_size: int) -> Iterator[Layout]:
     """Every way to share a model and a batch, with micro-batches of one sequence.
 
-    Tensor parallelism stays within a machine. Tied tables are not shared by tensor or pipeline
-    parallelism: `parallelize_module` unties them without a word, and stages hold a table each. Nothing is
-    shared in a way that is not proven for the model's type.
+    Tensor parallelism stays within a machine. Nothing is shared in a way that is not proven for the model's type.
     """
     devices = nodes * machine.devices
-    for tensor in powers_of_two(1 if shape.tied else machine.devices):
+    for tensor in powers_of_two(machine.devices):
         if machine.devices % tensor or gcd(*shared_by_tensor(shape).values()) % tensor:
             continue
-        for pipeline in [1] if shape.tied else divisors(shape.layers):
+        for pipeline in divisors(shape.layers):
             if devices % (tensor * pipeline):
                 continue
             for context in powers_of_two(devices // (tensor * pipeline)):

@@ -1,6 +1,6 @@
 """Memory of a stage that loads a model, on the fewest devices that hold it."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
@@ -62,6 +62,10 @@ class StageMemory:
         """Text such as `2.7 GiB of 80 GiB on 1 device (fits)`."""
         return f"{human_bytes(self.total_bytes)} of {human_bytes(self.device_bytes)} on {self.where} ({self.verdict})"
 
+    def pairs(self) -> list[tuple[str, str]]:
+        """Names and values for people."""
+        return [("memory", self.at())]
+
     def line(self) -> str:
         """One line of what it needs."""
         need, has = human_bytes(self.total_bytes), human_bytes(self.device_bytes)
@@ -97,6 +101,22 @@ class NeedRequest:
     def trained(self) -> Shape:
         """The model that pre-training makes."""
         return trained_shape(self.recipe)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Answers of a stage to the planner. The module `need` of its folder has one."""
+
+    need: Callable[[NeedRequest], Need | None] | None = None
+    """Function that counts them. It returns None where they are nothing or not known."""
+    title: str = ""
+    """Heading of rows of its own in a plan. Empty: they are told with training."""
+    refusal: Callable[[NeedRequest, StageMemory], str] | None = None
+    """Text of the refusal where it does not fit. Without it, nothing is checked before a start."""
+    flops: Callable[[NeedRequest], float] | None = None
+    """Floating-point operations behind pre-training, which count in the time on a CPU."""
+    before: Callable[[NeedRequest], tuple[float, str]] | None = None
+    """Compute in front of pre-training as a share of its own, and a sentence for the assumptions."""
 
 
 def stage_memory(

@@ -4,27 +4,33 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from math import ceil, inf
-from typing import Literal
 
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import short_count
-from anadil.estimate.mixture import Schedule, SourceSize, schedule_of, usage_of, within_epochs
+from anadil.core.stages import WRITERS, brought
+from anadil.estimate.schedule import Schedule, SourceSize, schedule_of, usage_of, within_epochs
 from anadil.recipe.pretrain import Phase, Pretrain
 from anadil.recipe.retrain import NEW, part_name
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import MAX_EPOCHS
 
-Basis = Literal["tokens", "corpus", "files", "written", "given"]
-COUNTED: tuple[Basis, ...] = ("tokens", "given")
-"""Those with no assumption behind them."""
-BASES: dict[Basis, str] = {
-    "tokens": "counted by encode",
-    "corpus": "by the size of its corpus",
-    "files": "by the sizes of its files, before cleaning",
-    "written": "as the base is to write, before cleaning",
-    "given": "as given",
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Basis:
+    """Words for the source of a number of tokens."""
+
+    phrase: str
+    short: str
+    counted: bool = False
+    """True if no assumption is behind the tokens."""
+
+
+BASES = {
+    "corpus": Basis(phrase="by the size of its corpus", short="corpus size"),
+    "files": Basis(phrase="by the sizes of its files, before cleaning", short="file sizes"),
+    "given": Basis(phrase="as given", short="--tokens", counted=True),
 }
-"""Source of a number of tokens -> its words for people."""
+"""By name. A stage may bring another in `need.py`, as `BASIS`."""
 BYTES_PER_TOKEN = 3.0
 """Text of a token. Chosen by us: the adapted vocabulary of the recipe `smoke` has 4.9 on Azerbaijani, bases have fewer."""
 DOCUMENT_BYTES = 2_000
@@ -34,11 +40,18 @@ LEAST_STEPS = 2
 of its fall. Chosen by us."""
 
 
+def basis_of(name: str) -> Basis:
+    """Words of `TextSize.basis`."""
+    basis: Basis = BASES[name] if name in BASES else brought(WRITERS[name], "need").BASIS
+    return basis
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSize:
     """Text of one source, counted or estimated."""
 
-    basis: Basis
+    basis: str
+    """One of `BASES`, or an artifact."""
     tokens: int
     """Predicted tokens of one epoch."""
     text_bytes: int | None = None
@@ -51,7 +64,7 @@ class TextSize:
     @property
     def counted(self) -> bool:
         """True if no assumption is behind the tokens."""
-        return self.basis in COUNTED
+        return basis_of(self.basis).counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +73,8 @@ class TextUse:
 
     source: str
     """Name in the recipe's `sources`; empty where it has none."""
-    basis: Basis
-    """Source of `tokens`: `tokens` or `corpus`, a finished artifact; `files`, their sizes; `written`, the recipe's `tokens`; `given`, an option."""
+    basis: str
+    """Source of `tokens`: a finished or planned artifact; `files`, their sizes; `given`, an option."""
     tokens: int
     """Tokens of one epoch."""
     words: int | None
@@ -84,11 +97,6 @@ class TextUse:
     """Sources that get its share."""
 
     @property
-    def counted(self) -> bool:
-        """True if no assumption is behind the tokens."""
-        return self.basis in COUNTED
-
-    @property
     def name(self) -> str:
         """Name for people."""
         return self.source or "text"
@@ -99,9 +107,10 @@ class TextUse:
 
     def line(self) -> str:
         """Text and epochs in one sentence."""
-        about = "" if self.counted else "about "
+        basis = basis_of(self.basis)
+        about = "" if basis.counted else "about "
         words = "" if self.words is None else f"{short_count(self.words)} words, "
-        size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({BASES[self.basis]})"
+        size = f"{self.name}: {words}{about}{short_count(self.tokens)} tokens ({basis.phrase})"
         of = "" if self.steps == self.recipe_steps else f" of {self.recipe_steps:,}"
         share = f" at share {self.shares_text()}" if self.shares else ""
         line = f"{size}{share} for {self.steps:,}{of} steps is {human_epochs(self.asked_epochs)} epochs"
@@ -134,7 +143,7 @@ class PlannedText:
     uses: tuple[TextUse, ...] = ()
     """None where the size of the text is not known."""
     encoded: Mapping[str, TextSize] = field(default_factory=dict)
-    """Text that `encode` reads, by source; empty if not known."""
+    """Text that is encoded, by source; empty if not known."""
     fault: str = ""
     """Reason to expect that training is refused for lack of text, by estimates."""
 
@@ -227,7 +236,7 @@ def _by_source(recipe: Recipe, text: Mapping[str, TextSize]) -> tuple[Pretrain, 
     try:
         schedule = schedule_of(settings, sizes)
     except RecipeError as error:
-        fault = f"{error} (tokens {', '.join(dict.fromkeys(BASES[each.basis] for each in text.values()))})"
+        fault = f"{error} (tokens {', '.join(dict.fromkeys(basis_of(each.basis).phrase for each in text.values()))})"
         _refuse_if_certain(recipe, text, fault)
         # No run needs a source more often, so this one can be planned: it says what the shares ask for.
         end = settings.steps * settings.batch_size

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES, before_finetuning
+from anadil.core.candidates import BY_NAME, CANDIDATES, before_finetuning
+from anadil.core.stage import ANSWERS
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.generate import is_of_use

@@ -18,7 +18,7 @@ from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_
 from anadil.core.errors import DataError
 from anadil.core.format import MIB, human_bytes
 from anadil.core.progress import track
-from anadil.text import overlap
+from anadil.text import ngram_overlap
 from anadil.text.corpus import Document, read_corpora
 from anadil.text.domains import name_of_file
 from anadil.text.language_data import Language
@@ -192,9 +192,9 @@ class Contamination:
     overlapping: tuple[str, ...]
     coverage: float
     """Share of all held-out n-grams that stand in the training part."""
-    stretch: int = overlap.WORDS_OF_STRETCH
+    stretch: int = ngram_overlap.WORDS_OF_STRETCH
     """Units from which a seen stretch is long enough to count."""
-    seen: tuple[overlap.SeenDocument, ...] = ()
+    seen: tuple[ngram_overlap.SeenDocument, ...] = ()
     """Figures of each document that is contaminated, or holds a stretch that is long enough."""
 
 
@@ -204,16 +204,16 @@ def find_contamination(
     """Compare the held-out documents with all training documents."""
     sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
     by_character = all(len(unit) == 1 for unit in sample)
-    ngram = overlap.CHARACTERS_OF_NGRAM if by_character else overlap.WORDS_OF_NGRAM
-    stretch = overlap.CHARACTERS_OF_STRETCH if by_character else overlap.WORDS_OF_STRETCH
+    ngram = ngram_overlap.CHARACTERS_OF_NGRAM if by_character else ngram_overlap.WORDS_OF_NGRAM
+    stretch = ngram_overlap.CHARACTERS_OF_STRETCH if by_character else ngram_overlap.WORDS_OF_STRETCH
 
-    def units_of(text: str) -> overlap.Hashes:
-        return overlap.unit_hashes(text, language, by_character=by_character)
+    def units_of(text: str) -> ngram_overlap.Hashes:
+        return ngram_overlap.unit_hashes(text, language, by_character=by_character)
 
     # The corpus is normalized already, held-out files of the user's are not.
     units = [units_of(language.normalize(document.text)) for document in heldout]
-    grams = [overlap.ngram_hashes(each, ngram) for each in units]
-    index = overlap.SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
+    grams = [ngram_overlap.ngram_hashes(each, ngram) for each in units]
+    index = ngram_overlap.SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
     wholes = {each.tobytes() for each in units}
     # Comparing lengths first spares a copy of nearly every training document.
     lengths = set(map(len, units))
@@ -224,10 +224,10 @@ def find_contamination(
         hashes = units_of(document.text)
         if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
             exact.add(whole)
-        index.mark(overlap.ngram_hashes(hashes, ngram))
+        index.mark(ngram_overlap.ngram_hashes(hashes, ngram))
     marks = [index.seen_of(each) for each in grams]
     figures = [
-        (overlap.seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)
+        (ngram_overlap.seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)
         for document, each, hashes in zip(heldout, marks, units, strict=True)
     ]
     num_grams = sum(map(len, marks))

@@ -49,3 +49,6 @@ def _asked_tokens(request: stage_memory.NeedRequest) -> float:
     unseen = stage_memory.tokens_of_files(settings.questions) or chats * recipe.finetune.heldout_fraction
     asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
     return OWN_CHAT_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
+
+
+NEEDS = stage_memory.Needs(need=need, refusal=refusal, flops=flops)

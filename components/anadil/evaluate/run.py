@@ -13,9 +13,11 @@ from safetensors import SafetensorError, safe_open
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
-from anadil.core.candidates import ANSWERS, CANDIDATES
+from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
+from anadil.core.stage import ANSWERS
+from anadil.core.stages import WRITERS
 from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
@@ -26,7 +28,7 @@ from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import BASE_FILES, base_files
-from anadil.runtime.job import Figures, Job
+from anadil.runtime.job import Figures, Job, value_of
 from anadil.text.corpus import read_corpora
 from anadil.text.language import load_language
 from anadil.text.metrics import SURE_DOCUMENTS, deciding_scores
@@ -44,7 +46,7 @@ def run(job: Job) -> Figures:
     heldout = read_heldout(targets, job.files, recipe.clean.text_field, language.code)
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     tuning: dict[str, Any] = {}
-    if "merged" in job.inputs and recipe.merge and recipe.merge.is_auto:
+    if _has_tuned(job):
         heldout, retained, tuning = without_tuning(heldout, retained, targets)
     candidates, encoded = models.encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents
@@ -99,6 +101,12 @@ def _of_champion(recipe: Recipe) -> set[str]:
     """Return the candidates that are the champion's own: on new chats alone, all but the finetuned model."""
     keeps_model = recipe.retrain is not None and recipe.retrain.keeps_model
     return {each.name for each in CANDIDATES if each.use != ANSWERS} if keeps_model else set()
+
+
+def _has_tuned(job: Job) -> bool:
+    """True if a candidate was chosen by a part of the texts: its stage reads the retained ones, too."""
+    read = [file for each in CANDIDATES if each.kind in job.inputs for file in WRITERS[each.kind].side_files]
+    return any(file.key == RETAINED_KEY and value_of(job.recipe, file.only_if) for file in read)
 
 
 def _candidates(job: Job) -> list[models.ScoredModel]:

@@ -1,6 +1,6 @@
 """The stage `evaluate`: what it reads, writes and needs."""
 
-from anadil.core.stage import Champion, Files, Input, Pod, SideFiles, Stage
+from anadil.core.stage import ChampionParts, Files, Input, Pod, SideFiles, Stage
 
 STAGE = Stage(
     name="evaluate",
@@ -14,7 +14,7 @@ STAGE = Stage(
     reads=(
         Input("corpus"),
         Input("model"),
-        Input("merged", optional=True),
+
         Input("adapter", optional=True),
         Input("tasks", optional=True),
     ),
@@ -24,9 +24,8 @@ STAGE = Stage(
         SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
     ),
     # Measurements of the base and of the champion count again.
-    champion=Champion(artifacts=("scores",), model=True),
+    champion=ChampionParts(artifacts=("scores",), model=True),
     # Hours on a GPU and nothing to resume: one more try, for a lost node.
-    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=1),
-    uses_model=True,
-    brings=("need",),
+    pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=1),
+    brings=("need", "compare"),
 )  # fmt: skip

@@ -15,7 +15,7 @@ from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenize
 from anadil.core.errors import PreflightError
 from anadil.core.install import install
 from anadil.finetune.chat_format import chat_format
-from anadil.finetune.merge import ADAPTER
+from anadil.finetune.write_model import ADAPTER
 from anadil.model.load import load_model, pick_dtype
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.runtime.job import Job

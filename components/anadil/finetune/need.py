@@ -10,7 +10,14 @@ from anadil.estimate.layout import Layout, Precision, Work
 from anadil.estimate.memory import peak_memory
 from anadil.estimate.model_shape import Shape
 from anadil.estimate.search import divisors
-from anadil.estimate.stage_memory import NeedRequest, StageMemory, fewest, stage_memory, tokens_of_files
+from anadil.estimate.stage_memory import (
+    NeedRequest,
+    Needs,
+    StageMemory,
+    fewest,
+    stage_memory,
+    tokens_of_files,
+)
 from anadil.recipe.finetune import Preference
 from anadil.recipe.sections import Recipe
 
@@ -27,7 +34,7 @@ TILES = {"cpu": 11, "cuda": 2}
 MOST_NODES = 64
 """That a remedy names."""
 MERGE_BYTES = 6 * 1000**3
-"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.merge`."""
+"""Main memory that merging takes: a file of the model, and one matrix in FP32; see `finetune.write_model`."""
 
 
 def need(request: NeedRequest) -> StageMemory:
@@ -244,3 +251,6 @@ def _remedies(shape: Shape, recipe: Recipe, machine: Machine, nodes: int) -> Ite
             more = f" --set cluster.nodes={count}" if count > nodes else ""
             yield f"run with --set finetune.batch_size={batch}{more}, or "
             return
+
+
+NEEDS = Needs(need=need, refusal=refusal, flops=flops)

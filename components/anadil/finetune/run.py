@@ -22,7 +22,6 @@ from anadil.finetune import training
 from anadil.finetune.chat_format import recipe_format, system_turn, with_system
 from anadil.finetune.encode import audit
 from anadil.finetune.learning import refuse_quantization
-from anadil.finetune.merge import write_merged, write_trained
 from anadil.finetune.preference import (
     PREFERENCE_CURVE,
     PREFERENCE_KEYS,
@@ -33,6 +32,7 @@ from anadil.finetune.preference import (
 from anadil.finetune.rows import Rows, read_rows
 from anadil.finetune.start_adapter import read_start_adapter
 from anadil.finetune.training import is_over, read_history
+from anadil.finetune.write_model import write_merged, write_trained
 from anadil.model.family_table import refuse_mixture
 from anadil.model.load import copy_tokenizer, free_memory, load_tokenizer, pick_device
 from anadil.model.process_group import Group, group, peers

@@ -16,7 +16,7 @@ from anadil.estimate.instances import CPU, Machine, machine
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import options_of
 from anadil.runtime.job import most_processes
-from anadil.runtime.remake import may_remake
+from anadil.runtime.lookup import may_remake
 
 DOMAIN = "anadil.dev"
 RUN_LABEL = f"{DOMAIN}/run"  # The pipeline run, or the name of the launch, that a job belongs to.

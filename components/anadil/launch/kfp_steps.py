@@ -27,7 +27,8 @@ from anadil.runtime.alerts import Event, notify
 from anadil.runtime.flow import RETRAIN, flow_of
 from anadil.runtime.job import kind_of
 from anadil.runtime.kfp import DERIVED, METRICS, STATE, Scalar, ToolInput, write_results
-from anadil.runtime.planned_artifact import MadeArtifact, look_up
+from anadil.runtime.lookup import reusable
+from anadil.runtime.planned_artifact import MadeArtifact
 from anadil.runtime.termination import exit_code_of, is_deterministic
 from anadil.runtime.tracking_spool import send_left
 
@@ -144,7 +145,7 @@ def refuse_deterministic_retry(request: LaunchRequest, step: str) -> None:
 
 def _goes_on(request: LaunchRequest) -> bool:
     planned = target_of(request)
-    if look_up(planned)[0]:
+    if reusable(planned):
         return True
     try:
         status = backend_for(request.recipe).status(training_job(request, planned.target).name)

@@ -25,14 +25,8 @@ from anadil.runtime.check import LAUNCH, PlannedRun
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.flow import refuse_missing
 from anadil.runtime.job import earlier_place
-from anadil.runtime.planned_artifact import (
-    MadeArtifact,
-    PlannedArtifact,
-    kept_artifact,
-    look_up,
-    planned_artifact,
-)
-from anadil.runtime.remake import earlier_runs, refuse_remake
+from anadil.runtime.lookup import kept_artifact, look_up, refuse_remake
+from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, planned_artifact
 from anadil.runtime.signals import handle_signals
 
 log = logging.getLogger(__name__)
@@ -80,22 +74,22 @@ def launch_job(
         return made
     if chosen in JOB_KINDS:
         _check_claims(request)
-    planned = target_of(request)
-    made, neighbours = look_up(planned)
-    if made:
-        return made
-    refuse_remake(planned, neighbours, earlier_runs(planned))
-    job = training_job(request, planned.target)
+    lookup = look_up(target_of(request))
+    if lookup.made:
+        return lookup.made
+    refuse_remake(lookup)
+    target = lookup.planned.target
+    job = training_job(request, target)
     check_job(job, chosen)
     stage, here = STAGES[request.stage], chosen == "local"
     refuse(PlannedRun(by=LAUNCH, recipe=request.recipe, stages=(stage,), files=request.files, here=here))
     backend_for(request.recipe, backend).run(job, detach=detach)
     if detach:
         return job.name
-    manifest = artifact.read_manifest(planned.target)
+    manifest = artifact.read_manifest(target)
     if manifest is None:
-        raise DataError(f"{planned.target}: job {job.name} succeeded, but there is no artifact; see its log")
-    return MadeArtifact(uri=planned.target, manifest=manifest)
+        raise DataError(f"{target}: job {job.name} succeeded, but there is no artifact; see its log")
+    return MadeArtifact(uri=target, manifest=manifest)
 
 
 def check_job(job: TrainingJob, backend: str) -> None:

@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from anadil.core.format import MIB, human_bytes, human_count, stored_bytes
 from anadil.estimate.activations import BF16, FP32
 from anadil.estimate.instances import CPU
-from anadil.estimate.stage_memory import NeedRequest, StageMemory, scoring_plan
+from anadil.estimate.stage_memory import NeedRequest, Needs, StageMemory, scoring_plan
 from anadil.recipe.merge import AUTO, Merge
 
-TITLE = "Merge"
 BLOCK_BYTES = 64 * MIB
 BLOCKS = 8
 """Blocks of FP32 numbers that are in memory at a time, whatever the model's size (`anadil.merge.weights`)."""
@@ -68,3 +67,6 @@ def _points(merge: Merge) -> int:
     open_weights = sum(each.weight == AUTO for each in merge.add)
     shares = SHARES if merge.base_share == AUTO else min(1, open_weights)
     return shares + WEIGHTS * open_weights
+
+
+NEEDS = Needs(need=need, title="Merge")

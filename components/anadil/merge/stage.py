@@ -1,6 +1,6 @@
 """The stage `merge`: what it reads, writes and needs."""
 
-from anadil.core.stage import Input, Pod, SideFiles, Stage
+from anadil.core.stage import CONTINUES, Candidate, Input, Pod, SideFiles, Stage
 
 STAGE = Stage(
     name="merge",
@@ -24,7 +24,6 @@ STAGE = Stage(
     reads=(
         Input("model"),
         Input("tokenizer"),
-        Input("trial", optional=True),
         # `auto` measures on the corpus's held-out text.
         Input("corpus", only_if="merge.is_auto"),
     ),
@@ -32,7 +31,15 @@ STAGE = Stage(
     models="merge.models",
     only_if="merge",
     # Given values take 1 GiB, whatever the model. `auto` loads it: one of 8 billion parameters in BF16 fits.
-    pod=Pod(image="pretrain", memory="24Gi", retries=2),
-    uses_model=True,
+    pod=Pod(image="pretrain", uses_model=True, memory="24Gi", retries=2),
+    # A merged model that answers is judged by its answers beside, as the finetuned one is.
+    candidate=Candidate(
+        name="merged", use=CONTINUES, colour=4,
+        checks=(
+            "fertility", "bits_per_byte", "bits_per_byte_significant", "bits_per_byte_to_champion", "retained",
+            "retained_to_champion", "loops", "ended", "empty_answers", "output_language", "contaminated_share", "documents",
+        ),
+        shown=("bits_per_byte_significant", "output_language"),
+    ),
     brings=("need", "check", "view"),
-)
+)  # fmt: skip

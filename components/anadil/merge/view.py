@@ -28,12 +28,10 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
         section="training",
         title="Merge",
         words=_words(made),
-        table=_table(made, table_of(field(recipe, "report.licences"))),
+        tables=[_table(made, table_of(field(recipe, "report.licences"))), points],
         reasons=tuple(dict.fromkeys([*_texts(made, "reasons"), *_texts(made, "warnings")])),
         charts=tuple(each for text in texts if (each := _chart(made, text, points))),
-        more=points,
         notes=tuple(f"Rule of {rule}." for rule in _texts(made, "rules")),
-        done="merged",
         licence_note="The licences of the models that were merged into it hold as well: see Merge."
         if made.get("add")
         else "",

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import varlen
+from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from anadil.core.errors import DataError, PreflightError
 
 ATTENTION_NAME = "anadil"
 """Name of this attention in transformers."""
-UNKNOWN = ("softcap", "s_aux", "position_bias")
+UNKNOWN = ("s_aux", "position_bias")
 """Changes of the attention scores that some architectures ask for by keyword."""
 
 
@@ -69,7 +70,7 @@ def packed_attention_forward(
         query_borders = key_borders = borders
     attended = attend(
         flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders,
-        scale=scaling, window=others.get("sliding_window") or 0,
+        scale=scaling, window=others.get("sliding_window") or 0, cap=others.get("softcap") or 0.0,
     )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 
@@ -98,22 +99,22 @@ def row_borders(rows: int, length: int) -> torch.Tensor:
 
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
-    key_borders: torch.Tensor, *, scale: float | None = None, window: int = 0,
+    key_borders: torch.Tensor, *, scale: float | None = None, window: int = 0, cap: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
     """Attend within documents, (tokens, heads, head width); the last query of a document meets its last key.
 
     The borders say where each document's queries and keys begin; a document has no fewer keys than queries. A `window`
-    is the most keys that a query sees, itself among them; 0 for all.
+    is the most keys that a query sees, itself among them; 0 for all. With a `cap` scores become cap x tanh(scores / cap).
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
         dtype = torch.get_autocast_dtype(device)
         query, key, value = query.to(dtype), key.to(dtype), value.to(dtype)
     scale = query.shape[-1] ** -0.5 if scale is None else scale
-    # Flash attention has no FP32.
-    if device == "cuda" and query.dtype == torch.float32:
+    # Flash attention of torch has no FP32, and no cap.
+    if cap or (device == "cuda" and query.dtype == torch.float32):
         one_by_one: Any = attend_by_document  # the decorator hides its parameters
-        by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale, window)
+        by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale, window, cap)
         return by_torch
     attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale, window)[0]
     return attended
@@ -122,21 +123,38 @@ def attend(
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
 def attend_by_document(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
-    key_borders: torch.Tensor, scale: float, window: int,
+    key_borders: torch.Tensor, scale: float, window: int, cap: float = 0.0,
 ) -> torch.Tensor:  # fmt: skip
-    """Run `attend` by torch's attention for one document, for GPUs in FP32, which Flash attention lacks."""
+    """Run `attend` document by document, for GPUs in FP32 and scores with a cap."""
     pieces = []
     queries, keys = pairwise(query_borders.tolist()), pairwise(key_borders.tolist())
     for (begin, end), (first, last) in zip(queries, keys, strict=True):
+        one_query = query[begin:end].transpose(0, 1)[None]
+        its_keys, its_values = (each[first:last].transpose(0, 1)[None] for each in (key, value))
         causal = end - begin == last - first and not 0 < window < last - first
-        one = nn.functional.scaled_dot_product_attention(
-            query[begin:end].transpose(0, 1)[None], key[first:last].transpose(0, 1)[None],
-            value[first:last].transpose(0, 1)[None],
-            attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
-            is_causal=causal, scale=scale, enable_gqa=True,
-        )  # fmt: skip
+        if cap:
+            mask = lower_right(end - begin, last - first, query, window)
+            # Scores of a document are as many as its tokens squared: they are made again, not kept.
+            one = checkpoint(
+                _attend_capped, one_query, its_keys, its_values, mask, scale, cap, use_reentrant=False
+            )
+        else:
+            one = nn.functional.scaled_dot_product_attention(
+                one_query, its_keys, its_values, is_causal=causal, scale=scale, enable_gqa=True,
+                attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
+            )  # fmt: skip
         pieces.append(one[0].transpose(0, 1))
     return torch.cat(pieces)
+
+
+def _attend_capped(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, cap: float
+) -> torch.Tensor:
+    """Attend in one document, (1, heads, tokens, head width), with scores in FP32."""
+    shared = query.shape[1] // key.shape[1]
+    key, value = (each.repeat_interleave(shared, 1) for each in (key, value))
+    scores = (query @ key.transpose(2, 3)).float() * scale
+    return ((scores / cap).tanh() * cap + mask).softmax(3).to(query.dtype) @ value
 
 
 # None of the four has a public name.

@@ -10,6 +10,7 @@ from anadil.model.family import (
     Architecture,
     Family,
     Gguf,
+    LogitKeys,
     ModuleNames,
     Version4Keys,
 )
@@ -23,6 +24,7 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
     }  # fmt: skip
 
 
+GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
 
 
@@ -90,6 +92,7 @@ FAMILIES = (
     Family(
         model_type="gemma3_text",
         version_4=Version4Keys(sliding_theta="rope_local_base_freq"),
+        logits=GEMMA_LOGITS,
         architecture=Architecture(
             norms_after=True,
             head_norms="head",
@@ -112,6 +115,7 @@ FAMILIES = (
             },
         ),
     ),
+    Family(model_type="gemma2", logits=GEMMA_LOGITS),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
         model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
@@ -192,12 +196,21 @@ FAMILIES = (
         ),
     ),
     Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
+    Family(
+        model_type="cohere",
+        layouts=PIPELINE_LAYOUTS,
+        logits=LogitKeys(times="logit_scale"),
+    ),
+    Family(
+        model_type="cohere2",
+        layouts=PIPELINE_LAYOUTS,
+        logits=LogitKeys(times="logit_scale"),
+    ),
     Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
     Family(model_type="diffllama", layouts=frozenset()),
     Family(
         model_type="ernie4_5",
         layouts=ALL_LAYOUTS,
-        published_tied=True,
         gguf=Gguf(architecture="ernie4_5", fixed={"hidden_act": "silu", "use_bias": False}),
     ),
     Family(
@@ -207,6 +220,7 @@ FAMILIES = (
     Family(
         model_type="granite",
         layouts=TENSOR_LAYOUTS,
+        logits=LogitKeys(over="logits_scaling"),
         gguf=Gguf(
             architecture="granite",
             turns_neighbours=True,
@@ -225,7 +239,7 @@ FAMILIES = (
         model_type="hunyuan_v1_dense",
         gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
     ),
-    Family(model_type="hyperclovax"),
+    Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
     Family(model_type="jais2"),
     # Its convolutions look back over the edge of a slice, which other layouts cut.
     Family(model_type="lfm2", layouts=frozenset(["shard"]), names=ModuleNames(norm="model.embedding_norm")),
@@ -241,7 +255,6 @@ FAMILIES = (
     Family(
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
-        published_tied=True,
         gguf=Gguf(
             architecture="smollm3",
             turns_neighbours=True,

@@ -79,6 +79,17 @@ class ModuleNames:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogitKeys:
+    """Keys of config.json for what is done to the head's product."""
+
+    times: str = ""
+    over: str = ""
+    """Divisor."""
+    cap: str = ""
+    """Logits become cap x tanh(logits / cap), where it has a value."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Version4Keys:
     """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
 
@@ -148,13 +159,12 @@ class Family:
 
     `shard` and `context` need embeddings, layers and head under `names`. `pipeline` needs a forward pass that does
     no more than its stages: embed, layers with one rotation, norm. `tensor` needs layers of `tensor_plan` alone."""
-    published_tied: bool = False
-    """True if all published checkpoints share input and output embeddings, which `tensor` and `pipeline` cannot split."""
     names: ModuleNames = ModuleNames()
     tensor_plan: Mapping[str, TensorStyle] = field(default_factory=lambda: LLAMA_TENSOR_PLAN)
     """Modules of a layer -> how tensor parallelism splits them."""
     architecture: Architecture | None = None
     """None: its memory is not planned."""
+    logits: LogitKeys = LogitKeys()
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()

@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from anadil.core.errors import PreflightError
 from anadil.model.families import FAMILIES
-from anadil.model.family import Family, LayoutName
+from anadil.model.family import Family, LayoutName, LogitKeys
 
 LAYOUTS: tuple[LayoutName, ...] = get_args(LayoutName)
 EXPERT_COUNTS = (
@@ -36,6 +36,14 @@ def model_types(layout: LayoutName | None = None) -> list[str]:
 def supports(model_type: str, layout: LayoutName) -> bool:
     """True if a layout is tested for a type."""
     return model_type in families() and layout in families()[model_type].layouts
+
+
+def logit_scale_and_cap(config: Mapping[str, Any]) -> tuple[float, float]:
+    """Return what the head's product is multiplied with, and the cap of the logits, 0 for none."""
+    family = families().get(str(config.get("model_type")))
+    keys = family.logits if family else LogitKeys()
+    scale = float(config.get(keys.times) or 1) / float(config.get(keys.over) or 1)
+    return scale, float(config.get(keys.cap) or 0)
 
 
 def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:

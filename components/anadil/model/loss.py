@@ -48,7 +48,7 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 def summed_loss(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, kernels: str = "auto",
-    z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
 
@@ -61,6 +61,7 @@ def summed_loss(
         weight: Output embeddings, (vocabulary, width).
         labels: Ids of the tokens to predict, (sequences, tokens).
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
+        cap: Logits become cap x tanh(logits / cap), unless it is 0.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; z-loss: Chowdhery et al.
@@ -71,7 +72,7 @@ def summed_loss(
     if hidden.device.type == "cpu":  # a GPU would have to wait for the number of those left
         hidden, labels = scored_tokens(hidden, labels)
     each = None if token_losses is None else token_losses.new_zeros(len(labels))
-    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, each)
+    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, cap, each)
     if token_losses is not None and each is not None:
         scored = slice(None) if len(labels) == len(all_labels) else all_labels != IGNORED
         token_losses.view(-1)[scored] = each
@@ -80,17 +81,19 @@ def summed_loss(
 
 def _loss_of_tokens(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-    kernels: str, z_loss: float, token_losses: torch.Tensor | None,
+    kernels: str, z_loss: float, cap: float, token_losses: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute `summed_loss` of (tokens, width)."""
     device = hidden.device.type
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if uses_liger(kernels, hidden.device):
-        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss, token_losses)
+        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, token_losses)
     if not has_fast_bf16(hidden.device):
         dtype = torch.float32
     with torch.autocast(device, enabled=False):
-        return chunked_loss(hidden, weight, labels, dtype=dtype, z_loss=z_loss, token_losses=token_losses)
+        return chunked_loss(
+            hidden, weight, labels, dtype=dtype, z_loss=z_loss, cap=cap, token_losses=token_losses
+        )
 
 
 def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -110,16 +113,20 @@ def chunk_tokens(weight: torch.Tensor) -> int:
 
 def _liger_loss(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-    z_loss: float, token_losses: torch.Tensor | None,
+    z_loss: float, cap: float, token_losses: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
 
     if token_losses is not None:
-        result: torch.Tensor = _LigerTokenLosses.apply(hidden, weight, labels, z_loss, token_losses)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        result: torch.Tensor = _LigerTokenLosses.apply(hidden, weight, labels, z_loss, cap, token_losses)  # type: ignore[no-untyped-call]  # torch leaves it untyped
         return result
     # Liger adds `lse_square_scale * lse^2` to each scored token, and with `sum` divides neither.
     loss: Any = LigerFusedLinearCrossEntropyLoss(
-        ignore_index=IGNORED, reduction="sum", accum_dtype=torch.float32, lse_square_scale=z_loss
+        ignore_index=IGNORED,
+        reduction="sum",
+        accum_dtype=torch.float32,
+        lse_square_scale=z_loss,
+        softcap=cap or None,
     )
     result = loss(weight, hidden, labels)
     return result.float()
@@ -133,13 +140,13 @@ class _LigerTokenLosses(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-        z_loss: float, token_losses: torch.Tensor,
+        z_loss: float, cap: float, token_losses: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         from liger_kernel.ops.fused_linear_cross_entropy import fused_linear_cross_entropy_forward
 
         losses, *_, of_states, of_table, _ = fused_linear_cross_entropy_forward(
             hidden, weight, labels, ignore_index=IGNORED, lse_square_scale=z_loss, reduction="none",
-            accum_dtype=torch.float32,
+            accum_dtype=torch.float32, softcap=cap or None,
         )  # fmt: skip
         token_losses.copy_(losses)
         ctx.gradients = of_states, of_table
@@ -151,19 +158,21 @@ class _LigerTokenLosses(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
         of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
-        return of_states, of_table, None, None, None
+        return of_states, of_table, None, None, None, None
 
 
 def chunked_loss(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, dtype: torch.dtype = torch.float32,
-    z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute `summed_loss` of (tokens, width) with matrix products in `dtype`, and every sum and logarithm in FP32."""
     # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
     # of its input, whose steps in BF16 are 512 nats wide beyond 65,536, and has no z-loss.
     graded = torch.is_grad_enabled()
     of_inputs = graded and hidden.requires_grad, graded and weight.requires_grad
-    loss: torch.Tensor = _ChunkedLoss.apply(hidden, weight, labels, dtype, z_loss, of_inputs, token_losses)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    loss: torch.Tensor = _ChunkedLoss.apply(
+        hidden, weight, labels, dtype, z_loss, cap, of_inputs, token_losses
+    )  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return loss
 
 
@@ -173,10 +182,11 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-        dtype: torch.dtype, z_loss: float, graded: tuple[bool, bool], token_losses: torch.Tensor | None,
+        dtype: torch.dtype, z_loss: float, cap: float, graded: tuple[bool, bool],
+        token_losses: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         loss, *gradients = _by_chunks(
-            hidden.to(dtype), weight.to(dtype), labels, z_loss, graded, token_losses
+            hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, graded, token_losses
         )
         # By now the copies in `dtype` are gone, and those in the inputs' precision take their place.
         ctx.gradients = [
@@ -190,11 +200,11 @@ class _ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
         of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
-        return of_states, of_table, None, None, None, None, None
+        return of_states, of_table, None, None, None, None, None, None
 
 
 def _by_chunks(
-    states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float,
+    states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float, cap: float,
     graded: tuple[bool, bool], token_losses: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
     """Return the loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
@@ -207,7 +217,7 @@ def _by_chunks(
     space = torch.empty(min(chunk, len(states)) * held, dtype=torch.float32, device=states.device)
     for at in range(0, len(states), chunk):
         some = slice(at, at + chunk)
-        blocks = _Blocks(states[some], table, labels[some], rows, space)
+        blocks = _Blocks(states[some], table, labels[some], rows, space, cap)
         losses, log_z = blocks.losses()
         scored = (labels[some] != IGNORED).float()
         each = (losses + z_loss * log_z.square()) * scored
@@ -229,9 +239,10 @@ class _Blocks:
     """Softmax of some tokens, a block of the vocabulary at a time, which fits a CPU's cache."""
 
     def __init__(
-        self, states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, rows: int, space: torch.Tensor
-    ) -> None:
-        self.states, self.table, self.rows, self.space = states, table, rows, space
+        self, states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, rows: int, space: torch.Tensor,
+        cap: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.states, self.table, self.rows, self.space, self.cap = states, table, rows, space, cap
         self.labels = labels[:, None]
         self.parts: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
@@ -245,7 +256,7 @@ class _Blocks:
             block = self.table[begin : begin + self.rows]
             at = tokens * begin if all_at_once else 0
             logits = self.space[at : at + tokens * len(block)].view(tokens, len(block))
-            _product(self.states, block, logits)
+            cap_(_product(self.states, block, logits), self.cap)
             place, is_here = self._labels_in(begin, len(block))
             of_label += logits.gather(1, place) * is_here
             peak = logits.amax(1, keepdim=True)
@@ -260,15 +271,32 @@ class _Blocks:
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """Yield a block's first row, and scored x (factor x softmax - 1 at the label) in the products' precision."""
         for begin, chances, log_sum in self.parts:
+            slope = cap_slope(chances, log_sum, self.cap)
             chances.mul_((log_sum - log_z[:, None]).exp() * (factor * scored)[:, None])
             place, is_here = self._labels_in(begin, chances.shape[1])
             chances.scatter_add_(1, place, -(is_here * scored[:, None]))
+            if slope is not None:
+                chances.mul_(slope)
             yield begin, chances.to(self.states.dtype)
 
     def _labels_in(self, begin: int, num: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return where in a block the labels are, and 1 for those that are in it, else 0."""
         place = self.labels - begin
         return place.clamp(0, num - 1), ((place >= 0) & (place < num)).float()
+
+
+def cap_(logits: torch.Tensor, cap: float) -> torch.Tensor:
+    """Cap logits in place: cap x tanh(logits / cap), unless it is 0."""
+    return logits.div_(cap).tanh_().mul_(cap) if cap else logits
+
+
+def cap_slope(exponentials: torch.Tensor, log_sum: torch.Tensor, cap: float) -> torch.Tensor | None:
+    """Return the derivative of `cap_`, from e^(capped logits - `log_sum`), which took their place, or None without a cap."""
+    if not cap:
+        return None
+    # A cap keeps logits near each other: no exponential is 0 for the caps of published models, 30 and 50.
+    smallest = torch.finfo(exponentials.dtype).tiny
+    return exponentials.clamp_min(smallest).log_().add_(log_sum).div_(cap).square_().neg_().add_(1)
 
 
 def _product(states: torch.Tensor, table: torch.Tensor, logits: torch.Tensor) -> torch.Tensor:
@@ -290,7 +318,8 @@ def _add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) 
 
 def summed_loss_of_rows(
     hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
-    process_group: dist.ProcessGroup, z_loss: float = 0.0, token_losses: torch.Tensor | None = None,
+    process_group: dist.ProcessGroup, z_loss: float = 0.0, cap: float = 0.0,
+    token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Sum -ln p(label) + `z_loss` (ln Z)^2 over the labels that are not `IGNORED`, in FP32 nats.
 
@@ -314,7 +343,7 @@ def summed_loss_of_rows(
     with torch.autocast(device, enabled=False):
         of_inputs = graded and hidden.requires_grad, graded and weight_rows.requires_grad
         result: torch.Tensor = _LossOfRows.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, of_inputs, each
+            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, cap, of_inputs, each
         )  # fmt: skip
     if token_losses is not None and each is not None:
         in_order = each.view(labels.shape)
@@ -328,7 +357,8 @@ class _LossOfRows(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
-        group: dist.ProcessGroup, z_loss: float, graded: tuple[bool, bool], token_losses: torch.Tensor | None,
+        group: dist.ProcessGroup, z_loss: float, cap: float, graded: tuple[bool, bool],
+        token_losses: torch.Tensor | None,
     ) -> torch.Tensor:  # fmt: skip
         states, rows = _gathered(hidden, len(labels), group), weight_rows
         if not states.is_cuda:
@@ -338,7 +368,7 @@ class _LossOfRows(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
         for start in range(0, len(labels), CHUNK_TOKENS):
             chunk = slice(start, start + CHUNK_TOKENS)
-            part, gradient = _chunk(states[chunk], rows, labels[chunk] - first_row, group, z_loss)
+            part, gradient = _chunk(states[chunk], rows, labels[chunk] - first_row, group, z_loss, cap)
             scored = torch.where(labels[chunk] == IGNORED, 0, part)
             loss += scored.sum()
             if token_losses is not None:
@@ -362,14 +392,15 @@ class _LossOfRows(torch.autograd.Function):
             None if gradient is None else (gradient * upstream).to(dtype)
             for gradient, dtype in zip(held, ctx.dtypes, strict=True)
         ]
-        return (*gradients, None, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None, None)
 
 
 def _chunk(
-    states: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup, z_loss: float
-) -> tuple[torch.Tensor, torch.Tensor]:
+    states: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup, z_loss: float,
+    cap: float,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Return the loss of each token, and its gradient by the logits of these rows; other processes have other labels' `places`."""
-    logits = _fp32_product(states, rows.t())
+    logits = cap_(_fp32_product(states, rows.t()), cap)
     is_here = (places >= 0) & (places < len(rows))
     place = places.clamp(0, len(rows) - 1)[:, None]
     highest = logits.amax(1)
@@ -385,8 +416,11 @@ def _chunk(
     log_sum = peak + (sums * (peaks - peak).exp()).sum(0).log()
     loss = log_sum - labels.sum(0) + z_loss * log_sum.square()
     scale = (highest - log_sum).exp() * (1 + 2 * z_loss * log_sum)
+    slope = cap_slope(exponentials, highest[:, None], cap)
     gradient = exponentials.mul_(scale[:, None])
     gradient.scatter_add_(1, place, -is_here[:, None].to(gradient.dtype))
+    if slope is not None:
+        gradient.mul_(slope)
     return loss, gradient
 
 

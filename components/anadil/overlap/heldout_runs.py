@@ -20,7 +20,7 @@ from anadil.overlap.source_corpora import ids_of
 from anadil.text.corpus import read_file
 from anadil.text.language import load_language
 from anadil.text.letters import WITHOUT_SPACES, script_of
-from anadil.text.overlap import CHARACTERS_OF_STRETCH, WORDS_OF_STRETCH
+from anadil.text.ngram_overlap import CHARACTERS_OF_STRETCH, WORDS_OF_STRETCH
 
 MAX_DOCUMENTS = 10
 """Documents of a source that a run stands in at most; one of more is a common phrase, such as a licence or a footer.

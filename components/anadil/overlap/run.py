@@ -52,7 +52,7 @@ from anadil.runtime.executor import Executor
 from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
 from anadil.text.excluded import EXCLUDED, HELDOUT, REASONS
-from anadil.text.overlap import CHARACTERS_OF_STRETCH
+from anadil.text.ngram_overlap import CHARACTERS_OF_STRETCH
 
 log = logging.getLogger(__name__)
 

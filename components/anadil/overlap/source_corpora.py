@@ -30,7 +30,7 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Job
 from anadil.text.corpus import Document, read_documents
-from anadil.text.excluded import DUPLICATE, EXCLUDED, HELDOUT, NEAR_DUPLICATE, REASONS
+from anadil.text.excluded import DUPLICATE, EXCLUDED, HELDOUT, NEAR_DUPLICATE, REASONS, excluded_rows
 
 ID_KIND = [("high", np.uint64), ("low", np.uint64)]
 """Halves of an id."""
@@ -260,7 +260,7 @@ def champion_list(recipe: Recipe, source: str, sources: Iterable[str]) -> Champi
     if manifest is None:
         return None
     store = storage.store(uri)
-    rows: list[Row] = [json.loads(line) for line in store.read(join(uri, EXCLUDED)).splitlines()]
+    rows = excluded_rows(store.read(join(uri, EXCLUDED)), uri)
     stats = json.loads(store.read(join(uri, STATS)))
     counts = io.BytesIO(store.read(join(uri, RUN_COUNTS))) if RUN_COUNTS in manifest.files else None
     corpus = artifact.finished_manifest(_place(recipe, f"corpus.{source}"), "corpus")

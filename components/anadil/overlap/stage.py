@@ -1,6 +1,6 @@
 """The stage `overlap`: what it reads, writes and needs."""
 
-from anadil.core.stage import Champion, Input, PerSource, Pod, Stage
+from anadil.core.stage import ChampionParts, Input, PerSource, Pod, Stage
 
 STAGE = Stage(
     name="overlap",
@@ -8,7 +8,7 @@ STAGE = Stage(
     writes="overlap",
     keys=("clean.minhash_bands", "clean.minhash_rows", "clean.minhash_shingle"),
     reads=(Input("corpus"),),
-    champion=Champion(artifacts=("corpus", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "overlap")),
     per_source=PerSource(compares=True),
     # As `clean`: a process on each CPU, and a join over files on the disk.
     pod=Pod(image="clean", cpu="4", memory="6Gi", retries=2),

@@ -43,4 +43,4 @@ def part(made: object, recipe: object, manifests: Mapping[str, Manifest]) -> Par
         "Of documents that are alike in two sources, that of the earlier one stays."
     )
     title = "Documents that training leaves out for another source"
-    return Part(section="corpus", table=Table(title, columns, rows, words=(7,), note=note))
+    return Part(section="corpus", tables=[Table(title, columns, rows, words=(7,), note=note)])

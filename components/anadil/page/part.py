@@ -23,18 +23,13 @@ class Part:
     title: str = ""
     words: str = ""
     """A paragraph in front of the tables."""
-    table: Table
+    tables: Sequence[Table]
+    """The first stands in front of the charts, the others behind them. A model card has the first."""
     reasons: Sequence[str] = ()
-    """A list behind the table."""
+    """A list behind the first table."""
     charts: "Sequence[Chart]" = ()
-    more: Table | None = None
-    """A second table, behind the charts."""
     notes: Sequence[str] = ()
-    done: str = ""
-    """Participle for the first sentence of a model card: it is a step of the model's training."""
     licence_note: str = ""
     """Sentence of a model card on further licences that hold."""
-    winner: str = ""
-    """Tokenizer that it chose."""
     metrics: Mapping[str, object] = field(default_factory=dict)
     """Numbers worth following over runs, by a flat name."""

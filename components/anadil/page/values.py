@@ -6,6 +6,7 @@ from pathlib import Path
 
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.packaged_base import PACKAGED
+from anadil.core.candidates import COLOURS
 from anadil.core.errors import DataError
 from anadil.core.format import number
 from anadil.core.json_text import parse_json
@@ -48,6 +49,13 @@ def named_tables(value: object) -> list[tuple[str, Json]]:
         return [(str(name), table_of(item)) for name, item in value.items() if isinstance(item, dict)]
     tables = [table_of(item) for item in list_of(value)]
     return [(str(table.get("name") or place + 1), table) for place, table in enumerate(tables)]
+
+
+def candidates_of(scores: Json) -> dict[str, Json]:
+    """Figures of each candidate: base, adapted, merged, finetuned, champion, then any other."""
+    tables = dict(named_tables(scores.get("candidates")))
+    names = [name for name in COLOURS if name in tables]
+    return {name: tables[name] for name in dict.fromkeys([*names, *tables])}
 
 
 def series(lines: list[Json], key: str) -> tuple[tuple[float, float], ...]:

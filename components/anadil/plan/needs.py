@@ -1,19 +1,14 @@
-"""Needs of the stages beside pre-training, as the module `need` of each stage's folder counts them.
-
-Such a module has `need(request)`. It may have `TITLE`, the heading of rows of its own in a plan. With `refusal(request,
-memory)` the memory is checked before a start, and `flops(request)` is counted in the time on a CPU. A stage that trains before
-pre-training has `before(request)` instead.
-"""
+"""Needs of the stages beside pre-training, as `NEEDS` in the module `need` of each stage's folder counts them."""
 
 import logging
 from collections.abc import Collection, Iterator
 from functools import cache
-from types import ModuleType
 
 from anadil.core.errors import AnadilError, PreflightError
+from anadil.core.stage import Stage
 from anadil.core.stages import BEFORE_TRAINING, FLOW, STAGES, brought
 from anadil.estimate.instances import CPU, Machine
-from anadil.estimate.stage_memory import Need, NeedRequest, StageMemory
+from anadil.estimate.stage_memory import Need, NeedRequest, Needs, StageMemory
 from anadil.plan.schema import StageNeed
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_left_out
@@ -23,26 +18,25 @@ log = logging.getLogger(__name__)
 
 def own_needs(request: NeedRequest) -> tuple[StageNeed, ...]:
     """Needs of the stages that have rows of their own in a plan."""
-    modules = {stage.name: brought(stage, "need") for stage in FLOW if "need" in stage.brings}
+    needs = {stage.name: _of(stage) for stage in FLOW}
     return tuple(
-        StageNeed(stage=name, title=module.TITLE, need=_need(module, request))
-        for name, module in modules.items()
-        if hasattr(module, "TITLE")
+        StageNeed(stage=name, title=each.title, need=_need(each, request))
+        for name, each in needs.items()
+        if each.title
     )
 
 
-def _need(module: ModuleType, request: NeedRequest) -> Need | None:
+def _need(needs: Needs, request: NeedRequest) -> Need | None:
     try:
-        need: Need | None = module.need(request)
+        return needs.need(request) if needs.need else None
     except PreflightError:  # a base that is not planned
         return None
-    return need
 
 
 def memory_after(request: NeedRequest, then: Collection[str]) -> tuple[StageMemory, ...]:
-    """Memory of those of some stages that load the trained model."""
-    modules = _modules(request, then)
-    return tuple(module.need(request) for module in modules if not hasattr(module, "TITLE"))
+    """Memory of the named stages that load the trained model."""
+    needs = [each.need(request) for each in _made(request, then) if each.need and not each.title]
+    return tuple(need.memory for need in needs if need and need.memory)
 
 
 def seconds_after(request: NeedRequest, then: Collection[str]) -> float:
@@ -50,10 +44,7 @@ def seconds_after(request: NeedRequest, then: Collection[str]) -> float:
     peak = request.machine.flops_bf16
     if request.machine.device != CPU or not peak:
         return 0.0
-    flops: float = sum(
-        module.flops(request) for module in _modules(request, then) if hasattr(module, "flops")
-    )
-    return flops / peak
+    return sum(each.flops(request) for each in _made(request, then) if each.flops) / peak
 
 
 def trainings_before(request: NeedRequest) -> list[tuple[float, str]]:
@@ -61,23 +52,27 @@ def trainings_before(request: NeedRequest) -> list[tuple[float, str]]:
     champion = request.recipe.retrain.champion if request.recipe.retrain else None
     if champion and champion.artifacts:  # a week takes what was trained before from it
         return []
-    modules = _modules(request, BEFORE_TRAINING)
-    return [module.before(request) for module in modules if hasattr(module, "before")]
+    return [each.before(request) for each in _made(request, BEFORE_TRAINING) if each.before]
 
 
 def checked_memory(request: NeedRequest, names: Collection[str]) -> Iterator[str]:
     """One line about the memory of each of some stages that load a model; one that does not fit is refused."""
-    for module in _modules(request, names):
-        need = module.need(request) if hasattr(module, "refusal") else None
-        if need and need.memory.verdict == "no":
-            raise PreflightError(module.refusal(request, need.memory))
-        if need:
+    for each in _made(request, names):
+        need = each.need(request) if each.need and each.refusal else None
+        if each.refusal and need and need.memory:
+            if need.memory.verdict == "no":
+                raise PreflightError(each.refusal(request, need.memory))
             yield need.memory.line()
 
 
-def _modules(request: NeedRequest, names: Collection[str]) -> list[ModuleType]:
-    stages = (stage for stage in FLOW if stage.name in names and "need" in stage.brings)
-    return [brought(stage, "need") for stage in stages if not is_left_out(stage, request.recipe)]
+def _of(stage: Stage) -> Needs:
+    needs: Needs = brought(stage, "need").NEEDS if "need" in stage.brings else Needs()
+    return needs
+
+
+def _made(request: NeedRequest, names: Collection[str]) -> list[Needs]:
+    """Needs of the named stages that the recipe runs."""
+    return [_of(each) for each in FLOW if each.name in names and not is_left_out(each, request.recipe)]
 
 
 def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> tuple[int, int]:
@@ -86,9 +81,9 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
     Where the base model's shape cannot be read here, it is one GPU: `cluster.resources.STAGE.gpus` says another number.
     """
     record = STAGES[stage]
-    if not record.uses_model or machine.device == CPU:
+    if not record.pod.uses_model or machine.device == CPU:
         return 1, 0
-    if "need" in record.brings and hasattr(brought(record, "need"), "need"):
+    if _of(record).need:
         return _fewest(stage, recipe.model_dump_json(), machine, nodes)
     return (nodes, machine.devices) if record.training else (1, 1)
 
@@ -96,8 +91,9 @@ def stage_devices(stage: str, recipe: Recipe, machine: Machine, nodes: int) -> t
 @cache  # a manifest asks for it many times, and a shape may come from the hub
 def _fewest(stage: str, recipe_json: str, machine: Machine, nodes: int) -> tuple[int, int]:
     request = NeedRequest(recipe=Recipe.model_validate_json(recipe_json), machine=machine, nodes=nodes)
+    count = _of(STAGES[stage]).need
     try:
-        need: Need | None = brought(STAGES[stage], "need").need(request)
+        need = count(request) if count else None
     except AnadilError as error:
         log.warning(
             "%s: asks for 1 GPU, because its memory cannot be counted here (%s); "

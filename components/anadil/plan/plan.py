@@ -17,7 +17,7 @@ from anadil.estimate.model_shape import NotPlannedError, Shape, base_shape, trai
 from anadil.estimate.search import FittingLayout, LayoutRationale, SearchResult, search
 from anadil.estimate.speed import Calibration, peak_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
-from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, plan_text
+from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, basis_of, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
 from anadil.plan.needs import memory_after, own_needs, seconds_after, trainings_before
 from anadil.plan.schema import (
@@ -379,7 +379,7 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
             )
             + "; --tokens gives it."
         )
-    if any(not each.counted for each in request.text.uses):
+    if any(not basis_of(each.basis).counted for each in request.text.uses):
         assumptions.append(
             f"A token has {BYTES_PER_TOKEN:g} bytes of text, and cleaning drops none where there is no corpus yet "
             "(assumption: the most text, the fewest passes over it)."

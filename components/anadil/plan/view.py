@@ -22,7 +22,7 @@ from anadil.core.format import (
 from anadil.core.table import Table
 from anadil.estimate.instances import CPU
 from anadil.estimate.memory import FitVerdict
-from anadil.estimate.text_use import Basis, human_epochs
+from anadil.estimate.text_use import basis_of, human_epochs
 from anadil.plan.schema import Plan
 
 LINE_COLUMNS = 96
@@ -35,9 +35,6 @@ NARROWEST = 20
 """Columns that a wrapped text keeps, however long its name is."""
 VERDICTS: dict[FitVerdict, str] = {"fits": "Fits", "tight": "Tight", "no": "Does not fit"}
 PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
-KNOWN_BY: dict[Basis, str] = {
-    "tokens": "encode", "corpus": "corpus size", "files": "file sizes", "written": "the recipe", "given": "--tokens",
-}  # fmt: skip
 Rows = Sequence[Sequence[str]]
 
 
@@ -144,7 +141,7 @@ def _between(text: str) -> str:
 def _text(plan: Plan) -> list[str]:
     rows = [
         (
-            each.name, short_count(each.tokens), KNOWN_BY[each.basis], each.shares_text(), human_epochs(each.asked_epochs),
+            each.name, short_count(each.tokens), basis_of(each.basis).short, each.shares_text(), human_epochs(each.asked_epochs),
             human_epochs(each.epochs), DASH if each.exhausted_at is None else human_count(each.exhausted_at),
         )
         for each in plan.text if each.source

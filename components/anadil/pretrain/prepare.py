@@ -18,25 +18,23 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES, WRITERS, forms_of, last_form
-from anadil.encode.packing import Packed
-from anadil.encode.run import digest_of
-from anadil.encode.stored_tokens import StoredTokens
-from anadil.estimate.mixture import within_epochs
+from anadil.estimate.schedule import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
-from anadil.model.family_table import check_family
+from anadil.model.family_table import check_family, logit_scale_and_cap
 from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_model, load_tokenizer, pick_device
-from anadil.model.loss import IGNORED, has_fast_bf16, uses_liger
+from anadil.model.loss import IGNORED, cap_, has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.model.tiny import base_model
 from anadil.plan.plan import plan_as_file
 from anadil.pretrain.callback import Section
 from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeights, check_start, read_start
-from anadil.pretrain.data.mixture import TrainingData, sizes_of, text_parts, tokens_of
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
+from anadil.pretrain.data.order import TrainingData, sizes_of, text_parts
+from anadil.pretrain.data.training_tokens import tokens_of
 from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
@@ -58,6 +56,8 @@ from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
 from anadil.runtime.job import Job, is_left_out, word_of
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
+from anadil.tokens.packing import Packed
+from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 
@@ -145,7 +145,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
             f"input tokens.{name}" if name else "input tokens": packed.stream.digest
             for name, packed in trainer.data.sources.items()
         },
-        "input tokenizer": digest_of(job.inputs["tokenizer"]),
+        "input tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
         **extended(STAGES["pretrain"], job.recipe),
         **base_files(job.recipe.base.model),
         "model shapes": artifact.origin_key(shapes),
@@ -208,7 +208,10 @@ def _start(job: Job) -> Start:
     """Read what `pretrain.start_from` names, and compare it with the recipe."""
     start = read_start(str(job.recipe.pretrain.start_from))
     # Before anything is loaded; with all that is known, a checkpoint is compared again when it is read.
-    origin = {**base_files(job.recipe.base.model), "input tokenizer": digest_of(job.inputs["tokenizer"])}
+    origin = {
+        **base_files(job.recipe.base.model),
+        "input tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
+    }
     for line in check_start(start, job.recipe, origin):
         if isinstance(start, StartWeights):
             log.info("%s", line)
@@ -340,7 +343,8 @@ def check_architecture(model: PreTrainedModel) -> None:
     whole: Any = model
     head: Any = model.get_output_embeddings()
     logits = whole(input_ids=ids, position_ids=positions, use_cache=False).logits
-    if _differs(logits, nn.functional.linear(alone, head.weight)):
+    scale, cap = logit_scale_and_cap(model.config.to_dict())
+    if _differs(logits, cap_(nn.functional.linear(alone * scale, head.weight), cap)):
         raise DataError(
             f"base.model: a {kind} model changes its logits after the head; use a Llama-like base.model"
         )

@@ -9,25 +9,25 @@ from contextlib import ExitStack
 
 import torch
 
-from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.process_group import Group
-from anadil.pretrain.callback import Callback
+from anadil.pretrain import loop
+from anadil.pretrain.callback import Callback, Training
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
-from anadil.pretrain.data.mixture import MixtureKeeper
-from anadil.pretrain.loop import Training
-from anadil.pretrain.metrics.logger import BudgetGuard, MetricsLogger, ProgressBar
 from anadil.pretrain.metrics.metrics import metrics_of
-from anadil.pretrain.metrics.profiler import Profiler
+from anadil.pretrain.metrics_logger import BudgetGuard, MetricsLogger, ProgressBar
 from anadil.pretrain.prepare import in_training_group, inputs_of, prepare, training_origin
+from anadil.pretrain.profiler import Profiler
 from anadil.pretrain.resilience.burn_in import ReplicaCheck
 from anadil.pretrain.resilience.loss_spikes import SpikeDetector
 from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.resilience.watchdog import watchdog_of
+from anadil.pretrain.schedule_keeper import MixtureKeeper
 from anadil.pretrain.state import State
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import FirstPositionProbe, text_samples_of, validator_of
 from anadil.pretrain.write_artifact import write_artifact
 from anadil.runtime.job import Figures, Job
+from anadil.tokens.stored_tokens import StoredTokens
 
 
 def run(job: Job, callbacks: Sequence[Callback] = ()) -> Figures:
@@ -49,14 +49,9 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             trainer, tokens, job, start = prepare(job, processes, device, metrics, watchdog.heartbeat)
             stack.callback(metrics.close)
             storage = CheckpointStorage(
-                job.recipe,
-                job.work,
-                trainer,
-                processes,
-                training_origin(job, trainer),
-                start=start,
-                heartbeat=lambda: watchdog.heartbeat("start"),
-            )
+                job.recipe, job.work, trainer, processes, training_origin(job, trainer),
+                start=start, heartbeat=lambda: watchdog.heartbeat("start"),
+            )  # fmt: skip
             stack.callback(storage.close)
             with (
                 metrics.section("restore"),
@@ -64,17 +59,13 @@ def train(job: Job, processes: Group, device: torch.device, callbacks: Sequence[
             ):
                 state = storage.resume() or State(step=0, tokens=0, seconds=0.0)
             training = Training(
-                job=job,
-                trainer=trainer,
-                group=processes,
-                metrics=metrics,
+                job=job, trainer=trainer, group=processes, metrics=metrics, state=state,
                 callbacks=[watchdog, *callbacks_of(job, trainer, tokens, storage), *callbacks],
-                state=state,
-            )
+            )  # fmt: skip
             for each in training.callbacks:
                 if each is not storage:
                     stack.callback(each.close)
-            training.train()
+            loop.train(training)
         storage.finish()
     return training
 

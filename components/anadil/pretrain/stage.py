@@ -1,6 +1,6 @@
 """The stage `pretrain`: what it reads, writes and needs."""
 
-from anadil.core.stage import Champion, Extends, Input, Pod, Stage, Training
+from anadil.core.stage import CONTINUES, Candidate, ChampionParts, Extends, Input, Pod, Stage, Training
 
 STAGE = Stage(
     name="pretrain",
@@ -13,15 +13,23 @@ STAGE = Stage(
         # a model names no tokens.
         Input("tokens", how="pieces", instead_of="corpus"),
         Input("tokenizer"),
-        Input("trial", optional=True),
         Input("corpus", optional=True),
     ),
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
-    champion=Champion(artifacts=("corpus", "tokens", "overlap")),
+    champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
     # Its image holds the trial of tokenizers, which measures, and a run without tokens encodes.
-    pod=Pod(image="pretrain", rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "encode")),
+    pod=Pod(image="pretrain", uses_model=True, rooms=("model", "estimate", "plan", "tokenizer", "evaluate", "tokens")),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s"), costly=True),
-    uses_model=True,
+    candidate=Candidate(
+        name="adapted", use=CONTINUES, colour=1,
+        checks=(
+            "fertility", "bits_per_byte", "bits_per_byte_significant", "bits_per_byte_to_champion", "retained",
+            "retained_to_champion", "loops", "output_language", "contaminated_share", "documents",
+        ),
+        # A small held-out part makes every interval wide, and that is no fault of the model. A language identifier needs whole
+        # sentences, which a model that was not taught to answer may not write.
+        shown=("bits_per_byte_significant", "output_language"),
+    ),
     brings=("check",),
-)
+)  # fmt: skip

@@ -1,6 +1,7 @@
-"""The state of a run that is saved beside the weights."""
+"""The result of a step, and the state of a run that is saved beside the weights."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -19,6 +20,24 @@ class SourceLoss:
 
     def __add__(self, other: "SourceLoss") -> "SourceLoss":
         return SourceLoss(tokens=self.tokens + other.tokens, nats=self.nats + other.nats)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Result of one optimizer step, the same on every process."""
+
+    phase: int
+    loss: float
+    """Mean nats per target token of the whole batch."""
+    lr: float
+    grad_norm: float
+    """Before clipping."""
+    tokens: int
+    """Target tokens of the whole batch."""
+    signal: int
+    """Signal that some process has received; 0 for none."""
+    sources: Mapping[str, SourceLoss] = field(default_factory=dict)
+    """Loss by source; empty where the recipe has no sources."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

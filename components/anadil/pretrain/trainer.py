@@ -4,44 +4,25 @@ import math
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.encode.packing import Sequences
 from anadil.model.process_group import Group
 from anadil.pretrain import optimizer as optimizers
-from anadil.pretrain.data.mixture import TrainingData
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
+from anadil.pretrain.data.order import TrainingData
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
 from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_
 from anadil.pretrain.parallel.parallelize import ParallelModel
-from anadil.pretrain.state import SourceLoss
+from anadil.pretrain.state import SourceLoss, Step
 from anadil.recipe.sections import Recipe
+from anadil.tokens.packing import Sequences
 
 Batches = Sequence[Batch]
 """One for each micro-batch of a step."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """Result of one optimizer step, the same on every process."""
-
-    phase: int
-    loss: float
-    """Mean nats per target token of the whole batch."""
-    lr: float
-    grad_norm: float
-    """Before clipping."""
-    tokens: int
-    """Target tokens of the whole batch."""
-    signal: int
-    """Signal that some process has received; 0 for none."""
-    sources: Mapping[str, SourceLoss] = field(default_factory=dict)
-    """Loss by source; empty where the recipe has no sources."""
 
 
 class Trainer:
@@ -126,7 +107,10 @@ class Trainer:
             loss, *others = self.net.add_up(sums).tolist()
             counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
-            norm = clip_gradients_(self._trained(), self.settings.max_grad_norm, self.net.mesh)
+            norm = clip_gradients_(
+                self._trained(), self.settings.max_grad_norm, self.net.mesh,
+                on_two_stages=self.net.on_two_stages(),
+            )  # fmt: skip
         rate = phase.lr * factor
         sources = {
             name: SourceLoss(tokens=count, nats=total)

@@ -21,20 +21,20 @@ from torch import nn
 
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
-from anadil.encode.packing import Ids, Packed, TokenStream, pack, packed_of, stream_of
-from anadil.encode.stored_tokens import StoredTokens
 from anadil.model.load import document_ids, encode_text, load_tokenizer
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.packing import Batch, batch_of
+from anadil.pretrain.data.batch import Batch, batch_of
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.parallelize import ParallelModel
-from anadil.pretrain.resilience.out_of_memory import no_room
-from anadil.pretrain.trainer import Step
+from anadil.pretrain.resilience.out_of_memory import no_room, out_of_memory
+from anadil.pretrain.state import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import BEGINNING_CHARS, beginning_of
 from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
+from anadil.tokens.packing import Ids, Packed, TokenStream, pack, packed_of, stream_of
+from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
 
@@ -208,7 +208,11 @@ class Validator(Callback):
             return net.nats(batch)
 
         totals: dict[str, float] = {}
-        with run.metrics.section("validation"), run.out_of_memory(done):
+        size = run.trainer.micro_batch_size
+        with (
+            run.metrics.section("validation"),
+            out_of_memory(run.job.recipe, run.job.work, size, step=done, rank=run.group.rank),
+        ):
             for name, validation in self._validations.items():
                 total = validation.nats(
                     nats,

@@ -15,15 +15,14 @@ from anadil.core.json_text import write_indented
 from anadil.estimate.text_use import new_names
 from anadil.model.load import save_model
 from anadil.model.tiny import base_model
-from anadil.pretrain.callback import Callback
+from anadil.pretrain.callback import Callback, Training
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.hf_export import clean_generation_settings, export_checkpoints
 from anadil.pretrain.checkpoint.start_point import POINTS, StartWeights
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
-from anadil.pretrain.data.mixture import MixtureKeeper
-from anadil.pretrain.loop import Training
-from anadil.pretrain.metrics.logger import FILE
-from anadil.pretrain.metrics.profiler import PROFILE
+from anadil.pretrain.metrics_logger import FILE
+from anadil.pretrain.profiler import PROFILE
+from anadil.pretrain.schedule_keeper import MixtureKeeper
 from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW

@@ -4,54 +4,15 @@ from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
+from anadil.core.candidates import CANDIDATES
 from anadil.recipe.fields import Fraction, StrictModel, did_you_mean
 
 GateMode = Literal["enforce", "report"]
 
 GATE_CHECKS: dict[str, GateMode] = {
-    "adapted.fertility": "enforce",
-    "adapted.bits_per_byte": "enforce",
-    # A small held-out part makes every interval wide, and that is no fault of the model.
-    "adapted.bits_per_byte_significant": "report",
-    "adapted.bits_per_byte_to_champion": "enforce",
-    "adapted.retained": "enforce",
-    "adapted.retained_to_champion": "enforce",
-    "adapted.loops": "enforce",
-    # A language identifier needs whole sentences, which a model that was not taught to answer may not write.
-    "adapted.output_language": "report",
-    "adapted.contaminated_share": "enforce",
-    "adapted.documents": "enforce",
-    # A merged model that answers is judged by its answers beside, as the finetuned one is.
-    "merged.fertility": "enforce",
-    "merged.bits_per_byte": "enforce",
-    "merged.bits_per_byte_significant": "report",
-    "merged.bits_per_byte_to_champion": "enforce",
-    "merged.retained": "enforce",
-    "merged.retained_to_champion": "enforce",
-    "merged.loops": "enforce",
-    "merged.ended": "enforce",
-    "merged.empty_answers": "enforce",
-    "merged.output_language": "report",
-    "merged.contaminated_share": "enforce",
-    "merged.documents": "enforce",
-    "finetuned.fertility": "enforce",
-    # A model that answers is judged by its answers; what they cost in running text is shown.
-    "finetuned.bits_per_byte": "report",
-    "finetuned.bits_per_byte_to_base": "report",
-    "finetuned.bits_per_byte_to_champion": "report",
-    "finetuned.retained": "report",
-    "finetuned.retained_to_base": "enforce",
-    # Where the champion answers as well; else it is shown.
-    "finetuned.retained_to_champion": "enforce",
-    "finetuned.answers": "enforce",
-    "finetuned.answers_to_champion": "enforce",
-    "finetuned.loops": "enforce",
-    "finetuned.ended": "enforce",
-    "finetuned.empty_answers": "enforce",
-    "finetuned.output_language": "enforce",
-    "finetuned.mask_audit": "enforce",
-    "finetuned.contaminated_share": "enforce",
-    "finetuned.documents": "enforce",
+    f"{candidate.name}.{check}": "report" if check in candidate.shown else "enforce"
+    for candidate in CANDIDATES
+    for check in candidate.checks
 }
 """Check -> its mode where the recipe does not say: `enforce` decides about its candidate.
 

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
@@ -15,8 +14,6 @@ from anadil.core.errors import DataError, IntegrityError, PreflightError, Recipe
 from anadil.core.format import with_article
 from anadil.release.registry.client import resolve
 
-Kind = Literal["model", "merged", "adapter", "checkpoint", "directory"]
-
 REGISTERED = "models:/"
 EXPECTED = "give a model, merged or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
@@ -27,7 +24,7 @@ class ModelSource:
 
     uri: str
     """Absolute place of the artifact or directory, or of a registered model's version."""
-    kind: Kind
+    kind: str
     """Word of the artifact; `directory` is any other Hugging Face model directory."""
     directory: Path | None
     """Local Hugging Face directory that loads as it is: `merged/` of an adapter; None for a checkpoint."""
@@ -60,8 +57,8 @@ def find_model(uri: str, *, tracking: str | None = None) -> ModelSource:
     if manifest.kind not in BY_KIND:
         raise DataError(f"{place}: holds {with_article(manifest.kind)}, not a model; {EXPECTED}")
     path, _ = fetch(place, manifest.kind)
-    kind = cast("Kind", manifest.kind)
-    return ModelSource(uri=place, kind=kind, directory=path / BY_KIND[kind].folder, manifest=manifest)
+    folder = path / BY_KIND[manifest.kind].folder
+    return ModelSource(uri=place, kind=manifest.kind, directory=folder, manifest=manifest)
 
 
 def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]:

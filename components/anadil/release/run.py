@@ -31,7 +31,7 @@ from anadil.release.registry.client import open_registry, registry_address
 from anadil.release.registry.promotion import Promotable, check_promotable
 from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name
 from anadil.runtime.alerts import Event, notify
-from anadil.runtime.champion import ALIAS
+from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.tracking_spool import PIPELINE_RUN
 

@@ -184,7 +184,7 @@ def _cost(record: RunRecord) -> tuple[float, float | None]:
         stage = Step.named(name).stage
         nodes = record.nodes if stage.training else 1
         total += seconds
-        dollars += seconds / 3600 * (price or 0.0) * nodes if stage.uses_model else 0.0
+        dollars += seconds / 3600 * (price or 0.0) * nodes if stage.pod.uses_model else 0.0
     return total, None if price is None else dollars
 
 

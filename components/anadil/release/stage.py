@@ -10,7 +10,6 @@ STAGE = Stage(
     # A model is verified where it lies, and the scores decide which; the page only has to be there before.
     reads=(
         Input("model", how="pieces"),
-        Input("merged", optional=True, how="pieces"),
         Input("adapter", optional=True, how="pieces"),
         Input("scores"),
         Input("report", optional=True, how="pieces"),

@@ -8,13 +8,15 @@ from anadil.estimate.instances import CPU
 from anadil.estimate.stage_memory import (
     BATCH_TOKENS,
     NeedRequest,
+    Needs,
     StageMemory,
     scoring_plan,
     scoring_refusal,
     written_tokens,
 )
+from anadil.estimate.text_use import Basis
 
-TITLE = "Replay that the base writes"
+BASIS = Basis(phrase="as the base is to write, before cleaning", short="the recipe")
 MAX_TOKENS = 512
 """Most tokens of a document that is no chat. Source: `reg.seq_len` in the code of arXiv:2605.26097. A small base loses its
 thread with every token: that of 135M wrote well for some 100, and nonsense by 1,000."""
@@ -80,3 +82,6 @@ def need(request: NeedRequest) -> ReplayNeed | None:
 def refusal(request: NeedRequest, memory: StageMemory) -> str:
     """Text of the refusal where the stage does not fit."""
     return scoring_refusal(request.base, memory, request.machine, "or give real text in place of written_by")
+
+
+NEEDS = Needs(need=need, title="Replay that the base writes", refusal=refusal)

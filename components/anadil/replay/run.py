@@ -306,10 +306,7 @@ def _about(job: Job, facts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _dropped(facts: list[dict[str, Any]]) -> dict[str, int]:
-    total = Counter[str]()
-    for each in facts:
-        total.update(each["dropped"])
-    return dict(total.most_common())
+    return dict(sum((Counter(each["dropped"]) for each in facts), Counter[str]()).most_common())
 
 
 def _refuse_nothing(job: Job, facts: list[dict[str, Any]]) -> None:

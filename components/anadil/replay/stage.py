@@ -8,7 +8,6 @@ STAGE = Stage(
     writes="written",
     keys=("base", "seed", "sources.written_by", "sources.tokens"),
     per_source=PerSource(key="written_by"),
-    pod=Pod(image="evaluate", rooms=("model", "estimate"), retries=2),
-    uses_model=True,
+    pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=2),
     brings=("need",),
 )

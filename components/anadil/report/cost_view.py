@@ -96,7 +96,7 @@ def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | No
         return None
     name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
     machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
-    if stage.uses_model and isinstance(name, str):
+    if stage.pod.uses_model and isinstance(name, str):
         machine = next((each for each in machines() if each.name == plain_name(name)), None)
     price = machine.on_demand if machine else None
     memory = number(summary.get("peak_memory_bytes"))

@@ -12,6 +12,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.find import read_table
 from anadil.artifacts.storage import BUILT_IN
 from anadil.core.format import DASH, human_bytes, human_count, human_figure, human_percent, number
+from anadil.core.stages import STAGES
 from anadil.core.table import Table
 from anadil.page.format import ratio, words_of
 from anadil.page.licence import UNKNOWN, hub_licence, licence_of
@@ -63,7 +64,7 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
         "version": manifest.program.get("version") or __version__,
         "facts": corpus_facts(manifest, stats),
         "sources": sources_table(stats),
-        "written": written_note(table_of(stats.get("written"))),
+        "base_text": base_text_note(_base_text(stats)),
         "hosts": Table("Domains", ("host", *SOURCE_COLUMNS), hosts, note=note),
         "licences": licences_by_words(recipe, stats),
         "data_sets": data_sets_table(stats),
@@ -131,21 +132,26 @@ def corpus_facts(manifest: Manifest, stats: Json) -> list[tuple[str, str]]:
     ]
 
 
-def written_note(written: Json) -> str:
+def _base_text(stats: Json) -> Json:
+    """Record of the base that wrote the text; empty where people did."""
+    return next((table_of(stats[kind]) for kind in STAGES["clean"].words if kind in stats), {})
+
+
+def base_text_note(about: Json) -> str:
     """Return a sentence of who wrote the text and how, where the base did; else nothing."""
-    if not written:
+    if not about:
         return ""
-    revision = f", revision {written['revision']}" if written.get("revision") else ""
+    revision = f", revision {about['revision']}" if about.get("revision") else ""
     sampling = ", ".join(
         f"{part}s at temperature {each.get('temperature')} and top-p {each.get('top_p')}"
-        for part, each in named_tables(written.get("sampling"))
+        for part, each in named_tables(about.get("sampling"))
     )
-    dropped = sum(number(each) or 0 for each in table_of(written.get("dropped")).values())
+    dropped = sum(number(each) or 0 for each in table_of(about.get("dropped")).values())
     return (
-        f"No person wrote this text. The base model {written.get('base')}{revision} did, as replay: "
-        f"{_figure(written, 'written')} documents of {_figure(written, 'tokens')} tokens, with seed {written.get('seed')}: "
+        f"No person wrote this text. The base model {about.get('base')}{revision} did, as replay: "
+        f"{_figure(about, 'written')} documents of {_figure(about, 'tokens')} tokens, with seed {about.get('seed')}: "
         f"{sampling}. {human_figure(int(dropped))} of them were dropped at once "
-        f"(empty, loops, chats without an end), and {_figure(written, 'chats')} of the others are chats in its own template."
+        f"(empty, loops, chats without an end), and {_figure(about, 'chats')} of the others are chats in its own template."
     )
 
 
@@ -163,7 +169,7 @@ def licences_by_words(recipe: Json, stats: Json) -> Table:
     """Licences by words: those of the records, and the recipe's for records that name none."""
     stated = stated_licence(recipe, "text")
     unnamed = f"{stated} (stated by the recipe for all of the text)" if stated else NOT_STATED
-    if base := table_of(stats.get("written")).get("base"):
+    if base := _base_text(stats).get("base"):
         unnamed = f"{stated or NOT_STATED} (that of the base, {base}, which wrote the text)"
     by_licence = {name or unnamed: entry for name, entry in table_of(stats.get("by_licence")).items()}
     by_licence = by_licence or {unnamed: {"kept": stats.get("kept"), "words": stats.get("words_out")}}

@@ -8,8 +8,8 @@ from anadil.core.format import DASH, counted, number
 from anadil.core.table import Table
 from anadil.page.charts import records_table
 from anadil.page.format import clip, figure, percent, words_of
-from anadil.page.values import Json, list_of, named_tables, table_of
-from anadil.report.verdict import answering, candidates_of, released_name
+from anadil.page.values import Json, candidates_of, list_of, named_tables, table_of
+from anadil.report.verdict import answering, released_name
 
 MAX_PROMPTS = 24
 """Most questions, and most beginnings, on the page."""

@@ -11,7 +11,7 @@ from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
-from anadil.page.values import Json, field, list_of, named_tables, table_of
+from anadil.page.values import Json, candidates_of, field, list_of, named_tables, table_of
 from anadil.report import verdict
 from anadil.report.read import Facts
 from anadil.text.metrics import SURE_DOCUMENTS
@@ -62,7 +62,7 @@ class Measure:
 
 def measures_view(facts: Facts) -> tuple[Measure, ...]:
     """Measures in the order in which they decide: losses to the base, strengths by text, abilities."""
-    candidates = verdict.candidates_of(facts.scores)
+    candidates = candidates_of(facts.scores)
     domains, files = (
         _by_part(candidates, key, word) for key, word in (("domains", "domain"), ("sources", "file"))
     )
@@ -332,7 +332,7 @@ class ScoresView:
 def scores_view(facts: Facts) -> ScoresView:
     """Build the section on scores from `scores.json`."""
     scores = facts.scores
-    candidates, differences = verdict.candidates_of(scores), _differences(scores)
+    candidates, differences = candidates_of(scores), _differences(scores)
     return ScoresView(
         headlines=_headlines(scores, facts.language.code),
         candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
@@ -365,7 +365,7 @@ def loop_rate(candidate: Json) -> float | None:
 
 def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
     """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
-    candidates, released = verdict.candidates_of(scores), verdict.released_name(scores)
+    candidates, released = candidates_of(scores), verdict.released_name(scores)
     of = released or next(iter(verdict.subjects_of(scores)), "adapted")
     earlier = verdict.before(scores)
     base, trained, model = (candidates.get(name, {}) for name in ("base", earlier, of))

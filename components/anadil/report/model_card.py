@@ -23,7 +23,7 @@ from anadil.page.format import figure, words_of
 from anadil.page.licence import Licence, licence_files, licence_of
 from anadil.page.part import Part
 from anadil.page.render import front_matter, render_template
-from anadil.page.values import Json, base_name, field, list_of, named_tables, table_of
+from anadil.page.values import Json, base_name, candidates_of, field, list_of, named_tables, table_of
 from anadil.report import data_card, verdict
 from anadil.report.measures_view import ALONE_NOTE
 from anadil.report.read import CorpusFacts, NamedLanguage, parts_of, recipe_language, sum_stats, views
@@ -56,7 +56,7 @@ class ModelFacts:
     corpora: tuple[CorpusFacts, ...]
     """Those that it was trained on; none where they are gone."""
     training: Json
-    parts: tuple[Part, ...]
+    parts: Mapping[str, Part]
     """Parts that stages bring, of the model itself and of those that it was made from."""
     finetuning: Json
     chats: Json
@@ -74,9 +74,9 @@ class ModelFacts:
         return sum_stats([each.stats for each in self.corpora])
 
     @property
-    def steps(self) -> tuple[Part, ...]:
-        """Parts of the stages that changed the model's weights."""
-        return tuple(part for part in self.parts if part.done)
+    def steps(self) -> dict[str, Part]:
+        """Artifact word -> part of a stage that changed the model's weights."""
+        return {word: part for word, part in self.parts.items() if word in BY_KIND}
 
     @property
     def candidate(self) -> str:
@@ -212,7 +212,7 @@ def model_name(base: str, language: str, licence: Licence, *, answers: bool) -> 
 
 
 def _measures_table(facts: ModelFacts) -> Table:
-    candidates = verdict.candidates_of(facts.scores)
+    candidates = candidates_of(facts.scores)
     made = [each.name for each in CANDIDATES]
     # The model stands beside those that it was made of.
     names = [name for name in ("base", *made[: made.index(facts.candidate) + 1]) if name in candidates]
@@ -246,7 +246,7 @@ def _measures_table(facts: ModelFacts) -> Table:
 
 
 def _known_limits(facts: ModelFacts) -> list[str]:
-    candidates = verdict.candidates_of(facts.scores)
+    candidates = candidates_of(facts.scores)
     sentences = [
         "It was not tested for safety, bias or truth. Do not use its output as a source of facts.",
         "It also has the faults of its base. The base's own card may say what it was trained on.",
@@ -358,7 +358,7 @@ def _fields(facts: ModelFacts, language: NamedLanguage, licence: Licence, name: 
         "tags": [
             "anadil",
             "continued-pretraining",
-            *(part.title.lower() for part in facts.steps),
+            *(part.title.lower() for part in facts.steps.values()),
             *(["conversational"] if facts.answers else []),
         ],
         "model-index": _model_index(facts, name),
@@ -372,7 +372,7 @@ def _model_index(facts: ModelFacts, name: str) -> list[Mapping[str, object]]:
         task = {"type": "text-generation", "name": "Text Generation"}
         return {"task": task, "dataset": dataset, "metrics": metrics}
 
-    figures = verdict.candidates_of(facts.scores).get(facts.candidate, {})
+    figures = candidates_of(facts.scores).get(facts.candidate, {})
     metrics = [
         {"type": metric, "name": label, "value": value}
         for path, metric, label in MEASURES

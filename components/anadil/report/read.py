@@ -15,7 +15,7 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.line_reader import DAMAGED, bounded_lines
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, number
-from anadil.core.stages import FLOW, brought
+from anadil.core.stages import FLOW, brought, last_form
 from anadil.page.part import Part
 from anadil.page.values import (
     Json,
@@ -89,8 +89,10 @@ class Facts:
     """Counts of all corpora together; of one, its `stats.json`."""
     fertility: Json
     choice: Json
-    parts: tuple[Part, ...]
-    """Parts of the page that stages bring, in the order of the flow."""
+    parts: Mapping[str, Part]
+    """Artifact word -> part of the page that a stage brings, in the order of the flow."""
+    winner: str
+    """Tokenizer that a stage chose behind the comparison by cost; empty where none did."""
     tokenizer_speed: Json
     """Candidate -> tokens per CPU-second."""
     training: list[Json]
@@ -102,11 +104,6 @@ class Facts:
     scores: Json
     places: dict[str, str]
     """Artifact word -> its place relative to the report's, where both lie in one storage."""
-
-    @property
-    def winner(self) -> str:
-        """Tokenizer that a stage chose behind the comparison by cost; empty where none did."""
-        return next((part.winner for part in self.parts if part.winner), "")
 
 
 def read_facts(job: Job) -> Facts:
@@ -132,6 +129,7 @@ def read_facts(job: Job) -> Facts:
         fertility=json_table(tokenizer / "fertility.json"),
         choice=json_table(tokenizer / "choice.json", needed=False),
         tokenizer_speed=json_table(tokenizer / "speed.json", needed=False),
+        winner=str(made.get(last_form("tokenizer", made), {}).get("winner") or ""),
         parts=parts_of(made, job.recipe.model_dump(mode="json"), manifests),
         training=json_lines(model / "training.jsonl"),
         training_summary=json_table(model / "training.json"),
@@ -149,10 +147,10 @@ def views() -> dict[str, ModuleType]:
     return {stage.writes: brought(stage, "view") for stage in FLOW if "view" in stage.brings}
 
 
-def parts_of(made: Mapping[str, Json], recipe: Json, manifests: Mapping[str, Manifest]) -> tuple[Part, ...]:
+def parts_of(made: Mapping[str, Json], recipe: Json, manifests: Mapping[str, Manifest]) -> dict[str, Part]:
     """Parts of the artifacts whose JSON files are given, in the order of the flow."""
-    parts = (view.part(made[word], recipe, manifests) for word, view in views().items() if word in made)
-    return tuple(part for part in parts if part)
+    parts = {word: view.part(made[word], recipe, manifests) for word, view in views().items() if word in made}
+    return {word: part for word, part in parts.items() if part}
 
 
 def _corpus(recipe: Recipe, source: str, corpus: Path) -> CorpusFacts:

@@ -17,7 +17,7 @@ from anadil.core.stages import STAGES
 from anadil.core.table import Table
 from anadil.page.format import change_percent, clip, ratio
 from anadil.page.render import render_template
-from anadil.page.values import Json, field, named_tables, portable, table_of
+from anadil.page.values import Json, candidates_of, field, named_tables, portable, table_of
 from anadil.report.corpus_view import corpus_view, parts_of, tokenizer_view, tokenizers_of
 from anadil.report.cost_view import DATA_CARD, MODEL_CARD, cost_view
 from anadil.report.data_card import card_of_corpora
@@ -26,7 +26,7 @@ from anadil.report.measures_view import loop_rate, measures_view, scores_view
 from anadil.report.model_card import ModelFacts, card_of_model
 from anadil.report.read import Facts, read_facts
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import FINETUNING, candidates_of, learnings, released_name, verdict
+from anadil.report.verdict import FINETUNING, learnings, released_name, verdict
 from anadil.runtime.job import Figures, Job
 from anadil.text.metrics import deciding_scores
 
@@ -60,7 +60,7 @@ def run(job: Job) -> Figures:
         "tokenizer": tokenizer_view(facts),
         "training": training_view(facts),
         "parts": {
-            section: [each for each in facts.parts if each.section == section]
+            section: [each for each in facts.parts.values() if each.section == section]
             for section, _ in REPORT_SECTIONS
         },
         "finetune": finetune_view(facts),
@@ -165,7 +165,7 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         figures |= {f"corpus_{each.source}_{name}": each.stats.get(key) for name, key in counts.items()}
     for name, table in tokenizers_of(facts):
         figures[f"tokenizer_fertility_{name}"] = table.get("fertility")
-    for part in facts.parts:
+    for part in facts.parts.values():
         figures |= part.metrics
     for name, table in candidates_of(facts.scores).items():
         figures |= _of_candidate(name, table)

@@ -8,10 +8,10 @@ from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.charts import Band, Chart, Line, colours_of, facts_table, lines, records_table
 from anadil.page.format import clip, figure, percent, plain_value, ratio
-from anadil.page.values import Json, field, last_part, list_of, named_tables, series, table_of
+from anadil.page.values import Json, candidates_of, field, last_part, list_of, named_tables, series, table_of
 from anadil.recipe.retrain import part_name
 from anadil.report.read import Facts
-from anadil.report.verdict import FINETUNING, PRETRAINING, candidates_of, learnings
+from anadil.report.verdict import FINETUNING, PRETRAINING, learnings
 
 PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000

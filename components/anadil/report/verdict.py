@@ -3,11 +3,12 @@
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from anadil.core.candidates import ANSWERS, BY_NAME, COLOURS, before_finetuning
+from anadil.core.candidates import BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import DASH, integer_if_whole, number
+from anadil.core.stage import ANSWERS
 from anadil.core.table import Table
 from anadil.page.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
-from anadil.page.values import Json, field, list_of, named_tables, series, table_of
+from anadil.page.values import Json, candidates_of, field, list_of, named_tables, series, table_of
 from anadil.recipe.gate import BY_TEXT
 from anadil.report.read import Facts, recipe_language
 from anadil.text.metrics import SURE_DOCUMENTS
@@ -76,13 +77,6 @@ def verdict(facts: Facts) -> VerdictView:
         released=released_name(facts.scores),
         warnings=_warnings(facts),
     )
-
-
-def candidates_of(scores: Json) -> dict[str, Json]:
-    """Figures of each candidate: base, adapted, merged, finetuned, champion, then any other."""
-    tables = dict(named_tables(scores.get("candidates")))
-    names = [name for name in COLOURS if name in tables]
-    return {name: tables[name] for name in dict.fromkeys([*names, *tables])}
 
 
 def released_name(scores: Json) -> str:

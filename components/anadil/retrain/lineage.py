@@ -13,14 +13,14 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import absolute
 from anadil.core.errors import AnadilError, DataError, IntegrityError, RecipeError
 from anadil.core.log import masked
-from anadil.core.stages import COMPARED, FLOW, STAGES, forms_of, last_form
+from anadil.core.stages import COMPARED, FLOW, PIECES, STAGES, WRITERS, forms_of, last_form
 from anadil.page.values import list_of, table_of
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.recipe.sections import Recipe
 from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
 from anadil.runtime.cache_key import EARLIER, INPUT
-from anadil.runtime.champion import ALIAS
+from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.job import kind_of, source_of, word_of
 from anadil.runtime.tracking_spool import tracking_uri
 
@@ -206,8 +206,8 @@ class _Walk:
             for kind in STAGES["clean"].words:
                 if f"{INPUT}{kind}" in corpus.origin:
                     made[word_of(kind, source)] = self._input(corpus, kind)
-            if tokens := self._tokens(corpus, model, source):
-                made[word_of("tokens", source)] = tokens
+            if PIECES and (tokens := self._tokens(corpus, model, source)):
+                made[word_of(PIECES, source)] = tokens
         files = {source: _files_of(chain) for source, chain in chains.items()}
         return Lineage(
             champion=self.champion, made=made, files=files, earlier=chains,
@@ -278,10 +278,10 @@ class _Walk:
         # Tokens of another list or of another champion have other blocks, in which a checkpoint's place means other text.
         inputs |= {
             f"{INPUT}{kind}": model.origin.get(f"{INPUT}{word_of(kind, source)}")
-            for kind in (*COMPARED, *(f"{EARLIER}{each}" for each in STAGES["encode"].champion.artifacts))
+            for kind in (*COMPARED, *(f"{EARLIER}{each}" for each in WRITERS[PIECES].champion.artifacts))
         }
         length = "recipe pretrain.sequence_length"
-        return next(iter(self._made_of("tokens", {**inputs, length: model.origin.get(length)})), None)
+        return next(iter(self._made_of(PIECES, {**inputs, length: model.origin.get(length)})), None)
 
     def _made_of(self, kind: str, origin: Mapping[str, str | None]) -> list[Made]:
         """Return the artifacts of a kind whose origin has all these entries."""

@@ -60,9 +60,12 @@ def stage_origin(
     """Return everything that decides a stage's result, by name; its hash is the artifact's key."""
     # The number of processes decides nothing: the order of the data does not depend on it, so that a killed run can resume
     # with more or fewer. Nor does the program, but for `result_version`.
+    reads = {each.kind: each for each in stage.reads}
+    earlier = extended(stage, recipe)
+    models = value_of(recipe, stage.models) or () if stage.models else ()
     origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.keys)}
     for name, manifest in inputs.items():
-        each = stage.input(kind_of(name))
+        each = reads[kind_of(name)]
         if each.how == "waits":
             continue
         if each.how == "pieces":
@@ -75,7 +78,7 @@ def stage_origin(
         origin["source"] = (
             f"{next(iter(recipe.sources), '')} of {', '.join(by_source(stage.words[0], inputs))}"
         )
-    origin |= extended(stage, recipe) | _of_champion(stage, recipe, inputs)
+    origin |= earlier | _of_champion(stage, recipe, inputs)
     named = {f"file {uri}": uri for uri in files}
     named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
     for name, uri in named.items():
@@ -89,17 +92,16 @@ def stage_origin(
             if same and BASE_FILES in manifest.origin:
                 refuse_gone(recipe.base.model, f"the {name}")
         origin.update(base_files(recipe.base.model))
-    for model in value_of(recipe, stage.models) or () if stage.models else ():
+    for model in models:
         origin |= {f"{name} of {model}": digest for name, digest in base_files(model).items()}
     return origin
 
 
 def extended(stage: Stage, recipe: Recipe) -> dict[str, str]:
     """Return the origin entry of what the stage goes on from, by its content; empty where the recipe names nothing."""
-    kinds = stage.extends.kinds or (stage.writes,)
+    places, kinds = earlier_place(stage, recipe), stage.extends.kinds or (stage.writes,)
     return {
-        f"{INPUT}{key}": artifact.finished_manifest(place, *kinds).digest
-        for key, place in earlier_place(stage, recipe).items()
+        f"{INPUT}{key}": artifact.finished_manifest(place, *kinds).digest for key, place in places.items()
     }
 
 
@@ -194,7 +196,25 @@ def _language_key(language: str) -> str:
 def origin_changes(old: Mapping[str, str], new: Mapping[str, str], sections: Sequence[str]) -> list[str]:
     """Causes why `new` gives another result than `old`, a phrase each."""
     defaults = {f"{RECIPE}{path}": text for path, text in recipe_keys(Recipe(), sections).items()}
-    return artifact.origin_differences({**defaults, **old}, {**defaults, **new})
+    return origin_differences({**defaults, **old}, {**defaults, **new})
+
+
+def origin_differences(old: Mapping[str, str], new: Mapping[str, str]) -> list[str]:
+    """Return why `new` gives another artifact than `old`, a phrase for each cause."""
+    causes = []
+    for name in sorted(old.keys() | new.keys()):
+        before, after = old.get(name), new.get(name)
+        if before == after:
+            continue
+        if before is None or after is None:
+            causes.append(f"{name} {'added' if before is None else 'removed'}")
+        elif len(before) + len(after) <= 80 and not name.startswith(
+            ("input ", "file ", "code", "base files")
+        ):
+            causes.append(f"{name} {before} -> {after}")
+        else:
+            causes.append(f"{name} changed")
+    return causes
 
 
 def nested_keys(origin: Mapping[str, str]) -> dict[str, Any]:
@@ -217,11 +237,13 @@ def nested_keys(origin: Mapping[str, str]) -> dict[str, Any]:
 # Cached: what a process has loaded is of one moment, and reading 600 files anew for each artifact takes as long as a small stage.
 @functools.cache
 def code_digest(stage: Stage) -> str:
-    """SHA-256 of the source that the stage runs: shared rooms, its own, `model/`.
+    """SHA-256 of the source that the stage runs: shared rooms, its own, those of its image.
 
     It stands in manifests, to say what made an artifact, and in no key.
     """
-    rooms = [*SHARED_ROOMS, stage.name, *(["model"] if stage.uses_model else [])]
+    rooms = dict.fromkeys(
+        (*SHARED_ROOMS, stage.name, *stage.pod.rooms, *(["model"] if stage.pod.uses_model else []))
+    )
     digest = hashlib.sha256()
     for files in [PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms)]:
         for file in sorted(files):

@@ -20,7 +20,7 @@ from anadil.runtime.environment import in_group
 from anadil.runtime.execute import execute, find_for_group
 from anadil.runtime.flow import Step, named_inputs, recipe_of_step, refuse_missing
 from anadil.runtime.job import Engines, most_processes
-from anadil.runtime.remake import allow_remake
+from anadil.runtime.lookup import allow_remake
 from anadil.runtime.run_record import record_step
 from anadil.runtime.signals import Stop, die_with_parent
 from anadil.runtime.termination import exit_code_of, repeat_end

@@ -20,10 +20,12 @@ from anadil.core.candidates import BY_KIND
 from anadil.core.processes import run_child
 from anadil.core.stage import Stage
 from anadil.recipe.sections import Recipe
+from anadil.runtime.cache_key import recipe_keys
 from anadil.runtime.environment import image_name
 from anadil.runtime.flow import Step
-from anadil.runtime.job import by_source
-from anadil.runtime.tracking_spool import Dataset, Tracker
+from anadil.runtime.job import Job
+from anadil.runtime.planned_artifact import PlannedArtifact
+from anadil.runtime.tracking_spool import Dataset, Tracker, run_settings
 from anadil.text.metrics import deciding_scores
 
 CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finetuning", "clean": "raw"}
@@ -70,17 +72,6 @@ def parent_tags(recipe: Mapping[str, object]) -> dict[str, str]:
     }
 
 
-def step_tags(step: Step) -> dict[str, str]:
-    """The same of one step, whose image is one of its own."""
-    tags = {
-        "anadil.version": __version__,
-        "anadil.stage": step.stage.name,
-        "anadil.source": step.source,
-        "anadil.image": image_name(),
-    }
-    return {name: value for name, value in tags.items() if value}
-
-
 def _commit() -> str:
     """Commit of the directory from which the run is started: there the recipe lies."""
     with suppress(OSError, subprocess.SubprocessError):
@@ -89,10 +80,26 @@ def _commit() -> str:
     return ""
 
 
-def recipe_text(recipe: Recipe) -> str:
-    """The recipe as YAML, without what is the default."""
-    settings = recipe.model_dump(mode="json", exclude_defaults=True)
-    return yaml.safe_dump(settings, allow_unicode=True, sort_keys=False)
+def tell_start(
+    tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
+) -> None:
+    """Name the settings of a step, its artifact, the data and the models that it reads."""
+    step, recipe = Step.of(planned.stage, job.recipe), job.recipe
+    tags = {
+        "anadil.artifact": planned.target, "anadil.key": planned.key,
+        "anadil.version": __version__, "anadil.stage": planned.stage.name, "anadil.source": step.source,
+        "anadil.image": image_name(),
+    }  # fmt: skip
+    shared = {} if step.source else run_tags(recipe, planned.stage)
+    keys = recipe_keys(recipe, planned.stage.keys)
+    tracker.texts("params", keys)
+    if not step.source:  # the recipe of one source is not that of the run
+        tracker.texts("run params", run_settings(recipe))
+        tracker.texts("run tags", shared)
+        changed = recipe.model_dump(mode="json", exclude_defaults=True)
+        tracker.files({"recipe.yaml": yaml.safe_dump(changed, allow_unicode=True, sort_keys=False)})
+    tracker.texts("tags", {name: value for name, value in tags.items() if value})
+    tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
 
 def tell_inputs(
@@ -110,12 +117,12 @@ def tell_inputs(
 
 def _corpora(stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]) -> Iterator[Dataset]:
     context = CONTEXTS.get(stage.name, "training")
-    for source, corpus in by_source("corpus", inputs).items():
-        word = f"corpus.{source}" if source else "corpus"
-        yield Dataset(
-            name=word, uri=uris[word], digest=corpus.digest, context=context,
-            rows=corpus.records.get("train", 0) + corpus.records.get("heldout", 0),
-        )  # fmt: skip
+    for word, corpus in inputs.items():
+        if word.partition(".")[0] == "corpus":
+            yield Dataset(
+                name=word, uri=uris[word], digest=corpus.digest, context=context,
+                rows=corpus.records.get("train", 0) + corpus.records.get("heldout", 0),
+            )  # fmt: skip
 
 
 def _outside(stage: Stage, origin: Mapping[str, str]) -> Iterator[Dataset]:
@@ -144,19 +151,30 @@ def tell_result(
 
     The result lies in `folder` now, and will lie at `uri`. `read` are the local directories of the inputs.
     """
+    corpora, outside = [*_corpora(stage, inputs, uris)], [*_outside(stage, result.origin)]
+    place = folder if stage.writes == "scores" else read.get("scores")
+    scores = place / "scores.json" if place and (place / "scores.json").is_file() else None
+    deciding = deciding_scores(json.loads(scores.read_text(encoding="utf-8"))) if scores else {}
     if stage.writes in BY_KIND:
         figures = {
             f"{stage.name}_{name}": float(value)
             for name, value in result.figures.items()
             if name in LEARNT and isinstance(value, int | float)
         }
-        data = next(iter([*_corpora(stage, inputs, uris), *_outside(stage, result.origin)]), None)
+        data = next(iter([*corpora, *outside]), None)
         tracker.model(
             BY_KIND[stage.writes].name, uri, result.digest, stage.writes, figures, is_new=True, dataset=data
         )
-    scores = folder if stage.writes == "scores" else read.get("scores")
-    if scores and (scores / "scores.json").is_file():
-        _tell_scores(tracker, scores / "scores.json", stage, inputs, uris)
+    if scores:
+        tracker.files({"scores.json": scores})
+        for word, candidate in BY_KIND.items():
+            if word in inputs:
+                # The corpus holds the held-out text.
+                figures = {
+                    name: value for name, value in deciding.items() if name.endswith(f"/{candidate.name}")
+                }
+                dataset = next(iter(corpora), None)
+                tracker.model(candidate.name, uris[word], inputs[word].digest, word, figures, dataset=dataset)
     pages = {name: folder / name for name in PAGES if (folder / name).is_file()}
     if stage.writes == "report" and pages:
         tracker.files(pages)
@@ -165,17 +183,3 @@ def tell_result(
             pages["report.md"].read_text(encoding="utf-8", errors="replace") if "report.md" in pages else ""
         )
         tracker.texts("run tags", {NOTE_TAG: text.partition("\n## ")[0].partition("\n")[2].strip()})
-
-
-def _tell_scores(
-    tracker: Tracker, path: Path, stage: Stage, inputs: Mapping[str, Manifest], uris: Mapping[str, str]
-) -> None:
-    """Give each model its scores, on the corpus that holds the held-out text."""
-    tracker.files({"scores.json": path})
-    scores = json.loads(path.read_text(encoding="utf-8"))
-    heldout = next(_corpora(stage, inputs, uris), None)
-    deciding = deciding_scores(scores)
-    for word, candidate in BY_KIND.items():
-        if word in inputs:
-            figures = {name: value for name, value in deciding.items() if name.endswith(f"/{candidate.name}")}
-            tracker.model(candidate.name, uris[word], inputs[word].digest, word, figures, dataset=heldout)

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,27 +23,30 @@ from anadil.core.errors import IntegrityError, PreflightError, RetryableError, S
 from anadil.core.files import cache_folder
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
+from anadil.core.stages import files_of
 from anadil.recipe.sections import Recipe
-from anadil.runtime import evidence, remake
-from anadil.runtime.cache_key import code_digest, origin_changes, recipe_keys
-from anadil.runtime.champion import fetched
+from anadil.runtime import evidence
+from anadil.runtime.cache_key import code_digest, origin_changes
 from anadil.runtime.environment import image_name, in_group
 from anadil.runtime.flow import Step
-from anadil.runtime.job import Engines, Figures, Job, StageRun, Stream, kind_of, source_of, word_of
-from anadil.runtime.planned_artifact import (
+from anadil.runtime.job import Engines, Job, StageRun, Stream, kind_of, source_of, word_of
+from anadil.runtime.lookup import (
+    FINISHED,
     LOOKED_UP,
-    MadeArtifact,
-    Neighbours,
-    PlannedArtifact,
+    Lookup,
+    branch_points,
     kept_artifact,
     log_figures,
     look_up,
-    planned_artifact,
+    refuse_remake,
     reusable,
+    unused_checkpoints,
+    with_champion,
 )
+from anadil.runtime.planned_artifact import MadeArtifact, PlannedArtifact, planned_artifact
 from anadil.runtime.signals import Stop
 from anadil.runtime.termination import writing
-from anadil.runtime.tracking_spool import SPOOL, Tracker, has_unsent, run_settings, track_stage
+from anadil.runtime.tracking_spool import SPOOL, has_unsent, track_stage
 
 log = logging.getLogger(__name__)
 
@@ -59,60 +62,61 @@ def execute(
     """Find or make the artifact of a stage; the arguments are those of `planned_artifact`, and `Job.engines`."""
     stop = Stop()
     stop.listen()  # before the slow part: as process 1 of a container nobody else does
-    if made := kept_artifact(stage, recipe, out):
-        return made
-    planned = planned_artifact(stage, recipe, inputs, files, out)
-    made, neighbours = look_up(planned)
-    if planned.champion and not made and not fetched(planned.champion):
-        planned = planned.without_champion()
-        made, neighbours = look_up(planned)
-    if made:
-        return made
-
-    local_directory.refuse_occupied(planned.target)
-    if os.environ.get(LOOKED_UP) != planned.key:
-        log.info("%s", _why(planned, recipe, neighbours))
-    runs = remake.earlier_runs(planned)
-    planned = replace(planned, earlier_work=remake.earlier_work(planned, runs))
-    remake.refuse_remake(planned, neighbours, runs)
-    rank = int(os.environ.get("RANK", "0"))
-    if rank > 0:
-        return _make(planned, recipe, inputs, rank, stop, engines)
-    if warning := remake.unused_checkpoints(planned, runs):
+    lookup = _look_up(stage, recipe, inputs, files, out)
+    if isinstance(lookup, MadeArtifact):
+        return lookup
+    planned, rank = lookup.planned, int(os.environ.get("RANK", "0"))
+    if rank == 0 and (warning := unused_checkpoints(lookup)):
         log.warning("%s", warning)
-
-    with locked(planned.work):
+    with locked(planned.work) if rank == 0 else contextlib.nullcontext():
         # Another process may have made it before this one had the lock.
-        made = reusable(planned)
+        made = reusable(planned) if rank == 0 else None
         if made and in_group():
             # The other processes of this group did not see it and would wait for this one.
             raise RetryableError(
                 f"{planned.target}: another run has just made it; run the same command again"
             )
-        return made or _make(planned, recipe, inputs, rank, stop, engines)
+        return made or _make(lookup, recipe, inputs, rank, stop, engines)
 
 
 def find_for_group(
     stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
 ) -> MadeArtifact | None:
     """Look for an artifact before the processes of a node are started, which then look at its own place only."""
+    lookup = _look_up(stage, recipe, inputs, files, out)
+    if isinstance(lookup, MadeArtifact):
+        return lookup
+    os.environ[LOOKED_UP] = lookup.planned.key
+    return None
+
+
+def _look_up(
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
+) -> MadeArtifact | Lookup:
+    """Return the artifact, or what a run of the stage begins with, and say why it runs."""
     if made := kept_artifact(stage, recipe, out):
         return made
     planned = planned_artifact(stage, recipe, inputs, files, out)
-    made, neighbours = look_up(planned)
-    if not made:
-        runs = remake.earlier_runs(planned)
-        remake.refuse_remake(
-            replace(planned, earlier_work=remake.earlier_work(planned, runs)), neighbours, runs
-        )
-        log.info("%s", _why(planned, recipe, neighbours))
-        os.environ[LOOKED_UP] = planned.key
-    return made
+    lookup = with_champion(look_up(planned))
+    if lookup.made:
+        return lookup.made
+    local_directory.refuse_occupied(lookup.planned.target)
+    if os.environ.get(LOOKED_UP) != lookup.planned.key:
+        log.info("%s", _why(lookup, recipe))
+    refuse_remake(lookup)
+    return lookup
 
 
-def _why(planned: PlannedArtifact, recipe: Recipe, neighbours: Neighbours) -> str:
+def _why(lookup: Lookup, recipe: Recipe) -> str:
+    planned = lookup.planned
+    named = ((each, each.recipe.get("sources")) for _, each in lookup.neighbours)
     # The corpus of another source differs in everything, which is no reason.
-    alike = (each for _, each in neighbours if not planned.stage.per_source or _is_of(each, recipe.sources))
+    alike = (
+        each
+        for each, sources in named
+        if not planned.stage.per_source
+        or [*(sources if isinstance(sources, dict) else ())] == [*recipe.sources]
+    )
     latest = next(alike, None)
     if latest is None:
         return "running: nothing to reuse yet"
@@ -121,59 +125,43 @@ def _why(planned: PlannedArtifact, recipe: Recipe, neighbours: Neighbours) -> st
     return f"running because {first}{f' and {len(causes) - 4} more' if len(causes) > 4 else ''}"
 
 
-def _is_of(manifest: Manifest, sources: Iterable[str]) -> bool:
-    named = manifest.recipe.get("sources")
-    return list(named if isinstance(named, dict) else ()) == list(sources)
-
-
 def _make(
-    planned: PlannedArtifact, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop,
-    engines: Engines | None,
-) -> MadeArtifact:  # fmt: skip
+    lookup: Lookup, recipe: Recipe, inputs: dict[str, str], rank: int, stop: Stop, engines: Engines | None
+) -> MadeArtifact:
+    planned = lookup.planned
+    copies: Mapping[str, str] = NO_COPIES
     # Alone only: the other processes of a group would wait for this one.
-    if not in_group() and (sealed := _sealed(planned)):
-        return _put(planned, sealed)
-    # With the manifest that was planned with: it may be large, and another one would be another artifact.
-    streams = {
-        word: Stream(uri=uri, manifest=planned.manifests[word])
-        for word, uri in inputs.items()
-        if planned.stage.input(kind_of(word)).how == "pieces"
-    }
-    reads = {word: planned.stage.input(kind_of(word)) for word in inputs}
-    unread = {word for word, each in reads.items() if each.how != "files"}
-    unread |= {word_of(reads[word].instead_of, source_of(word)) for word in streams}
-    fetched_inputs = {
-        word: fetch(uri, kind_of(word), reads[word].files)
-        for word, uri in inputs.items()
-        if word not in unread
-    }
-    folders = {word: folder for word, (folder, _) in fetched_inputs.items()}
-    if planned.champion and (folder := fetched(planned.champion)):
-        folders["champion"] = folder
-    job = Job(
-        recipe=recipe, inputs=folders, streams=streams, uris=inputs,
-        files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop, engines=engines or {},
-    )  # fmt: skip
-    with writing(planned.partial):
-        read = {word: manifest for word, (_, manifest) in fetched_inputs.items()}
-        manifest = _run(planned, job, rank, {**planned.manifests, **read})
-    if rank > 0:  # writes nothing
-        _await_first_node(planned.target)
-        return MadeArtifact(uri=planned.target, manifest=manifest)
-    stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
-    return _put(planned, manifest, {name: each.uri for name, each in job.copies.items()})
-
-
-def _seal(planned: PlannedArtifact, job: Job, figures: Figures) -> Manifest:
-    try:
-        return artifact.seal(
-            job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
-            copies={name: each.entry for name, each in job.copies.items()}, entries=job.entries, contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
-            program={"version": __version__, "image": image_name(), "source": code_digest(planned.stage)},
+    manifest = None if in_group() else _sealed(planned)
+    if manifest is None:
+        reads = {each.kind: each for each in planned.stage.reads}
+        # With the manifest that was planned with: it may be large, and another one would be another artifact.
+        streams = {
+            word: Stream(uri=uri, manifest=planned.manifests[word])
+            for word, uri in inputs.items()
+            if reads[kind_of(word)].how == "pieces"
+        }
+        unread = {word for word in inputs if reads[kind_of(word)].how != "files"}
+        unread |= {word_of(reads[kind_of(word)].instead_of, source_of(word)) for word in streams}
+        read = {
+            word: fetch(uri, kind_of(word), files_of(reads[kind_of(word)]))
+            for word, uri in inputs.items()
+            if word not in unread
+        }
+        folders = {word: folder for word, (folder, _) in read.items()}
+        if lookup.champion:
+            folders["champion"] = lookup.champion
+        job = Job(
+            recipe=recipe, inputs=folders, streams=streams, uris=inputs,
+            files=planned.files, side_files=planned.side_files, out=planned.partial, target=planned.target, work=planned.work, base_cache=base_cache(recipe), stop=stop, engines=engines or {},
         )  # fmt: skip
-    except OSError:
-        shutil.rmtree(job.out, ignore_errors=True)
-        raise
+        manifests = {**planned.manifests, **{word: each for word, (_, each) in read.items()}}
+        manifest = _run(planned, job, rank, manifests)
+        if rank > 0:  # writes nothing
+            _await_first_node(planned.target)
+            return MadeArtifact(uri=planned.target, manifest=manifest)
+        stop.check()  # of a signal that came late; what is sealed is put in its place by the next start
+        copies = {name: each.uri for name, each in job.copies.items()}
+    return _put(planned, manifest, copies)
 
 
 def _await_first_node(target: str) -> None:
@@ -196,10 +184,11 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
     run: StageRun = load_module(f"anadil.{planned.stage.name}.run").run
     if rank == 0:
         _clear(job.out)
-        (job.work / remake.FINISHED).unlink(missing_ok=True)
-    with track_stage(Step.of(planned.stage, job.recipe).name, job.recipe, job.work) as tracker:
+        (job.work / FINISHED).unlink(missing_ok=True)
+    step = Step.of(planned.stage, job.recipe).name
+    with writing(job.out), track_stage(step, job.recipe, job.work) as tracker:
         if rank == 0:
-            _tell_start(tracker, planned, job, manifests)
+            evidence.tell_start(tracker, planned, job, manifests)
         try:
             if rank == 0:
                 job.out.mkdir(parents=True)
@@ -212,28 +201,21 @@ def _run(planned: PlannedArtifact, job: Job, rank: int, manifests: Mapping[str, 
         if rank > 0:
             return Manifest(kind=planned.stage.writes, key=planned.key, origin=planned.origin, files={})
         figures["seconds"] = round(time.monotonic() - started, 1)
-        manifest = _seal(planned, job, figures)
+        try:
+            manifest = artifact.seal(
+                job.out, kind=planned.stage.writes, origin=planned.origin, records=job.records, varying=job.varying,
+                copies={name: each.entry for name, each in job.copies.items()}, entries=job.entries, contents=job.contents, figures=figures, recipe=job.recipe.model_dump(mode="json"),
+                program={"version": __version__, "image": image_name(), "source": code_digest(planned.stage)},
+            )  # fmt: skip
+        except OSError:
+            shutil.rmtree(job.out, ignore_errors=True)
+            raise
         evidence.tell_result(
             tracker, planned.stage, manifest, planned.target, job.out, manifests, job.uris, job.inputs
         )
         tracker.metrics({name: value for name, value in figures.items() if isinstance(value, int | float)})
         tracker.end("FINISHED")
     return manifest
-
-
-def _tell_start(
-    tracker: Tracker, planned: PlannedArtifact, job: Job, manifests: Mapping[str, Manifest]
-) -> None:
-    step = Step.of(planned.stage, job.recipe)
-    tracker.texts("params", recipe_keys(job.recipe, planned.stage.keys))
-    if not step.source:  # the recipe of one source is not that of the run
-        tracker.texts("run params", run_settings(job.recipe))
-        tracker.texts("run tags", evidence.run_tags(job.recipe, planned.stage))
-        tracker.files({"recipe.yaml": evidence.recipe_text(job.recipe)})
-    tracker.texts(
-        "tags", {"anadil.artifact": planned.target, "anadil.key": planned.key} | evidence.step_tags(step)
-    )
-    evidence.tell_inputs(tracker, planned.stage, manifests, job.uris, planned.origin)
 
 
 def _clear(partial: Path) -> None:
@@ -267,12 +249,12 @@ def _put(planned: PlannedArtifact, manifest: Manifest, copies: Mapping[str, str]
         log.warning("%s; what this run has made is thrown away", error)
         shutil.rmtree(planned.partial, ignore_errors=True)
         manifest = made.manifest
-    points = remake.branch_points(planned)
+    log_figures(manifest.figures)
+    points = branch_points(planned)
     if not has_unsent(planned.work / SPOOL):
         clear(planned.work, points)
     if points:
-        (planned.work / remake.FINISHED).write_text(planned.target, encoding="utf-8")
-    log_figures(manifest.figures)
+        (planned.work / FINISHED).write_text(planned.target, encoding="utf-8")
     return MadeArtifact(uri=planned.target, manifest=manifest)
 
 

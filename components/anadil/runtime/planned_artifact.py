@@ -1,32 +1,27 @@
-"""Artifact before it is made: its origin, its place, and the finished one if there is any."""
+"""Artifact before it is made: its origin and its place."""
 
 import contextlib
 import hashlib
 import json
 import logging
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.find import artifacts_below
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute, join
-from anadil.core.aws import NoBucketError
 from anadil.core.candidates import BY_KIND
-from anadil.core.errors import IntegrityError, PreflightError, RecipeError
+from anadil.core.errors import IntegrityError, RecipeError
 from anadil.core.files import work_folder
-from anadil.core.format import human_figure, human_seconds, with_article
 from anadil.core.stage import Stage
 from anadil.core.stages import COMPARED, FLOW, PER_SOURCE, STAGES, WRITERS
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import INPUT, RECIPE, origin_changes, recipe_origin, stage_origin
-from anadil.runtime.champion import Champion, find_champion
-from anadil.runtime.flow import Step
-from anadil.runtime.job import Figures, Job, external_files, external_side_files, kind_of, source_of, word_of
+from anadil.runtime.cache_key import INPUT, RECIPE, recipe_origin, stage_origin
+from anadil.runtime.compared_champion import ComparedChampion, find_champion
+from anadil.runtime.job import Job, external_files, external_side_files, kind_of, source_of, word_of
 from anadil.text.language import is_pack_path, load_language
 from anadil.text.language_data import UnknownLanguageError
 
@@ -44,10 +39,6 @@ MADE_FROM = tuple(
 figures would be wrong."""
 DIGITS = 16
 """Shown of a digest in messages."""
-LOOKED_UP = "ANADIL_LOOKED_UP"
-"""Variable with the key of an artifact that this process's launcher has looked for among all others."""
-Neighbours = Sequence[tuple[str, Manifest]]
-"""URI and manifest of other artifacts of the same kind, the newest first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +66,7 @@ class PlannedArtifact:
     """Recipe key -> further ones."""
     manifests: Mapping[str, Manifest] = field(default_factory=dict)
     """Artifact word -> manifest of an input, as it was planned with."""
-    champion: Champion | None = None
+    champion: ComparedChampion | None = None
     earlier_work: Path | None = None
     """Work directory of an unfinished run that differs by the shares of its sources, which a resume may change."""
 
@@ -100,18 +91,9 @@ class PlannedArtifact:
         """A local directory that is filled, sealed and then put in its place."""
         return self.work / "partial" if "://" in self.target else self.work.with_suffix(".partial")
 
-    def without_champion(self) -> "PlannedArtifact":
-        """The same where no champion is compared with."""
-        origin = {name: text for name, text in self.origin.items() if name != CHAMPION}
-        return replace(self, champion=None, origin=origin)
-
 
 def planned_artifact(
-    stage: Stage,
-    recipe: Recipe,
-    inputs: dict[str, str],
-    files: Sequence[str],
-    out: str | None,
+    stage: Stage, recipe: Recipe, inputs: dict[str, str], files: Sequence[str], out: str | None
 ) -> PlannedArtifact:
     """Return the artifact that a recipe and inputs (word -> URI) lead to, in `out` or else below `storage.root`.
 
@@ -130,22 +112,9 @@ def planned_artifact(
     if not out and not root:
         raise RecipeError("storage.root: not set; give --out, or a directory or s3:// URI for all artifacts")
     return PlannedArtifact(
-        stage=stage,
-        origin=origin,
-        root=root,
-        out=out,
-        files=outside,
-        side_files=beside,
-        manifests=manifests,
+        stage=stage, origin=origin, root=root, out=out, files=outside, side_files=beside, manifests=manifests,
         champion=champion,
-    )
-
-
-def kept_artifact(stage: Stage, recipe: Recipe, out: str | None) -> MadeArtifact | None:
-    """Return the champion's artifact where `retrain.keeps` names it; None for one that the stage makes."""
-    word = Step.of(stage, recipe).writes
-    uri = recipe.retrain.kept(word) if recipe.retrain and not out else ""
-    return _sound(uri, artifact.finished_manifest(uri, stage.writes)) if uri else None
+    )  # fmt: skip
 
 
 def refuse_strangers(manifests: Mapping[str, Manifest], uris: Mapping[str, str]) -> None:
@@ -172,54 +141,6 @@ def work_of(target: str) -> Path:
     if "://" not in target:
         return Path(f"{target}.work")
     return work_folder() / hashlib.sha256(target.encode()).hexdigest()[:16]
-
-
-def look_up(planned: PlannedArtifact) -> tuple[MadeArtifact | None, Neighbours]:
-    """The artifact if it is there already, or else its neighbours, read once for all who ask; raises as `reusable`."""
-    made = reusable(planned)
-    # The manifests of a thousand neighbours are read once for a node, not by each of its processes.
-    if made or not planned.root or os.environ.get(LOOKED_UP) == planned.key:
-        return made, ()
-    # The newest one is named as the reason to run. A training is compared with all, and a source's step with its own; a
-    # place that the user gave is looked up nowhere else.
-    number = None if (planned.stage.costly or planned.stage.per_source) and not planned.out else 1
-    return None, tuple(islice(artifacts_below([planned.root], planned.stage.writes), number))
-
-
-def reusable(planned: PlannedArtifact) -> MadeArtifact | None:
-    """The artifact if it is in its place already."""
-    target = planned.target
-    try:
-        manifest = artifact.read_manifest(target)
-    except NoBucketError:
-        raise PreflightError(
-            f"{target}: its bucket does not exist; create it, or choose another --out or storage.root"
-        ) from None
-    if manifest is None:
-        return None
-    if manifest.key != planned.key:
-        causes = origin_changes(manifest.origin, planned.origin, planned.stage.keys)
-        raise RecipeError(
-            f"{target}: holds {with_article(manifest.kind)} made from something else ({'; '.join(causes[:5])}); "
-            "artifacts are written once: give another --out or remove it"
-        )
-    return _sound(target, manifest)
-
-
-def _sound(uri: str, manifest: Manifest) -> MadeArtifact:
-    artifact.check_sizes(uri, manifest)
-    log.info("reused %s", uri)
-    log_figures(manifest.figures)
-    return MadeArtifact(uri=uri, manifest=manifest)
-
-
-def log_figures(figures: Figures) -> None:
-    """Log a stage's line of figures."""
-    numbers = {name: value for name, value in figures.items() if name != "seconds"}
-    line = ", ".join(f"{name.replace('_', ' ')} {human_figure(value)}" for name, value in numbers.items())
-    seconds = figures.get("seconds")
-    took = f" ({human_seconds(float(seconds))})" if seconds is not None else ""
-    log.info("%s%s", line, took, extra={"figures": figures})
 
 
 def reusable_artifact(job: Job, name: str, recipe: Recipe) -> tuple[Path, Manifest] | None:

@@ -16,6 +16,7 @@ from uuid import uuid4
 
 from anadil.core.files import write_atomic
 from anadil.core.install import install
+from anadil.core.json_text import json_lines
 from anadil.core.log import masked
 from anadil.recipe.tracking_address import TENSORBOARD, tensorboard_folder, tracker, wandb_project
 from anadil.runtime.reachable import answers
@@ -86,6 +87,13 @@ class GuardedClient:
                 self._client.send(stage, line)
             except Exception as error:  # noqa: BLE001  as above
                 self._fail(error)
+
+    def send_all(self, stage: str, file: Path) -> None:
+        """Hand over the lines of a file, if there is one, once."""
+        if file.is_file():
+            for line in json_lines(file):
+                self.send(stage, line)
+            file.rename(file.with_suffix(".sent"))
 
     def close(self) -> None:
         """End the client."""

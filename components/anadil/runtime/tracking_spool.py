@@ -17,7 +17,7 @@ import tempfile
 import time
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +29,6 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError, PreflightError
 from anadil.core.files import write_atomic
-from anadil.core.json_text import json_lines
 from anadil.core.log import masked, secrets
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracker, tracking_fault
@@ -214,11 +213,10 @@ class Tracker:
 def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     """Yield a tracker for one stage; outside `anadil run` it has a sender of its own, with its spool in `work`."""
     prometheus.begin(stage)
-    if int(os.environ.get("RANK", "0")) > 0:
-        yield Tracker(None, stage)
-        return
-    shared, root = os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, ""), recipe.storage.root or ""
-    spool, uri = os.environ.get(SPOOL_VARIABLE), tracker_address(recipe)
+    is_first = int(os.environ.get("RANK", "0")) == 0
+    shared = (os.environ.get(PIPELINE_RUN) or os.environ.get(JOB_RUN, "")) if is_first else ""
+    root = recipe.storage.root or ""
+    spool, uri = (os.environ.get(SPOOL_VARIABLE), tracker_address(recipe)) if is_first else (None, None)
     # `anadil run` has its work directory at hand, where the step's own files lie.
     followed = "" if spool is not None and "://" not in root else shared
     folder = Path(spool or work / SPOOL)
@@ -226,10 +224,9 @@ def track_stage(stage: str, recipe: Recipe, work: Path) -> Iterator[Tracker]:
     with copied(root, followed, stage, work, folder / f"{stage}.jsonl"):
         if uri is not None and tracker(uri) != "mlflow":
             client = GuardedClient(uri, folder, stage, name, shared)
-            try:
+            client.send_all(RUN, folder / f"{RUN}.jsonl")  # written before the first step
+            with closing(client):
                 yield _open(folder, stage, client)
-            finally:
-                client.close()
         elif spool:
             yield _open(folder, stage)
         elif uri is None:
@@ -412,11 +409,6 @@ def _open(spool: Path, stage: str, client: GuardedClient | None = None) -> Track
     opened = Tracker(spool / f"{stage}.jsonl", stage, client)
     if client is None:
         spool.mkdir(parents=True, exist_ok=True)
-    elif (run := spool / f"{RUN}.jsonl").is_file():
-        # Written before the first step, which hands them over.
-        for line in json_lines(run):
-            client.send(RUN, line)
-        run.rename(run.with_suffix(".sent"))
     opened.start()
     return opened
 

@@ -10,10 +10,9 @@ STAGE = Stage(
         "base", "evaluate.tasks", "evaluate.task_shots", "evaluate.context", "pretrain.sequence_length",
         "seed",
     ),
-    reads=(Input("model"), Input("merged", optional=True), Input("adapter", optional=True)),
+    reads=(Input("model"), Input("adapter", optional=True)),
     side_files=(SideFiles(key="evaluate.tasks", of_language="tasks.yaml", or_names=True),),
     only_if="evaluate.tasks",
-    pod=Pod(image="tasks", rooms=("model", "estimate"), retries=1),
-    uses_model=True,
+    pod=Pod(image="tasks", uses_model=True, rooms=("model", "estimate"), retries=1),
     brings=("check",),
 )  # fmt: skip

@@ -146,3 +146,16 @@ def packed_lines(file: BinaryIO) -> Iterator[bytes]:
 def _lines(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
         yield from packed_lines(file)
+
+
+def text_batches(texts: Iterable[str], most_chars: int) -> Iterator[list[str]]:
+    """Lists of texts, each full once it has so many characters."""
+    batch, chars = list[str](), 0
+    for text in texts:
+        batch.append(text)
+        chars += len(text)
+        if chars >= most_chars:
+            yield batch
+            batch, chars = [], 0
+    if batch:
+        yield batch

@@ -13,6 +13,7 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Split
 
 from anadil.core.errors import DataError
+from anadil.text.corpus import text_batches
 from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
 from anadil.text.pieces import has_pieces
 from anadil.tokenizer.kernels import pretoken_kernel as kernel
@@ -74,14 +75,8 @@ def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:
     if pattern is None:
         return count_by_library(tokenizer, texts)
     counter = _Counter(pattern)
-    batch, size = list[str](), 0
-    for text in texts:
-        batch.append(text)
-        size += len(text)
-        if size >= BATCH_CHARS:
-            counter.add(batch)
-            batch, size = [], 0
-    counter.add(batch)
+    for batch in text_batches(texts, BATCH_CHARS):
+        counter.add(batch)
     return counter.table()
 
 

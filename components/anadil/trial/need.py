@@ -1,6 +1,6 @@
 """Compute of `trial` before training, for the planner."""
 
-from anadil.estimate.stage_memory import NeedRequest
+from anadil.estimate.stage_memory import NeedRequest, Needs
 
 
 def before(request: NeedRequest) -> tuple[float, str]:
@@ -14,3 +14,6 @@ def before(request: NeedRequest) -> tuple[float, str]:
         f"Time and cost count the trial of {finalists} tokenizers, one after another, for {steps:,} steps of the base's "
         "compute each."
     )
+
+
+NEEDS = Needs(before=before)

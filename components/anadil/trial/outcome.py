@@ -10,14 +10,14 @@ from numpy.typing import NDArray
 
 from anadil.core.errors import RecipeError
 from anadil.core.progress import progress
-from anadil.encode.packing import cut_pieces, packed_of, stream_of
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.heldout import digest_of
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import batch_of
+from anadil.pretrain.data.batch import batch_of
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 from anadil.tokenizer.select import ModelCompute
+from anadil.tokens.packing import cut_pieces, packed_of, stream_of
 from anadil.trial.finalists import TARGET, Budget, Finalist, TrialTexts
 
 DIGITS = 6

@@ -20,11 +20,11 @@ STAGE = Stage(
     only_if="tokenizer.trial",
     pod=Pod(
         image="pretrain",
+        uses_model=True,
         parts=Parts(
             key="tokenizer.trial.strategies", or_key="tokenizer.strategies", one="strategy", made="finalists"
         ),
     ),
     training=Training(progress_name="pre-training", figures=("loss", "tokens_per_s")),
-    uses_model=True,
     brings=("need", "check", "view"),
 )

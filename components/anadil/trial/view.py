@@ -49,8 +49,7 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
         section="tokenizer",
         title="Tried at equal compute",
         words=f"{winner} is chosen: {reason}. Each was trained with the compute of {steps} steps of the base's vocabulary.",
-        table=table,
-        winner=winner,
+        tables=[table],
         metrics={f"trial_bits_per_byte_{name}": each.get("bits_per_byte") for name, each in finalists},
     )
 

@@ -12,7 +12,7 @@ from anadil.core import progress
 from anadil.core.errors import RecipeError
 from anadil.launch.sagemaker import SageMakerBackend, metric_definitions
 from anadil.recipe.load import parse_recipe
-from anadil.runtime.planned_artifact import log_figures
+from anadil.runtime.lookup import log_figures
 from anadil.runtime.sagemaker import command
 from tests.kit.aws import mistakes_of
 from tests.kit.jobs import job

@@ -23,7 +23,7 @@ from anadil.pretrain.checkpoint import dcp, directory
 from anadil.pretrain.checkpoint.dcp import write_tensors
 from anadil.pretrain.checkpoint.folder import CheckpointFolder, local_folder
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
-from anadil.pretrain.data.mixture import only
+from anadil.pretrain.data.order import only
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.trainer import Trainer

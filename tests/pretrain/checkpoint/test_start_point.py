@@ -37,9 +37,9 @@ from anadil.pretrain.checkpoint.start_point import (
 from anadil.pretrain.run import run
 from anadil.pretrain.state import Branch, State
 from anadil.recipe.sections import Recipe, Storage
-from anadil.runtime import remake
 from anadil.runtime.cache_key import recipe_origin, stage_origin
 from anadil.runtime.execute import execute
+from anadil.runtime.lookup import look_up, unused_checkpoints
 from anadil.runtime.planned_artifact import planned_artifact
 from tests.kit.checkpoint_samples import ORIGIN, save
 from tests.kit.pretraining import losses, make_job, make_recipe
@@ -327,7 +327,7 @@ def test_what_a_finished_run_leaves_is_no_unfinished_run(tmp_path: Path, base: P
     other = planned_artifact(STAGES["pretrain"], recipe, inputs, (), f"{bucket}/other")
 
     assert list(other.work.parent.glob("*/checkpoints/step-00000006"))
-    assert remake.unused_checkpoints(other, remake.earlier_runs(other)) == ""
+    assert unused_checkpoints(look_up(other)) == ""
 
 
 def test_an_unfinished_run_that_a_branch_begins_with_is_not_said_to_be_unused(
@@ -342,7 +342,7 @@ def test_an_unfinished_run_that_a_branch_begins_with_is_not_said_to_be_unused(
         recipe = make_recipe(base, **FLAT, weight_decay=0.0, **keys)
         recipe = recipe.model_copy(update={"storage": Storage(root=str(tmp_path / "root"))})
         planned = planned_artifact(STAGES["pretrain"], recipe, inputs, (), None)
-        return remake.unused_checkpoints(planned, remake.earlier_runs(planned))
+        return unused_checkpoints(look_up(planned))
 
     assert "which this run does not use" in warning()
     assert warning(start_from=str(place)) == ""

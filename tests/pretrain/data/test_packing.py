@@ -10,12 +10,13 @@ import torch
 from transformers import LlamaForCausalLM
 
 from anadil.core.errors import DataError
-from anadil.encode.packing import Packed, TokenStream, _best_fit, pack
 from anadil.model.attention import use_packed_attention
 from anadil.model.loss import IGNORED
-from anadil.pretrain.data.packing import DEPTH, Prefetcher, batch_of, sequences_at, sequences_of_step
+from anadil.pretrain.data.batch import DEPTH, Prefetcher, batch_of
+from anadil.pretrain.data.order import sequences_at, sequences_of_step
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.prepare import check_architecture
+from anadil.tokens.packing import Packed, TokenStream, _best_fit, pack
 from tests.kit.llama import small_llama
 
 BOS, END = 1, 2

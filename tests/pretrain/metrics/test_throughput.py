@@ -17,7 +17,6 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.estimate.instances import machine
 from anadil.estimate.model_shape import KNOWN, shape_from
 from anadil.model.process_group import Group
-from anadil.pretrain.metrics.profiler import PROFILE, TRACE, profiled
 from anadil.pretrain.metrics.throughput import (
     AGAIN_S,
     FEWEST,
@@ -33,6 +32,7 @@ from anadil.pretrain.metrics.throughput import (
     slow_ranks,
     usd_per_hour,
 )
+from anadil.pretrain.profiler import PROFILE, TRACE, profiled
 from anadil.pretrain.run import run
 from anadil.recipe.cluster import Cluster
 from anadil.recipe.pretrain import Faults

@@ -13,7 +13,7 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.fsdp import clip_gradients_
 from anadil.pretrain.parallel.loss_forward import last_hidden

@@ -1,6 +1,7 @@
 """Every way to share a model trains as one process does, and a run goes on in another layout."""
 
 import json
+import math
 import signal
 from pathlib import Path
 from typing import Any
@@ -103,15 +104,29 @@ def test_two_gpus_train_as_one_whatever_they_share(
     )
 
 
-def test_a_tied_model_is_sharded_without_losing_its_tie(tmp_path: Path, base: Path) -> None:
-    settings: dict[str, Any] = {"activation_checkpointing": "full", "batch_size": 5, "phases": SHORT}
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        pytest.param({"shard": 2}, id="shard"),
+        slow({"pipeline": 2}),
+        matrix({"tensor": 2}),
+        matrix({"tensor": 2, "pipeline": 2}),
+        matrix({"shard": 2, "pipeline": 2}),
+    ],
+)
+def test_a_tied_model_is_shared_without_losing_its_tie(
+    tmp_path: Path, base: Path, degrees: dict[str, int]
+) -> None:
+    # An odd batch, where no stage needs a micro-batch of its own.
+    settings = {**STAGES, "activation_checkpointing": "full", "batch_size": 4 if "pipeline" in degrees else 5}
     run(make_job(tmp_path, make_recipe(base, **settings), "one"))
-    job = make_job(tmp_path, make_recipe(base, **settings, parallelism={"shard": 2}))
+    job = make_job(tmp_path, make_recipe(base, **settings, parallelism=degrees))
 
-    trains_alike(tmp_path / "one/out", job, 2)
+    trains_alike(tmp_path / "one/out", job, math.prod(degrees.values()))
 
     assert load_model(job.out).config.tie_word_embeddings
-    assert json.loads((job.out / "training.json").read_text())["parallelism"]["shard"] == 2
+    written = json.loads((job.out / "training.json").read_text())["parallelism"]
+    assert {name: written[name] for name in degrees} == degrees
 
 
 def test_a_run_goes_on_in_another_layout(tmp_path: Path, untied: Path, alone: Path) -> None:

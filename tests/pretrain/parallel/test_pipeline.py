@@ -13,7 +13,7 @@ from anadil.model.attention import use_packed_attention
 from anadil.model.kernels import checkpoint_layers, decoder_layers
 from anadil.model.loss import summed_loss
 from anadil.model.process_group import Group
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.fsdp import Replicas
 from anadil.pretrain.parallel.loss_forward import last_hidden
@@ -161,7 +161,6 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
 @pytest.mark.parametrize(
     ("stages", "changes", "words"),
     [
-        (2, {"tied": True}, r"2 stages would part the input embeddings.*pipeline to 1"),
         (8, {"layers": 5}, r"8 stages are more than the 5 layers.*set it to 5 or less"),
         (4, {"sequences": 6}, r"4 stages need as many micro-batches .* are 3; lower .*micro_batch_size"),
     ],
@@ -169,9 +168,9 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
 def test_what_cannot_be_cut_into_stages_is_refused_with_the_remedy(
     stages: int, changes: dict[str, Any], words: str
 ) -> None:
-    fits: dict[str, Any] = {"tied": False, "layers": 8, "sequences": 8, "micro_batch_size": 2}
+    fits: dict[str, Any] = {"layers": 8, "sequences": 8, "micro_batch_size": 2}
     with pytest.raises(PreflightError, match=words):
         check_pipeline(stages, **{**fits, **changes})
 
     check_pipeline(4, **{**fits, "sequences": 7})
-    check_pipeline(1, tied=True, layers=1, sequences=1, micro_batch_size=14)
+    check_pipeline(1, layers=1, sequences=1, micro_batch_size=14)

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from anadil.core.errors import RecipeError
-from anadil.pretrain.data.mixture import only
-from anadil.pretrain.data.packing import sequences_of_step
+from anadil.pretrain.data.order import only, sequences_of_step
 from anadil.pretrain.resilience.loss_spikes import (
     WARM_UP,
     SpikeDetector,

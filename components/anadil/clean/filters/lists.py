@@ -37,7 +37,7 @@ from anadil.runtime.job import is_place
 from anadil.text.fasttext_model import QualityModel, load_fasttext
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
-from anadil.text.overlap import Hashes, ngram_hashes, unit_hashes
+from anadil.text.ngram_overlap import Hashes, ngram_hashes, unit_hashes
 
 log = logging.getLogger(__name__)
 

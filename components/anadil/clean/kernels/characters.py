@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from anadil.text.language_data import Language
 from anadil.text.letters import LETTERS_OF
-from anadil.text.overlap import DROPPED, plain_letters
+from anadil.text.ngram_overlap import DROPPED, plain_letters
 
 Flags = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint32]

@@ -15,7 +15,7 @@ from anadil.clean.kernels.characters import ZERO, batches, characters_of, encode
 from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.ngram_kernel import combined, mix_bits
 from anadil.text.language_data import Language
-from anadil.text.overlap import DROPPED, SEPARATOR
+from anadil.text.ngram_overlap import DROPPED, SEPARATOR
 
 Array = npt.NDArray[Any]
 Hashes = npt.NDArray[np.uint64]

@@ -12,7 +12,7 @@ from anadil.clean.kernels.compiled import compiled
 from anadil.clean.kernels.line_kernel import LINE_FEED
 from anadil.clean.kernels.ngram_kernel import mix_bits
 from anadil.text.language_data import Language
-from anadil.text.overlap import DROPPED, SEPARATOR
+from anadil.text.ngram_overlap import DROPPED, SEPARATOR
 
 Array = npt.NDArray[Any]
 SPACE, SENTENCE_END, CLOSER = of.SPACE, of.SENTENCE_END, of.CLOSER

@@ -24,8 +24,8 @@ from anadil.clean.write.corpus_parts import text_of
 from anadil.core.format import counted
 from anadil.recipe.clean import Clean
 from anadil.runtime.executor import Executor, FolderTask
-from anadil.text import overlap
-from anadil.text.corpus import read_documents
+from anadil.text import ngram_overlap
+from anadil.text.corpus import read_documents, text_batches
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
 
@@ -124,7 +124,8 @@ class Candidates:
     def _judge(self, marks: Numbers) -> tuple[Numbers, Numbers]:
         """Return masks over the documents: sharing a run, contaminated."""
         figures = [
-            overlap.seen_document("", marks[start:end], *self._sizes) for start, end in pairwise(self._ends)
+            ngram_overlap.seen_document("", marks[start:end], *self._sizes)
+            for start, end in pairwise(self._ends)
         ]
         masks = np.array([(each.share > 0, each.is_contaminated) for each in figures], dtype=bool)
         shares, is_contaminated = masks.reshape(-1, 2).T
@@ -202,15 +203,10 @@ def find_runs(task: RunsTask) -> None:
     looked_at = np.load(task.candidates / DOCUMENTS)
     is_read = Verdicts(task.verdicts).is_kept(numbers) & ~np.isin(numbers, looked_at)
     bits = np.load(task.candidates / FILTER)
-    hits, texts, num_chars = [np.empty(0, np.uint64)], list[str](), 0
+    texts = (text_of(line) for row, line in shard.lines(0, shard.num_rows) if is_read[row])
     with task.draft() as draft:
-        for row, line in shard.lines(0, shard.num_rows):
-            if is_read[row]:
-                texts.append(text_of(line))
-                num_chars += len(texts[-1])
-            if texts and (num_chars >= BATCH_CHARS or row == shard.num_rows - 1):
-                hits.append(hasher.runs(texts, bits).copy())
-                texts, num_chars = [], 0
+        batches = text_batches(texts, BATCH_CHARS)
+        hits = [np.empty(0, np.uint64), *(hasher.runs(batch, bits).copy() for batch in batches)]
         np.save(draft / HITS, distinct(np.concatenate(hits)))
 
 
@@ -221,8 +217,8 @@ def run_hasher(language: Language) -> MinHash:
 
 def _sizes(language: Language) -> tuple[int, int]:
     if language.shingle_units("ab") == ["a", "b"]:
-        return overlap.CHARACTERS_OF_NGRAM, overlap.CHARACTERS_OF_STRETCH
-    return overlap.WORDS_OF_NGRAM, overlap.WORDS_OF_STRETCH
+        return ngram_overlap.CHARACTERS_OF_NGRAM, ngram_overlap.CHARACTERS_OF_STRETCH
+    return ngram_overlap.WORDS_OF_NGRAM, ngram_overlap.WORDS_OF_STRETCH
 
 
 def _num_heldout(signatures: Signatures, verdicts: Verdicts, recipe: Clean) -> int:

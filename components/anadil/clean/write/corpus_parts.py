@@ -20,7 +20,7 @@ from anadil.text import corpus
 from anadil.text.corpus import CorpusPart
 from anadil.text.parallel import other_direction
 
-WRITTEN = "written.json"
+FILE_FACTS = "written.json"
 FirstLines = dict[str, int]
 """File -> lines of it before the range that a shard has."""
 ID_START = len(b'{"id": "')
@@ -131,7 +131,7 @@ def write_file(task: WriteTask) -> None:
             lines = _both_directions(lines)
         digest, count = corpus.write_part(draft, task.file.name, lines)
         assert count == task.num_documents
-        write_json(draft / WRITTEN, {"digest": digest, "file": asdict(task.file)})
+        write_json(draft / FILE_FACTS, {"digest": digest, "file": asdict(task.file)})
 
 
 def _both_directions(lines: Iterator[tuple[bytes, str]]) -> Iterator[tuple[bytes, str]]:

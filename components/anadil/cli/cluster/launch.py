@@ -18,8 +18,8 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_input_option, add_recipe_options, add_remake_option
 from anadil.runtime.flow import named_inputs
+from anadil.runtime.lookup import allow_remake
 from anadil.runtime.planned_artifact import MadeArtifact
-from anadil.runtime.remake import allow_remake
 
 
 def add_job_command(name: str, commands: Any, text: str) -> None:

@@ -16,7 +16,7 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.check import COMPILE, PlannedRun
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_left_out
-from anadil.runtime.remake import allow_remake
+from anadil.runtime.lookup import allow_remake
 
 if TYPE_CHECKING:
     from anadil_pipelines.server import Kubeflow

@@ -18,7 +18,7 @@ from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, registry_address, resolve
 from anadil.release.registry.promotion import check_promotable, find_scores
-from anadil.runtime.champion import ALIAS
+from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.tracking_spool import tracking_uri
 

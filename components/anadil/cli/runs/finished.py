@@ -124,7 +124,7 @@ def trace(options: argparse.Namespace) -> int:
     from anadil.preflight.this_machine import require_packages
 
     require_packages("clean")
-    from anadil.release.trace.lineage import trace as follow
+    from anadil.release.trace.chain import trace as follow
     from anadil.release.trace.training_summary import training_summary
 
     result = follow(options.model, roots=options.root, documents=options.document)

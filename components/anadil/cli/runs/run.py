@@ -18,18 +18,18 @@ from anadil.artifacts.uri import join
 from anadil.cli import options as cli_options
 from anadil.cli.output import print_table
 from anadil.cli.runs.watch import watching
-from anadil.core.candidates import ANSWERS, BY_NAME, CANDIDATES
+from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.errors import AnadilError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
 from anadil.core.log import masked
-from anadil.core.stage import Stage
+from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import AWAITED, STAGES
 from anadil.core.table import Table
-from anadil.page.values import Json, field, list_of, table_of
+from anadil.page.values import Json, candidates_of, field, list_of, table_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tensorboard_folder, tracker
-from anadil.report.verdict import candidates_of, gate_verdict, released_name, use_of
+from anadil.report.verdict import gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
 from anadil.runtime.run_record import STOPPED, read_record, recipe_name, record_uri
@@ -58,7 +58,7 @@ def add_run(name: str, commands: Any, text: str) -> None:
 
 def _run(options: argparse.Namespace) -> int:
     if options.remake:
-        from anadil.runtime.remake import allow_remake
+        from anadil.runtime.lookup import allow_remake
 
         allow_remake()
     recipe = with_root(load_recipe(options.recipe, options.set), work_of(options))

@@ -13,7 +13,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.prefetch import copy_to_cache
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
-from anadil.estimate.mixture import Schedule
+from anadil.estimate.schedule import Schedule
 from anadil.model.process_group import Group
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata
 from anadil.pretrain.checkpoint.directory import hold_open
@@ -28,7 +28,7 @@ from anadil.runtime.cache_key import INPUT, origin_changes
 if TYPE_CHECKING:
     from torch.distributed.checkpoint.metadata import Metadata
 
-    from anadil.pretrain.data.mixture import TrainingData
+    from anadil.pretrain.data.order import TrainingData
 
 log = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from anadil.artifacts.local_directory import flush
 from anadil.artifacts.uri import MANIFEST, join
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.pretrain.state import State
-from anadil.runtime.remake import BRANCH_POINT
+from anadil.runtime.lookup import BRANCH_POINT
 
 log = logging.getLogger(__name__)
 

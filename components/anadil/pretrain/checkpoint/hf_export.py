@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
+from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
-from anadil.encode.run import digest_of
 from anadil.model.architecture import empty_model, read_config
 from anadil.model.family_table import check_family, families
 from anadil.model.load import save_settings
@@ -51,7 +51,7 @@ def export_checkpoints(
     checkpoints = [open_checkpoint(path) for path in paths]
     for path in paths:
         trained = directory.manifest_of(path).origin.get("input tokenizer")
-        if trained is not None and trained != digest_of(tokenizer):
+        if trained is not None and trained != artifact.digest_of(tokenizer):
             raise DataError(f"{tokenizer}: is not the tokenizer that {path} was trained with; give that one")
     out.mkdir(parents=True, exist_ok=True)
     _write_config(checkpoints[0].metadata.state_dict_metadata, base, tokenizer, out, dtype)

@@ -21,8 +21,8 @@ from anadil.pretrain.checkpoint.start_point import Start, StartWeights
 from anadil.pretrain.lr_schedule import ends_phase, phase_of
 from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.resilience.out_of_memory import no_room
-from anadil.pretrain.state import State
-from anadil.pretrain.trainer import Step, Trainer
+from anadil.pretrain.state import State, Step
+from anadil.pretrain.trainer import Trainer
 from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)

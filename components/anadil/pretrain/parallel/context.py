@@ -20,7 +20,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from anadil.core.errors import PreflightError
 from anadil.estimate.layout import cuts_evenly
 from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 
 NAME = "anadil_context"
 """Name of this attention in transformers."""
@@ -80,7 +80,7 @@ def context_attention(
     seen = torch.cat([whole[begin : part.end, row] for row, begin in enumerate(part.begins)])
     attended = attend(
         flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling,
-        window=others.get("sliding_window") or 0,
+        window=others.get("sliding_window") or 0, cap=others.get("softcap") or 0.0,
     )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 

@@ -123,13 +123,17 @@ class Replicas:
     def _send(self, parameter: torch.Tensor) -> None:
         if not self._armed or parameter.grad is None:
             return
-        if isinstance(parameter.grad, DTensor):
-            # Tensor parallelism shares tokens: each process holds a part of a norm's summed gradient.
-            assert isinstance(parameter, DTensor)
-            parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
-        local = local_part(parameter.grad)
         # Asynchronous: the network works beside the rest of the backward pass.
-        self._under_way.append(dist.all_reduce(local, group=self._group, async_op=True))
+        self._under_way.append(dist.all_reduce(local_gradient(parameter), group=self._group, async_op=True))
+
+
+def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Return this process's part of a gradient, sharing its memory, placed as its parameter is."""
+    if isinstance(parameter.grad, DTensor) and isinstance(parameter, DTensor):
+        # Tensor parallelism without FSDP leaves sums over tokens, such as those of a norm, for their user to add up.
+        parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
+    assert parameter.grad is not None
+    return local_part(parameter.grad)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:
@@ -147,11 +151,14 @@ _norms_of_all: Any = torch._foreach_norm  # noqa: SLF001
 
 
 @torch.no_grad()
-def clip_gradients_(parameters: Iterable[torch.nn.Parameter], max_norm: float, mesh: Mesh) -> float:
+def clip_gradients_(
+    parameters: Iterable[torch.nn.Parameter], max_norm: float, mesh: Mesh, *,
+    on_two_stages: torch.nn.Parameter | None = None,
+) -> float:  # fmt: skip
     """Scale gradients in place so that their common norm is at most `max_norm`; return the norm before.
 
-    Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. A norm
-    of NaN or Inf leaves the gradients as they are.
+    Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. Tied embeddings may
+    lie on two stages. A norm of NaN or Inf leaves the gradients as they are.
     """
     gradients, copies = [], []
     for parameter in parameters:
@@ -159,7 +166,8 @@ def clip_gradients_(parameters: Iterable[torch.nn.Parameter], max_norm: float, m
             gradient, shards = _local(parameter)
             gradients.append(gradient)
             # Each number of a part lies on so many processes of the stage.
-            copies.append(mesh.replicas * mesh.shard * mesh.tensor / shards)
+            stages = 2 if parameter is on_two_stages else 1
+            copies.append(stages * mesh.replicas * mesh.shard * mesh.tensor / shards)
     device = mesh.parameters.device_type if mesh.parameters is not None else "cpu"
     total = torch.zeros((), dtype=torch.float64, device=gradients[0].device if gradients else device)
     if gradients:
@@ -179,13 +187,12 @@ def _local(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, int]:
     assert gradient is not None
     if not isinstance(gradient, DTensor):
         return gradient, 1
-    if isinstance(parameter, DTensor) and gradient.placements != parameter.placements:
-        # Tensor parallelism without FSDP leaves sums over tokens for their user to add up.
-        gradient = gradient.redistribute(placements=parameter.placements)
-        parameter.grad = gradient
+    local = local_gradient(parameter)
+    gradient = parameter.grad
+    assert isinstance(gradient, DTensor)
     mesh = gradient.device_mesh
     sizes = [mesh.size(i) for i, placement in enumerate(gradient.placements) if not placement.is_replicate()]
-    return gradient.to_local(), math.prod(sizes)
+    return local, math.prod(sizes)
 
 
 def _norms(gradients: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -22,6 +22,9 @@ class Objective:
     scored: Callable[..., torch.Tensor]
     """`summed_loss`, or that of a split head."""
     z_loss: float
+    scale: float = 1.0
+    """Factor of the head's product."""
+    cap: float = 0.0
     by_source: torch.Tensor | None = None
     """FP64 sums of all passes since they were set, on the model's device; None adds none up."""
 
@@ -32,10 +35,11 @@ class Objective:
         """Sum the loss; `sources` is the number of each row's source."""
         # Without gradients, in validation, the loss alone.
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0
+        hidden = hidden if self.scale == 1 else hidden * self.scale
         if sources is None or self.by_source is None:
-            return self.scored(hidden, weight, labels, z_loss=z_loss)
+            return self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap)
         token_losses = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
-        loss = self.scored(hidden, weight, labels, z_loss=z_loss, token_losses=token_losses)
+        loss = self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap, token_losses=token_losses)
         row_losses = token_losses.sum(1, dtype=torch.float64)
         # A masked sum, not `index_add_`, which on a GPU adds in any order.
         numbers = torch.arange(len(self.by_source), device=sources.device)

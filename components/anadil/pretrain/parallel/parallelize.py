@@ -17,12 +17,12 @@ from transformers import PreTrainedModel
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model import low_precision
 from anadil.model.attention import use_packed_attention
-from anadil.model.family_table import families
+from anadil.model.family_table import families, logit_scale_and_cap
 from anadil.model.kernels import checkpoint_layers, compile_layers, decoder_layers
 from anadil.model.load import cast_parameters, refuse_not_numbers
 from anadil.model.loss import has_fast_bf16, summed_loss
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.fsdp import Replicas, last_pass, policy_of, shard
@@ -54,6 +54,10 @@ class ParallelModel:
     def parameters(self) -> dict[str, nn.Parameter]:
         """By the names of the whole model; tied ones once."""
         return dict(self.model.named_parameters())
+
+    def on_two_stages(self) -> nn.Parameter | None:
+        """Return tied embeddings, where another stage of the pipeline holds them too."""
+        return self.pipeline.tied_embeddings() if self.pipeline else None
 
     def plain_tensors(self) -> dict[str, torch.Tensor]:
         """Parameters as checkpoints hold them, sharing their memory."""
@@ -95,6 +99,7 @@ class ParallelModel:
         if self.pipeline is not None:
             with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.autocast):
                 total = self.pipeline.step(batches, divisor)
+            self.pipeline.sum_tied_gradients()
             replicas.send()
         else:
             total = torch.zeros((), dtype=torch.float64, device=self.device)
@@ -136,7 +141,6 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     check_tensor(config, mesh.tensor, length // mesh.context)
     check_pipeline(
         mesh.pipeline,
-        tied=bool(config.tie_word_embeddings),
         layers=int(config.num_hidden_layers),
         sequences=-(-settings.batch_size // mesh.data),
         micro_batch_size=settings.micro_batch_size,
@@ -168,7 +172,8 @@ def parallelize(
     tables = frozenset(name for name, parameter in model.named_parameters() if id(parameter) in weights)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
     scored = summed_loss_of_head if mesh.tensor > 1 else partial(summed_loss, kernels=settings.kernels)
-    loss = Objective(scored=scored, z_loss=settings.z_loss)
+    scale, cap = logit_scale_and_cap(config.to_dict())
+    loss = Objective(scored=scored, z_loss=settings.z_loss, scale=scale, cap=cap)
     if mesh.pipeline > 1:
         cut_stage(model, mesh.pipeline_rank, mesh.pipeline)
     layers = decoder_layers(model)

@@ -18,17 +18,13 @@ from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError
 from anadil.model.family_table import families
-from anadil.pretrain.data.packing import Batch
+from anadil.pretrain.data.batch import Batch
+from anadil.pretrain.parallel.fsdp import local_gradient
 from anadil.pretrain.parallel.loss_forward import Loss
 
 
-def check_pipeline(stages: int, *, tied: bool, layers: int, sequences: int, micro_batch_size: int) -> None:
+def check_pipeline(stages: int, *, layers: int, sequences: int, micro_batch_size: int) -> None:
     """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch."""
-    if stages > 1 and tied:
-        raise PreflightError(
-            f"pretrain.parallelism.pipeline: {stages} stages would part the input embeddings from the output, "
-            "which are one table in base.model; set pipeline to 1 and share the model with shard"
-        )
     if layers < stages:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages are more than the {layers} layers of base.model; "
@@ -51,13 +47,14 @@ def layers_of_stage(layers: int, stage: int, stages: int) -> range:
 def cut_stage(model: PreTrainedModel, stage: int, stages: int) -> None:
     """Remove the modules of other stages; parameters keep their names, layers lie in an `nn.ModuleDict`.
 
-    The model cannot be called until `Pipeline` gives it a forward pass.
+    Tied embeddings lie on the first stage and on the last. The model cannot be called until `Pipeline` gives it a forward
+    pass.
     """
     names = families()[model.config.model_type].names
     layers = list(model.get_submodule(names.layers).children())
     mine = {str(number): layers[number] for number in layers_of_stage(len(layers), stage, stages)}
     _replace(model, names.layers, nn.ModuleDict(mine))
-    if stage > 0:
+    if stage > 0 and not (model.config.tie_word_embeddings and stage == stages - 1):
         _replace(model, names.embeddings, None)
     if stage < stages - 1:
         _replace(model, names.norm, None)
@@ -103,6 +100,27 @@ class Pipeline:
     def loss_of(self, batches: Sequence[Batch]) -> torch.Tensor:
         """`step` without a backward pass, for validation."""
         return self._run(batches, backward=False)
+
+    def tied_embeddings(self) -> nn.Parameter | None:
+        """Return tied embeddings on the first stage and on the last, or None."""
+        if not (self.model.config.tie_word_embeddings and self.is_first != self.is_last):
+            return None
+        weight: nn.Parameter = self._part(self.names.embeddings).weight
+        return weight
+
+    def sum_tied_gradients(self) -> None:
+        """Add what the other end of the pipeline made of the gradient of tied embeddings, a copy of which each end holds."""
+        tied = self.tied_embeddings()
+        if tied is None or tied.grad is None:
+            return
+        mine = local_gradient(tied)
+        theirs = torch.empty_like(mine)
+        end = 0 if self.is_last else self.stages - 1
+        sent = dist.P2POp(dist.isend, mine, group=self.group, group_peer=end)
+        received = dist.P2POp(dist.irecv, theirs, group=self.group, group_peer=end)
+        for work in dist.batch_isend_irecv([sent, received]):
+            work.wait()
+        mine += theirs
 
     def _run(self, batches: Sequence[Batch], *, backward: bool) -> torch.Tensor:
         schedule = self._schedule(batches, backward=backward)

@@ -36,11 +36,6 @@ def check_tensor(config: Any, degree: int, sequence_length: int) -> None:
     """Refuse a model or a sequence, or one process's part of it, that `degree` processes cannot share."""
     if degree == 1:
         return
-    if config.tie_word_embeddings:
-        raise PreflightError(
-            f"{KEY} is {degree}, but the input and output embeddings of the base model are tied, which "
-            "tensor parallelism would untie; set it to 1 and raise pretrain.parallelism.shard"
-        )
     shape = shape_from(config.to_dict(), config.name_or_path or "model")
     for name, number in shared_by_tensor(shape).items():
         if number % degree:
@@ -73,6 +68,9 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
     parallelize_module(part, mesh, {name: style for name, style in ends.items() if name in modules})
     if family.names.embeddings in modules:
         modules[family.names.embeddings].register_forward_hook(_copied)
+        # Both are split by rows, and splitting made a parameter of each.
+        if config.tie_word_embeddings and family.names.head in modules:
+            modules[family.names.head].weight = modules[family.names.embeddings].weight
     layers: Any = modules[family.names.layers]
     for layer in layers.values() if isinstance(layers, nn.ModuleDict) else layers:
         _check_layer(layer, config, family.tensor_plan)
@@ -81,7 +79,7 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
 
 def summed_loss_of_head(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0,
-    token_losses: torch.Tensor | None = None,
+    cap: float = 0.0, token_losses: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
@@ -91,7 +89,7 @@ def summed_loss_of_head(
     rows = weight.to_local()
     first_row = weight.device_mesh.get_local_rank() * len(rows)
     group = weight.device_mesh.get_group()
-    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss, token_losses)
+    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss, cap, token_losses)
 
 
 class LocalNorm(ParallelStyle):

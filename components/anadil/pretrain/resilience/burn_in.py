@@ -27,7 +27,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.parallel.fsdp import local_part
 from anadil.pretrain.parallel.mesh import Mesh
-from anadil.pretrain.trainer import Step
+from anadil.pretrain.state import Step
 
 log = logging.getLogger(__name__)
 

@@ -17,12 +17,11 @@ import numpy as np
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import RecipeError
 from anadil.core.json_text import write_indented
-from anadil.encode.packing import Packed, Sequences
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.data.mixture import TrainingData
-from anadil.pretrain.state import State
-from anadil.pretrain.trainer import Step
+from anadil.pretrain.data.order import TrainingData
+from anadil.pretrain.state import State, Step
 from anadil.recipe.pretrain import Faults
+from anadil.tokens.packing import Packed, Sequences
 
 log = logging.getLogger(__name__)
 

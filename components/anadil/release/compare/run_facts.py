@@ -13,8 +13,8 @@ from anadil.artifacts.find import artifacts_below, read_table, root_of
 from anadil.artifacts.uri import MANIFEST, absolute, join
 from anadil.core.candidates import BY_KIND
 from anadil.core.errors import DataError
-from anadil.core.stages import FLOW
-from anadil.page.values import Json, list_of, table_of
+from anadil.core.stages import FLOW, brought
+from anadil.page.compared import ComparedRun
 from anadil.release.runs import Run, find_run, list_runs
 from anadil.runtime.job import kind_of
 from anadil.runtime.run_record import recipe_of
@@ -27,19 +27,13 @@ NAMED = ("report", "scores", *reversed(BY_KIND))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunFacts:
+class RunFacts(ComparedRun):
     """Facts of one run."""
 
     name: str
     run: Run | None
     """The listed run; None if an artifact names it."""
     uris: dict[str, str]
-    manifests: dict[str, Manifest]
-    digests: dict[str, str]
-    """Artifact word -> digest of its content, also of inputs that are gone."""
-    recipe: dict[str, object]
-    """Every key by its path, such as `pretrain.batch_size`."""
-    scores: Json
 
     @property
     def label(self) -> str:
@@ -48,11 +42,6 @@ class RunFacts:
             return f"{self.run.recipe} {self.run.id}".strip()
         word = next(iter(self.uris), "")
         return f"{word}/{self.manifests[word].key}" if word else self.name
-
-    @property
-    def language(self) -> str:
-        """Language of the recipe; empty without a recipe."""
-        return str(self.recipe.get("language") or "")
 
 
 def find_facts(name: str, work: str | Path | None, root: str | None = None) -> RunFacts:
@@ -127,11 +116,16 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
         origin = manifests[word].origin if word in manifests and word != "report" else {}
         digests = {each: origin[f"input {each}"] for each in _inputs(origin)} | digests
 
-    scores = read_table(uris["scores"], manifests["scores"], "scores.json") if "scores" in manifests else {}
+    compared = {stage.writes: brought(stage, "compare").FILE for stage in FLOW if "compare" in stage.brings}
+    tables = {
+        word: read_table(uris[word], manifests[word], file)
+        for word, file in compared.items()
+        if word in manifests
+    }
     recipe = recipe_of(run.place, run.id) if run else {}
     return RunFacts(
         name=name, run=run, uris={word: uris[word] for word in manifests}, manifests=manifests, digests=digests,
-        recipe=flat(recipe or latest.recipe), scores=scores,
+        recipe=flat(recipe or latest.recipe), tables=tables,
     )  # fmt: skip
 
 
@@ -159,8 +153,3 @@ def flat(recipe: Mapping[str, object]) -> dict[str, object]:
 
     walk(recipe, "")
     return keys
-
-
-def records(value: object) -> list[Json]:
-    """The tables of a list."""
-    return [table_of(each) for each in list_of(value)]

@@ -19,7 +19,7 @@ from anadil.core.install import install, install_module
 from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import tracking_fault
-from anadil.runtime.champion import DIGEST_TAG, TIMEOUTS, URI_TAG
+from anadil.runtime.compared_champion import DIGEST_TAG, TIMEOUTS, URI_TAG
 from anadil.runtime.mlflow_records import alone_at, follow_move
 from anadil.runtime.tracking_spool import tracking_uri
 

@@ -34,7 +34,7 @@ from anadil.release.registry.client import (
 )
 from anadil.report.model_card import model_card, newest_scores
 from anadil.report.verdict import before, check_words, checks_of, outcome_words
-from anadil.runtime.champion import ALIAS, DIGEST_TAG, URI_TAG
+from anadil.runtime.compared_champion import ALIAS, DIGEST_TAG, URI_TAG
 from anadil.runtime.evidence import parent_tags
 from anadil.runtime.job import kind_of
 from anadil.runtime.mlflow_records import artifact_place

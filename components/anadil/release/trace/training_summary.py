@@ -19,8 +19,8 @@ from anadil.page.licence import UNKNOWN
 from anadil.page.render import render_template
 from anadil.page.values import base_name, field, list_of, table_of
 from anadil.recipe.filter_rules import NO_RULES
+from anadil.release.trace.chain import DIGITS, SAID, Trace, TrainedText
 from anadil.release.trace.corpus_rows import HostSums
-from anadil.release.trace.lineage import DIGITS, SAID, Trace, TrainedText
 from anadil.report.data_card import NOT_STATED, personal_data, processing, stated_licence
 from anadil.report.model_card import model_name
 from anadil.report.read import recipe_language

@@ -15,10 +15,11 @@ from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest, remedy_of
+from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.json_text import write_indented
-from anadil.encode.tensor_file import size_of
+from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
 
 TOKENS = "tokens.json"
 FORMAT = 1
@@ -166,6 +167,13 @@ class TokensFacts:
         if self.earlier == EarlierFacts():
             values.pop("earlier")
         write_indented(folder / TOKENS, values)
+
+
+def open_file(uri: str, facts: ShardFacts | BlockFacts) -> TensorFile:
+    """Open a file of an artifact of tokens where it lies."""
+    size = size_of(facts.num_bytes)
+    place = bytes_at(join(uri, facts.file), size, first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES)
+    return TensorFile(place=place, num_bytes=facts.num_bytes, table_crc=facts.crc32)
 
 
 def read_facts(uri: str, manifest: Manifest) -> TokensFacts:

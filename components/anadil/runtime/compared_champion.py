@@ -1,7 +1,7 @@
-"""Champion: the model that was released last, with which evaluate compares its candidates.
+"""The champion to compare with: the model that was released last.
 
-`python -m anadil.runtime.champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a registry
-that hangs, or a client that is not installed, costs a comparison and no run.
+`python -m anadil.runtime.compared_champion NAME ALIAS` asks the registry at MLFLOW_TRACKING_URI in a process of its own: a
+registry that hangs, or a client that is not installed, costs a comparison and no run.
 """
 
 import json
@@ -11,16 +11,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
 from anadil.core.candidates import BY_KIND
-from anadil.core.errors import AnadilError, DataError, RecipeError, Stopped
+from anadil.core.errors import AnadilError, DataError, RecipeError
 from anadil.core.log import masked
 from anadil.core.processes import last_line, run_child
 from anadil.recipe.sections import Recipe
@@ -41,7 +39,7 @@ SKIPPED = "champion: %s; candidates are not compared with it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Champion:
+class ComparedChampion:
     """A released model."""
 
     uri: str
@@ -50,7 +48,7 @@ class Champion:
     digest: str
 
 
-def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | None:
+def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> ComparedChampion | None:
     """Return the model to compare with, as `evaluate.champion` says; None, with the reason logged, if there is none."""
     named = recipe.evaluate.champion
     if named == "none":
@@ -64,27 +62,15 @@ def find_champion(recipe: Recipe, inputs: Mapping[str, Manifest]) -> Champion | 
     return champion
 
 
-@lru_cache(maxsize=1)
-def fetched(champion: Champion) -> Path | None:
-    """A local directory with the champion, every byte checked; None, with the reason logged."""
-    try:
-        return fetch(champion.uri, champion.kind)[0]
-    except Stopped:
-        raise
-    except (AnadilError, OSError) as error:
-        log.warning(SKIPPED, error)
-        return None
-
-
-def _at(uri: str) -> Champion:
+def _at(uri: str) -> ComparedChampion:
     try:
         manifest = artifact.finished_manifest(absolute(uri), *BY_KIND)
     except DataError as error:
         raise DataError(f"evaluate.champion: {error}") from None
-    return Champion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
+    return ComparedChampion(uri=absolute(uri), kind=manifest.kind, digest=manifest.digest)
 
 
-def _registered(recipe: Recipe, named: str | None) -> Champion | None:
+def _registered(recipe: Recipe, named: str | None) -> ComparedChampion | None:
     uri = tracking_uri(recipe)
     if uri is None:
         if named:
@@ -113,7 +99,7 @@ def _registered(recipe: Recipe, named: str | None) -> Champion | None:
 
 def _ask(uri: str, name: str, alias: str) -> tuple[dict[str, Any], str]:
     """Return the version that an alias stands for, empty if there is none, or the reason why it is unknown."""
-    command = [sys.executable, "-m", "anadil.runtime.champion", name, alias]
+    command = [sys.executable, "-m", "anadil.runtime.compared_champion", name, alias]
     environment = TIMEOUTS | os.environ | {"MLFLOW_TRACKING_URI": uri}
     try:
         done = run_child(command, PATIENCE_S, environment=environment)

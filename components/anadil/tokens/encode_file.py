@@ -2,12 +2,11 @@
 
 import hashlib
 import io
-import json
 import os
 import socket
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -20,11 +19,12 @@ from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.base_model import read_settings, read_tokenizer
 from anadil.artifacts.base_vocabulary import END_OF_TEXT, SETTINGS, base_settings, frame_of, token_text
-from anadil.core.errors import DataError, IntegrityError
+from anadil.core.errors import DataError
 from anadil.core.json_text import write_json
-from anadil.encode.tensor_file import TensorWriter
-from anadil.text.corpus import read_file
+from anadil.text.corpus import read_file, text_batches
 from anadil.text.encoder import Encoder
+from anadil.text.excluded import excluded_rows
+from anadil.tokens.tensor_file import TensorWriter
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -170,7 +170,7 @@ def _documents(
     """Batches of documents: ids with what stands round them, and bytes of text."""
     begin, end = (np.int32(index).tobytes() for index in (task.frame.begin, task.frame.end))
     tokens = 0
-    for texts in _batches(_texts(task, left_out)):
+    for texts in text_batches(_texts(task, left_out), BATCH_CHARS):
         try:
             encoded, sizes = encoder.encode_sized(texts)
         except DataError as error:
@@ -202,27 +202,4 @@ def _texts(task: EncodeTask, left_out: Counter[str]) -> Iterator[str]:
 
 @lru_cache(1)
 def _excluded(path: Path) -> dict[str, str]:
-    reasons: dict[str, str] = {}
-    with path.open(encoding="utf-8") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                row = json.loads(line)
-                reasons[str(row["id"])] = str(row["reason"])
-            except (ValueError, TypeError, KeyError) as error:
-                raise IntegrityError(
-                    f"{path}:{number}: not a line with id and reason ({error!r}); make it again"
-                ) from None
-    return reasons
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    chars = 0
-    for text in texts:
-        batch.append(text)
-        chars += len(text)
-        if chars >= BATCH_CHARS:
-            yield batch
-            batch, chars = [], 0
-    if batch:
-        yield batch
+    return {row["id"]: row["reason"] for row in excluded_rows(path.read_bytes(), path)}

@@ -12,8 +12,8 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.runtime import champion, execute
-from anadil.runtime.champion import DIGEST_TAG, find_champion
+from anadil.runtime import compared_champion, execute
+from anadil.runtime.compared_champion import DIGEST_TAG, find_champion
 from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import planned_artifact
 
@@ -39,7 +39,7 @@ def recipe(*overrides: str) -> Recipe:
 def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """What the registry answers; empty: it has no champion."""
     version: dict[str, str] = {}
-    monkeypatch.setattr(champion, "_ask", lambda uri, name, alias: (version, ""))
+    monkeypatch.setattr(compared_champion, "_ask", lambda uri, name, alias: (version, ""))
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     return version
 
@@ -136,13 +136,14 @@ def test_a_champion_that_was_changed_since_is_left_out_of_scores_and_of_their_ke
     made = recipe(f"evaluate.champion={old}", f"storage.root={tmp_path}")
     stage = STAGES["evaluate"]
     planned = []
-    monkeypatch.setattr(execute, "_make", lambda found, *_: planned.append(found))
+    monkeypatch.setattr(execute, "_make", lambda found, *_: planned.append(found.planned))
 
     execute.execute(stage, made, inputs, (), None)
 
     (found,) = planned
     assert (found.champion, "input champion" in found.origin) == (None, False)
-    assert found.key == planned_artifact(stage, made, inputs, (), None).without_champion().key
+    origin = planned_artifact(stage, made, inputs, (), None).origin
+    assert found.origin == {name: text for name, text in origin.items() if name != "input champion"}
     assert "model.safetensors: differs from its manifest" in caplog.text
     assert "candidates are not compared with it" in caplog.text
 
@@ -181,7 +182,7 @@ def test_a_real_registry_is_asked(
     client.create_registered_model("anadil-az")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     for name in ("nobody", "anadil-az"):
-        champion.main(name, "champion")  # what `find_champion` runs as a process
+        compared_champion.main(name, "champion")  # what `find_champion` runs as a process
         assert capsys.readouterr().out == "{}\n"
     tags = {DIGEST_TAG: manifest_of(made).digest}
     version = client.create_model_version("anadil-az", source=str(made), tags=tags)

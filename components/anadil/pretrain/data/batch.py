@@ -1,16 +1,16 @@
-"""Batches of packed sequences as tensors, and the order of training."""
+"""Batches of packed sequences as tensors."""
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from typing import Generic, TypeVar
 
 import numpy as np
 import torch
 
-from anadil.encode.packing import Packed, Places, Sequences
 from anadil.model.loss import IGNORED
+from anadil.tokens.packing import Packed, Sequences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,37 +71,17 @@ def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
     )
 
 
-def sequences_of_step(step: int, *, batch_size: int, blocks: Sequences, seed: int) -> Sequences:
-    """Choose the sequences of optimizer step `step` (from 0); a step may end one epoch and begin the next."""
-    return sequences_at(np.arange(step * batch_size, (step + 1) * batch_size), blocks=blocks, seed=seed)
-
-
-def sequences_at(places: Sequences, *, blocks: Sequences, seed: int) -> Sequences:
-    """Sequences at some places (from 0 over all epochs) of the order of training; `blocks` are `Packed.blocks`.
-
-    Blocks follow each other in an order of their own, and so do the sequences of each: those that are read one after
-    another lie near each other, and no order of all is held. Seed and epoch decide it, so that a resume needs no state.
-    """
-    epochs, within = places // blocks[-1], places % blocks[-1]
-    chosen = np.empty(len(places), dtype=np.int64)
-    sizes = np.diff(blocks)
-    for epoch in np.unique(epochs).tolist():
-        order = _permutation(len(sizes), seed, epoch) if len(sizes) > 1 else np.zeros(1, dtype=np.int64)
-        ends = np.cumsum(sizes[order])
-        turns = np.searchsorted(ends, within, side="right")
-        for turn in np.unique(turns[epochs == epoch]).tolist():
-            here = (epochs == epoch) & (turns == turn)
-            block = int(order[turn])
-            # The order of one block is that of releases which knew no blocks.
-            more = (block,) if len(sizes) > 1 else ()
-            permutation = _permutation(int(sizes[block]), seed, epoch, *more)
-            chosen[here] = blocks[block] + permutation[within[here] - (ends[turn] - sizes[block])]
-    return chosen
-
-
-@lru_cache(maxsize=32)  # two of each of several sources
-def _permutation(num: int, *seed: int) -> Places:
-    return np.random.default_rng(seed).permutation(num)
+def joined(parts: list[Batch]) -> Batch:
+    """Rows of several batches of one length, one after another."""
+    sizes = [part.input_ids.numel() for part in parts]
+    begins = np.cumsum([0, *sizes]).tolist()
+    borders = [part.borders[:-1] + begin for part, begin in zip(parts, begins[:-1], strict=True)]
+    return Batch(
+        input_ids=torch.cat([part.input_ids for part in parts]),
+        position_ids=torch.cat([part.position_ids for part in parts]),
+        labels=torch.cat([part.labels for part in parts]),
+        borders=torch.cat([*borders, torch.tensor(begins[-1:], dtype=torch.int32)]),
+    )
 
 
 T = TypeVar("T")

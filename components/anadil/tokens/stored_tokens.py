@@ -13,12 +13,10 @@ from typing import Any
 import numpy as np
 
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.random_access import bytes_at
-from anadil.artifacts.uri import join
-from anadil.encode.packing import Ids, Packed, Places, TokenStream
-from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 from anadil.text.corpus import CorpusPart
+from anadil.tokens.packing import Ids, Packed, Places, TokenStream
+from anadil.tokens.tensor_file import TensorFile
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts, open_file, read_facts
 
 OPEN_FILES = 256
 """Files that stay open; a process may open 1,024 by default."""
@@ -92,14 +90,7 @@ class StoredTokens:
     def _files(self, listed: Sequence[ShardFacts | BlockFacts]) -> Callable[[int], TensorFile]:
         @lru_cache(OPEN_FILES)
         def opened(number: int) -> TensorFile:
-            facts = listed[number]
-            place = bytes_at(
-                join(self.uri, facts.file),
-                size_of(facts.num_bytes),
-                first_byte=DATA_BEGIN,
-                block_bytes=BLOCK_BYTES,
-            )
-            return TensorFile(place=place, num_bytes=facts.num_bytes, table_crc=facts.crc32)
+            return open_file(self.uri, listed[number])
 
         return opened
 

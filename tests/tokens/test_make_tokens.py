@@ -13,14 +13,14 @@ import zstandard
 
 from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.encode import encode_file as encode_files
-from anadil.encode import make_tokens
-from anadil.encode.encode_file import EncodeTask
-from anadil.encode.packing import TokenStream
-from anadil.encode.tensor_file import TensorWriter
 from anadil.model.load import encode_texts, load_tokenizer
 from anadil.text import encoder
 from anadil.text.corpus import Document, document_files, write_documents
+from anadil.tokens import encode_file as encode_files
+from anadil.tokens import make_tokens
+from anadil.tokens.encode_file import EncodeTask
+from anadil.tokens.packing import TokenStream
+from anadil.tokens.tensor_file import TensorWriter
 from tests.kit.encoding import Unlike
 from tests.kit.pretraining import make_corpus, make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anadil.core.errors import RecipeError
-from anadil.estimate.mixture import (
+from anadil.estimate.schedule import (
     PERIOD,
     WINDOW,
     Schedule,

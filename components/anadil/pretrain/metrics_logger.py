@@ -8,17 +8,14 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from anadil.core.files import write_atomic
 from anadil.core.processes import resident_bytes
 from anadil.core.progress import Progress, progress
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.state import SourceState, State
+from anadil.pretrain.state import SourceState, State, Step
 from anadil.runtime.metric_table import complete, values_for
-
-if TYPE_CHECKING:
-    from anadil.pretrain.trainer import Step  # which loads torch; readers of the file do without
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +67,7 @@ class MetricsLogger(Callback):
         """Drop the lines of later steps."""
         self._begin(self.training.state.step)
 
-    def post_step(self, step: "Step") -> None:
+    def post_step(self, step: Step) -> None:
         """Write a line where one is due. Every process comes here, because they compare themselves."""
         run = self.training
         if not run.is_log_due:
@@ -136,7 +133,7 @@ class ProgressBar(Callback):
         assert self._bar is not None
         self._bar.begin(self.training.state.step)
 
-    def post_step(self, step: "Step") -> None:
+    def post_step(self, step: Step) -> None:
         """Advance the bar."""
         assert self._bar is not None
         tokens = max(0, self.training.state.tokens - self._tokens)
@@ -182,7 +179,7 @@ def _parsed(text: str) -> list[dict[str, Any]]:
 class BudgetGuard(Callback):
     """Ends a run, saved, when `pretrain.faults.budget_hours` or `budget_usd` is used up."""
 
-    def post_step(self, step: "Step") -> None:  # noqa: ARG002  a hook
+    def post_step(self, step: Step) -> None:  # noqa: ARG002  a hook
         """Compare the first process's clock with the budget at each logged step."""
         run = self.training
         if run.is_log_due:

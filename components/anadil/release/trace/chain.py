@@ -133,7 +133,7 @@ class Chain:
         stage = STAGES.get(manifest.origin.get("stage", ""))
         if stage and "base" in stage.keys:
             self.base = _base(manifest)
-        self.added += _added(manifest) if stage and stage.models else ()
+        self.added += _added(manifest, stage.models.partition(".")[0]) if stage and stage.models else ()
         self.files += _source_files(manifest, source)
         for name, digest in manifest.origin.items():
             if name == f"input {START_FROM}":
@@ -273,12 +273,13 @@ def _base(manifest: Manifest) -> BaseFiles:
     return _files_of(model, revision, manifest.origin.get(BASE_FILES, ""), stated)
 
 
-def _added(manifest: Manifest) -> Iterator[BaseFiles]:
-    """Models of `merge.add` beside the base, each once, their files compared with those that were read."""
+def _added(manifest: Manifest, section: str) -> Iterator[BaseFiles]:
+    """Models that a section names beside the base, each once, their files compared with those that were read."""
     stated = table_of(field(manifest.recipe, "report.licences"))
     models = {
         str(each.get(key)): str(each.get(revision) or "")
-        for each in map(table_of, list_of(field(manifest.recipe, "merge.add")))
+        for listed in table_of(field(manifest.recipe, section)).values()
+        for each in map(table_of, list_of(listed))
         for key, revision in (("model", "revision"), ("minus", "minus_revision"))
     }
     models.pop(str(field(manifest.recipe, "base.model")), None)

@@ -12,26 +12,26 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from anadil.artifacts import artifact, local_directory, sealed_dir
-from anadil.artifacts.random_access import LocalBytes
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import counted, human_bytes
 from anadil.core.json_text import read_json
 from anadil.core.progress import progress
-from anadil.encode import encode_file as files
-from anadil.encode.encode_file import FACTS, SHARD, EncodeTask, Frame, document_tokenizer
-from anadil.encode.shard_plan import ShardPlan, Span, cut, earlier_part, shard_plan, stem_of, write_block
-from anadil.encode.tensor_file import TensorFile, size_of
-from anadil.encode.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts
 from anadil.runtime.executor import Executor
 from anadil.runtime.job import Copy
 from anadil.runtime.threads import num_cores
 from anadil.text.corpus import CorpusPart, document_files, read_file
 from anadil.text.encoder import Encoder
+from anadil.tokens import encode_file as files
+from anadil.tokens.encode_file import FACTS, SHARD, EncodeTask, Frame, document_tokenizer
+from anadil.tokens.settings import Settings
+from anadil.tokens.shard_plan import ShardPlan, Span, cut, earlier_part, shard_plan, stem_of, write_block
+from anadil.tokens.tensor_file import TensorFile
+from anadil.tokens.tokens_file import BlockFacts, EarlierFacts, ShardFacts, TokensFacts, open_file
 
 log = logging.getLogger(__name__)
 
@@ -44,36 +44,6 @@ MOST_THREADS = 16
 """Most threads of a process among several: the stack of each counts to the memory that the process may take."""
 SAMPLE_CHARS = 1_000
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Input of `make_tokens`, and what decides the tokens besides."""
-
-    corpus: Path
-    corpus_digest: str
-    tokenizer: Path
-    tokenizer_digest: str
-    language: str
-    sequence_length: int
-    source: str = ""
-    """Name in the recipe's `sources`; empty without them."""
-    excluded: Path | None = None
-    """File of documents to leave out."""
-    excluded_digest: str = ""
-    max_tokens: int | None = None
-    """Tokens after which the source is cut."""
-    reads_special: bool = False
-    """True if the base wrote the source, whose chats have control tokens."""
-    champion: Mapping[str, str] = field(default_factory=dict)
-    """Artifacts of a retraining's champion; see `champion_places`."""
-
-    @property
-    def origin(self) -> dict[str, str]:
-        """Everything that decides a shard, without the file of the corpus."""
-        more = {"excluded": self.excluded_digest} if self.excluded else {}
-        more |= {"special tokens": "read"} if self.reads_special else {}
-        return {"corpus": self.corpus_digest, "tokenizer": self.tokenizer_digest, **more}
 
 
 def make_tokens(
@@ -256,10 +226,7 @@ def _write_blocks(
     stored = {shard.file for shard in plan.stored.values()}
 
     def opened(shard: ShardFacts) -> TensorFile:
-        if plan.champion and shard.file in stored:
-            return plan.champion.opened(shard)
-        place = LocalBytes(out / shard.file, size_of(shard.num_bytes))
-        return TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
+        return open_file(plan.champion.uri if plan.champion and shard.file in stored else str(out), shard)
 
     blocks = []
     for number, span in enumerate(spans):
@@ -271,9 +238,7 @@ def _write_blocks(
 
 
 def _left_out(settings: Settings, shards: Sequence[ShardFacts]) -> dict[str, int]:
-    reasons = Counter[str]()
-    for shard in shards:
-        reasons.update(shard.left_out)
+    reasons = sum((Counter(shard.left_out) for shard in shards), Counter[str]())
     manifest = artifact.read_manifest(str(settings.corpus))
     known = manifest.records.get("train") if manifest else None
     if settings.max_tokens is not None and known is not None:

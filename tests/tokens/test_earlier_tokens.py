@@ -8,12 +8,12 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.core.errors import IntegrityError
 from anadil.core.stages import STAGES
-from anadil.encode import encode_file as encode_files
-from anadil.encode.encode_file import EncodeTask
-from anadil.encode.tokens_file import EarlierFacts
-from anadil.pretrain.data.mixture import tokens_of
+from anadil.pretrain.data.training_tokens import tokens_of
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.job import Job
+from anadil.tokens import encode_file as encode_files
+from anadil.tokens.encode_file import EncodeTask
+from anadil.tokens.tokens_file import EarlierFacts
 from tests.kit.pretraining import make_tokenizer_artifact
 from tests.kit.weeks import WEEKS, facts_of, ids_of, make_corpus, opened, overlap_of, recipe_of, tokens_made
 
@@ -111,7 +111,7 @@ def test_training_that_encodes_by_itself_divides_the_text_alike(tmp_path: Path, 
 def test_a_shard_whose_documents_are_left_out_now_is_made_again_with_its_block(
     tmp_path: Path, tokenizer: Path, encoded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anadil.encode.shard_plan.BLOCK_TOKENS", 1)
+    monkeypatch.setattr("anadil.tokens.shard_plan.BLOCK_TOKENS", 1)
     first, second = (make_corpus(tmp_path / f"corpus-{n}", WEEKS[:n]) for n in (3, 4))
     lists = [
         overlap_of(tmp_path / "old", WEEKS[0][0]),

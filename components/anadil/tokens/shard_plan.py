@@ -6,7 +6,6 @@ sequences over consecutive shards.
 """
 
 import hashlib
-import json
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -18,21 +17,19 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.local_directory import link
 from anadil.artifacts.prefetch import fetch_from, fill
-from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.format import counted
 from anadil.core.json_text import read_json
-from anadil.core.stages import STAGES
-from anadil.encode.encode_file import FACTS, EncodeTask
-from anadil.encode.packing import Places, TokenStream, pack
-from anadil.encode.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, TensorWriter, size_of
-from anadil.encode.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
-from anadil.recipe.sections import Recipe
+from anadil.core.stages import PIECES, WRITERS
 from anadil.runtime.cache_key import INPUT, RESULT_VERSION
-from anadil.runtime.job import Copy, word_of
+from anadil.runtime.job import Copy
 from anadil.text.corpus import CorpusPart, read_ids
-from anadil.text.excluded import EXCLUDED, EXCLUDING
+from anadil.text.excluded import EXCLUDED, EXCLUDING, excluded_rows
+from anadil.tokens.encode_file import FACTS, EncodeTask
+from anadil.tokens.packing import Places, TokenStream, pack
+from anadil.tokens.tensor_file import TensorFile, TensorWriter
+from anadil.tokens.tokens_file import BlockFacts, ShardFacts, TokensFacts, read_facts
 
 log = logging.getLogger(__name__)
 
@@ -52,25 +49,17 @@ class Span:
     """The champion's block of them, which is taken as it is."""
 
 
-def spans_of(shards: Sequence[ShardFacts], first: int, most: int) -> list[Span]:
-    """Cut shards into spans of `most` tokens; `first` is the number of the first one."""
-    return [
-        Span(first_shard=first + start, num_shards=num)
-        for start, num in _groups([shard.tokens for shard in shards], most)
-        if num
-    ]
-
-
-def _groups(sizes: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """First shard and number of shards of each block; a larger shard is a block of its own."""
-    first = total = 0
-    for number, size in enumerate(sizes):
+def spans_of(shards: Sequence[ShardFacts], first: int, most: int) -> Iterator[Span]:
+    """Spans of `most` tokens, of which the first begins with shard `first`; a larger shard is a span of its own."""
+    total, end = 0, first + len(shards)
+    for number, shard in enumerate(shards, first):
         # A block needs a token, and so takes empty shards along.
-        if total and size and total + size > most:
-            yield first, number - first
+        if total and shard.tokens and total + shard.tokens > most:
+            yield Span(first_shard=first, num_shards=number - first)
             first, total = number, 0
-        total += size
-    yield first, len(sizes) - first
+        total += shard.tokens
+    if end > first:
+        yield Span(first_shard=first, num_shards=end - first)
 
 
 def joined(spans: Sequence[Span], shards: Sequence[ShardFacts]) -> list[Span]:
@@ -121,15 +110,6 @@ def _starts(shards: Sequence[ShardFacts], opened: Callable[[ShardFacts], TensorF
     return np.concatenate(parts)
 
 
-def champion_places(recipe: Recipe, source: str) -> dict[str, str]:
-    """Kind -> URI of the champion's artifacts of a source; empty without a champion that knows the source."""
-    champion = recipe.retrain.champion if recipe.retrain else None
-    named = champion.artifacts if champion else {}
-    kinds = STAGES["encode"].champion.artifacts
-    places = {kind: named[word_of(kind, source)] for kind in kinds if word_of(kind, source) in named}
-    return places if "corpus" in places else {}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChampionTokens:
     """Finished tokens of the champion's corpus, made by the same tokenizer."""
@@ -159,12 +139,6 @@ class ChampionTokens:
         listed = self.facts.train[block.first_shard : block.first_shard + block.num_shards]
         return any(_stem(shard.file) in self.remade for shard in listed)
 
-    def opened(self, shard: ShardFacts) -> TensorFile:
-        """Open a shard where it lies."""
-        size = size_of(shard.num_bytes)
-        place = bytes_at(join(self.uri, shard.file), size, first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES)
-        return TensorFile(place=place, num_bytes=shard.num_bytes, table_crc=shard.crc32)
-
     def put(
         self, names: Mapping[str, str], out: Path, work: Path, copies: dict[str, Copy] | None
     ) -> dict[str, dict[str, str | int]]:
@@ -188,11 +162,12 @@ class ChampionTokens:
                 "set ANADIL_WORK to a directory on a larger disk",
             )
         for name, entry in entries.items():
-            if "://" not in self.uri and _entry_of(folder / name) != entry:
+            path = folder / name
+            if "://" not in self.uri and not (path.is_file() and artifact.file_entry(path) == entry):
                 raise IntegrityError(
                     f"{self.uri}/{name}: differs from its manifest; {artifact.remedy_of(self.uri)}"
                 )
-            link(folder / name, out / names[name])
+            link(path, out / names[name])
         return {names[name]: dict(entry) for name, entry in entries.items()}
 
 
@@ -238,7 +213,7 @@ def _champion_tokens(
     excluded: Path | None,
     is_usable: Callable[[TokensFacts], bool],
 ) -> ChampionTokens | None:
-    uri = places.get("tokens", "")
+    uri = places.get(PIECES, "")
     manifest = artifact.read_manifest(uri) if uri else None
     if manifest is None:
         log.warning(
@@ -247,7 +222,7 @@ def _champion_tokens(
         )
         return None
     facts = read_facts(uri, manifest)
-    is_current = manifest.origin.get(RESULT_VERSION) == str(STAGES["encode"].result_version)
+    is_current = manifest.origin.get(RESULT_VERSION) == str(WRITERS[PIECES].result_version)
     ids = _changed_ids(places.get(EXCLUDING, ""), manifest, excluded)
     if not is_current or not is_usable(facts) or facts.corpus != corpus_manifest.digest or ids is None:
         log.warning(
@@ -269,26 +244,22 @@ def _champion_tokens(
 
 def _changed_ids(uri: str, tokens: Manifest, excluded: Path | None) -> frozenset[str] | None:
     """Documents that only one of the champion and this run leaves out; None if the champion's list is gone."""
-    ours = _ids_of(excluded.read_bytes()) if excluded else frozenset[str]()
+    ours = _ids_of(excluded.read_bytes(), str(excluded)) if excluded else frozenset[str]()
     if not (digest := tokens.origin.get(f"{INPUT}{EXCLUDING}")):
         return ours
     manifest = artifact.read_manifest(uri) if uri else None
     if manifest is None or manifest.digest != digest:
         return None
-    return ours ^ _ids_of(storage.store(uri).read(join(uri, EXCLUDED)))
+    return ours ^ _ids_of(storage.store(uri).read(join(uri, EXCLUDED)), uri)
 
 
-def _ids_of(rows: bytes) -> frozenset[str]:
-    return frozenset(str(json.loads(row)["id"]) for row in rows.splitlines())
+def _ids_of(content: bytes, place: str) -> frozenset[str]:
+    return frozenset(row["id"] for row in excluded_rows(content, place))
 
 
 def _digests(manifest: Manifest) -> dict[str, str]:
     """File of a corpus -> digest of its texts, or of the file."""
     return {name: manifest.contents.get(name, str(entry["sha256"])) for name, entry in manifest.files.items()}
-
-
-def _entry_of(path: Path) -> dict[str, str | int]:
-    return artifact.file_entry(path) if path.is_file() else {}
 
 
 def _stem(name: str) -> str:
@@ -319,14 +290,14 @@ class ShardPlan:
         """Cut the shards of `train` into blocks; none holds shards of both parts."""
         num = len(self.earlier)
 
-        def cut_into_blocks(first: int, end: int) -> list[Span]:
+        def cut_into_blocks(first: int, end: int) -> Iterator[Span]:
             some = shards[first:end]
             # Without sources the sequences are those of all documents together, as they always were.
             most = BLOCK_TOKENS if has_sources else sum(shard.tokens for shard in some)
             return spans_of(some, first, most)
 
-        early = self.champion.spans(length) if self.champion else cut_into_blocks(0, num)
-        early = [replace(span, is_earlier=True) for span in early]
+        spans = self.champion.spans(length) if self.champion else cut_into_blocks(0, num)
+        early = [replace(span, is_earlier=True) for span in spans]
         return joined([*early, *cut_into_blocks(num, len(shards))], shards)
 
     def stream_digest(self) -> str:

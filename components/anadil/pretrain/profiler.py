@@ -11,7 +11,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from anadil.core.format import counted
 from anadil.pretrain.callback import Callback
-from anadil.pretrain.trainer import Step
+from anadil.pretrain.state import Step
 
 log = logging.getLogger(__name__)
 

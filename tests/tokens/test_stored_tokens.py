@@ -12,14 +12,14 @@ import pytest
 from anadil.artifacts import artifact, s3, storage
 from anadil.artifacts.uri import join
 from anadil.core.errors import DataError, IntegrityError
-from anadil.encode.make_tokens import make_tokens
-from anadil.encode.packing import TokenStream, pack
-from anadil.encode.stored_tokens import StoredTokens, open_tokens
-from anadil.encode.tensor_file import DATA_BEGIN, TensorWriter, size_of
-from anadil.encode.tokens_file import TOKENS
-from anadil.pretrain.data.packing import batch_of
+from anadil.pretrain.data.batch import batch_of
 from anadil.runtime.executors.processes import Processes
 from anadil.text.corpus import Document, write_documents
+from anadil.tokens.make_tokens import make_tokens
+from anadil.tokens.packing import TokenStream, pack
+from anadil.tokens.stored_tokens import StoredTokens, open_tokens
+from anadil.tokens.tensor_file import DATA_BEGIN, TensorWriter, size_of
+from anadil.tokens.tokens_file import TOKENS
 from tests.kit.pretraining import make_tokenizer_artifact, set_bos
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
 from tests.kit.tokens import settings_of
@@ -30,7 +30,7 @@ LENGTH = 16
 @pytest.fixture(autouse=True)
 def blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Blocks of some tokens, so that a small file has many."""
-    for module in ("anadil.encode.tensor_file", "anadil.encode.stored_tokens"):
+    for module in ("anadil.tokens.tensor_file", "anadil.tokens.tokens_file"):
         monkeypatch.setattr(f"{module}.BLOCK_BYTES", 64)
     monkeypatch.setenv("ANADIL_CACHE", str(tmp_path / "cache"))
 
@@ -111,7 +111,7 @@ def test_sequences_are_those_of_all_documents_packed_together(tmp_path: Path) ->
 def test_sources_are_packed_in_blocks_of_consecutive_shards(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("anadil.encode.shard_plan.BLOCK_TOKENS", 1)
+    monkeypatch.setattr("anadil.tokens.shard_plan.BLOCK_TOKENS", 1)
 
     tokens = opened(make_artifact(tmp_path, source="web"))
 

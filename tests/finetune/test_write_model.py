@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.weight_files import INDEX
 from anadil.core.errors import IntegrityError
-from anadil.finetune.merge import ADAPTER, write_merged, write_trained
+from anadil.finetune.write_model import ADAPTER, write_merged, write_trained
 from anadil.model.load import load_model, save_model
 from tests.finetune.conftest import small_tokenizer
 from tests.kit.child import peak_memory
@@ -163,7 +163,7 @@ def test_an_adapter_of_another_model_and_a_damaged_one_are_refused(tmp_path: Pat
 MEMORY = """
 import sys
 from pathlib import Path
-from anadil.finetune import merge
+from anadil.finetune import write_model
 
 def anonymous_bytes():
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
@@ -175,9 +175,9 @@ def added(*given):
     return result
 
 base, adapter, out = map(Path, sys.argv[1:4])
-seen, real, merge._Adapter.added = [], merge._Adapter.added, added
+seen, real, write_model._Adapter.added = [], write_model._Adapter.added, added
 before = anonymous_bytes()
-merge.write_merged(base, adapter, out)
+write_model.write_merged(base, adapter, out)
 print(max(seen) - before)
 whole = [merge.read_rows(each) for each in merge.SafetensorsFiles(base).stored.values()]
 print(anonymous_bytes() - before)
