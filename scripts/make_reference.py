@@ -39,9 +39,10 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 - whether `anadil plan` knows its memory
 - whether [export](../guides/export.md#gguf) writes it as GGUF
 
-Every type also trains in one process and in copies of it. Any other type, such as a mixture of experts, is refused by name
-before anything is loaded. Gemma 2 caps the scores of its attention, which Flash attention does not: its documents are
-attended to one by one. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
+Every type also trains in one process and in copies of it. Any other type is refused by name before anything is loaded. Gemma 2
+caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. Files of a
+mixture of experts have an entry for each expert, as vLLM reads them. The loss that spreads tokens over experts is added if
+`config.json` sets `output_router_logits`. An adapter leaves experts out. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|

@@ -206,9 +206,9 @@ def test_an_equal_model_passes_without_being_significant_whatever_the_stride(
 
 
 def test_a_mixture_of_experts_is_refused_by_name_before_a_model_is_loaded(own: Path, tmp_path: Path) -> None:
-    (own / "model/config.json").write_text(json.dumps({"model_type": "qwen3_moe", "num_experts": 128}))
+    (own / "model/config.json").write_text(json.dumps({"model_type": "qwen3_next", "num_experts": 128}))
 
-    with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_moe' is a mixture of experts"):
+    with pytest.raises(PreflightError, match=r"^adapted \(.*model type 'qwen3_next' is a mixture of experts"):
         run(job_on(own, tmp_path / "out"))
 
 

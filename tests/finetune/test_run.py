@@ -368,9 +368,7 @@ def test_many_dropped_rows_and_a_length_over_the_models_context_are_told(
 
 def test_a_mixture_of_experts_is_refused_by_name_before_chats_are_read(chats: Path, tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(
-        json.dumps({"model_type": "gpt_oss", "num_local_experts": 32})
-    )
+    (tmp_path / "model/config.json").write_text(json.dumps({"model_type": "phimoe", "num_local_experts": 32}))
 
-    with pytest.raises(PreflightError, match=r"model: model type 'gpt_oss' is a mixture of experts"):
+    with pytest.raises(PreflightError, match=r"model: model type 'phimoe' is a mixture of experts"):
         run_in(tmp_path, tmp_path / "model", chats, tmp_path / "out")

@@ -36,6 +36,7 @@ SIZES: dict[str, Any] = {
     "pad_token_id": None,
 }
 GRANITE_FACTORS = {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 CHANGES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.7},
     "cohere2": {"logit_scale": 0.7},
@@ -55,6 +56,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         },
     },
     "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
+    "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6},
     "granite": {**GRANITE_FACTORS, "logits_scaling": 6.0},
     "hyperclovax": {**GRANITE_FACTORS, "logits_scaling": 0.6},
     "llama": {
@@ -67,7 +69,11 @@ CHANGES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {"attention_bias": True},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 16},
+    "qwen3_moe": EXPERTS,
 }
 """What makes a family differ from Llama, where its defaults do not."""
 CPU = torch.device("cpu")

@@ -39,6 +39,7 @@ def extended(tmp_path_factory: pytest.TempPathFactory) -> Models:
         ("extend", "gemma3_text", True),
         ("replace", "qwen3", False),
         ("surgery", "llama", False),
+        ("extend", "mixtral", False),
         *(matrix(strategy, "llama", tied) for strategy in STRATEGIES for tied in (True, False)),
         matrix("surgery", "gpt_neox", False),
     ],
@@ -74,16 +75,19 @@ def test_blocks_and_files_change_no_bit_and_a_second_writing_no_byte(
     assert second == {file.name: file.read_bytes() for file in (tmp_path / "again").iterdir()}
 
 
-def test_a_loaded_model_is_filled_with_what_is_written(extended: Models, tmp_path: Path) -> None:
-    ends = extended.open(chat=True)
+@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+def test_a_loaded_model_is_filled_with_what_is_written(extended: Models, tmp_path: Path, kind: str) -> None:
+    models = extended if kind == "llama" else make_models(tmp_path / "models", "extend", kind=kind)
+    ends = models.open(chat=True)
     ends.write(tmp_path / "out", 0.3, [0.7])
-    model: Any = load_model(extended.model)
+    model: Any = load_model(models.model)
 
     ends.load_into(model, 0.3, [0.7])
 
     written: Any = load_model(tmp_path / "out")
     assert all(torch.equal(each, written.state_dict()[name]) for name, each in model.state_dict().items())
-    assert all(torch.equal(ends.tensor(name, 0.3, [0.7]), model.state_dict()[name]) for name in ends.names)
+    loaded = {name: each for name, each in model.state_dict().items() if name in ends.names}
+    assert all(torch.equal(ends.tensor(name, 0.3, [0.7]), each) for name, each in loaded.items())
 
 
 def test_a_chat_vector_brings_template_and_control_rows_and_none_without_weight(

@@ -242,14 +242,34 @@ def test_a_window_is_that_of_transformers_with_documents_and_without(window: int
     assert (model.base_model(input_ids=IDS, use_cache=False).last_hidden_state - whole).abs().max() < 1e-5
 
 
+@pytest.mark.parametrize("window", [0, 3])
+def test_sinks_have_result_and_gradients_of_all_scores(window: int) -> None:
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2 * LENGTH, heads, 8, requires_grad=True) for heads in (4, 2, 2))
+    sinks, push = torch.randn(4, requires_grad=True), torch.randn(2 * LENGTH, 4, 8)
+    given = [query, key, value, sinks]
+
+    fast = attend(query, key, value, BORDERS, BORDERS, window=window, sinks=sinks)
+    slow_one: torch.Tensor = attend_by_document(
+        query, key, value, BORDERS, BORDERS, 8**-0.5, window, 0.0, sinks
+    )
+    without = attend(query, key, value, BORDERS, BORDERS, window=window)
+
+    assert (fast - slow_one).abs().max() < 1e-6
+    assert (fast - without).abs().max() > 0.1
+    ours, theirs = (torch.autograd.grad((each * push).sum(), given) for each in (fast, slow_one))
+    for one, other in zip(ours, theirs, strict=True):
+        assert (one - other).norm() < 1e-5 * other.norm()
+
+
 def test_scores_changed_otherwise_are_refused_and_dropout_in_training_only() -> None:
     layer, states = nn.Identity(), torch.zeros(1, 1, 2, 4)
 
     packed_attention_forward(layer.eval(), states, states, states, None, dropout=0.1)
     with pytest.raises(DataError, match="attention_dropout"):
         packed_attention_forward(layer.train(), states, states, states, None, dropout=0.1)
-    with pytest.raises(DataError, match=r"base.model: its attention has s_aux, which"):
-        packed_attention_forward(layer, states, states, states, None, s_aux=states)
+    with pytest.raises(DataError, match=r"base.model: its attention has position_bias, which"):
+        packed_attention_forward(layer, states, states, states, None, position_bias=states)
 
 
 def test_a_model_with_attention_of_its_own_is_refused() -> None:

@@ -56,8 +56,8 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
     ),
 }
 MIXTURES: dict[str, dict[str, Any]] = {
-    "mixtral": {"model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2},
-    "qwen3_moe": {"model_type": "qwen3_moe", "num_experts": 128, "moe_intermediate_size": 768},
+    "phimoe": {"model_type": "phimoe", "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_next": {"model_type": "qwen3_next", "num_experts": 128, "moe_intermediate_size": 768},
 }
 
 
@@ -184,7 +184,7 @@ def test_a_mixture_of_experts_is_refused_by_name(kind: str, tmp_path: Path) -> N
             refuse(recipe)
 
 
-@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "stablelm", ""])
+@pytest.mark.parametrize("kind", ["gpt2", "nemotron", "stablelm", ""])
 def test_a_type_that_the_engine_refuses_is_not_planned(kind: str, tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=rf"base\.model: model type .*{kind}.* is not proven to train"):
         base_shape(based_on(tmp_path, SIZES | {"model_type": kind}))

@@ -322,7 +322,7 @@ def test_where_no_machine_is_named_no_plan_is_kept() -> None:
 
 
 def test_a_model_that_is_not_planned_keeps_no_plan_and_stops_no_run(tmp_path: Path) -> None:
-    recipe = based_on(tmp_path, SIZES | MIXTURES["mixtral"])
+    recipe = based_on(tmp_path, SIZES | MIXTURES["phimoe"])
 
     assert plan_as_file(recipe, "mine", here=True) == {}
 

@@ -158,10 +158,10 @@ def test_weights_that_config_json_does_not_describe_are_refused_before_the_run(
 
 
 def test_a_model_type_that_nobody_compared_is_refused_by_name(model: Path, recipe: Recipe) -> None:
-    (model / "config.json").write_text('{"model_type": "mixtral", "num_local_experts": 8}')
+    (model / "config.json").write_text('{"model_type": "phimoe", "num_local_experts": 8}')
     (model / WEIGHTS).write_bytes(b"")
 
-    with pytest.raises(PreflightError, match=r"'mixtral' is a mixture of experts"):
+    with pytest.raises(PreflightError, match=r"'phimoe' is a mixture of experts"):
         inspect_base(again(recipe, f"base.model={model}"), here=False)
 
 

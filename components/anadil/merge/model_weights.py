@@ -16,6 +16,7 @@ from anadil.core.json_text import write_indented
 from anadil.model.architecture import as_in_model, check_fit, empty_model, read_config
 from anadil.model.chat_ids import ControlWords
 from anadil.model.chat_template import rendered, turn_end
+from anadil.model.experts import entries_of
 from anadil.model.family_table import families
 from anadil.model.load import document_ids, load_tokenizer, refuse_not_numbers
 from anadil.model.safetensors_files import read_rows
@@ -67,7 +68,7 @@ def open_weights(folder: Path, name: str) -> ModelWeights:
             f"{', '.join(sorted(families()))}"
         )
     model: Any = empty_model(folder)
-    tensors = as_in_model(stored_tensors(folder), model)
+    tensors = as_in_model(stored_tensors(folder), model, stacks=False)
     for name_of_copy, original in model.all_tied_weights_keys.items():  # files may hold either of them
         if name_of_copy in tensors:
             tensors.setdefault(original, tensors[name_of_copy])
@@ -76,8 +77,18 @@ def open_weights(folder: Path, name: str) -> ModelWeights:
         folder=folder,
         config=config,
         tensors=tensors,
-        trained=frozenset(each for each, _ in model.named_parameters()),
+        trained=frozenset(
+            each
+            for name, parameter in model.named_parameters()
+            for each in _tensor_names(name, parameter, config.model_type)
+        ),
     )
+
+
+def _tensor_names(name: str, parameter: torch.Tensor, model_type: str) -> list[str]:
+    """Return the names of a parameter's tensors, which for a stack of experts are those of each expert."""
+    entries = entries_of(name, families()[model_type].experts, len(parameter) if parameter.dim() else 0)
+    return [each for of_one in entries for each in of_one] or [name]
 
 
 SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim")

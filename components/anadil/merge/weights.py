@@ -34,6 +34,7 @@ from anadil.merge.model_weights import (
     other_settings,
     write_chat_template,
 )
+from anadil.model.experts import entries_of
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
@@ -144,7 +145,13 @@ class Ends:
 
     def load_into(self, model: PreTrainedModel, base_share: float, weights: Sequence[float]) -> None:
         """Fill the parameters of a loaded model of the trained one's shape in place; raises as `rows`."""
+        experts = families()[self.theta.config.model_type].experts
         for name, parameter in model.named_parameters():
+            for expert, entries in enumerate(entries_of(name, experts, len(parameter)) if experts else ()):
+                parts = [self.tensor(each, base_share, weights) for each in entries]
+                parameter.data[expert].copy_(torch.cat(parts))
+            if name not in self.theta.tensors:
+                continue
             target = parameter.data.view(_num_rows(parameter.shape), -1)
             for first, block in self._blocks(name, base_share, weights):
                 values = block.view(-1, target.shape[1])

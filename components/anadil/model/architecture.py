@@ -21,6 +21,7 @@ from anadil.artifacts.weight_files import (
     unindexed,
 )
 from anadil.core.errors import DataError, IntegrityError
+from anadil.model.experts import stacked
 from anadil.model.family_table import families, refuse_mixture, refuse_quantized
 
 log = logging.getLogger(__name__)
@@ -117,7 +118,7 @@ def check_fit(folder: Path) -> None:
     ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
     unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
-    not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model)
+    not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model, stacks=False)
     table = model.get_input_embeddings().weight
     name = next(name for name, each in model.named_parameters() if each is table)
     if name in stored and (rows := stored[name].shape[0]) != len(table):
@@ -163,11 +164,18 @@ def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str
     }
 
 
-def as_in_model(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, StoredTensor]:
-    """Return tensors by the names of the model; files of a model without its head leave out the first part."""
+def as_in_model(
+    stored: Mapping[str, StoredTensor], model: Any, *, stacks: bool = True
+) -> dict[str, StoredTensor]:
+    """Return tensors by the names of the model; files of a model without its head leave out the first part.
+
+    Without `stacks` each expert keeps its own tensors.
+    """
     prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
     if family := families().get(model.config.model_type):
         stored = {family.names.in_model(name): each for name, each in stored.items()}
+        if family.experts and stacks:
+            stored = stacked(stored, family.experts)
     return {
         f"{prefix}{name}" if name not in names and f"{prefix}{name}" in names else name: each
         for name, each in stored.items()

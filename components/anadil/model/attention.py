@@ -22,7 +22,7 @@ from anadil.core.errors import DataError, PreflightError
 
 ATTENTION_NAME = "anadil"
 """Name of this attention in transformers."""
-UNKNOWN = ("s_aux", "position_bias")
+UNKNOWN = ("position_bias",)
 """Changes of the attention scores that some architectures ask for by keyword."""
 
 
@@ -71,6 +71,7 @@ def packed_attention_forward(
     attended = attend(
         flatten_rows(query), flatten_rows(key), flatten_rows(value), query_borders, key_borders,
         scale=scaling, window=others.get("sliding_window") or 0, cap=others.get("softcap") or 0.0,
+        sinks=others.get("s_aux"),
     )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 
@@ -100,11 +101,13 @@ def row_borders(rows: int, length: int) -> torch.Tensor:
 def attend(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
     key_borders: torch.Tensor, *, scale: float | None = None, window: int = 0, cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Attend within documents, (tokens, heads, head width); the last query of a document meets its last key.
 
     The borders say where each document's queries and keys begin; a document has no fewer keys than queries. A `window`
     is the most keys that a query sees, itself among them; 0 for all. With a `cap` scores become cap x tanh(scores / cap).
+    `sinks` are scores, one for each head, of a key without a value that every query sees.
     """
     device = query.device.type
     if torch.is_autocast_enabled(device):
@@ -114,8 +117,15 @@ def attend(
     # Flash attention of torch has no FP32, and no cap.
     if cap or (device == "cuda" and query.dtype == torch.float32):
         one_by_one: Any = attend_by_document  # the decorator hides its parameters
-        by_torch: torch.Tensor = one_by_one(query, key, value, query_borders, key_borders, scale, window, cap)
+        by_torch: torch.Tensor = one_by_one(
+            query, key, value, query_borders, key_borders, scale, window, cap, sinks
+        )
         return by_torch
+    if sinks is not None:
+        with_sinks: torch.Tensor = _WithSinks.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
+            query, key, value, sinks, query_borders, key_borders, scale, window
+        )
+        return with_sinks
     attended: torch.Tensor = packed_attention(query, key, value, query_borders, key_borders, scale, window)[0]
     return attended
 
@@ -124,6 +134,7 @@ def attend(
 def attend_by_document(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, query_borders: torch.Tensor,
     key_borders: torch.Tensor, scale: float, window: int, cap: float = 0.0,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Run `attend` document by document, for GPUs in FP32 and scores with a cap."""
     pieces = []
@@ -132,11 +143,19 @@ def attend_by_document(
         one_query = query[begin:end].transpose(0, 1)[None]
         its_keys, its_values = (each[first:last].transpose(0, 1)[None] for each in (key, value))
         causal = end - begin == last - first and not 0 < window < last - first
-        if cap:
+        if cap or sinks is not None:
             mask = lower_right(end - begin, last - first, query, window)
             # Scores of a document are as many as its tokens squared: they are made again, not kept.
             one = checkpoint(
-                _attend_capped, one_query, its_keys, its_values, mask, scale, cap, use_reentrant=False
+                _attend_by_scores,
+                one_query,
+                its_keys,
+                its_values,
+                mask,
+                scale,
+                cap,
+                sinks,
+                use_reentrant=False,
             )
         else:
             one = nn.functional.scaled_dot_product_attention(
@@ -147,14 +166,49 @@ def attend_by_document(
     return torch.cat(pieces)
 
 
-def _attend_capped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, cap: float
-) -> torch.Tensor:
+def _attend_by_scores(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, cap: float,
+    sinks: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
     """Attend in one document, (1, heads, tokens, head width), with scores in FP32."""
     shared = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(shared, 1) for each in (key, value))
     scores = (query @ key.transpose(2, 3)).float() * scale
-    return ((scores / cap).tanh() * cap + mask).softmax(3).to(query.dtype) @ value
+    scores = ((scores / cap).tanh() * cap if cap else scores) + mask
+    if sinks is not None:
+        scores = torch.cat([scores, sinks.float()[None, :, None, None].expand(*scores.shape[:3], 1)], 3)
+    return scores.softmax(3)[..., : key.shape[2]].to(query.dtype) @ value
+
+
+class _WithSinks(torch.autograd.Function):
+    """Attention with sinks out of attention without: all that changes is the sum of the exponentials."""
+
+    # Flash attention's backward pass takes that sum and the result, and makes the chances again out of them. With those that
+    # count the sink, its gradients are right too, since the sink's own value is 0.
+    @staticmethod
+    def forward(
+        ctx: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, sinks: torch.Tensor,
+        query_borders: torch.Tensor, key_borders: torch.Tensor, scale: float, window: int,
+    ) -> torch.Tensor:  # fmt: skip
+        attended, logsumexp = packed_attention(query, key, value, query_borders, key_borders, scale, window)
+        sums = logsumexp.T if query.is_cuda else logsumexp  # (tokens, heads)
+        with_sinks = torch.logaddexp(sums, sinks.to(sums.dtype))
+        attended = attended * (sums - with_sinks).exp()[..., None].to(attended.dtype)
+        whole = with_sinks.T.contiguous() if query.is_cuda else with_sinks
+        ctx.save_for_backward(query, key, value, attended, whole, query_borders, key_borders, sinks)
+        ctx.scale, ctx.window = scale, window
+        result: torch.Tensor = attended
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: torch.Tensor) -> Any:
+        gradient = grad_outputs[0].contiguous()
+        *saved, sinks = ctx.saved_tensors
+        gradients = packed_attention_backward(gradient, *saved, ctx.scale, ctx.window)
+        attended, sums = saved[3], saved[4].T if gradient.is_cuda else saved[4]
+        chances = (sinks.to(sums.dtype) - sums).exp()
+        of_sinks = -(chances * (gradient.float() * attended.float()).sum(2)).sum(0)
+        return (*gradients, of_sinks.to(sinks.dtype), None, None, None, None)
 
 
 # None of the four has a public name.

@@ -8,6 +8,7 @@ from anadil.model.family import (
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
+    ExpertNames,
     Family,
     Gguf,
     LogitKeys,
@@ -243,6 +244,17 @@ FAMILIES = (
     Family(model_type="jais2"),
     # Its convolutions look back over the edge of a slice, which other layouts cut.
     Family(model_type="lfm2", layouts=frozenset(["shard"]), names=ModuleNames(norm="model.embedding_norm")),
+    # Mixtures of experts.
+    Family(
+        model_type="mixtral",
+        layouts=PIPELINE_LAYOUTS,
+        names=ModuleNames(stored_mlp="block_sparse_moe"),
+        experts=ExpertNames(gate="w1", up="w3", down="w2"),
+    ),
+    Family(model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False)),
+    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(model_type="qwen3_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="persimmon", layouts=frozenset()),
     Family(
         model_type="seed_oss",

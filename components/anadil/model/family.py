@@ -58,6 +58,8 @@ class ModuleNames:
     head: str = "lm_head"
     stored_head: str = ""
     """The head's name in files, where transformers gives it another when it loads and saves a model."""
+    stored_mlp: str = "mlp"
+    """The same for `mlp`, a part of each layer."""
 
     @property
     def tables(self) -> tuple[str, str]:
@@ -71,11 +73,24 @@ class ModuleNames:
 
     def in_files(self, name: str) -> str:
         """Return the name of a parameter in files."""
-        return self.stored_tables[1] if name == self.tables[1] else name
+        name = self.stored_tables[1] if name == self.tables[1] else name
+        return name.replace(".mlp.", f".{self.stored_mlp}.")
 
     def in_model(self, name: str) -> str:
         """Return the name of a file's tensor in the model."""
-        return self.tables[1] if name == self.stored_tables[1] else name
+        name = self.tables[1] if name == self.stored_tables[1] else name
+        return name.replace(f".{self.stored_mlp}.", ".mlp.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertNames:
+    """Matrices of an expert in files, where each expert has its own; `model/experts.py` makes stacks of them."""
+
+    is_split: bool = True
+    """False if files hold the stacks."""
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +180,8 @@ class Family:
     architecture: Architecture | None = None
     """None: its memory is not planned."""
     logits: LogitKeys = LogitKeys()
+    experts: ExpertNames | None = None
+    """None for a dense model."""
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""
     version_4: Version4Keys = Version4Keys()

@@ -60,11 +60,12 @@ def is_mixture_of_experts(config: Mapping[str, Any]) -> bool:
 
 
 def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
-    """Refuse a mixture of experts by its config.json, which counts them if transformers wrote it, before anything is loaded."""
-    if is_mixture_of_experts(config):
+    """Refuse a mixture of experts whose type is not proven, by its config.json, which counts experts if transformers wrote it."""
+    family = families().get(str(config.get("model_type")))
+    if is_mixture_of_experts(config) and not (family and family.experts):
         raise PreflightError(
-            f"{name}: model type {_type(config)} is a mixture of experts, which is not supported; "
-            f"take a dense model ({', '.join(model_types())})"
+            f"{name}: model type {_type(config)} is a mixture of experts that is not supported; "
+            f"take one of {', '.join(model_types())}"
         )
 
 

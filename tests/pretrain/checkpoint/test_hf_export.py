@@ -110,10 +110,10 @@ def test_a_damaged_checkpoint_is_not_exported(generation: Path, base: Path, tmp_
         ({}, "", DataError, r"no finished checkpoint there .* give a step-N directory"),
         ({"hidden_size": 64}, "step-00000007", DataError, "hidden size 64, and the checkpoint has 32"),
         (
-            {"model_type": "mixtral", "num_local_experts": 8},
+            {"model_type": "phimoe", "num_local_experts": 8},
             "step-00000007",
             PreflightError,
-            "'mixtral' is a mixture of experts",
+            "'phimoe' is a mixture of experts",
         ),
     ],
 )

@@ -161,6 +161,7 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
 @pytest.mark.parametrize(
     ("stages", "changes", "words"),
     [
+        (2, {"balances": True}, r"2 stages pass no router's logits on.*set pipeline to 1"),
         (8, {"layers": 5}, r"8 stages are more than the 5 layers.*set it to 5 or less"),
         (4, {"sequences": 6}, r"4 stages need as many micro-batches .* are 3; lower .*micro_batch_size"),
     ],
@@ -168,9 +169,9 @@ def test_layers_are_spread_evenly(layers: int, stages: int, expected: list[int])
 def test_what_cannot_be_cut_into_stages_is_refused_with_the_remedy(
     stages: int, changes: dict[str, Any], words: str
 ) -> None:
-    fits: dict[str, Any] = {"layers": 8, "sequences": 8, "micro_batch_size": 2}
+    fits: dict[str, Any] = {"balances": False, "layers": 8, "sequences": 8, "micro_batch_size": 2}
     with pytest.raises(PreflightError, match=words):
         check_pipeline(stages, **{**fits, **changes})
 
     check_pipeline(4, **{**fits, "sequences": 7})
-    check_pipeline(1, layers=1, sequences=1, micro_batch_size=14)
+    check_pipeline(1, balances=True, layers=1, sequences=1, micro_batch_size=14)

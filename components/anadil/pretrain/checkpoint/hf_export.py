@@ -4,6 +4,7 @@ import json
 import logging
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import empty_model, read_config
+from anadil.model.experts import entries_of
 from anadil.model.family_table import check_family, families
 from anadil.model.load import save_settings
 from anadil.model.safetensors_files import SHARD_BYTES, SafetensorsFiles, TensorLayout, write_weights
@@ -65,24 +67,41 @@ def _write_mean(
     shard_bytes: int,
 ) -> dict[str, int]:  # fmt: skip
     """Write the mean of checkpoints, tensor by tensor: a model never has to fit into memory as a whole."""
-    in_files = families()[model_config(base)["model_type"]].names.in_files
+    family = families()[model_config(base)["model_type"]]
+    in_files = family.names.in_files
     saved: dict[str, Any] = checkpoints[0].metadata.state_dict_metadata
-    names = {in_files(name): name for name in sorted(saved) if " " not in name}
+    # Name in files -> the checkpoint's tensor, and its expert, number and count of parts in a stack.
+    places: dict[str, tuple[str, tuple[int, int, int]]] = {}
+    for name in sorted(each for each in saved if " " not in each):
+        of_experts = entries_of(name, family.experts, saved[name].size[0] if saved[name].size else 0)
+        for expert, entries in enumerate(of_experts):
+            for part, entry in enumerate(entries):
+                places[in_files(entry)] = name, (expert, part, len(entries))
+        if not of_experts:
+            places[in_files(name)] = name, (0, 0, 0)
     constants = {in_files(name): tensor for name, tensor in _constants(base).items()}
     layout = {
-        **{
-            stored: TensorLayout(dtype or saved[name].properties.dtype, tuple(saved[name].size))
-            for stored, name in names.items()
-        },
-        **{
-            stored: TensorLayout(dtype or each.dtype, tuple(each.shape)) for stored, each in constants.items()
-        },
+        stored: TensorLayout(dtype or saved[name].properties.dtype, _shape(saved[name].size, parts))
+        for stored, (name, (_, _, parts)) in places.items()
     }
+    layout |= {
+        stored: TensorLayout(dtype or each.dtype, tuple(each.shape)) for stored, each in constants.items()
+    }
+    # A layer's experts lie one after another in a file, out of two stacks.
+    mean = lru_cache(maxsize=2)(partial(_mean, checkpoints))
 
     def tensors(stored: str) -> list[torch.Tensor]:
-        return [constants[stored] if stored in constants else _mean(checkpoints, names[stored])]
+        if stored in constants:
+            return [constants[stored]]
+        name, (expert, part, parts) = places[stored]
+        return [mean(name)[expert].chunk(parts)[part] if parts else _mean(checkpoints, name)]
 
     return write_weights(out, layout, tensors, shard_bytes)
+
+
+def _shape(size: Sequence[int], parts: int) -> tuple[int, ...]:
+    """Return the shape in the file, of a whole tensor or of one of so many parts of an expert."""
+    return (size[1] // parts, *size[2:]) if parts else tuple(size)
 
 
 def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:

@@ -81,6 +81,7 @@ def context_attention(
     attended = attend(
         flatten_rows(query), seen[:, 0], seen[:, 1], part.query_borders, part.key_borders, scale=scaling,
         window=others.get("sliding_window") or 0, cap=others.get("softcap") or 0.0,
+        sinks=others.get("s_aux"),
     )  # fmt: skip
     return attended.view(rows, length, *attended.shape[1:]), None
 

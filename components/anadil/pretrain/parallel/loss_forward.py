@@ -11,6 +11,8 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from anadil.model.loss import IGNORED
+
 Loss = Callable[..., torch.Tensor]
 """Last hidden states, the head's weight, labels, and the source of each row where there are several -> summed loss in FP32."""
 
@@ -64,6 +66,25 @@ def last_hidden(
     return states
 
 
+def balances_experts(config: Any) -> bool:
+    """True if config.json asks for the loss that spreads tokens over the experts of a mixture."""
+    return bool(getattr(config, "output_router_logits", False) and config.router_aux_loss_coef)
+
+
+def balance_loss(model: PreTrainedModel, router_logits: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Load-balancing loss of a token, over the tokens that this process passes at a time, with config.json's coefficient.
+
+    Source: Fedus et al. 2021, "Switch Transformers", arXiv:2101.03961, equations 4 to 6.
+    """
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config: Any = model.config
+    num_experts, chosen = router_logits[0].shape[-1], int(config.num_experts_per_tok)
+    loss: Any = load_balancing_loss_func(router_logits, num_experts, chosen)
+    balance: torch.Tensor = loss * config.router_aux_loss_coef
+    return balance
+
+
 def _loss_of(
     model: PreTrainedModel, loss: Loss, input_ids: torch.Tensor, position_ids: torch.Tensor,
     labels: torch.Tensor, borders: npt.NDArray[np.int32], *sources: torch.Tensor,
@@ -72,6 +93,14 @@ def _loss_of(
     weight: nn.Parameter = head.weight
     # Borders are numpy's: FSDP moves every tensor that a root module is given to the GPU, and reading them
     # there would wait for all its queued work. The states have no name, which would keep them in memory.
-    return loss(
-        last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *sources
-    )
+    if not (torch.is_grad_enabled() and balances_experts(model.config)):
+        return loss(
+            last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *sources
+        )
+    inner: Any = model.base_model
+    states = inner(
+        input_ids=input_ids, position_ids=position_ids, borders=torch.from_numpy(borders), use_cache=False,
+        output_router_logits=True,
+    )  # fmt: skip
+    balance = balance_loss(model, states.router_logits) * (labels != IGNORED).sum()
+    return loss(states.last_hidden_state, weight, labels, *sources) + balance

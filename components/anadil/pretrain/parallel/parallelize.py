@@ -26,7 +26,7 @@ from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import BaseTable, VocabularyRows, new_rows
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
 from anadil.pretrain.parallel.fsdp import Replicas, last_pass, policy_of, shard
-from anadil.pretrain.parallel.loss_forward import Objective, train_on
+from anadil.pretrain.parallel.loss_forward import Objective, balances_experts, train_on
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.pipeline import Pipeline, check_pipeline, cut_stage
 from anadil.pretrain.parallel.tensor import apply_tensor_parallel, check_tensor, summed_loss_of_head
@@ -141,6 +141,7 @@ def check_layout(settings: Pretrain, config: Any, mesh: Mesh, device: torch.devi
     check_tensor(config, mesh.tensor, length // mesh.context)
     check_pipeline(
         mesh.pipeline,
+        balances=balances_experts(config),
         layers=int(config.num_hidden_layers),
         sequences=-(-settings.batch_size // mesh.data),
         micro_batch_size=settings.micro_batch_size,

@@ -23,8 +23,15 @@ from anadil.pretrain.parallel.fsdp import local_gradient
 from anadil.pretrain.parallel.loss_forward import Loss
 
 
-def check_pipeline(stages: int, *, layers: int, sequences: int, micro_batch_size: int) -> None:
+def check_pipeline(
+    stages: int, *, balances: bool, layers: int, sequences: int, micro_batch_size: int
+) -> None:
     """Refuse models that cannot be cut into stages, and steps that do not give every stage a micro-batch."""
+    if stages > 1 and balances:
+        raise PreflightError(
+            f"pretrain.parallelism.pipeline: {stages} stages pass no router's logits on, and config.json of base.model asks "
+            "for their loss (output_router_logits); set pipeline to 1 and share the model with shard"
+        )
     if layers < stages:
         raise PreflightError(
             f"pretrain.parallelism.pipeline: {stages} stages are more than the {layers} layers of base.model; "
