@@ -5,10 +5,8 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer
 from tokenizers.models import BPE
-from tokenizers.pre_tokenizers import ByteLevel
-from tokenizers.trainers import BpeTrainer
 
 from anadil.core.errors import DataError
 from anadil.text.cut_patterns import ALPHABET
@@ -23,7 +21,6 @@ from tests.tokenizer.conftest import SENTENCES
 AZERBAIJANI = [texts.AZERBAIJANI, texts.ANOTHER]
 JAPANESE = [texts.JAPANESE, texts.MORE_JAPANESE]
 MIXED = [*AZERBAIJANI, *JAPANESE, texts.ENGLISH, texts.RUSSIAN, texts.TURKISH]
-DATA = os.environ.get("ANADIL_DATA", "")
 
 
 def random_table(rng: random.Random, letters: str) -> dict[str, int]:
@@ -162,20 +159,3 @@ def test_a_table_beyond_positions_of_32_bits_is_refused(monkeypatch: pytest.Monk
 
     with pytest.raises(DataError, match="the different words of the corpus have 12 bytes"):
         train_vocabulary({"abcd": 1, "efgh": 2, "ijkl": 3}, 300, min_frequency=1)
-
-
-TEXTS = [f"{one} {two}" for one in SENTENCES for two in SENTENCES]
-
-
-def test_training_on_the_counts_gives_the_merges_of_training_on_the_text(tiny: Tokenizer) -> None:
-    on_text = Tokenizer(models.BPE())
-    on_text.pre_tokenizer = tiny.pre_tokenizer
-    trainer = BpeTrainer(vocab_size=700, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
-    on_text.train_from_iterator(TEXTS, trainer)
-
-    trained = train_vocabulary(count_texts(tiny, TEXTS), 700, min_frequency=1)
-
-    expected = json.loads(on_text.to_str())["model"]
-    vocab, merges = trained.cut(700)
-    assert [list(pair) for pair in merges] == expected["merges"]
-    assert vocab == expected["vocab"]

@@ -1,7 +1,6 @@
 """Vocabularies of SentencePiece's kind: more tokens, or others, and every text that holds none of them as before."""
 
 import json
-import unicodedata
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -32,7 +31,6 @@ from anadil.tokenizer.run import run
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, mixed_documents
 from tests.kit.llama_cpp import opened
-from tests.kit.marks import slow
 from tests.kit.sentence_pieces import LIKE_GEMMA, LIKE_LLAMA_2, LIKE_MISTRAL, make_pieces
 
 from .conftest import SENTENCES, written
@@ -43,21 +41,33 @@ FIRST_LETTERS = (
     "1000 10D0 1100 1200 13A0 1401 1681 16A0 1780 1820 1950 1980 1A00 1B05 1B83 1BC0 1C00 1C5A 2C00 2D30 3041 4E00 A000 "
     "A4D0 A500 A6A0 A840 A882 A984 AA00 ABC0 AC00 10400 10A00 11003 12000 13000 1E900"
 )
-SCRIPT_TEXTS = [
-    "".join(chr(int(first, 16) + step) for step in (0, 1, 3, 2)) for first in FIRST_LETTERS.split()
-]
+"""A letter of each of 61 scripts."""
+WORDS = ["".join(chr(int(first, 16) + step) for step in (0, 1, 3, 2)) for first in FIRST_LETTERS.split()]
 TEXTS = [
-    *(f"  {one} {one}\t{two} 😀👩‍👧\n\n\n    {two}{one}, 2026" for one, two in pairwise(SCRIPT_TEXTS)),
-    *SCRIPTS, *mixed_documents(100), *ENGLISH, *RUSSIAN, *JAPANESE, *SENTENCES, "", " ", "    x", "<td> <eos>",
+    *(f"  {one} {one}\t{two} 😀👩‍👧\n\n\n    {two}{one}, 2026" for one, two in pairwise(WORDS)), *SCRIPTS, *mixed_documents(100),
+    *ENGLISH, *RUSSIAN, *JAPANESE, *SENTENCES, "", " ", "    x", "<td> <eos>",
 ]  # fmt: skip
 STYLES = {"gemma": LIKE_GEMMA, "llama-2": LIKE_LLAMA_2, "mistral": LIKE_MISTRAL}
 NUM_NEW = 60
 MAKERS: Mapping[str, Maker] = {"extend": extensions, "surgery": surgeries}
+REST = b"\x12\x02\x18\x02" + b"\x1a\x03" + b"\x0a\x01x"
+"""SentencePiece's settings of training and of the normalizer."""
 
 
 def base_of(folder: Path, style: str = "gemma") -> Path:
     """A base that has learnt English, Russian and Japanese, and lacks letters of Azerbaijani."""
     return make_pieces(folder, [*ENGLISH, *RUSSIAN, *JAPANESE] * 2, STYLES[style], size=500)
+
+
+def model_of(folder: Path) -> Path:
+    """The same as a model with SentencePiece's file, whose embedding has more rows than there are tokens."""
+    tokenizer = read_tokenizer(base_of(folder / "tokenizer"))
+    model = small_llama(vocab_size=tokenizer.get_vocab_size() + 33)
+    save_model(model, folder / "tokenizer", folder / "model", torch.float32)
+    file = folder / "model/tokenizer.model"
+    file.write_bytes(REST)
+    write_pieces(file, tokenizer, file)
+    return folder / "model"
 
 
 @pytest.fixture(scope="module", params=STYLES)
@@ -75,14 +85,6 @@ def made(request: pytest.FixtureRequest, base: Tokenizer) -> Tokenizer:
     return candidate.tokenizer
 
 
-def model_of(folder: Path, *, spare: int = 0) -> Path:
-    """The same as a model, whose embedding has some rows more than the tokenizer has tokens."""
-    tokenizer = base_of(folder / "tokenizer")
-    rows = read_tokenizer(tokenizer).get_vocab_size() + spare
-    save_model(small_llama(vocab_size=rows), tokenizer, folder / "model", torch.float32)
-    return folder / "model"
-
-
 def new_tokens(base: Tokenizer, made: Tokenizer) -> dict[str, int]:
     known = base.get_vocab()
     return {token: index for token, index in made.get_vocab().items() if token not in known}
@@ -95,216 +97,135 @@ def ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def test_every_text_without_a_new_token_keeps_its_ids_and_any_text_decodes_as_by_the_base(
     base: Tokenizer, made: Tokenizer
 ) -> None:
-    new, lost = new_tokens(base, made), new_tokens(made, base)
+    new, lost = new_tokens(base, made), {*new_tokens(made, base).values()}
     num_alike = 0
     for text in TEXTS:
         before, after = ids(base, text), ids(made, text)
         assert made.decode(after, skip_special_tokens=False) == base.decode(before, skip_special_tokens=False)
-        inside = text.replace(" ", BLANK)
-        if not any(token.lstrip(BLANK) in inside for token in new) and not {*lost.values()} & {*before}:
+        if lost.isdisjoint(before) and not any(
+            token.lstrip(BLANK) in text.replace(" ", BLANK) for token in new
+        ):
             assert after == before
             num_alike += 1
-    assert len({unicodedata.name(text[0]).split()[0] for text in SCRIPT_TEXTS}) > 50
     assert num_alike > 60
     assert all(ids(base, text) == ids(made, text) for text in ENGLISH)
-
-
-def test_new_tokens_are_reached_and_stand_on_their_own_ids(base: Tokenizer, made: Tokenizer) -> None:
-    new = new_tokens(base, made)
-    words = "\n".join(SENTENCES)
-
-    assert "ə" in new  # two tokens of bytes never merge
-    assert len(new) >= NUM_NEW
-    assert all([piece.value for piece in made.model.tokenize(token)] == [token] for token in new)
-    assert not any(character.isdigit() or character == "\n" for character in "".join(new))
-    assert len(ids(made, words)) < 0.8 * len(ids(base, words))
-    assert len(set(made.get_vocab().values())) == made.get_vocab_size()
-    grown = made.get_vocab_size() - base.get_vocab_size()
-    assert grown == 0 or sorted(new.values()) == list(range(base.get_vocab_size(), made.get_vocab_size()))
-
-
-def test_a_new_row_spells_its_token(base: Tokenizer, made: Tokenizer) -> None:
-    tokens = {index: token for token, index in base.get_vocab().items()}
-    rows = embedding_rows(base, made)
-
-    for token, index in new_tokens(base, made).items():
-        assert "".join(piece_symbols(tokens[piece]) for piece in rows[index]) == piece_symbols(token)
-
-
-def test_llama_cpp_joins_the_same_neighbours(base: Tokenizer, made: Tokenizer) -> None:
-    assert gguf_fault(base) == gguf_fault(made) == ""
-
-
-def test_the_fast_encoder_gives_equal_ids(base: Tokenizer, made: Tokenizer) -> None:
     encoder = Encoder(made)
-
     assert encoder.check(TEXTS)
     assert encoder.is_fast == (base.normalizer is not None)
 
 
+def test_new_tokens_are_reached_and_their_rows_spell_them(base: Tokenizer, made: Tokenizer) -> None:
+    new, words = new_tokens(base, made), "\n".join(SENTENCES)
+    tokens, rows = {index: token for token, index in base.get_vocab().items()}, embedding_rows(base, made)
+
+    assert "ə" in new  # two tokens of bytes never merge
+    assert len(new) >= NUM_NEW
+    assert not any(character.isdigit() or character == "\n" for character in "".join(new))
+    assert len(ids(made, words)) < 0.8 * len(ids(base, words))
+    assert sorted(made.get_vocab().values()) == list(range(made.get_vocab_size()))
+    for token, index in new.items():
+        assert [piece.value for piece in made.model.tokenize(token)] == [token]
+        assert "".join(piece_symbols(tokens[piece]) for piece in rows[index]) == piece_symbols(token)
+    assert gguf_fault(base) == gguf_fault(made) == ""  # llama.cpp joins the same neighbours
+
+
 def test_a_token_on_the_way_to_one_of_the_base_is_not_made(tmp_path: Path) -> None:
     # SentencePiece and llama.cpp would join `xy` and `z` to `xyz`, which the base makes of `x` and `yz` alone.
-    how = {**LIKE_GEMMA}
-    folder = make_pieces(tmp_path, ["yz xyz yz xyz a b"] * 9, how, size=40)
-    base = read_tokenizer(folder)
+    base = read_tokenizer(make_pieces(tmp_path, ["yz xyz yz xyz a b"] * 9, LIKE_GEMMA, size=40))
     assert {"xyz", "yz"} <= base.get_vocab().keys() - {"xy"}
     counts = count_texts(cutter_of(base), ["xyab xya"] * 9)
 
     (candidate,) = extensions(base, counts, (3,), Settings(min_uses=1), {})
 
+    assert new_tokens(base, candidate.tokenizer).keys() - {"xy"}
     assert "xy" not in candidate.tokenizer.get_vocab()
-    assert new_tokens(base, candidate.tokenizer)
 
 
-def test_the_stage_writes_sentencepieces_file_too(tmp_path: Path, make_job: Callable[..., Job]) -> None:
-    folder = base_of(tmp_path / "base")
-    base = read_tokenizer(folder)
-    write_model(folder, base)
-
-    job = make_job(str(folder), strategies=["extend"], vocab_sizes=[NUM_NEW], min_uses=20, pad_to=64)
-    run(job)
-
-    tokenizer = read_tokenizer(job.out)
-    check_pieces(job.out, tokenizer)
-    pieces, rest = read_pieces(job.out / "tokenizer.model")
-    assert [piece.text for piece in pieces] == [tokenizer.id_to_token(n) for n in range(len(pieces))]
-    assert pieces[: base.get_vocab_size()] == read_pieces(folder / "tokenizer.model")[0]
-    assert rest == REST
-    merged = [piece.score for piece in pieces[base.get_vocab_size() :] if len(piece.text) > 1]
-    assert max(merged) < min(piece.score for piece in pieces[: base.get_vocab_size()])
-    assert written(job, "fertility")["encoder"]["fast"]
-
-
-REST = b"\x12\x02\x18\x02" + b"\x1a\x03" + b"\x0a\x01x"
-"""Settings of training and of the normalizer."""
-
-
-def write_model(folder: Path, tokenizer: Tokenizer) -> None:
-    """A file of SentencePiece with the vocabulary of a tokenizer."""
-    empty = folder / "tokenizer.model"
-    empty.write_bytes(REST)
-    write_pieces(empty, tokenizer, empty)
-
-
-def test_new_ids_land_on_their_rows_in_transformers_where_the_base_has_spare_ones(
-    tmp_path: Path, make_job: Callable[..., Job]
+@pytest.mark.parametrize("strategy", MAKERS)
+def test_new_ids_land_on_their_rows_in_every_reader_where_the_base_has_spare_ones(
+    tmp_path: Path, make_job: Callable[..., Job], strategy: str
 ) -> None:
-    folder = model_of(tmp_path, spare=33)
-    write_model(folder, read_tokenizer(folder))
-    base, before = read_tokenizer(folder), load_model(folder)
-    table = before.get_input_embeddings().weight.data.clone()
+    folder = model_of(tmp_path)
+    base, model = read_tokenizer(folder), load_model(folder)
+    table = model.get_input_embeddings().weight.data.clone()
+    job = make_job(str(folder), strategies=[strategy], vocab_sizes=[NUM_NEW], min_uses=20, pad_to=64)
+    run(job)
+    fit_vocabulary(model, job.out)
+    save_model(model, job.out, tmp_path / "made", torch.float32)
+    write_gguf(tmp_path / "made", tmp_path / "m.gguf", name="test")
 
-    for strategy in ("extend", "surgery"):
-        job = make_job(str(folder), strategies=[strategy], vocab_sizes=[NUM_NEW], min_uses=20, pad_to=64)
-        run(job)
-        model = load_model(folder)
-        fit_vocabulary(model, job.out)
-        save_model(model, job.out, tmp_path / strategy, torch.float32)
-
-        loaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / strategy)
-        tokenizer = AutoTokenizer.from_pretrained(tmp_path / strategy)
-        rows = loaded.get_input_embeddings().weight.data
-        assert len(rows) >= len(tokenizer)
-        assert strategy == "extend" or len(rows) == len(table)
-        assert tokenizer.convert_tokens_to_ids("<bos>") == base.token_to_id("<bos>")
-        made = read_tokenizer(job.out)
-        for token, index in new_tokens(base, made).items():
-            pieces = [piece.id for piece in base.model.tokenize(token)]
-            assert tokenizer.convert_tokens_to_ids(token) == index
-            assert torch.allclose(rows[index], table[pieces].mean(0), atol=1e-6)
+    made, loaded = read_tokenizer(job.out), AutoTokenizer.from_pretrained(tmp_path / "made")
+    reloaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    rows = reloaded.get_input_embeddings().weight.data
+    assert len(rows) == (len(table) if strategy == "surgery" else -(-made.get_vocab_size() // 64) * 64)
+    for token, index in new_tokens(base, made).items():
+        pieces = [piece.id for piece in base.model.tokenize(token)]
+        assert loaded.convert_tokens_to_ids(token) == index
+        assert torch.allclose(rows[index], table[pieces].mean(0), atol=1e-6)
+    texts = [text.replace("\0", "") for text in TEXTS]
+    with opened(tmp_path / "m.gguf") as by_llama_cpp:
+        assert [by_llama_cpp.encode(text) for text in texts] == [ids(made, text) for text in texts]
+    check_pieces(tmp_path / "made", made)
+    pieces_of_file, rest = read_pieces(tmp_path / "made/tokenizer.model")
+    assert ([piece.text for piece in pieces_of_file], rest) == (
+        [made.id_to_token(index) for index in range(made.get_vocab_size())], REST
+    )  # fmt: skip
+    old = {piece.text: piece.score for piece in read_pieces(folder / "tokenizer.model")[0]}
+    assert max(each.score for each in pieces_of_file if each.text not in old) < min(old.values())
+    assert written(job, "fertility")["encoder"]["fast"]
 
 
 def test_a_kept_text_that_begins_with_a_word_of_the_corpus_is_cut_as_before(
     tmp_path: Path, make_job: Callable[..., Job]
 ) -> None:
-    folder = base_of(tmp_path / "base", "llama-2")
-    kept = [sentence.split()[1] for sentence in SENTENCES[:9]]
+    folder, kept = base_of(tmp_path / "base", "llama-2"), [text.split()[1] for text in SENTENCES[:9]]
     (tmp_path / "kept.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in kept))
-    job = make_job(
-        str(folder),
-        strategies=["extend"],
-        vocab_sizes=[NUM_NEW],
-        min_uses=20,
-        keep=[str(tmp_path / "kept.jsonl")],
-    )
+    keep = [str(tmp_path / "kept.jsonl")]
+    job = make_job(str(folder), strategies=["extend"], vocab_sizes=[NUM_NEW], min_uses=20, keep=keep)
 
     run(job)
 
     assert all(ids(read_tokenizer(job.out), text) == ids(read_tokenizer(folder), text) for text in kept)
 
 
-@slow
-@pytest.mark.parametrize("strategy", MAKERS)
-def test_llama_cpp_gives_equal_ids(tmp_path: Path, make_job: Callable[..., Job], strategy: str) -> None:
-    folder = base_of(tmp_path / "base")
-    job = make_job(str(folder), strategies=[strategy], vocab_sizes=[NUM_NEW], min_uses=20, pad_to=64)
-    run(job)
-    tokenizer = read_tokenizer(job.out)
-    texts = [text.replace("\0", "") for text in TEXTS]
-    save_model(small_llama(vocab_size=tokenizer.get_vocab_size()), job.out, tmp_path / "model", torch.float32)
-
-    write_gguf(tmp_path / "model", tmp_path / "m.gguf", name="test")
-    with opened(tmp_path / "m.gguf") as loaded:
-        theirs = [loaded.encode(text) for text in texts]
-
-    assert theirs == [ids(tokenizer, text) for text in texts]
-
-
 def unigram(content: Any) -> None:
-    content["model"] = {
-        "type": "Unigram",
-        "unk_id": 0,
-        "vocab": [[f"<{token}>", 0.0] for token in ("pad", "eos", "bos", "unk")],
+    vocab = [[f"<{token}>", 0.0] for token in ("pad", "eos", "bos", "unk")]
+    content |= {
+        "model": {"type": "Unigram", "unk_id": 0, "vocab": vocab},
+        "added_tokens": content["added_tokens"][:4],
     }
-    content["added_tokens"] = content["added_tokens"][:4]
 
 
-def twice(content: Any) -> None:
-    content["added_tokens"].append(content["added_tokens"][-1] | {"id": 7})
-
-
-def without_byte(content: Any) -> None:
-    content["model"]["vocab"]["other"] = content["model"]["vocab"].pop("<0x41>")
+def swap(content: Any) -> None:
+    vocab = content["model"]["vocab"]
+    vocab["▁the"], vocab["▁of"] = vocab["▁of"], vocab["▁the"]
 
 
 @pytest.mark.parametrize(
     ("change", "settings", "reason"),
     [
         (unigram, {}, "its model is Unigram, .*new tokens have none.* set tokenizer.strategies to"),
-        (twice, {}, "added_tokens names '<start>' twice, with ids 5 and 7"),
-        (without_byte, {}, "lacks 1 of the 256 tokens of bytes, such as <0x41>"),
+        (lambda content: content["added_tokens"].append(content["added_tokens"][-1] | {"id": 7}), {},
+         "added_tokens names '<start>' twice, with ids 5 and 7"),
         (lambda content: content.update(decoder=None), {}, r"does not join tokens of bytes \(ByteFallback\)"),
         (lambda content: content.update(normalizer={"type": "NFKC"}), {}, r"normalizes texts \(NFKC\)"),
         (len, {"strategies": ["replace"]}, "which replace does not make; leave replace out"),
         (len, {"prune": True}, "tokenizer.prune does not take out; set it to false"),
+        (swap, {"strategies": ["base"]}, r"tokenizer.model: id \d+ is '▁.*', and '▁.*' in tokenizer.json"),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_changed_is_refused_before_anything_runs(
     tmp_path: Path, change: Callable[[Any], object], settings: dict[str, Any], reason: str
 ) -> None:
     folder = model_of(tmp_path)
-    file = folder / "tokenizer.json"
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content))
     recipe = {"base": {"model": str(folder)}, "tokenizer": {"strategies": ["base", "extend"], **settings}}
+    content = json.loads((folder / "tokenizer.json").read_text())
+    change(content)
+    (folder / "tokenizer.json").write_text(json.dumps(content))
 
     with pytest.raises(DataError, match=reason):
         inspect_base(Recipe.model_validate(recipe))
-
-
-def test_two_files_that_disagree_are_refused_whatever_the_strategy(tmp_path: Path) -> None:
-    folder = model_of(tmp_path)
-    write_model(folder, read_tokenizer(folder))
-    recipe = Recipe.model_validate({"base": {"model": str(folder)}, "tokenizer": {"strategies": ["base"]}})
-    assert inspect_base(recipe).status == "passed"
-    content = json.loads((folder / "tokenizer.json").read_text())
-    vocab = content["model"]["vocab"]
-    vocab["▁the"], vocab["▁of"] = vocab["▁of"], vocab["▁the"]
-    (folder / "tokenizer.json").write_text(json.dumps(content))
-
-    with pytest.raises(DataError, match=r"tokenizer.model: id \d+ is '▁.*', and '▁.*' in tokenizer.json"):
-        inspect_base(recipe)
     (folder / "tokenizer.model").write_bytes(b"no pieces")
-    with pytest.raises(DataError, match="is no file of SentencePiece"):
-        inspect_base(recipe)
+    if change is swap:
+        with pytest.raises(DataError, match="is no file of SentencePiece"):
+            inspect_base(Recipe.model_validate(recipe))

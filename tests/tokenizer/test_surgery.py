@@ -117,20 +117,6 @@ def test_only_tokens_of_scripts_that_nothing_uses_leave_and_no_byte_or_special_t
     assert any("図" in text for text in texts)
 
 
-def test_each_token_is_reached_by_merging_its_bytes(
-    base: Tokenizer, made: Tokenizer, merges: list[tuple[str, str]]
-) -> None:
-    def unreached(tokenizer: Tokenizer) -> set[str]:
-        content = json.loads(tokenizer.to_str())
-        content["model"]["ignore_merges"] = False
-        model = Tokenizer.from_str(json.dumps(content)).model
-        tokens = content["model"]["vocab"].keys() - set(LLAMA_3_SPECIALS)
-        return {token for token in tokens if [piece.value for piece in model.tokenize(token)] != [token]}
-
-    assert not unreached(base)
-    assert not unreached(made)
-
-
 def test_a_merge_whose_parts_are_missing_is_refused(surgery: Surgery, merges: list[tuple[str, str]]) -> None:
     from anadil.tokenizer.surgery import _require_reachable
 
