@@ -316,12 +316,6 @@ def test_letters_that_only_gigatoken_knows_are_left_to_tokenizers() -> None:
     assert encoder._fast._idle[0].encode(text).tolist() != encoder.encode([text])[0].tolist()
 
 
-def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:
-    texts = [*ODD, *PRETRAINING_TEXTS] * 3
-
-    assert lists(fast(tokenizer, threads=3).encode(texts)) == lists(fast(tokenizer).encode(texts))
-
-
 def test_what_would_truncate_or_pad_is_taken_out() -> None:
     tokenizer = Tokenizer.from_str(tiny())
     tokenizer.enable_truncation(2)

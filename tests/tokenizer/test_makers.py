@@ -63,14 +63,10 @@ def test_text_without_marks_is_cut_as_by_qwen() -> None:
     assert ours.pre_tokenizer.pre_tokenize_str(text) == BASES["qwen"].pre_tokenize_str(text)
 
 
-def test_a_language_without_marks_keeps_the_expression_that_it_had() -> None:
-    base = tokenizer_of(BASES["llama"])
-
-    assert recut_base(base) is base
+def test_a_base_that_keeps_marks_together_or_sees_none_is_left_as_it_is() -> None:
+    llama = tokenizer_of(BASES["llama"])
+    assert recut_base(llama) is llama
     assert pattern_of(recut_base(tokenizer_of(GPT_2))) == LLAMA_3_REGEX
-
-
-def test_a_base_that_keeps_marks_together_is_left_as_it_is() -> None:
     base = tokenizer_of(Sequence([Split(Regex(r" ?[^\s]+|\s+"), "isolated"), BYTES]))
 
     assert not cuts_at_marks(base)
@@ -118,6 +114,10 @@ def test_bytes_that_the_base_lacks_become_tokens_of_a_candidate(
         (candidate,) = MAKERS[strategy](base, counts, (size,), settings, {})  # type: ignore[index]
 
     made = candidate.tokenizer
+    if strategy == "extend":
+        assert "lacks 5 of the 256 bytes, which become tokens: 13 aa c3 f1 fe" in caplog.text
+        assert made.get_vocab().items() >= base.get_vocab().items()
+        assert candidate.vocab_size == len(base.get_vocab()) + len(LACKED) + candidate.got
     for text in (*KURDISH, "\x13", "\U00040000", ENGLISH):
         assert made.decode(made.encode(text, add_special_tokens=False).ids) == text
     assert base.decode(base.encode(KURDISH[0]).ids) != KURDISH[0]
@@ -130,20 +130,3 @@ def test_bytes_that_the_base_lacks_become_tokens_of_a_candidate(
         assert sorted(rows[ids[SYMBOLS[byte]]]) == known
     unknown = base.token_to_id("<unk>")
     assert all(unknown not in rows[ids[token]] for token in new)
-
-
-def test_an_extension_keeps_all_old_ids_and_says_which_bytes_are_new(
-    base: Tokenizer, caplog: pytest.LogCaptureFixture
-) -> None:
-    counts = count_texts(base, KURDISH * 3)
-
-    with caplog.at_level(logging.INFO):
-        (candidate,) = MAKERS["extend"](base, counts, (20,), Settings(min_uses=1), {})
-
-    assert "lacks 5 of the 256 bytes, which become tokens: 13 aa c3 f1 fe" in caplog.text
-    assert candidate.tokenizer.get_vocab().items() >= base.get_vocab().items()
-    assert candidate.tokenizer.encode(ENGLISH).ids == base.encode(ENGLISH).ids
-    size = len(base.get_vocab())
-    assert candidate.vocab_size == size + len(LACKED) + candidate.got
-    added = json.loads(candidate.tokenizer.to_str())["added_tokens"]
-    assert [token["id"] for token in added] == [base.token_to_id(token["content"]) for token in added]

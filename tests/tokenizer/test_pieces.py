@@ -1,6 +1,7 @@
 """Vocabularies of SentencePiece's kind: more tokens, or others, and every text that holds none of them as before."""
 
 import json
+import unicodedata
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -36,13 +37,9 @@ from tests.kit.sentence_pieces import LIKE_GEMMA, LIKE_LLAMA_2, LIKE_MISTRAL, ma
 from .conftest import SENTENCES, written
 from .test_surgery import ENGLISH, JAPANESE, RUSSIAN
 
-FIRST_LETTERS = (
-    "0041 0391 0410 0531 05D0 0621 0710 0780 07CA 0840 0905 0985 0A05 0A85 0B05 0B85 0C05 0C85 0D05 0D85 0E01 0E81 0F40 "
-    "1000 10D0 1100 1200 13A0 1401 1681 16A0 1780 1820 1950 1980 1A00 1B05 1B83 1BC0 1C00 1C5A 2C00 2D30 3041 4E00 A000 "
-    "A4D0 A500 A6A0 A840 A882 A984 AA00 ABC0 AC00 10400 10A00 11003 12000 13000 1E900"
-)
-"""A letter of each of 61 scripts."""
-WORDS = ["".join(chr(int(first, 16) + step) for step in (0, 1, 3, 2)) for first in FIRST_LETTERS.split()]
+LETTERS = [chr(point) for point in range(0x41, 0x1F000) if chr(point).isalpha()]
+SCRIPTS_LETTERS = {unicodedata.name(letter, "").partition(" ")[0]: letter for letter in reversed(LETTERS)}
+WORDS = ["".join(chr(ord(first) + step) for step in (0, 1, 3, 2)) for first in SCRIPTS_LETTERS.values()]
 TEXTS = [
     *(f"  {one} {one}\t{two} 😀👩‍👧\n\n\n    {two}{one}, 2026" for one, two in pairwise(WORDS)), *SCRIPTS, *mixed_documents(100),
     *ENGLISH, *RUSSIAN, *JAPANESE, *SENTENCES, "", " ", "    x", "<td> <eos>",
@@ -107,7 +104,8 @@ def test_every_text_without_a_new_token_keeps_its_ids_and_any_text_decodes_as_by
         ):
             assert after == before
             num_alike += 1
-    assert num_alike > 60
+    assert len(WORDS) > 40
+    assert num_alike > 100
     assert all(ids(base, text) == ids(made, text) for text in ENGLISH)
     encoder = Encoder(made)
     assert encoder.check(TEXTS)
