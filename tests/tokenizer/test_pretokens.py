@@ -29,7 +29,6 @@ from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_by_library, count_texts, require_words
 from anadil.tokenizer.word_counts import (
     WordCounts,
-    of_bytes,
     read_counts,
     sum_counts,
     word_counts,
