@@ -230,12 +230,12 @@ def tiny_source() -> str:
 
 
 @contextlib.contextmanager
-def made_once(target: Path) -> Iterator[bool]:
-    """Yield whether a directory of a built-in base exists; of several processes, the first makes it and the others wait."""
+def made_once(target: Path, patience_s: float = TINY_PATIENCE_S) -> Iterator[bool]:
+    """Yield whether a directory of a base exists; of several processes, the first makes it and the others wait."""
     if target.is_dir():
         yield True
         return
-    with locked(target.with_name(f".{target.name}"), TINY_PATIENCE_S):
+    with locked(target.with_name(f".{target.name}"), patience_s):
         yield target.is_dir()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from anadil.artifacts.base_vocabulary import declared_ends
-from anadil.artifacts.weight_files import StoredTensor, stored_tensors
+from anadil.artifacts.weight_files import StoredTensor
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import as_in_model, check_fit, empty_model, read_config
@@ -19,6 +19,7 @@ from anadil.model.chat_template import rendered, turn_end
 from anadil.model.experts import entries_of
 from anadil.model.family_table import families
 from anadil.model.load import document_ids, load_tokenizer, refuse_not_numbers
+from anadil.model.mxfp4 import unpacked_tensors
 from anadil.model.safetensors_files import read_rows
 from anadil.model.template_limits import RAISED
 
@@ -68,7 +69,7 @@ def open_weights(folder: Path, name: str) -> ModelWeights:
             f"{', '.join(sorted(families()))}"
         )
     model: Any = empty_model(folder)
-    tensors = as_in_model(stored_tensors(folder), model, stacks=False)
+    tensors = as_in_model(unpacked_tensors(folder), model, stacks=False)
     for name_of_copy, original in model.all_tied_weights_keys.items():  # files may hold either of them
         if name_of_copy in tensors:
             tensors.setdefault(original, tensors[name_of_copy])

@@ -22,7 +22,8 @@ from anadil.artifacts.weight_files import (
 )
 from anadil.core.errors import DataError, IntegrityError
 from anadil.model.experts import stacked
-from anadil.model.family_table import families, refuse_mixture, refuse_quantized
+from anadil.model.family_table import QUANTIZED, families, is_packed, refuse_mixture, refuse_quantized
+from anadil.model.mxfp4 import unpacked_tensors
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +49,8 @@ def read_config(folder: Path) -> Any:
         raise _unusable(folder, error) from None
     # A config.json written by hand may leave the number of experts to the defaults of its type.
     refuse_mixture(config.to_dict(), str(folder))
+    for key in QUANTIZED if is_packed(settings) else ():
+        vars(config).pop(key, None)
     if chosen := config._attn_implementation:  # noqa: SLF001  there is no public name
         log.info("%s/config.json: attention %r is not used, it is chosen here", folder, chosen)
         config._attn_implementation = None  # noqa: SLF001
@@ -114,7 +117,7 @@ def check_fit(folder: Path) -> None:
     """Refuse weights that are not those of the model that config.json describes."""
     model: Any = empty_model(folder)
     given = stored_tensors(folder)
-    stored = as_in_model(given, model)
+    stored = as_in_model(unpacked_tensors(folder), model)
     ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
     unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}

@@ -251,7 +251,9 @@ FAMILIES = (
         names=ModuleNames(stored_mlp="block_sparse_moe"),
         experts=ExpertNames(gate="w1", up="w3", down="w2"),
     ),
-    Family(model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False)),
+    Family(
+        model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
+    ),
     Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="qwen3_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),

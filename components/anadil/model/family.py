@@ -91,6 +91,8 @@ class ExpertNames:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    packing: str = ""
+    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,8 @@ EXPERT_COUNTS = (
 """Keys of config.json that count experts. Source: the configurations of all causal models of transformers 5.24."""
 EXPERT_SWITCHES = ("is_moe", "enable_moe_block")
 """Keys that turn experts off in types that have dense models too."""
+QUANTIZED = ("quantization_config", "compression_config")
+"""Keys of config.json for weights in fewer bits."""
 
 
 @cache
@@ -69,10 +71,17 @@ def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
         )
 
 
+def is_packed(config: Mapping[str, Any]) -> bool:
+    """True if weights are in the packing that their family publishes, which is undone once for a base."""
+    family = families().get(str(config.get("model_type")))
+    packing = family.experts.packing if family and family.experts else ""
+    return bool(packing) and _quantization(config) == packing
+
+
 def refuse_quantized(config: Mapping[str, Any], name: str) -> None:
     """Refuse quantized weights, which only packages of their makers read, where those are installed."""
-    if quantized := config.get("quantization_config") or config.get("compression_config"):
-        method = quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized
+    method = _quantization(config)
+    if method and not is_packed(config):
         raise PreflightError(
             f"{name}: its weights are quantized ({method}), and only weights in FP32, BF16 or FP16 are trained; take "
             "the model that they were made from"
@@ -101,6 +110,11 @@ def check_family(config: Mapping[str, Any], degrees: Mapping[str, int], name: st
                 f"pretrain.parallelism.{layout}: {degree} is not proven for the model type {_type(config)} of {name}, "
                 f"only for {', '.join(model_types(layout))}; set it to 1{instead}"
             )
+
+
+def _quantization(config: Mapping[str, Any]) -> str:
+    quantized = next((config[key] for key in QUANTIZED if config.get(key)), "")
+    return str(quantized.get("quant_method") if isinstance(quantized, Mapping) else quantized)
 
 
 def _type(config: Mapping[str, Any]) -> str:

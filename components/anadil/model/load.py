@@ -41,6 +41,7 @@ from anadil.model.architecture import check_fit, read_config
 from anadil.model.chat_template import end_ids
 from anadil.model.family import Version4Keys
 from anadil.model.family_table import families
+from anadil.model.mxfp4 import refuse_packed
 from anadil.text.encoder import Encoder
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ def load_model(
     With `quantization` the GPU holds matrices in that format. `placement` has `device_map` and `max_memory` of
     transformers, where layers go to several devices.
     """
+    refuse_packed(path)
     check_fit(path)
     transformers_logging.disable_progress_bar()
     config = read_config(path)

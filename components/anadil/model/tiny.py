@@ -35,6 +35,7 @@ from anadil.artifacts.base_model import (
 )
 from anadil.core.progress import progress
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, save_model
+from anadil.model.mxfp4 import unpacked_base
 from anadil.recipe.sections import Base
 
 log = logging.getLogger(__name__)
@@ -62,11 +63,11 @@ HUB_FILES = (
 
 
 def base_model(base: Base, cache: Path, key: str = "base.model") -> Path:
-    """Return a Hugging Face directory with the base model: weights, config and tokenizer; errors name the recipe's `key`."""
+    """Return a Hugging Face directory with the base model: weights, none of them packed, config and tokenizer; errors name `key`."""
     tokenizer = base_tokenizer(base, cache, key)
     if base.model != TINY:
         whole = base.model in BUILT_IN or is_local(base.model)
-        return tokenizer if whole else from_hub(base, HUB_FILES, key)
+        return unpacked_base(tokenizer if whole else from_hub(base, HUB_FILES, key), cache, key)
     settings = json.dumps([
         TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
         KEPT_BITS, ROUND_EVERY,

@@ -48,10 +48,13 @@ def inspect_base(
         if not local and (place / "config.json").is_file():
             check_family(base_model.model_config(place), recipe.pretrain.parallelism.model_dump())
         size = _check_vocabulary(recipe, place, changes=vocabulary)
+        packed = ""
         if local:
             from anadil.model.architecture import check_fit  # loads torch, which not every image has
+            from anadil.model.mxfp4 import check_room
 
             check_fit(folder)
+            packed = check_room(folder, base_cache(recipe)) if here else ""
         written = check_chat_base(recipe, place) if chats else ""
         source = folder if local else place
         has_config = (source / "config.json").is_file()
@@ -60,7 +63,7 @@ def inspect_base(
             if has_config
             else ""
         )
-        details = [f"{model}, a tokenizer of {size:,} tokens", written, gguf_detail(place)]
+        details = [f"{model}, a tokenizer of {size:,} tokens", packed, written, gguf_detail(place)]
         return passed(key, ", ".join(filter(None, details)), hint)
 
     return inspect_where_visible(key, inspect, here=here)
