@@ -129,7 +129,7 @@ def test_records_and_the_base_are_counted_by_the_bases_own_cut(tmp_path: Path, c
 def test_sentence_piece_is_not_replaced_but_refused_before_anything_runs(tmp_path: Path, style: str) -> None:
     base = make_base(tmp_path / "base", style)
 
-    with pytest.raises(DataError, match=r"SentencePiece's kind .* leave replace out of tokenizer.strategies"):
+    with pytest.raises(DataError, match=r"SentencePiece's kind .* Leave replace out of tokenizer.strategies"):
         inspect_base(recipe(base, "base", "replace"))
     assert inspect_base(recipe(base, "base", "replace"), vocabulary=False).status == "passed"
     assert inspect_base(recipe(base, "base", "extend", "surgery")).status == "passed"

@@ -207,8 +207,8 @@ def swap(content: Any) -> None:
          "added_tokens names '<start>' twice, with ids 5 and 7"),
         (lambda content: content.update(decoder=None), {}, r"does not join tokens of bytes \(ByteFallback\)"),
         (lambda content: content.update(normalizer={"type": "NFKC"}), {}, r"normalizes texts \(NFKC\)"),
-        (len, {"strategies": ["replace"]}, "which replace does not make; leave replace out"),
-        (len, {"prune": True}, "tokenizer.prune does not take out; set it to false"),
+        (len, {"strategies": ["replace"]}, "which replace does not make. Leave replace out"),
+        (len, {"prune": True}, "tokenizer.prune does not take out. Set it to false"),
         (swap, {"strategies": ["base"]}, r"tokenizer.model: id \d+ is '▁.*', and '▁.*' in tokenizer.json"),
     ],
 )  # fmt: skip

@@ -201,8 +201,8 @@ def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
     for token in content.get("added_tokens", ()):
         if token["content"] in ids:
             raise DataError(
-                f"{path}: added_tokens names {token['content']!r} twice, with ids {ids[token['content']]} and {token['id']}; "
-                "take out the one that the model was not trained with"
+                f"{path}: added_tokens names {token['content']!r} twice, with ids {ids[token['content']]} and {token['id']}. "
+                "Take out what the model was not trained with"
             )
         ids[token["content"]] = token["id"]
         own_id = tokenizer.token_to_id(token["content"])

@@ -88,12 +88,12 @@ def require_changeable(tokenizer: "Tokenizer", name: str, settings: TokenizerSet
     kind_name = "a vocabulary of SentencePiece's kind (byte_fallback)"
     if "replace" in settings.strategies:
         raise DataError(
-            f"base.model: {name} has {kind_name}, which replace does not make; leave replace out of tokenizer.strategies, "
+            f"base.model: {name} has {kind_name}, which replace does not make. Leave replace out of tokenizer.strategies, "
             "and take extend or surgery"
         )
     if settings.prune:
         raise DataError(
-            f"base.model: {name} has {kind_name}, whose tokens tokenizer.prune does not take out; set it to false, or take "
+            f"base.model: {name} has {kind_name}, whose tokens tokenizer.prune does not take out. Set it to false, or take "
             "surgery"
         )
 

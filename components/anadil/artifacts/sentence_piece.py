@@ -53,7 +53,7 @@ def check_pieces(folder: Path, tokenizer: "Tokenizer") -> None:
         token = tokenizer.id_to_token(index)
         if piece.kind in (NORMAL, BYTE) and token != piece.text and token not in added:
             raise DataError(
-                f"{path}: id {index} is {piece.text!r}, and {token!r} in tokenizer.json; which of both the model was trained "
+                f"{path}: id {index} is {piece.text!r}, and {token!r} in tokenizer.json. Which of both the model was trained "
                 f"with is not known: fetch it again, or remove {SENTENCE_PIECE} if tokenizer.json is right"
             )
 
@@ -74,7 +74,7 @@ def read_pieces(path: Path) -> tuple[list[Piece], bytes]:
                 rest += whole
     except (KeyError, IndexError, ValueError, struct.error) as error:
         raise DataError(
-            f"{path}: is no file of SentencePiece ({error!r}); fetch it again or remove it"
+            f"{path}: is no file of SentencePiece ({error!r}). Fetch it again or remove it"
         ) from None
     return pieces, rest
 

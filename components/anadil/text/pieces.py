@@ -106,7 +106,7 @@ def piece_symbols(piece: str) -> str:
 
 
 class UnfitPieces:
-    """Tokens that a vocabulary of pieces cannot take in; called with each new one, in order, it tells if it is one."""
+    """Tokens that a vocabulary of pieces cannot take in, asked for each new token in order."""
 
     def __init__(self, content: JsonObject) -> None:
         """Sort the vocabulary from both ends."""
@@ -118,7 +118,7 @@ class UnfitPieces:
         self._cut = re.compile("|".join([_BYTE_TOKEN.pattern, *map(re.escape, added)]))
 
     def __call__(self, token: str) -> bool:
-        """Return True for one that no text becomes, that decodes otherwise, or that would lead to a token of the base."""
+        """Return True for a token that no text becomes, decodes otherwise, or would lead to a token of the base."""
         # The decoder knows single bytes only. SentencePiece would join such a token and its neighbour to the base's, and
         # a text without any new token would have other ids.
         if self._cut.search(token) or self._leads_on(token):
@@ -133,7 +133,7 @@ class UnfitPieces:
 
 
 def _rests(ordered: Sequence[str], start: str) -> Iterator[str]:
-    """What follows a start in each string that begins with it."""
+    """The rest of each string that begins with a start."""
     place = bisect_left(ordered, start)
     while place < len(ordered) and ordered[place].startswith(start):
         yield ordered[place][len(start) :]

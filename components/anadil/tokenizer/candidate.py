@@ -84,7 +84,7 @@ def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
 
 
 def add_merges(content: JsonObject, merges: Merges) -> None:
-    """Append the merges of new tokens, which are in the vocabulary already; of pieces every pair that makes them."""
+    """Append the merges of new tokens, which are in the vocabulary already, and of pieces every pair that makes them."""
     tokens = [left + right for left, right in merges]
     model = content["model"]
     model["merges"] += pairs_that_make(tokens, model["vocab"]) if is_of_pieces(content) else merges

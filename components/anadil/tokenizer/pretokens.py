@@ -51,7 +51,7 @@ def require_words(table: WordCounts) -> None:
 
 
 def cutter_of(tokenizer: Tokenizer) -> Tokenizer:
-    """Return the tokenizer itself, or for one that cuts nothing but spaces one that cuts as Qwen 3.5's.
+    """Return the tokenizer itself, or in place of SentencePiece's kind, which cuts nothing, Qwen 3.5's way to cut.
 
     SentencePiece makes no token of letters and digits, or of two words. New tokens are not to either.
     """

@@ -193,7 +193,7 @@ class Surgery:
 
 
 def plan_surgery(base: Tokenizer, words: Words, keep: Words, least: int = 1) -> Surgery:
-    """Find the tokens that neither kept texts nor the corpus can hold; of pieces, letters that it holds `least` times come in.
+    """Find the tokens that neither kept texts nor the corpus can hold. Letters with `least` uses come into pieces.
 
     A script is in use if a letter in a thousand is of it; of the kept texts every single letter is.
     """
