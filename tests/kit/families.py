@@ -94,33 +94,15 @@ CHANGES: dict[str, dict[str, Any]] = {
 }
 """What makes a family differ from Llama, where its defaults do not."""
 VISION: dict[str, Any] = {
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 2,
-    "image_size": 28,
-    "patch_size": 14,
-}
+    "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14
+}  # fmt: skip
+QWEN_VISION = {"depth": 1, "num_heads": 2, "out_hidden_size": 32, "num_position_embeddings": 16}
 WRAPPERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", VISION),
-    "gemma4": (
-        "gemma4_text",
-        {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16},
-    ),
+    "gemma4": ("gemma4_text", {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16}),
     "mistral3": ("mistral", {**VISION, "model_type": "pixtral", "head_dim": 8}),
-    "qwen3_5": (
-        "qwen3_5_text",
-        {
-            "depth": 1,
-            "hidden_size": 16,
-            "intermediate_size": 16,
-            "num_heads": 2,
-            "out_hidden_size": 32,
-            "num_position_embeddings": 16,
-            "patch_size": 14,
-        },
-    ),
-}
+    "qwen3_5": ("qwen3_5_text", {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14, **QWEN_VISION}),
+}  # fmt: skip
 """Models of text and images -> the text model in them, and sizes of the other part."""
 CPU = torch.device("cpu")
 

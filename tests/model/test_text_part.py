@@ -216,12 +216,8 @@ def test_what_the_whole_model_says_of_its_text_is_taken_over(tmp_path: Path) -> 
 
     config = model_config(tmp_path)
 
-    assert config == {
-        **whole["text_config"],  # type: ignore[dict-item]
-        "eos_token_id": [1, 106],
-        "torch_dtype": "bfloat16",
-        "tie_word_embeddings": False,
-    }
+    taken = {key: whole[key] for key in ("eos_token_id", "torch_dtype", "tie_word_embeddings")}
+    assert config == {**whole["text_config"], **taken}  # type: ignore[dict-item]
     # As published: what its type's defaults say is left out.
     shape = shape_from(config, "gemma-3-4b")
     assert (shape.heads, shape.kv_heads, shape.head_dim, shape.vocabulary) == (8, 4, 256, 262_208)
