@@ -36,7 +36,7 @@ CHECKPOINTS = """
 ## Published checkpoints
 
 A tiny replica of each is trained by `tests/pretrain/test_published.py`: the keys of its `config.json` with the sizes cut down.
-Loss and gradients are those of plain transformers. The keys were written down by hand, not fetched, and no weights of these
+Plain transformers computes the same loss and gradients. The keys were written down by hand, not fetched, and no weights of these
 checkpoints were loaded. The text part of a Gemma 3 of 4B and more trains once it is saved as `gemma3_text`.
 
 | model type | checkpoints | trains |
