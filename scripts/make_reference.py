@@ -54,7 +54,10 @@ Every type also trains in one process and in copies of it. Any other type is ref
 caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. Files of a
 mixture of experts have an entry for each expert, as vLLM reads them. The loss that spreads tokens over experts is added if
 `config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are
-unpacked to BF16 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
+unpacked to BF16 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Convolutions and
+states of `lfm2` and `qwen3_5_text` start anew at every document. With `context` each process computes them for whole
+sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
+not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|

@@ -6,8 +6,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from anadil.artifacts.base_model import read_tokenizer
-from anadil.artifacts.base_vocabulary import base_settings, read_base, require_byte_level, require_end
+from anadil.artifacts.base_vocabulary import base_settings, read_base, require_changeable, require_end
 from anadil.core.errors import DataError
+from anadil.recipe.sections import Tokenizer as Settings
 from tests.kit.base_styles import END, make_base_tokenizer
 
 
@@ -109,20 +110,21 @@ def test_special_tokens_map_json_names_roles_too(tmp_path: Path) -> None:
     ("model", "found"),
     [
         (models.WordLevel({"kitab": 0}, unk_token="kitab"), "its model is WordLevel"),
-        (models.BPE(byte_fallback=True), r"as bytes \(byte_fallback\), as SentencePiece does"),
+        (models.BPE(byte_fallback=True), "it lacks 256 of the 256 tokens of bytes, such as <0x00>"),
         (models.BPE(), r"its pre-tokenizer does not write text as bytes \(ByteLevel\)"),
     ],
 )
-def test_a_base_that_is_no_byte_level_bpe_can_only_be_kept(model: models.Model, found: str) -> None:
+def test_a_base_of_another_kind_can_only_be_kept(model: models.Model, found: str) -> None:
     tokenizer = Tokenizer(model)
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
 
-    with pytest.raises(DataError, match=rf"no byte-level BPE: .*{found}\. extend, surgery and replace .* to"):
-        require_byte_level(tokenizer, "words")
+    with pytest.raises(DataError, match=rf"cannot be changed: {found}\. extend, surgery and replace .* to"):
+        require_changeable(tokenizer, "words", Settings(strategies=("extend",)))
+    require_changeable(tokenizer, "words", Settings(strategies=("base",)))
 
 
 def test_a_byte_level_base_without_all_bytes_can_be_changed() -> None:
     tokenizer = Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
-    require_byte_level(tokenizer, "letters")
+    require_changeable(tokenizer, "letters", Settings(strategies=("extend",)))

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWa
 
 USUAL = ("gpt_neox", "phi3", "starcoder2")
 """Types whose linear layers have other names than a Llama's."""
-UNLIKE = ("bitnet", "gemma3_text", "lfm2", "olmo2")
+UNLIKE = ("bitnet", "gemma3_text", "lfm2", "olmo2", "qwen3_5_text")
 """Types with layers of another kind or order; all others are built of a Llama's."""
 DORA = {"dora": True, "rslora": True}
 CASES = [

@@ -194,4 +194,4 @@ STYLES: dict[str, Style] = {
     },
 }
 SENTENCE_PIECE = ("gemma", "mistral", "llama 2")
-"""Those whose vocabulary nothing here can change."""
+"""Those whose vocabulary nothing here replaces."""

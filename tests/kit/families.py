@@ -37,6 +37,13 @@ SIZES: dict[str, Any] = {
 }
 GRANITE_FACTORS = {"embedding_multiplier": 6.0, "residual_multiplier": 0.7, "attention_multiplier": 0.2}
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+DELTA_RULE = {
+    "layer_types": ["linear_attention", "full_attention"] * 2,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
 CHANGES: dict[str, dict[str, Any]] = {
     "cohere": {"logit_scale": 0.7},
     "cohere2": {"logit_scale": 0.7},
@@ -69,10 +76,12 @@ CHANGES: dict[str, dict[str, Any]] = {
             "original_max_position_embeddings": 64,
         }
     },
+    "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {"attention_bias": True},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 16},
+    "qwen3_5_text": DELTA_RULE,
     "qwen3_moe": EXPERTS,
 }
 """What makes a family differ from Llama, where its defaults do not."""

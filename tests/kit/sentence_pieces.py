@@ -13,19 +13,23 @@ SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 ORDINARY = ("<td>", "<start>")
 """Added tokens that a text may hold."""
 REPLACES = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
+JOINS = [
+    {"type": "Replace", "pattern": {"String": BLANK}, "content": " "},
+    {"type": "ByteFallback"},
+    {"type": "Fuse"},
+]
+STRIPS = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+CUTS = {"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False}
+METASPACE = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "first", "split": False}
+STRIPPED = {"type": "Sequence", "decoders": [*JOINS, STRIPS]}
 LIKE_GEMMA: dict[str, Any] = {
-    "normalizer": REPLACES,
-    "pre_tokenizer": {
-        "type": "Split",
-        "pattern": {"String": " "},
-        "behavior": "MergedWithPrevious",
-        "invert": False,
-    },
-}
+    "normalizer": REPLACES, "pre_tokenizer": CUTS, "decoder": {"type": "Sequence", "decoders": JOINS},
+}  # fmt: skip
 LIKE_LLAMA_2: dict[str, Any] = {
     "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": BLANK}, REPLACES]},
-    "pre_tokenizer": None,
-}
+    "pre_tokenizer": None, "decoder": STRIPPED,
+}  # fmt: skip
+LIKE_MISTRAL: dict[str, Any] = {"normalizer": None, "pre_tokenizer": METASPACE, "decoder": STRIPPED}
 
 
 def make_pieces(folder: Path, texts: Iterable[str], how: dict[str, Any], *, size: int = 700) -> Path:

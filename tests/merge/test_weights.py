@@ -75,7 +75,7 @@ def test_blocks_and_files_change_no_bit_and_a_second_writing_no_byte(
     assert second == {file.name: file.read_bytes() for file in (tmp_path / "again").iterdir()}
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3_moe"])
+@pytest.mark.parametrize("kind", ["llama", "qwen3_5_text", "qwen3_moe"])
 def test_a_loaded_model_is_filled_with_what_is_written(extended: Models, tmp_path: Path, kind: str) -> None:
     models = extended if kind == "llama" else make_models(tmp_path / "models", "extend", kind=kind)
     ends = models.open(chat=True)

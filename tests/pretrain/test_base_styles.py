@@ -126,15 +126,13 @@ def test_records_and_the_base_are_counted_by_the_bases_own_cut(tmp_path: Path, c
 
 
 @pytest.mark.parametrize("style", SENTENCE_PIECE)
-def test_sentence_piece_is_refused_before_anything_runs_unless_it_stays(tmp_path: Path, style: str) -> None:
+def test_sentence_piece_is_not_replaced_but_refused_before_anything_runs(tmp_path: Path, style: str) -> None:
     base = make_base(tmp_path / "base", style)
 
-    with pytest.raises(
-        DataError, match=r"byte_fallback\), as SentencePiece does\. .* tokenizer.strategies to \[base\]"
-    ):
-        inspect_base(recipe(base, "base", "extend"))
-    assert inspect_base(recipe(base, "base", "extend"), vocabulary=False).status == "passed"
-    assert inspect_base(recipe(base, "base")).status == "passed"
+    with pytest.raises(DataError, match=r"SentencePiece's kind .* Leave replace out of tokenizer.strategies"):
+        inspect_base(recipe(base, "base", "replace"))
+    assert inspect_base(recipe(base, "base", "replace"), vocabulary=False).status == "passed"
+    assert inspect_base(recipe(base, "base", "extend", "surgery")).status == "passed"
 
 
 def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path: Path) -> None:
@@ -171,6 +169,7 @@ def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
     [
         *((slow if style == "gemma" else matrix)(style, "base") for style in STYLES),
         matrix("phi", "extend"),
+        *((slow if style == "gemma" else matrix)(style, "extend") for style in SENTENCE_PIECE),
         slow("phi", "replace"),
     ],
 )

@@ -26,7 +26,7 @@ from tests.kit.llama_cpp import opened
 from tests.kit.marks import matrix, slow
 from tests.kit.pre_tokenizers import BYTES, split
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
-from tests.kit.sentence_pieces import BLANK, LIKE_GEMMA, LIKE_LLAMA_2, make_pieces
+from tests.kit.sentence_pieces import BLANK, LIKE_GEMMA, LIKE_LLAMA_2, LIKE_MISTRAL, make_pieces
 
 LEADS = (0xC2, 0xC3, 0xC4, 0xC9, 0xCC, 0xD0, 0xD1, 0xD8, 0xD9, 0xE0, 0xE1, 0xE2, 0xE3, 0xEA, 0xEC, 0xF0, 0xF1)
 METASPACE = {"type": "Metaspace", "replacement": BLANK, "prepend_scheme": "never", "split": False}
@@ -215,14 +215,11 @@ def test_a_cut_at_every_space_needs_tokens_that_hold_none(tmp_path: Path) -> Non
 
 
 def test_where_chats_differ_is_said(tmp_path: Path) -> None:
-    first = {"normalizer": None, "pre_tokenizer": METASPACE | {"prepend_scheme": "first"}}
-    directory = make_pieces(tmp_path, SCRIPTS, first)
+    directory = make_pieces(tmp_path, SCRIPTS, LIKE_MISTRAL)
 
     note = gguf_note(Tokenizer.from_file(str(directory / "tokenizer.json")))
 
-    assert (
-        "puts a space before a text that begins with one, and before text behind every special token" in note
-    )
+    assert "space before a text that begins with one, and before text behind every special token" in note
 
 
 def test_a_token_that_llama_cpp_takes_for_an_end_is_said(tmp_path: Path) -> None:

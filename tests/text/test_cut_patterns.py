@@ -72,7 +72,7 @@ def byte_level(*, add_prefix_space: bool, use_regex: bool) -> dict[str, Any]:
         (byte_level(add_prefix_space=True, use_regex=True), "cut by a pattern"),
         (byte_level(add_prefix_space=False, use_regex=False), "cut by a pattern"),
         ({"model": {"dropout": 0.1}}, "has dropout"),
-        ({"model": {"byte_fallback": True}}, "has byte_fallback"),
+        ({"model": {"byte_fallback": True}}, "it cuts texts otherwise than SentencePiece"),
         ({"model": {"end_of_word_suffix": "</w>"}}, "has end_of_word_suffix"),
     ],
 )

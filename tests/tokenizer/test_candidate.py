@@ -97,17 +97,6 @@ def test_old_ids_stay_and_new_ids_follow_the_special_tokens(
     assert [extension.id_to_token(index) for index in range(4096, 4102)] == list(LLAMA_3_SPECIALS)
 
 
-def test_every_new_token_is_reached_by_merging_its_bytes(
-    extension: Tokenizer, merges: list[tuple[str, str]]
-) -> None:
-    content = json.loads(extension.to_str())
-    content["model"]["ignore_merges"] = False
-    by_merges_alone = Tokenizer.from_str(json.dumps(content))
-
-    for left, right in merges:
-        assert [piece.value for piece in by_merges_alone.model.tokenize(left + right)] == [left + right]
-
-
 def test_words_are_encoded_as_training_cut_them(
     base: Tokenizer, extension: Tokenizer, counted: WordCounts, merges: list[tuple[str, str]]
 ) -> None:
@@ -190,13 +179,6 @@ def test_every_row_spells_the_bytes_of_its_token_also_where_they_are_part_of_a_l
 
     assert is_part
     assert spelled == {token: token for token in ordinary}
-
-
-def test_an_extended_embedding_begins_with_the_bases_rows(base: Tokenizer, extension: Tokenizer) -> None:
-    rows = embedding_rows(base, extension)
-
-    assert rows[:4102] == [[index] for index in range(4102)]
-    assert all(len(row) >= 2 for row in rows[4102:])
 
 
 def test_special_tokens_of_a_base_with_gaps_in_its_ids_keep_them(

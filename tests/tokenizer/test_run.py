@@ -58,24 +58,17 @@ def test_the_candidates_are_compared_and_the_new_vocabulary_goes_on(make_job: Ca
     assert all(entry["round_trip"] for entry in shown["candidates"].values())
     assert shown["candidates"]["base"]["samples"]["kitablardan"] == ["k", "i", "ta", "b", "lar", "d", "an"]
     assert job.records["train_documents"] == 208
+    assert shown["encoder"] == {
+        "fast": True,
+        "compared_words": job.records["different_pretokens"],
+        "difference": "",
+    }
     for name in shown["candidates"]:
         assert set(contents(job.out / "candidates" / name)) == {
             "chat_template.jinja", "embedding_map.json", "tokenizer.json", "tokenizer_config.json",
         }  # fmt: skip
     chosen = contents(job.out / "candidates" / "replace-600")
     assert {name: (job.out / name).read_bytes() for name in chosen} == chosen
-
-
-def test_the_fast_encoder_is_tried_with_every_word_of_the_corpus(make_job: Callable[..., Job]) -> None:
-    jobs = [make_job(strategies=["extend"], vocab_sizes=[100]), make_job(strategies=["base"])]
-
-    for job in jobs:
-        run(job)
-
-    found, alone = (written(job, "fertility") for job in jobs)
-    words = jobs[0].records["different_pretokens"]
-    assert found["encoder"] == {"fast": True, "compared_words": words, "difference": ""}
-    assert alone["encoder"] is None
 
 
 def test_a_word_that_the_fast_encoder_cuts_otherwise_is_said_and_recorded(
@@ -111,19 +104,11 @@ def test_one_candidate_leaves_no_choice_and_no_directory_of_candidates(make_job:
     assert set(contents(job.out)) == {
         "chat_template.jinja", "embedding_map.json", "fertility.json", "tokenizer.json", "tokenizer_config.json",
     }  # fmt: skip
-    assert (rows_map["strategy"], rows_map["base_vocab_size"], rows_map["vocab_size"]) == (
-        "extend",
-        4102,
-        4224,
-    )
-    assert (rows_map["tokens"], rows_map["kept"], rows_map["new"], rows_map["unused"]) == (
-        4202,
-        4102,
-        100,
-        22,
-    )
-    assert len(rows_map["rows"]) == 4224
-    assert rows_map["rows"][4202:] == [[]] * 22
+    assert len(rows := rows_map.pop("rows")) == 4224
+    assert rows == [*([index] for index in range(4102)), *rows[4102:4202], *[[]] * 22]
+    assert min(map(len, rows[4102:4202])) > 1
+    sizes = {"tokens": 4202, "kept": 4102, "moved": 0, "new": 100, "unused": 22}
+    assert rows_map == {"strategy": "extend", "base_vocab_size": 4102, "vocab_size": 4224, **sizes}
 
 
 def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
@@ -137,6 +122,7 @@ def test_the_base_alone_is_passed_on_byte_by_byte_with_no_rows_to_change(
     assert rows_map == {"strategy": "base", "base_vocab_size": 4102, "vocab_size": 4102, "rows": None}
     assert (job.out / "tokenizer.json").read_bytes() == (tiny_folder / "tokenizer.json").read_bytes()
     assert figures["fertility"] == figures["base_fertility"]
+    assert written(job, "fertility")["encoder"] is None
 
 
 def test_the_same_corpus_gives_the_same_bytes(make_job: Callable[..., Job]) -> None:
@@ -301,19 +287,6 @@ def test_a_sweep_over_finished_sizes_gives_the_same_artifact_without_training(
     files, expected = contents(Path(joined.uri)), contents(Path(whole.uri))
     assert files.keys() == expected.keys()
     assert [name for name in files if name != "manifest.json" and files[name] != expected[name]] == []
-
-
-@every_strategy
-def test_only_the_size_that_is_not_there_is_trained(
-    sweep: Sweep, parts: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.rmtree(own(sweep, parts, SIZES[0]))
-
-    with caplog.at_level(logging.INFO):
-        joined = made(sweep.recipe, sweep.corpus, parts, *SIZES)
-
-    assert f"training a vocabulary of {SIZES[0]} tokens" in caplog.messages
-    assert joined.manifest.digest == sweep.whole.manifest.digest
 
 
 @every_strategy

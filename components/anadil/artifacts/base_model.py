@@ -37,7 +37,7 @@ CHAT_TEMPLATE = Path(__file__).parents[1] / "builtin/chat_template.jinja"
 TINY_TEXT = CHAT_TEMPLATE.with_name("en") / "python_manual.txt"
 TOKENIZER_FILES = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja",
-    "config.json", "generation_config.json", "README.md",
+    "config.json", "generation_config.json", "README.md", "tokenizer.model",
 )  # fmt: skip
 
 BEGIN = "<|begin_of_text|>"
@@ -197,7 +197,14 @@ def _require_own_ids(tokenizer: "Tokenizer", path: Path) -> None:
             f"{path}: an id is {last:,}, for {len(vocab):,} tokens: a model would need a row for each up to it; fetch or "
             "make it again"
         )
+    ids: dict[str, int] = {}
     for token in content.get("added_tokens", ()):
+        if token["content"] in ids:
+            raise DataError(
+                f"{path}: added_tokens names {token['content']!r} twice, with ids {ids[token['content']]} and {token['id']}. "
+                "Take out what the model was not trained with"
+            )
+        ids[token["content"]] = token["id"]
         own_id = tokenizer.token_to_id(token["content"])
         if own_id != token["id"]:
             raise DataError(

@@ -11,7 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from anadil.artifacts.base_model import CHAT_TOKENS, END, model_config, read_settings, read_tokenizer
+from anadil.artifacts.sentence_piece import check_pieces
 from anadil.core.errors import DataError
+from anadil.recipe.sections import Tokenizer as TokenizerSettings
+from anadil.text.cut_patterns import JsonObject
+from anadil.text.pieces import BYTE_TOKENS, blanks_fault, is_of_pieces
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -36,6 +40,7 @@ def read_base(folder: Path) -> "Tokenizer":
     from tokenizers import AddedToken
 
     tokenizer = read_tokenizer(folder)
+    check_pieces(folder, tokenizer)
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     special = _special_tokens(folder, tokenizer)
     tokenizer.add_special_tokens(
@@ -68,24 +73,48 @@ def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
         )
 
 
-def require_byte_level(tokenizer: "Tokenizer", name: str) -> None:
-    """Check that the base's tokenizer is one whose vocabulary can be extended, replaced or partly exchanged."""
+def require_changeable(tokenizer: "Tokenizer", name: str, settings: TokenizerSettings) -> None:
+    """Check that the strategies of a recipe can change the base's vocabulary."""
+    if not set(settings.strategies) - {"base"}:
+        return
     content = json.loads(tokenizer.to_str())
-    model = content["model"]
-    kind_name = ""
-    if model["type"] != "BPE":
-        kind_name = f"its model is {model['type']}"
-    elif model.get("byte_fallback"):
-        kind_name = (
-            "it writes characters that it does not know as bytes (byte_fallback), as SentencePiece does"
-        )
-    elif '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
-        kind_name = "its pre-tokenizer does not write text as bytes (ByteLevel)"
-    if kind_name:
+    if fault := _pieces_fault(content) if is_of_pieces(content) else _byte_level_fault(content):
         raise DataError(
-            f"base.model: the tokenizer of {name} is no byte-level BPE: {kind_name}. extend, surgery and replace change "
-            "byte-level BPE only; set tokenizer.strategies to [base]"
+            f"base.model: the vocabulary of {name} cannot be changed: {fault}. extend, surgery and replace change a byte-level "
+            "BPE, and extend and surgery one of SentencePiece's kind; set tokenizer.strategies to [base]"
         )
+    if not is_of_pieces(content):
+        return
+    kind_name = "a vocabulary of SentencePiece's kind (byte_fallback)"
+    if "replace" in settings.strategies:
+        raise DataError(
+            f"base.model: {name} has {kind_name}, which replace does not make. Leave replace out of tokenizer.strategies, "
+            "and take extend or surgery"
+        )
+    if settings.prune:
+        raise DataError(
+            f"base.model: {name} has {kind_name}, whose tokens tokenizer.prune does not take out. Set it to false, or take "
+            "surgery"
+        )
+
+
+def _byte_level_fault(content: JsonObject) -> str:
+    if content["model"]["type"] == "Unigram":
+        return "its model is Unigram, which cuts a text by probabilities of all its tokens, and new tokens have none"
+    if content["model"]["type"] != "BPE":
+        return f"its model is {content['model']['type']}"
+    if '"type": "ByteLevel"' not in json.dumps(content["pre_tokenizer"]):
+        return "its pre-tokenizer does not write text as bytes (ByteLevel)"
+    return ""
+
+
+def _pieces_fault(content: JsonObject) -> str:
+    vocab = content["model"]["vocab"]
+    if missing := [token for token in BYTE_TOKENS if token not in vocab]:
+        return f"it lacks {len(missing)} of the 256 tokens of bytes, such as {missing[0]}"
+    if '"type": "ByteFallback"' not in json.dumps(content["decoder"]):
+        return "its decoder does not join tokens of bytes (ByteFallback)"
+    return blanks_fault(content)
 
 
 def _settings(folder: Path) -> dict[str, Any]:

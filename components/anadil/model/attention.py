@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 
 from anadil.core.errors import DataError, PreflightError
+from anadil.model.recurrence import start_anew_at_borders
 
 ATTENTION_NAME = "anadil"
 """Name of this attention in transformers."""
@@ -27,13 +28,14 @@ UNKNOWN = ("position_bias",)
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Let a model attend within documents: `model.base_model(..., borders=borders, use_cache=False)`.
+    """Let a model look back within documents alone: `model.base_model(..., borders=borders, use_cache=False)`.
 
     Without `borders` each row is one document. Saved configurations do not name it.
     """
     AttentionInterface.register(ATTENTION_NAME, packed_attention_forward)
     AttentionMaskInterface.register(ATTENTION_NAME, no_mask)
     choose_attention(model, ATTENTION_NAME)
+    start_anew_at_borders(model)
 
 
 def choose_attention(model: PreTrainedModel, name: str) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from transformers import PreTrainedTokenizerFast
+from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
 from anadil.core.errors import DataError
 from anadil.model.chat_template import end_ids
@@ -104,8 +105,12 @@ class Decoder:
         same = next((place for place, (new, old) in enumerate(pairs) if new != old), None)
         same = min(len(prompt) - 1, len(self._cached)) if same is None else same
         if self._cache is not None and same < len(self._cached):
-            # A sliding window or a recurrent state cannot go back.
-            if any(self._cache.is_sliding) or not self._cache.is_croppable:
+            # A sliding window or a recurrent state cannot go back, nor can a convolution, which says that it could.
+            if (
+                any(self._cache.is_sliding)
+                or not self._cache.is_croppable
+                or any(isinstance(each, LinearAttentionCacheLayerMixin) for each in self._cache.layers)
+            ):
                 self._cache = None
             else:
                 self._cache.crop(same - len(self._cached))
@@ -203,7 +208,8 @@ class _Rows:
         logits: torch.Tensor = out.logits[:, -1]
         self._next = positions[:, -1:] + 1
         if self._repeats > 1:
-            self.cache.batch_repeat_interleave(self._repeats)
+            # Recurrent states have `reorder_cache` alone.
+            self.cache.reorder_cache(torch.arange(len(logits)).repeat_interleave(self._repeats))
             self._mask, self._next, logits = (
                 tensor.repeat_interleave(self._repeats, 0) for tensor in (self._mask, self._next, logits)
             )
@@ -231,7 +237,7 @@ class _Rows:
     def _keep(self, lines: Sequence[int]) -> None:
         """Drop all other rows."""
         # An index on the CPU, since the layers of a cache may lie on several devices.
-        self.cache.batch_select_indices(torch.tensor(lines))
+        self.cache.reorder_cache(torch.tensor(lines))
         chosen = torch.tensor(lines, device=self._mask.device)
         self._mask, self._next, self._uniform = (
             tensor[chosen] for tensor in (self._mask, self._next, self._uniform)

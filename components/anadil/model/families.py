@@ -242,8 +242,12 @@ FAMILIES = (
     ),
     Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
     Family(model_type="jais2"),
-    # Its convolutions look back over the edge of a slice, which other layouts cut.
-    Family(model_type="lfm2", layouts=frozenset(["shard"]), names=ModuleNames(norm="model.embedding_norm")),
+    Family(
+        model_type="lfm2",
+        layouts=PIPELINE_LAYOUTS,
+        names=ModuleNames(norm="model.embedding_norm"),
+        recurrent="conv",
+    ),
     # Mixtures of experts.
     Family(
         model_type="mixtral",
@@ -258,6 +262,7 @@ FAMILIES = (
     Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="qwen3_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,

@@ -182,6 +182,8 @@ class Family:
     architecture: Architecture | None = None
     """None: its memory is not planned."""
     logits: LogitKeys = LogitKeys()
+    recurrent: str = ""
+    """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""
     experts: ExpertNames | None = None
     """None for a dense model."""
     liger: str | None = None

@@ -6,7 +6,7 @@ from typing import Any
 
 from anadil.artifacts import base_model
 from anadil.artifacts.base_kind import base_kind
-from anadil.artifacts.base_vocabulary import read_base, require_byte_level, require_end
+from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end
 from anadil.artifacts.weight_files import stored_tensors
 from anadil.model.family_table import check_family
 from anadil.preflight.inputs import hardest_chats
@@ -84,8 +84,8 @@ def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
     """Return the number of tokens of the base's tokenizer; candidates are made of it if `changes`."""
     tokenizer = read_base(folder)
     require_end(folder, tokenizer)
-    if changes and set(recipe.tokenizer.strategies) - {"base"}:
-        require_byte_level(tokenizer, recipe.base.model)
+    if changes:
+        require_changeable(tokenizer, recipe.base.model, recipe.tokenizer)
     return tokenizer.get_vocab_size()
 
 

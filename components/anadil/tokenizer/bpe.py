@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.text.cut_patterns import ALPHABET, SYMBOLS, Merge
+from anadil.text.pieces import tokenize_by
 from anadil.tokenizer.kernels import merge_kernel as kernel
 from anadil.tokenizer.kernels import merge_kernel as layout
 from anadil.tokenizer.kernels.merge_kernel import Array
@@ -156,7 +157,7 @@ def continue_merges(
     num_ids = max(symbols) + 1 + min(max(num_tokens, 0), len(table.text))
     # Such arrays grow without a Python object for each id.
     ids, starts = array("i"), array("q", [0])
-    tokenize = tokenizer.model.tokenize
+    tokenize = tokenize_by(tokenizer)
     for pretoken in table.pretokens():
         ids.extend([token.id for token in tokenize(pretoken)])
         starts.append(len(ids))

@@ -3,8 +3,9 @@
 import json
 import logging
 import shutil
+import unicodedata
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,12 @@ from tokenizers import Tokenizer, processors
 from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.base_model import CHAT_TEMPLATE, CHAT_TOKENS, OTHER_CHAT_TOKENS, PAD
 from anadil.artifacts.base_vocabulary import frame_of, token_text
+from anadil.artifacts.sentence_piece import SENTENCE_PIECE, write_pieces
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
 from anadil.recipe.sections import Strategy
 from anadil.text.cut_patterns import SYMBOLS, Merge, to_bytes
+from anadil.text.pieces import has_pieces, is_of_pieces, pairs_that_make
 from anadil.tokenizer.usage import TokenUsage
 
 log = logging.getLogger(__name__)
@@ -76,16 +79,26 @@ def replace_vocabulary(base: Tokenizer, vocab: dict[str, int], merges: Merges) -
 def extend_vocabulary(base: Tokenizer, merges: Merges) -> Tokenizer:
     """The base's tokenizer with more merges; the new tokens come after all old ids."""
     content = json.loads(base.to_str())
-    content["model"]["merges"] += merges
-    return _with_tokens(content, [left + right for left, right in merges], vocab_size(base))
+    tokens = [left + right for left, right in merges]
+    return _with_tokens(content, tokens, vocab_size(base), merges)
 
 
-def _with_tokens(content: JsonObject, tokens: list[str], first: int) -> Tokenizer:
-    """The tokenizer of a JSON object with new tokens, whose ids begin at `first`."""
+def add_merges(content: JsonObject, merges: Merges) -> None:
+    """Append the merges of new tokens, which are in the vocabulary already, and of pieces every pair that makes them."""
+    tokens = [left + right for left, right in merges]
+    model = content["model"]
+    model["merges"] += pairs_that_make(tokens, model["vocab"]) if is_of_pieces(content) else merges
+
+
+def _with_tokens(
+    content: JsonObject, tokens: list[str], first: int, merges: Merges | None = None
+) -> Tokenizer:
+    """The tokenizer of a JSON object with new tokens, whose ids begin at `first`, and the merges that make them."""
     ids = {token["content"]: token["id"] for token in content["added_tokens"]}
     # Special tokens that stand only in `added_tokens` get new ids when the file is read, counted
     # from the size of the model's vocabulary, and would collide with the new tokens.
     content["model"]["vocab"] |= ids | {token: first + number for number, token in enumerate(tokens)}
+    add_merges(content, merges or [])
     return checked_tokenizer(content, ids)
 
 
@@ -94,18 +107,32 @@ def missing_bytes(vocab: Mapping[str, int]) -> list[str]:
     return [symbol for symbol in SYMBOLS if symbol not in vocab]
 
 
-def with_all_bytes(base: Tokenizer) -> Tokenizer:
-    """The base's tokenizer, in which each of the 256 bytes is a token; new ones come after all old ids.
+def missing_letters(vocab: Mapping[str, int], characters: Counter[str], least: int) -> list[str]:
+    """Letters and their marks, most frequent first, that a vocabulary of pieces lacks and a corpus has so often.
+
+    Two tokens of bytes never merge, so no new token could hold such a letter.
+    """
+    lacking = {
+        character: count
+        for character, count in characters.items()
+        if count >= least and character not in vocab and unicodedata.category(character)[0] in "LM"
+    }
+    return sorted(lacking, key=lambda character: (-lacking[character], character))
+
+
+def with_all_bytes(base: Tokenizer, letters: Sequence[str] = ()) -> Tokenizer:
+    """The base's tokenizer, in which each of the 256 bytes and of some letters is a token; new ones come after all old ids.
 
     Its model drops bytes that it lacks without a word, and each new token that holds one would lose them too.
     """
     content = json.loads(base.to_str())
-    missing = missing_bytes(content["model"]["vocab"])
+    missing = [*letters] if is_of_pieces(content) else missing_bytes(content["model"]["vocab"])
     if not missing:
         return base
     log.info(
-        "the base's vocabulary lacks %d of the 256 bytes, which become tokens: %s",
-        len(missing), " ".join(to_bytes(symbol).hex() for symbol in missing),
+        "the base's vocabulary lacks %d of %s, which become tokens: %s",
+        len(missing), "the corpus's letters" if letters else "the 256 bytes",
+        " ".join(missing if letters else [to_bytes(symbol).hex() for symbol in missing]),
     )  # fmt: skip
     return _with_tokens(content, missing, vocab_size(base))
 
@@ -162,6 +189,8 @@ def write_tokenizer(
         shutil.copyfile(base / "tokenizer.json", target / "tokenizer.json")
     else:
         served.save(str(target / "tokenizer.json"))
+    if candidate.strategy != "base" and (base / SENTENCE_PIECE).is_file() and has_pieces(served):
+        write_pieces(base / SENTENCE_PIECE, served, target / SENTENCE_PIECE)
     # tokenizer.json says what is set round a text; transformers 4 builds a Llama's anew from this key.
     dropped = ["added_tokens_decoder", "chat_template", "add_eos_token"]
     dropped += [] if is_own and settings.get("add_bos_token") else ["add_bos_token"]
@@ -242,6 +271,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
     base_ids = base.get_vocab(with_added_tokens=True)
     tokens = {index: token for token, index in new.get_vocab(with_added_tokens=True).items()}
     one_byte = [base_ids[symbol] for symbol in SYMBOLS if symbol in base_ids]
+    of_pieces = has_pieces(base)  # which lack nothing: all bytes are tokens
     rows: Rows = []
     for index in range(num_rows or vocab_size(new)):
         token = tokens.get(index)
@@ -252,7 +282,7 @@ def embedding_rows(base: Tokenizer, new: Tokenizer, num_rows: int | None = None)
             rows.append([base_ids[token]])
         else:
             # The base skips bytes that it lacks, or gives its unknown token for them.
-            pieces = [piece.id for piece in base.model.tokenize(token) if piece.value in token]
+            pieces = [piece.id for piece in base.model.tokenize(token) if piece.value in token or of_pieces]
             rows.append(pieces or one_byte)
     return rows
 

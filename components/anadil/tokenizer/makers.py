@@ -14,14 +14,16 @@ from anadil.core.errors import DataError, RecipeError
 from anadil.recipe.sections import PUBLISHED_VOCABULARY, Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.text.cut_patterns import ALPHABET, QWEN_3_5_REGEX, Merge, cut_by, cut_of_new_vocabulary
+from anadil.text.pieces import UnfitPieces, has_pieces, piece_symbols
 from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
     extend_vocabulary,
+    missing_letters,
     replace_vocabulary,
     with_all_bytes,
 )
-from anadil.tokenizer.surgery import BanList, plan_surgery, pruned_base
+from anadil.tokenizer.surgery import BanList, characters, plan_surgery, pruned_base
 from anadil.tokenizer.usage import SweepUsage
 from anadil.tokenizer.word_counts import WordCounts
 
@@ -114,8 +116,17 @@ def extensions(
     """Candidates that add `sizes` tokens to the base's."""
     if settings.prune:
         base = pruned_base(base, counts.items(), keep.items())
-    base, floor = with_all_bytes(base), _floor(sizes, settings)
-    merges = continue_merges(base, counts, max(sizes, default=PUBLISHED_VOCABULARY), floor, BanList(keep))
+    banned, floor = BanList(keep), _floor(sizes, settings)
+    is_banned: Callable[[str], bool] = banned
+    letters: list[str] = []
+    if has_pieces(base):
+        content = json.loads(base.to_str())
+        is_unfit = UnfitPieces(content)
+        is_banned = lambda token: banned(piece_symbols(token)) or is_unfit(token)  # noqa: E731  a choice of two
+        lacking = missing_letters(content["model"]["vocab"], characters(counts.items()), settings.min_uses)
+        letters = [letter for letter in lacking if not is_banned(letter)]
+    base = with_all_bytes(base, letters)
+    merges = continue_merges(base, counts, max(sizes, default=PUBLISHED_VOCABULARY), floor, is_banned)
     sweep = Sweep("extend", settings, counts, merges, lambda num: extend_vocabulary(base, merges[:num]))
     yield from sweep.candidates(sizes)
 
@@ -124,7 +135,7 @@ def surgeries(
     base: Tokenizer, counts: WordCounts, sizes: tuple[int, ...], settings: Settings, keep: KeepCounts
 ) -> Iterator[TokenizerCandidate]:
     """Candidates that exchange `sizes` of the base's tokens, which neither corpus nor kept texts can hold."""
-    surgery = plan_surgery(base, counts.items(), keep.items())
+    surgery = plan_surgery(base, counts.items(), keep.items(), settings.min_uses)
     most = surgery.room
     log.info("surgery: %s tokens of the base are of scripts that nothing uses", f"{most:,}")
     if not most:

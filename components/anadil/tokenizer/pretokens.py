@@ -8,12 +8,14 @@ from functools import cache
 from itertools import pairwise
 
 import numpy as np
-from tokenizers import Regex, Tokenizer
-from tokenizers.pre_tokenizers import Split
+from tokenizers import Regex, Tokenizer, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel, Split
 
 from anadil.core.errors import DataError
 from anadil.text.corpus import text_batches
 from anadil.text.cut_patterns import GPT_2_REGEX, LLAMA_3_REGEX, QWEN_3_5_REGEX, QWEN_REGEX, known_pattern
+from anadil.text.pieces import has_pieces
 from anadil.tokenizer.kernels import pretoken_kernel as kernel
 from anadil.tokenizer.kernels.pretoken_kernel import Array, gather, sorted_order
 from anadil.tokenizer.word_counts import WordCounts, word_counts
@@ -46,6 +48,20 @@ def require_words(table: WordCounts) -> None:
         )
     if num_too_long := table.records.get(TOO_LONG, 0):
         log.warning("left out %d pretokens of more than %d bytes", num_too_long, MAX_PRETOKEN_BYTES)
+
+
+def cutter_of(tokenizer: Tokenizer) -> Tokenizer:
+    """Return the tokenizer itself, or in place of SentencePiece's kind, which cuts nothing, Qwen 3.5's way to cut.
+
+    SentencePiece makes no token of letters and digits, or of two words. New tokens are not to either.
+    """
+    if not has_pieces(tokenizer):
+        return tokenizer
+    cutter = Tokenizer(BPE())
+    cutter.pre_tokenizer = pre_tokenizers.Sequence(
+        [Split(Regex(QWEN_3_5_REGEX), "isolated"), ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    return cutter
 
 
 def count_texts(tokenizer: Tokenizer, texts: Iterable[str]) -> WordCounts:

@@ -14,7 +14,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
-from anadil.artifacts.base_vocabulary import base_settings, read_base, require_byte_level
+from anadil.artifacts.base_vocabulary import base_settings, read_base, require_changeable
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.progress import track
 from anadil.recipe.sections import Strategy
@@ -25,6 +25,7 @@ from anadil.text.corpus import read_corpora
 from anadil.text.cut_patterns import to_text
 from anadil.text.encoder import Encoder
 from anadil.text.language import load_language
+from anadil.text.pieces import adds_blank
 from anadil.tokenizer import select
 from anadil.tokenizer.candidate import (
     TokenizerCandidate,
@@ -44,7 +45,7 @@ from anadil.tokenizer.fertility import (
     unchanged_share,
 )
 from anadil.tokenizer.makers import MAKERS, cuts_at_marks, mark_share, recut_base, require_room
-from anadil.tokenizer.pretokens import count_texts
+from anadil.tokenizer.pretokens import count_texts, cutter_of
 from anadil.tokenizer.surgery import MIN_SHARE, characters, lost_scripts, lost_text
 from anadil.tokenizer.usage import SweepUsage, TokenUsage, usage_in
 from anadil.tokenizer.word_counts import WordCounts
@@ -155,9 +156,10 @@ class _Candidates:
         self._job, self._tokenizer, self._heldout = job, tokenizer, heldout
         self._settings = job.recipe.tokenizer
         self._strategies = tuple(dict.fromkeys(self._settings.strategies))
+        self._cutter = cutter_of(tokenizer)
         self._ready = SweepCandidates()
         if set(self._strategies) - {"base"}:
-            require_byte_level(tokenizer, job.recipe.base.model)
+            require_changeable(tokenizer, job.recipe.base.model, self._settings)
             if "replace" in self._strategies:
                 require_room(tokenizer, self._settings.sizes)
             self._ready = find_sweep_candidates(job)
@@ -224,7 +226,7 @@ class _Candidates:
 
     @cached_property
     def _counts(self) -> WordCounts:
-        return corpus_counts(self._job, self._tokenizer)
+        return corpus_counts(self._job, self._cutter)
 
     @cached_property
     def _recut(self) -> tuple[Tokenizer, WordCounts]:
@@ -235,7 +237,11 @@ class _Candidates:
     def _has_marks(self) -> bool:
         """True if the corpus writes combining marks. The log says so if the base cuts words at them."""
         share = mark_share(characters(self._counts.items()))
-        if share < MIN_SHARE or not cuts_at_marks(recut_base(self._tokenizer)):
+        if (
+            share < MIN_SHARE
+            or self._cutter is not self._tokenizer
+            or not cuts_at_marks(recut_base(self._tokenizer))
+        ):
             return share >= MIN_SHARE
         log.info(
             "%.1f %% of the corpus's letters are combining marks (\\p{M}: vowel signs, accents), and the base's expression "
@@ -251,10 +257,12 @@ class _Candidates:
 
     @cached_property
     def _keep_counts(self) -> Mapping[str, int]:
-        texts = [text for sample in self._heldout.keep for text in sample.seen]
+        # A vocabulary of pieces sets a space before a text.
+        first = " " if adds_blank(json.loads(self._tokenizer.to_str())) else ""
+        texts = [first + text for sample in self._heldout.keep for text in sample.seen]
         # Letters of all documents count: whether a script is in use is not measured.
         texts += ["\n".join(sorted(set("".join(sample.unseen)))) for sample in self._heldout.keep]
-        return dict(count_texts(self._tokenizer, texts).items())
+        return dict(count_texts(self._cutter, texts).items())
 
 
 class _Measure:

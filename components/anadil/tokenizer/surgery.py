@@ -12,7 +12,7 @@ import logging
 import unicodedata
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -22,6 +22,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import MIB
 from anadil.text.cut_patterns import to_bytes, to_text
 from anadil.text.letters import NAMES, name_of
+from anadil.text.pieces import UnfitPieces, is_of_pieces, symbols_by
 from anadil.tokenizer import candidate as candidates
 
 log = logging.getLogger(__name__)
@@ -110,10 +111,11 @@ def lost_scripts(base: Tokenizer, candidate: Tokenizer) -> dict[str, LostScript]
     """Script, such as `Cyrillic` -> its lost tokens, most first; pieces of letters have no script and do not count."""
     vocab = candidate.get_vocab(with_added_tokens=True)
     costs: dict[str, list[int]] = defaultdict(list)
+    symbols = symbols_by(base)
     for token in base.get_vocab(with_added_tokens=False):
         if token in vocab:
             continue
-        text = to_text(token)
+        text = to_text(symbols(token))
         script = next((name for name in map(name_of, text) if name in SCRIPTS), "")
         if script and "\ufffd" not in text:
             costs[script.capitalize()].append(len(candidate.model.tokenize(token)))
@@ -162,20 +164,17 @@ class Surgery:
     removable: tuple[str, ...]
     """Tokens that may leave, in the order in which they do."""
     missing: tuple[str, ...]
-    """Bytes that the base lacks; they come before any merge."""
+    """Bytes or, of pieces, letters that the base lacks; they come before any merge."""
     reduced: Tokenizer
     """The base without them, on which merges are continued; only its model is to be used."""
     alphabet: Alphabet
-    banned: BanList
+    is_banned: Callable[[str], bool]
+    """True for a new token that would change a kept text, or holds a letter of an unused script."""
 
     @property
     def room(self) -> int:
         """The most merges that can be exchanged for tokens of the base."""
         return max(0, len(self.removable) - len(self.missing))
-
-    def is_banned(self, token: str) -> bool:
-        """Return True if a new token would change a kept text, or holds a letter of an unused script."""
-        return self.banned(token) or not self.alphabet.spells(token)
 
     def exchanged(self, merges: candidates.Merges) -> Tokenizer:
         """The base's tokenizer with new merges, the first `room` of those that continue `reduced`."""
@@ -186,41 +185,54 @@ class Surgery:
         ids = sorted(vocab[token] for token in removed)
         _remove(content, set(removed))
         vocab |= dict(zip(added, ids, strict=True))
-        content["model"]["merges"] += merges
+        candidates.add_merges(content, merges[: len(removed) - len(self.missing)])
         special = {token["content"]: token["id"] for token in content["added_tokens"]}
         tokenizer = candidates.checked_tokenizer(content, special)
         _require_reachable(content, added)
         return tokenizer
 
 
-def plan_surgery(base: Tokenizer, words: Words, keep: Words) -> Surgery:
-    """Find the tokens that neither kept texts nor the corpus can hold.
+def plan_surgery(base: Tokenizer, words: Words, keep: Words, least: int = 1) -> Surgery:
+    """Find the tokens that neither kept texts nor the corpus can hold. Letters with `least` uses come into pieces.
 
     A script is in use if a letter in a thousand is of it; of the kept texts every single letter is.
     """
     keep = list(keep)
-    of_kept = characters(keep)
-    alphabet = Alphabet(scripts_of(of_kept) | scripts_of(characters(words)), of_kept)
-    content = json.loads(base.to_str())
+    of_kept, of_corpus = characters(keep), characters(words)
+    alphabet = Alphabet(scripts_of(of_kept) | scripts_of(of_corpus), of_kept)
+    content, symbols = json.loads(base.to_str()), symbols_by(base)
+    of_pieces = is_of_pieces(content)
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
     merges, vocab = content["model"]["merges"], content["model"]["vocab"]
     made = {left + right: number for number, (left, right) in reversed([*enumerate(merges)])}
     # Each token comes before those that it is made of.
-    ordered = sorted(vocab, key=lambda token: (-made.get(token, len(made)), -vocab[token]))
+    last = -1 if of_pieces else len(made)  # letters of pieces are made by nothing
+    ordered = sorted(vocab, key=lambda token: (-made.get(token, last), -vocab[token]))
     # Single bytes stay: any text can be encoded with them.
     removable = tuple(
-        token for token in ordered if token not in added and len(token) > 1 and not alphabet.spells(token)
+        token
+        for token in ordered
+        if token not in added and len(symbols(token)) > 1 and not alphabet.spells(symbols(token))
     )
+    is_unfit = UnfitPieces(content) if of_pieces else None
     _remove(content, set(removable))
     # Where ids are missing, special tokens get other ones unless the vocabulary says theirs.
     content["model"]["vocab"] |= added
-    missing = candidates.missing_bytes(content["model"]["vocab"])
+    banned = BanList(word for word, _ in keep)
+
+    def is_banned(token: str) -> bool:
+        written = symbols(token)
+        return banned(written) or not alphabet.spells(written) or (is_unfit is not None and is_unfit(token))
+
+    missing = candidates.missing_bytes(vocab)
+    if of_pieces:
+        letters = candidates.missing_letters(vocab, of_corpus, least)
+        missing = [letter for letter in letters if not is_banned(letter)]
     first = candidates.vocab_size(base)
     content["model"]["vocab"] |= {symbol: first + number for number, symbol in enumerate(missing)}
     return Surgery(
         base=base, removable=removable, missing=tuple(missing),
-        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)), alphabet=alphabet,
-        banned=BanList(word for word, _ in keep),
+        reduced=Tokenizer.from_str(json.dumps(content, ensure_ascii=False)), alphabet=alphabet, is_banned=is_banned,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from anadil.text.cut_patterns import Merge
+from anadil.text.pieces import tokenize_by
 from anadil.tokenizer.word_counts import WordCounts
 
 MIN_SHARE = 0.9
@@ -91,7 +92,7 @@ class SweepUsage:
 
 def _uses(tokenizer: Tokenizer, items: Iterable[tuple[str, int]]) -> Counter[str]:
     uses: Counter[str] = Counter()
-    tokenize = tokenizer.model.tokenize
+    tokenize = tokenize_by(tokenizer)
     for word, count in items:
         for token in tokenize(word):
             uses[token.value] += count

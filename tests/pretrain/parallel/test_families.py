@@ -102,7 +102,13 @@ def processes_of(layout: str) -> int:
 def test_gemma_and_llama_are_sharded_over_memory_that_holds_no_number(tmp_path: Path) -> None:
     make_vocabulary(tmp_path / "tokenizer")
 
-    in_ranks(trains_as_transformers, 2, str(tmp_path), "shard", ["gemma", "gemma3_text", "apertus", "llama"])
+    in_ranks(
+        trains_as_transformers,
+        2,
+        str(tmp_path),
+        "shard",
+        ["gemma", "gemma3_text", "apertus", "llama", "qwen3_5_text"],
+    )
 
 
 # Four types are sharded above, and types with windows show the ring of processes below.

@@ -1,11 +1,13 @@
 """Context parallelism: each process of a group holds one slice of every sequence of a batch.
 
-Only attention looks at several tokens. For it each process gathers keys and values of the whole
+Attention looks at several tokens. For it each process gathers keys and values of the whole
 sequences and attends with its own queries. Backwards, gradients of keys and values are summed over
 the group and each process gets those of its slice. Packed documents are short, so slices cost about
 the same; a document as long as a sequence costs the last process most. The gathering is not overlapped.
+A convolution or a recurrent state runs over whole sequences on every process of the group, so that it costs as often.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import pairwise
@@ -20,6 +22,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from anadil.core.errors import PreflightError
 from anadil.estimate.layout import cuts_evenly
 from anadil.model.attention import attend, choose_attention, flatten_rows, no_mask, refuse_unknown
+from anadil.model.recurrence import start_anew_at_borders
 from anadil.pretrain.data.batch import Batch
 
 NAME = "anadil_context"
@@ -54,6 +57,16 @@ def use_context_attention(model: PreTrainedModel, group: dist.ProcessGroup) -> N
     AttentionInterface.register(NAME, partial(context_attention, group=group))
     AttentionMaskInterface.register(NAME, no_mask)
     choose_attention(model, NAME)
+    start_anew_at_borders(model, partial(_whole_sequences, group))
+
+
+def _whole_sequences(
+    group: dist.ProcessGroup, run: Callable[[torch.Tensor], torch.Tensor], mine: torch.Tensor
+) -> torch.Tensor:
+    """Run a function of whole sequences on this process's slice, (sequences, tokens, width), alike on all processes."""
+    length, rank = mine.shape[1], dist.get_rank(group)
+    whole: torch.Tensor = _Gather.apply(mine.transpose(0, 1).contiguous(), group)  # type: ignore[no-untyped-call]
+    return run(whole.transpose(0, 1))[:, rank * length : (rank + 1) * length]
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped

@@ -32,6 +32,7 @@ from anadil.model.family import Gguf, ModuleNames
 from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release.export import gguf_refusal
+from anadil.text.pieces import BYTE_TOKENS, adds_blank, is_of_pieces
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
         log.warning("%s: %s", file, note)
     content: dict[str, Any] = json.loads(tokenizer.to_str())
     tokens, types = _tokens(file, tokenizer, content, rows)
-    pieces = gguf_refusal.is_of_pieces(content)
+    pieces = is_of_pieces(content)
     score = gguf_refusal.scores(content["model"]) if pieces else {}
     before, after = gguf_refusal.frame(tokenizer)
     special = gguf_refusal.special_ids(directory, tokenizer)
@@ -100,7 +101,7 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     return Vocabulary(
         tokens=tokens, types=types, merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
         scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
-        adds_blank=pieces and gguf_refusal.adds_blank(content), pre_tokenizer=gguf_refusal.gguf_name(content),
+        adds_blank=pieces and adds_blank(content), pre_tokenizer=gguf_refusal.gguf_name(content),
         adds_bos=bool(before) and _chats_begin_with(str(tokenizer.id_to_token(before[0])), directory),
         adds_eos=bool(after), special=special, template=stored_template(directory),
     )  # fmt: skip
@@ -139,11 +140,7 @@ def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[
     """Text and type of each row of the embedding."""
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     added = {each["content"]: each for each in content.get("added_tokens", ())}
-    single = (
-        {gguf_refusal.byte_token(byte) for byte in range(gguf_refusal.NUM_BYTES)}
-        if gguf_refusal.is_of_pieces(content)
-        else set()
-    )
+    single = BYTE_TOKENS if is_of_pieces(content) else {}
     names, types = [PADDING.format(index) for index in range(rows)], [int(TokenType.UNUSED)] * rows
     tokens = [f"[{name}]" if name in vocab else name for name in names]  # llama.cpp ends where two are equal
     for text, index in vocab.items():

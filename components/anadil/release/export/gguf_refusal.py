@@ -23,7 +23,7 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
 from anadil.model.family_table import families
-from anadil.text import cut_patterns
+from anadil.text import cut_patterns, pieces
 
 INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with llama.cpp's own converter"
 SLIDING, FULL = "sliding_attention", "full_attention"
@@ -82,11 +82,6 @@ TAKES_WHOLE = "llama-bpe"
 SAME_CUTS = "smaug-bpe"
 CONTROLS = ("</s>", "<eos>", "<EOT>", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>")
 """Texts that llama.cpp takes for ends whatever a file says of them. Source: llama.cpp, src/llama-vocab.cpp."""
-BLANK = "\u2581"
-"""Stands for a space in tokens."""
-NUM_BYTES = 256
-PREPENDS: cut_patterns.JsonObject = {"type": "Prepend", "prepend": BLANK}
-REPLACES: cut_patterns.JsonObject = {"type": "Replace", "pattern": {"String": " "}, "content": BLANK}
 
 
 def gguf_refusal(directory: Path) -> str:
@@ -283,7 +278,7 @@ def gguf_fault(tokenizer: Tokenizer) -> str:
     for each in content.get("added_tokens", ()):
         if not each["special"] and (each["lstrip"] or each["rstrip"] or each["single_word"]):
             return f"its added token {each['content']!r} swallows blanks round it"
-    return pieces_fault(content) if is_of_pieces(content) else _byte_level_fault(content)
+    return pieces_fault(content) if pieces.is_of_pieces(content) else _byte_level_fault(content)
 
 
 def _byte_level_fault(content: cut_patterns.JsonObject) -> str:
@@ -304,7 +299,7 @@ def gguf_note(tokenizer: Tokenizer) -> str:
     """Differences in llama.cpp for a tokenizer without `gguf_fault`; empty for none."""
     notes = []
     content = json.loads(tokenizer.to_str())
-    if is_of_pieces(content):
+    if pieces.is_of_pieces(content):
         if by_metaspace := blank_by_metaspace(content):
             notes.append(f"llama.cpp puts a space before {by_metaspace}")
     elif tokenizer.normalizer is not None:
@@ -325,7 +320,7 @@ def gguf_note(tokenizer: Tokenizer) -> str:
 
 def gguf_name(content: cut_patterns.JsonObject) -> str:
     """The name of llama.cpp's pre-tokenizer for a tokenizer without `gguf_fault`."""
-    if is_of_pieces(content):
+    if pieces.is_of_pieces(content):
         return SENTENCE_PIECE
     cuts = expressions(content.get("pre_tokenizer"))
     assert cuts is not None, "asked after gguf_fault"
@@ -344,60 +339,15 @@ def _unmerged(content: cut_patterns.JsonObject) -> str | None:
     return next((text for text in ordinary if len(tokenize(text)) != 1), None)
 
 
-def is_of_pieces(content: cut_patterns.JsonObject) -> bool:
-    """True if bytes are tokens such as `<0x0A>`, not symbols."""
-    return bool(content["model"].get("byte_fallback"))
-
-
-def byte_token(byte: int) -> str:
-    """Token of a byte that no other token covers."""
-    return f"<0x{byte:02X}>"
-
-
 def pieces_fault(content: cut_patterns.JsonObject) -> str:
     """Reason why llama.cpp cannot cut as such a tokenizer; empty if it can."""
     model = content["model"]
     vocab: Mapping[str, int] = model["vocab"]
     if model.get("ignore_merges"):
         return "it takes whole pieces without merges"
-    if missing := sum(byte_token(byte) not in vocab for byte in range(NUM_BYTES)):
+    if missing := sum(token not in vocab for token in pieces.BYTE_TOKENS):
         return f"its vocabulary lacks {missing} of the 256 bytes"
-    return _blanks_fault(content) or _merges_fault(vocab, list(_pairs(model)))
-
-
-def _blanks_fault(content: cut_patterns.JsonObject) -> str:
-    """Reason why spaces are read otherwise than by llama.cpp; empty if they are not."""
-    # llama.cpp replaces spaces by `BLANK`, puts one before the text or not, and changes nothing else.
-    parts = normalizer_parts(content)
-    if others := [each["type"] for each in parts if each not in (PREPENDS, REPLACES)]:
-        return f"it normalizes texts ({others[0]})"
-    cuts = [each for each in cut_patterns.pre_tokenizer_parts(content.get("pre_tokenizer") or {}) if each]
-    metaspaces = [each for each in cuts if each.get("type") == "Metaspace" and each["replacement"] == BLANK]
-    # Gemma's: there are no spaces any more where it would cut.
-    idle = [each for each in cuts if each.get("pattern") == {"String": " "} and REPLACES in parts]
-    if len(metaspaces) + len(idle) < len(cuts):
-        return "it cuts texts otherwise than SentencePiece"
-    if not metaspaces and REPLACES not in parts:
-        return "it does not mark spaces"
-    splits = any(each.get("split", True) for each in metaspaces)
-    if splits and any(BLANK in text.lstrip(BLANK) for text in content["model"]["vocab"]):
-        return "it cuts at every space, and has tokens that hold one"
-    return ""
-
-
-def normalizer_parts(content: cut_patterns.JsonObject) -> list[cut_patterns.JsonObject]:
-    """The steps of the normalizer."""
-    normalizer = content.get("normalizer") or {"normalizers": []}
-    parts: list[cut_patterns.JsonObject] = normalizer.get("normalizers", [normalizer])
-    return parts
-
-
-def adds_blank(content: cut_patterns.JsonObject) -> bool:
-    """True if a text gets a space in front."""
-    cuts = cut_patterns.pre_tokenizer_parts(content.get("pre_tokenizer") or {})
-    return PREPENDS in normalizer_parts(content) or any(
-        each.get("prepend_scheme", "never") != "never" for each in cuts if each.get("type") == "Metaspace"
-    )
+    return pieces.blanks_fault(content) or _merges_fault(vocab, list(_pairs(model)))
 
 
 def blank_by_metaspace(content: cut_patterns.JsonObject) -> str:
