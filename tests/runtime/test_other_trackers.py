@@ -18,6 +18,7 @@ from anadil.runtime.tracking_spool import (
     tracker_address,
     tracking_uri,
 )
+from tests.kit.harness import wait_for
 from tests.kit.tracked_run import STEPS, end_pretrain, write_pretrain, write_scores
 
 KEY = "0123456789abcdef0123456789abcdef01234567"
@@ -140,6 +141,8 @@ def test_a_run_goes_to_wandb_offline_without_a_secret(
 
     spool = track_run(tmp_path, PROJECT, monkeypatch, WANDB_MODE="offline", WANDB_API_KEY=KEY)
 
+    # Its service writes the end of a run a moment after `finish` has returned.
+    wait_for(lambda: sum(each.HasField("exit") for each in records(spool)) == 2)
     lines = records(spool)
     runs = [each.run for each in lines if each.HasField("run")]
     assert {(each.entity, each.project, each.display_name) for each in runs} == {
