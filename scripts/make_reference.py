@@ -38,7 +38,7 @@ CHECKPOINTS = """
 
 A tiny replica of each is trained by `tests/pretrain/test_published.py`: the keys of its `config.json` with the sizes cut down.
 Plain transformers computes the same loss and gradients. The keys were written down by hand, not fetched, and no weights of these
-checkpoints were loaded. The text part of a Gemma 3 of 4B and more trains once it is saved as `gemma3_text`.
+checkpoints were loaded. Of a Gemma 3 of 4B and more the text model is trained.
 
 | model type | checkpoints | trains |
 |---|---|---|

@@ -95,3 +95,8 @@ def test_a_replica_of_a_published_checkpoint_trains_at_the_default_layout(
 @pytest.mark.parametrize("name", [each for each in PUBLISHED if each not in TRAINED])
 def test_of_any_other_the_text_model_is_trained(name: str) -> None:
     check_family(text_config(PUBLISHED[name], Path(name)), {})
+
+
+def test_each_published_config_is_that_of_a_type_that_transformers_knows() -> None:
+    for config in PUBLISHED.values():
+        assert AutoConfig.for_model(**config).model_type == config["model_type"]
