@@ -151,7 +151,7 @@ def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pyt
 def test_weights_in_folders_of_a_hub_model_are_not_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from huggingface_hub.utils import filter_repo_objects
+    from huggingface_hub.utils._paths import filter_repo_objects
 
     names = ["config.json", "model.safetensors", "original/model.safetensors"]
     asked: list[str] = []
