@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
+from anadil.artifacts.text_part import text_name
 from anadil.model.process_group import Group
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.embedding_init import fit_vocabulary
@@ -109,6 +110,9 @@ CPU = torch.device("cpu")
 
 def make_family(folder: Path, kind: str, **changes: Any) -> Path:
     """A Hugging Face directory of a random model; norms and biases are random too."""
+    if kind in WRAPPERS:
+        make_wrapper(folder, kind)
+        return folder
     known = AutoConfig.for_model(kind).to_dict()
     sizes = {name: value for name, value in SIZES.items() if name in known}
     config = AutoConfig.for_model(kind, **{**sizes, **CHANGES.get(kind, {}), **changes})
@@ -167,7 +171,8 @@ def by_transformers(
     folder: Path, tokenizer: Path, given: Sequence[Batch]
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """Summed loss and gradients of each document by itself, by the model's own forward and torch's loss."""
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    kind: Any = AutoModelForImageTextToText if folder.name in WRAPPERS else AutoModelForCausalLM
+    model: Any = kind.from_pretrained(folder, dtype=torch.float32).eval()
     fit_vocabulary(model, tokenizer)
     total = 0.0
     for batch in given:
@@ -177,7 +182,7 @@ def by_transformers(
             loss = nn.functional.cross_entropy(logits.float(), labels[begin:end], reduction="sum")
             loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
             total += loss.item()
-    return total, {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
+    return total, {text_name(name) or name: each.grad for name, each in model.named_parameters()}
 
 
 def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> ParallelModel:

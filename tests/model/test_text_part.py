@@ -21,9 +21,8 @@ from tests.kit.harness import again
 from tests.kit.marks import slow
 from tests.kit.pretraining import make_tokenizer
 from tests.kit.ranks import in_ranks
-from tests.kit.transformers_4 import python_with_4, read_by_4
 from tests.pretrain.checkpoint.test_hf_export import trained
-from tests.pretrain.parallel.test_families import EXPECTED, ROUNDING
+from tests.pretrain.parallel.test_families import ROUNDING, processes_of, trains_as_transformers
 
 WEIGHTS, IDS, KINDS = "model.safetensors", torch.arange(3, 40)[None], sorted(kit.WRAPPERS)
 NAMES = ("language_model.model.", "model.language_model.")
@@ -62,48 +61,23 @@ def test_a_wrapper_gives_its_text_models_logits_and_is_saved_as_one(
     assert "UNEXPECTED" not in capfd.readouterr().err
 
 
-def trains_as_its_text_model(rank: int, work: str, degrees: dict[str, int], size: int) -> None:
-    for place in (Path(work, kind) for kind in KINDS):
-        expected, gradients = torch.load(place / EXPECTED)
-        given = kit.batches(2)
-        loss, mine = kit.by_layout(place / "base", Path(work, "tokenizer"), degrees, rank, size, given)
-        assert loss == pytest.approx(expected, rel=ROUNDING), place
-        for name, each in mine.items():
-            assert (each - gradients[name]).norm() <= ROUNDING * gradients[name].norm(), f"{place} {name}"
-
-
-@pytest.mark.parametrize(("degrees", "size"), [({"shard": 2}, 2), slow({}, 1)])
-def test_a_wrapper_trains_as_its_text_model(tmp_path: Path, degrees: dict[str, int], size: int) -> None:
+@pytest.mark.parametrize("layout", ["shard", slow("alone")])
+def test_a_wrapper_trains_as_transformers(tmp_path: Path, layout: Any) -> None:
     kit.make_vocabulary(tmp_path / "tokenizer")
-    for place, kind in ((tmp_path / kind, kind) for kind in KINDS):
-        wrapper = kit.make_wrapper(place / "base", kind)
-        wrapper.config.text_config.tie_word_embeddings = wrapper.config.tie_word_embeddings
-        text: Any = AutoModelForCausalLM.from_config(wrapper.config.text_config, dtype=torch.float32)
-        text.model.load_state_dict(wrapper.model.language_model.state_dict())
-        text.lm_head.load_state_dict(wrapper.lm_head.state_dict())
-        text.save_pretrained(place / "text")
-        given = kit.batches(2)
-        torch.save(kit.by_transformers(place / "text", tmp_path / "tokenizer", given), place / EXPECTED)
 
-    in_ranks(trains_as_its_text_model, size, str(tmp_path), degrees, size)
+    in_ranks(trains_as_transformers, processes_of(layout), str(tmp_path), layout, KINDS)
 
 
-@pytest.mark.slow
-def test_transformers_4_and_5_read_what_was_exported_of_a_wrapper(tmp_path: Path) -> None:
-    for place, kind in ((tmp_path / kind, kind) for kind in KINDS):
-        kit.make_wrapper(place / "base", kind)
-        tokenizer = make_tokenizer(place / "tokenizer", 320)
-        export_checkpoints([trained(place / "base", place)], place / "base", tokenizer, place / "out")
-        model: Any = AutoModelForCausalLM.from_pretrained(place / "out", dtype=torch.float32)
-        expected = torch.load(place / "parameters.pt", weights_only=True)
-        assert all(torch.equal(each, expected[name]) for name, each in model.named_parameters()), kind
-        torch.save(logits_of(model), place / "expected.pt")
+@pytest.mark.parametrize("kind", [slow(kind) for kind in KINDS])
+def test_a_checkpoint_on_a_wrapper_is_exported_as_a_text_model(tmp_path: Path, kind: Any) -> None:
+    base = kit.make_family(tmp_path / "base", kind)
+    tokenizer = make_tokenizer(tmp_path / "tokenizer", 320)
 
-    read_by_4(python_with_4(), [tmp_path / kind / "out" for kind in KINDS], IDS, tmp_path)
+    export_checkpoints([trained(base, tmp_path)], base, tokenizer, tmp_path / "out")
 
-    for kind in ("gemma3", "mistral3"):
-        found_by_4 = torch.load(tmp_path / kind / "out/logits.pt")
-        assert torch.allclose(found_by_4, torch.load(tmp_path / kind / "expected.pt"), atol=1e-4), kind
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32)
+    expected = torch.load(tmp_path / "parameters.pt", weights_only=True)
+    assert all(torch.equal(each, expected[name]) for name, each in model.named_parameters())
 
 
 MOE = {"model_type": "gemma4_text", "enable_moe_block": True, "num_experts": 128}

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from anadil.model.family_table import model_types
 from anadil.model.load import load_model, save_model
-from tests.kit.families import make_family
+from tests.kit.families import WRAPPERS, make_family
 from tests.kit.llama import small_llama
 from tests.kit.pretraining import make_tokenizer
 from tests.kit.transformers_4 import python_with_4, read_by_4
@@ -58,7 +58,7 @@ def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
     ids = torch.randint(0, 300, (1, 64), generator=torch.Generator().manual_seed(4))
     make_tokenizer(tmp_path / "t")
     folders = []
-    for kind in model_types():
+    for kind in [*model_types(), *WRAPPERS]:
         made = make_family(tmp_path / "made" / kind, kind)
         save_model(load_model(made), tmp_path / "t", tmp_path / kind, torch.float32)
         folders.append(tmp_path / kind)
@@ -73,7 +73,7 @@ def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
         assert (logits_of(folder, ids) - theirs).norm() < 5e-3 * theirs.norm(), folder.name
 
 
-NEWER = {"cwm", "hyperclovax", "jais2", "ministral3", "qwen3_5_text"}
+NEWER = {"cwm", "gemma4", "gemma4_text", "qwen3_5", "hyperclovax", "jais2", "ministral3", "qwen3_5_text"}
 """Types that came with version 5."""
 
 
