@@ -330,6 +330,7 @@ def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     rotation = config.get("rope_parameters") or {}
     family = families().get(str(config.get("model_type")))
     version_4 = family.version_4 if family else Version4Keys()
+    keys |= {old: config[new] for new, old in version_4.renamed.items() if new in config}
     if version_4.sliding_theta and isinstance(rotation.get(SLIDING), Mapping):
         keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
     if isinstance(rotation.get(FULL), Mapping):
