@@ -31,6 +31,17 @@ HEAD = """# Recipe reference
 Every key of a recipe, with its default. Generated from `components/anadil/recipe` by
 `scripts/make_reference.py`. A missing key takes its default. An unknown key is an error.
 """
+PUBLISHED = Path(__file__).parents[1] / "tests/kit/published_configs.json"
+CHECKPOINTS = """
+## Published checkpoints
+
+A tiny replica of each is trained by `tests/pretrain/test_published.py`: the keys of its `config.json` with the sizes cut down.
+Plain transformers computes the same loss and gradients. The keys were written down by hand, not fetched, and no weights of these
+checkpoints were loaded. The text part of a Gemma 3 of 4B and more trains once it is saved as `gemma3_text`.
+
+| model type | checkpoints | trains |
+|---|---|---|
+"""
 FAMILIES = """# Model families
 
 The table lists the model types (`model_type` of `config.json`) that are trained. It says:
@@ -113,6 +124,17 @@ def _families() -> str:
     return "".join(rows)
 
 
+def _checkpoints() -> str:
+    by_type: dict[str, list[str]] = {}
+    for name, config in json.loads(PUBLISHED.read_text(encoding="utf-8")).items():
+        by_type.setdefault(config["model_type"], []).append(name)
+    rows = []
+    for kind, names in sorted(by_type.items()):
+        trains = "yes" if kind in families() else "no, the type is refused by name"
+        rows.append(f"| {kind} | {', '.join(names)} | {trains} |\n")
+    return CHECKPOINTS + "".join(rows)
+
+
 def _yes(known: object) -> str:
     return "yes" if known else ""
 
@@ -150,7 +172,7 @@ if __name__ == "__main__":
         write_or_check(
             {
                 REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
-                REFERENCE / "model-families.md": lambda: FAMILIES + _families(),
+                REFERENCE / "model-families.md": lambda: FAMILIES + _families() + _checkpoints(),
                 REFERENCE / "metrics.md": _metrics,
                 REFERENCE / "rules.md": lambda: RULES_HEAD + _rules(),
             }

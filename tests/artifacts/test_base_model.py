@@ -148,6 +148,27 @@ def test_a_gated_model_is_told_with_its_licence(tmp_path: Path, monkeypatch: pyt
         base_tokenizer(Base(model="meta/llama"), tmp_path)
 
 
+def test_weights_in_folders_of_a_hub_model_are_not_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub.utils._paths import filter_repo_objects
+
+    names = ["config.json", "model.safetensors", "original/model.safetensors"]
+    asked: list[str] = []
+
+    def fetch(_: str, *, allow_patterns: list[str], ignore_patterns: list[str], **__: object) -> str:
+        asked.extend(
+            filter_repo_objects(names, allow_patterns=allow_patterns, ignore_patterns=ignore_patterns)
+        )
+        return str(tmp_path)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+
+    base_model.from_hub(Base(model="openai/gpt-oss-20b"), ("config.json", "*.safetensors"))
+
+    assert asked == names[:2]
+
+
 @pytest.mark.parametrize("name", ["models/mine", "./models/mine", "mine"])
 def test_a_directory_that_vanishes_under_a_run_is_not_looked_up_on_the_hub(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -25,25 +25,10 @@ from anadil.preflight.base_model import inspect_base
 from anadil.pretrain.run import run
 from anadil.recipe.sections import Base
 from tests.kit.families import make_family
+from tests.kit.mxfp4 import in_groups, pack_experts
 from tests.kit.pretraining import SHORT, losses, make_job, make_recipe, make_tokenizer
 
 PACKED = {"quantization_config": {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}}
-GRID = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
-
-
-def in_groups(stack: torch.Tensor) -> torch.Tensor:
-    """Rows of (experts, columns, rows) in groups of 32 that share a scale."""
-    num, columns, rows = stack.shape
-    return stack.transpose(1, 2).reshape(num, rows, columns // 32, 32)
-
-
-def pack(stack: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Blocks and scales of (experts, columns, rows), each value by the nearest of the format."""
-    groups = in_groups(stack.float())
-    power = groups.abs().amax(-1).log2().floor() - 2
-    codes = (groups.abs() / 2 ** power[..., None]).unsqueeze(-1).sub(GRID).abs().argmin(-1)
-    codes = (codes + 8 * (groups < 0)).to(torch.uint8)
-    return codes[..., ::2] | codes[..., 1::2] << 4, (power + 127).to(torch.uint8)
 
 
 @pytest.fixture
@@ -52,9 +37,7 @@ def packed(tmp_path: Path) -> Path:
     made = make_tokenizer(make_family(tmp_path / "packed", "gpt_oss"))
     plain = make_tokenizer(tmp_path / "plain")
     tensors = {name: each.bfloat16() for name, each in load_file(made / ALONE).items()}
-    for name in [each for each in tensors if each.endswith(("experts.gate_up_proj", "experts.down_proj"))]:
-        blocks, scales = pack(tensors.pop(name))
-        tensors |= {f"{name}_blocks": blocks, f"{name}_scales": scales}
+    tensors = pack_experts(tensors)
     save_file(tensors, made / ALONE, {"format": "pt"})
     config = json.loads((made / "config.json").read_text())
     (plain / "config.json").write_text(json.dumps(config))

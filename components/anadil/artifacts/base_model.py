@@ -310,7 +310,12 @@ def from_hub(base: Base, patterns: Sequence[str], key: str = "base.model") -> Pa
 
     remedy = f"download it first (hf download {base.model}) and set {key} to its directory"
     try:
-        return Path(snapshot_download(base.model, revision=base.revision, allow_patterns=list(patterns)))
+        # Some have their weights again in folders, in other formats, such as GPT-OSS in `original`.
+        return Path(
+            snapshot_download(
+                base.model, revision=base.revision, allow_patterns=list(patterns), ignore_patterns=["*/*"]
+            )
+        )
     except HFValidationError as error:
         raise DataError(f"{key}: {base.model!r} is no hub id ({error})") from None
     except GatedRepoError:
