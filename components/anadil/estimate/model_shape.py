@@ -53,7 +53,7 @@ class Shape:
     """Share of a head that is rotated."""
     idle: int = 0
     """Numbers of one layer that a token is not multiplied with: other experts and the router. `intermediate` is the width
-    of those that it meets."""
+    of its own experts."""
 
     @property
     def architecture(self) -> Architecture:
