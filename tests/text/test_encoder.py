@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
 
 from anadil.artifacts.base_model import base_tokenizer, read_tokenizer, tiny_text
 from anadil.core.errors import DataError
@@ -229,6 +229,23 @@ def test_an_added_token_with_a_space_inside_is_found_also_where_it_was_not_norma
     assert lists(found) == exactly(tokenizer, ["ən O\u0308lkə bu  dur", "bir <tool> var", "ölkə"])
 
 
+def test_sentencepiece_with_byte_fallback_and_its_normalizer_are_encoded_exactly() -> None:
+    pieces = [("<unk>", 0.0), ("\u2581", -2.0), ("\u2581salam", -1.0), ("a", -3.0)]
+    tokenizer = Tokenizer(
+        models.Unigram(
+            [*pieces, *((f"<0x{byte:02X}>", -9.0) for byte in range(256))], unk_id=0, byte_fallback=True
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]
+    )
+    encoder = Encoder(tokenizer)
+
+    assert encoder.check(["salam"])
+    assert not encoder.is_fast
+    assert lists(encoder.encode(["salam a", "ə"])) == exactly(tokenizer, ["salam a", "ə"])
+
+
 @pytest.mark.usefixtures("differing")
 def test_a_difference_ends_the_fast_way_with_one_line(caplog: pytest.LogCaptureFixture) -> None:
     tokenizer = Tokenizer.from_str(tiny())
@@ -314,6 +331,12 @@ def test_letters_that_only_gigatoken_knows_are_left_to_tokenizers() -> None:
 
     assert lists(encoder.encode(["", text])[1:]) == exactly(encoder._tokenizer, [text])
     assert encoder._fast._idle[0].encode(text).tolist() != encoder.encode([text])[0].tolist()
+
+
+def test_threads_give_the_ids_of_one(tokenizer: Tokenizer) -> None:
+    texts = [*ODD, *PRETRAINING_TEXTS] * 3
+
+    assert lists(fast(tokenizer, threads=3).encode(texts)) == lists(fast(tokenizer).encode(texts))
 
 
 def test_what_would_truncate_or_pad_is_taken_out() -> None:

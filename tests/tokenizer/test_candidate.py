@@ -97,6 +97,17 @@ def test_old_ids_stay_and_new_ids_follow_the_special_tokens(
     assert [extension.id_to_token(index) for index in range(4096, 4102)] == list(LLAMA_3_SPECIALS)
 
 
+def test_every_new_token_is_reached_by_merging_its_bytes(
+    extension: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    content = json.loads(extension.to_str())
+    content["model"]["ignore_merges"] = False
+    by_merges_alone = Tokenizer.from_str(json.dumps(content))
+
+    for left, right in merges:
+        assert [piece.value for piece in by_merges_alone.model.tokenize(left + right)] == [left + right]
+
+
 def test_words_are_encoded_as_training_cut_them(
     base: Tokenizer, extension: Tokenizer, counted: WordCounts, merges: list[tuple[str, str]]
 ) -> None:

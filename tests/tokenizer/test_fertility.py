@@ -402,6 +402,13 @@ def test_without_a_candidate_of_learnt_tokens_one_that_keeps_the_bases_goes_on(t
     )
 
 
+def test_without_any_other_a_new_vocabulary_of_rare_tokens_goes_on(tiny: Tokenizer) -> None:
+    choice = chosen(candidates(tiny, {"base": 3.26, "replace_32000": Figures(1.7, 0.03)}))
+
+    assert choice.best.candidate.name == "replace-32000"
+    assert "this corpus supports replace 700" in choice.reason
+
+
 @pytest.mark.parametrize("strategy", ["extend", "surgery"])
 def test_what_keeps_the_bases_vocabulary_may_cost_english_a_twentieth(tiny: Tokenizer, strategy: str) -> None:
     just, more = Figures(1.7, english=1.3 * 1.05), Figures(1.6, english=1.3 * 1.051)

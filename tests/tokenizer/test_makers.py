@@ -133,6 +133,9 @@ def test_bytes_that_the_base_lacks_become_tokens_of_a_candidate(
         assert "lacks 5 of the 256 bytes, which become tokens: 13 aa c3 f1 fe" in caplog.text
         assert made.get_vocab().items() >= base.get_vocab().items()
         assert candidate.vocab_size == len(base.get_vocab()) + len(LACKED) + candidate.got
+        assert made.encode(ENGLISH).ids == base.encode(ENGLISH).ids
+        added = json.loads(made.to_str())["added_tokens"]
+        assert [token["id"] for token in added] == [base.token_to_id(token["content"]) for token in added]
     for text in (*KURDISH, "\x13", "\U00040000", ENGLISH):
         assert made.decode(made.encode(text, add_special_tokens=False).ids) == text
     assert base.decode(base.encode(KURDISH[0]).ids) != KURDISH[0]

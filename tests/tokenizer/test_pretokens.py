@@ -10,9 +10,10 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from tokenizers.trainers import BpeTrainer
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.text.cut_patterns import (
@@ -29,6 +30,7 @@ from anadil.tokenizer.bpe import continue_merges, train_vocabulary
 from anadil.tokenizer.pretokens import count_by_library, count_texts, require_words
 from anadil.tokenizer.word_counts import (
     WordCounts,
+    of_bytes,
     read_counts,
     sum_counts,
     word_counts,
@@ -38,6 +40,7 @@ from tests.kit import texts
 from tests.kit.marks import matrix, slow
 from tests.kit.pre_tokenizers import tokenizer_of
 from tests.kit.reference_bpe import library_merges, plain_merges
+from tests.tokenizer.conftest import SENTENCES
 
 DATA = os.environ.get("ANADIL_DATA", "")
 EVERY_CHARACTER = [code for code in range(0x110000) if not 0xD800 <= code < 0xE000]
@@ -194,9 +197,26 @@ def test_byte_symbols_are_those_of_the_library() -> None:
 def test_a_table_gives_back_its_pretokens_sorted_by_their_bytes() -> None:
     table = word_counts([*COUNTS.items(), ("ev", 1), ("ev", 2)])
 
-    assert list(sum_counts([]).items()) == []
     assert list(table.items()) == [("", 4), ("Ġkitab", 2**40), ("ev", 3), ("kitab", 3), ("ÉĻ", 1)]
     assert (len(table), table.total) == (5, 2**40 + 11)
+
+
+def test_a_file_gives_back_the_table(tmp_path: Path) -> None:
+    write_counts(of_bytes({b"ev": 2, b"\xc9\x99": 2**50}, {"documents": 7}), tmp_path / "counts")
+
+    table = read_counts(tmp_path / "counts")
+
+    assert list(table.items()) == [("ev", 2), ("ÉĻ", 2**50)]
+    assert table.records == {"documents": 7}
+
+
+def test_no_table_at_all_is_an_empty_one(tmp_path: Path) -> None:
+    write_counts(sum_counts([]), tmp_path / "empty")
+
+    table = read_counts(tmp_path / "empty")
+
+    assert len(table) == table.total == 0
+    assert list(table.items()) == []
 
 
 def test_tables_are_added_up_whatever_their_order(tmp_path: Path) -> None:
@@ -388,11 +408,24 @@ def test_no_pair_rarer_than_the_least_or_beyond_the_room_is_merged(tiny: Tokeniz
     assert train_vocabulary(counts, 300, min_frequency=5).merges == [("a", "b"), ("ab", "c")]
     assert train_vocabulary({"z": 100, "": 3}, 300, min_frequency=1).merges == []
     assert train_vocabulary({}, 300, min_frequency=1).merges == []
-    assert (
-        train_vocabulary({"ab": 5}, 256, min_frequency=1).merges
-        == continue_merges(tiny, {"ab": 5}, 0, 1)
-        == []
-    )
+    assert train_vocabulary({"ab": 5}, 256, min_frequency=1).merges == []
+    assert train_vocabulary({"ab": 5}, 3, min_frequency=1).merges == []
+    assert continue_merges(tiny, {"ab": 5}, 0, 1) == []
+
+
+def test_training_on_the_counts_gives_the_merges_of_training_on_the_text(tiny: Tokenizer) -> None:
+    sentences = [f"{one} {two}" for one in SENTENCES for two in SENTENCES]
+    on_text = Tokenizer(models.BPE())
+    on_text.pre_tokenizer = tiny.pre_tokenizer
+    trainer = BpeTrainer(vocab_size=700, initial_alphabet=ByteLevel.alphabet(), show_progress=False)
+    on_text.train_from_iterator(sentences, trainer)
+
+    trained = train_vocabulary(count_texts(tiny, sentences), 700, min_frequency=1)
+
+    expected = json.loads(on_text.to_str())["model"]
+    vocab, merges = trained.cut(700)
+    assert [list(pair) for pair in merges] == expected["merges"]
+    assert vocab == expected["vocab"]
 
 
 def test_a_size_beyond_what_the_words_can_give_takes_no_memory_for_it(tiny: Tokenizer) -> None:

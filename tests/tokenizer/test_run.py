@@ -290,6 +290,19 @@ def test_a_sweep_over_finished_sizes_gives_the_same_artifact_without_training(
 
 
 @every_strategy
+def test_only_the_size_that_is_not_there_is_trained(
+    sweep: Sweep, parts: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(own(sweep, parts, SIZES[0]))
+
+    with caplog.at_level(logging.INFO):
+        joined = made(sweep.recipe, sweep.corpus, parts, *SIZES)
+
+    assert f"training a vocabulary of {SIZES[0]} tokens" in caplog.messages
+    assert joined.manifest.digest == sweep.whole.manifest.digest
+
+
+@every_strategy
 def test_a_damaged_candidate_is_trained_again(
     sweep: Sweep, parts: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

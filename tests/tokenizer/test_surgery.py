@@ -117,6 +117,20 @@ def test_only_tokens_of_scripts_that_nothing_uses_leave_and_no_byte_or_special_t
     assert any("図" in text for text in texts)
 
 
+def test_each_token_is_reached_by_merging_its_bytes(
+    base: Tokenizer, made: Tokenizer, merges: list[tuple[str, str]]
+) -> None:
+    def unreached(tokenizer: Tokenizer) -> set[str]:
+        content = json.loads(tokenizer.to_str())
+        content["model"]["ignore_merges"] = False
+        model = Tokenizer.from_str(json.dumps(content)).model
+        tokens = content["model"]["vocab"].keys() - set(LLAMA_3_SPECIALS)
+        return {token for token in tokens if [piece.value for piece in model.tokenize(token)] != [token]}
+
+    assert not unreached(base)
+    assert not unreached(made)
+
+
 def test_a_merge_whose_parts_are_missing_is_refused(surgery: Surgery, merges: list[tuple[str, str]]) -> None:
     from anadil.tokenizer.surgery import _require_reachable
 
@@ -165,11 +179,31 @@ def test_the_map_keeps_rows_and_makes_new_ones_of_old_pieces(
     new = {made.token_to_id(left + right) for left, right in merges}
     assert content["rows"] == embedding_rows(base, made)
     assert content["vocab_size"] == content["base_vocab_size"] == len(base.get_vocab())
-    assert (content["kept"] + NUM_NEW, content["new"]) == (content["tokens"], NUM_NEW)
+    assert (content["kept"], content["new"], content["unused"]) == (
+        len(base.get_vocab()) - NUM_NEW,
+        NUM_NEW,
+        0,
+    )
     for index, row in enumerate(content["rows"]):
         spelled = "".join(base.id_to_token(piece) or "" for piece in row)
         assert spelled == made.id_to_token(index)
         assert (row == [index]) == (index not in new)
+
+
+def test_a_smaller_exchange_is_the_start_of_a_larger_one(
+    base: Tokenizer, counts: WordCounts, merges: list[tuple[str, str]]
+) -> None:
+    settings = Settings(strategies=("surgery",), vocab_sizes=(10, NUM_NEW))
+    kept = dict(count_texts(base, ENGLISH).items())
+
+    small, large = surgeries(base, counts, (10, NUM_NEW), settings, kept)
+
+    old, less, more = base.get_vocab(), small.tokenizer.get_vocab(), large.tokenizer.get_vocab()
+    assert [left + right for left, right in merges[:10]] == sorted(
+        less.keys() - old.keys(), key=less.__getitem__
+    )
+    assert less.keys() - old.keys() < more.keys() - old.keys()
+    assert large.vocab_size == small.vocab_size == len(old)
 
 
 @pytest.mark.parametrize("size", [0, 1, 20, NUM_NEW])
