@@ -24,7 +24,9 @@ for folder in map(Path, sys.argv[2:]):
     if kind not in CONFIG_MAPPING:
         continue
     assert AutoConfig.from_pretrained(folder).dtype == torch.float32, kind
-    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    # Its default for Gemma 2 leaves the cap of scores out, with a warning.
+    attention = {"attn_implementation": "eager"} if kind == "gemma2" else {}
+    model = AutoModelForCausalLM.from_pretrained(folder, **attention).eval()
     with torch.no_grad():
         torch.save(model(input_ids=ids).logits, folder / "logits.pt")
     if (folder / "tokenizer_config.json").is_file():

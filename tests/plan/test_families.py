@@ -184,6 +184,34 @@ def test_a_mixture_of_experts_is_refused_by_name(kind: str, tmp_path: Path) -> N
             refuse(recipe)
 
 
+MIXTRAL = config_json(
+    "mixtral",
+    4_096,
+    14_336,
+    32,
+    32,
+    32_000,
+    num_key_value_heads=8,
+    num_local_experts=8,
+    num_experts_per_tok=2,
+)
+QWEN = config_json(
+    "qwen3_moe", 2_048, 6_144, 48, 32, 151_936, num_key_value_heads=4, head_dim=128, num_experts=128,
+    num_experts_per_tok=8, moe_intermediate_size=768,
+)  # fmt: skip
+
+
+# Billions of parameters as their makers give them, total and active.
+@pytest.mark.parametrize(("config", "total", "active"), [(MIXTRAL, 46.7, 12.9), (QWEN, 30.5, 3.3)])
+def test_experts_that_a_token_does_not_meet_count_as_parameters_and_not_as_products(
+    config: dict[str, Any], total: float, active: float
+) -> None:
+    shape = shape_from(config, "x")
+
+    assert shape.parameters / 1e9 == pytest.approx(total, rel=0.01)
+    assert (shape.parameters - shape.layers * shape.idle) / 1e9 == pytest.approx(active, rel=0.02)
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "nemotron", "stablelm", ""])
 def test_a_type_that_the_engine_refuses_is_not_planned(kind: str, tmp_path: Path) -> None:
     with pytest.raises(PreflightError, match=rf"base\.model: model type .*{kind}.* is not proven to train"):

@@ -9,7 +9,7 @@ from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_
 from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_tensors
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Architecture
-from anadil.model.family_table import check_family, families
+from anadil.model.family_table import EXPERT_COUNTS, check_family, families
 from anadil.recipe.sections import Recipe
 
 Trains = Literal["embeddings", "all"]
@@ -51,6 +51,9 @@ class Shape:
     """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
+    idle: int = 0
+    """Numbers of one layer that a token is not multiplied with: other experts and the router. `intermediate` is the width
+    of its own experts."""
 
     @property
     def architecture(self) -> Architecture:
@@ -102,7 +105,7 @@ class Shape:
     @property
     def layer(self) -> int:
         """Parameters of one layer: its matrices, their biases, and its norms."""
-        return self.layer_matrices + self.biases + self.norm_weights
+        return self.layer_matrices + self.idle + self.biases + self.norm_weights
 
     @property
     def parameters(self) -> int:
@@ -138,15 +141,27 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
             )
         return value
 
-    heads = size("num_attention_heads")
+    heads, hidden, width, idle = (
+        size("num_attention_heads"),
+        size("hidden_size"),
+        size("intermediate_size"),
+        0,
+    )
+    if (family := families().get(kind)) and family.experts:
+        num = max((size(key) for key in EXPERT_COUNTS if config.get(key)), default=1)
+        chosen, of_one = size("num_experts_per_tok", 1), size("moe_intermediate_size", width)
+        idle = hidden * (num + 3 * of_one * (num - chosen))
+        shared = config.get("shared_expert_intermediate_size")
+        width = chosen * of_one + (shared if isinstance(shared, int) else 0)
     return Shape(
         name=name,
-        hidden=size("hidden_size"),
-        intermediate=size("intermediate_size"),
+        hidden=hidden,
+        intermediate=width,
+        idle=idle,
         layers=size("num_hidden_layers"),
         heads=heads,
         kv_heads=size("num_key_value_heads", heads),
-        head_dim=size("head_dim", max(1, size("hidden_size") // heads)),
+        head_dim=size("head_dim", max(1, hidden // heads)),
         vocabulary=size("vocab_size"),
         tied=bool(config.get("tie_word_embeddings", defaults.get("tie_word_embeddings"))),
         model_type=kind,

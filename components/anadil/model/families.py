@@ -279,7 +279,12 @@ FAMILIES = (
     ),
     Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
     Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
-    Family(model_type="qwen3_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(
+        model_type="qwen3_moe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
+    ),
     Family(model_type="persimmon", layouts=frozenset()),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(

@@ -120,12 +120,14 @@ class LogitKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Version4Keys:
-    """Keys of transformers 4 for the rotation in config.json, where they differ from one type to another."""
+    """Keys of transformers 4 in config.json, where they differ from one type to another."""
 
     is_known: bool = True
     """False for a type that version 4 lacks. Version 5 may not read that version's keys for it."""
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    """Version 5's key -> version 4's, outside of the rotation."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """Version 5's key -> version 4's."""
+    """The same for the rotation."""
     scaling: frozenset[str] | None = None
     """All that version 4 takes beside the type, which it calls `type` there; None takes every key."""
     sliding_theta: str | None = None

@@ -342,6 +342,7 @@ def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     version_4 = family.version_4 if family else Version4Keys()
     if not version_4.is_known:
         return keys
+    keys |= {old: config[new] for new, old in version_4.renamed.items() if new in config}
     if version_4.sliding_theta and isinstance(rotation.get(SLIDING), Mapping):
         keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
     if isinstance(rotation.get(FULL), Mapping):
