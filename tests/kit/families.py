@@ -73,7 +73,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6},
-    "granite": {**GRANITE_FACTORS, "logits_scaling": 6.0},
+    "granite": {**GRANITE_FACTORS, "logits_scaling": 0.6},
     "hyperclovax": {**GRANITE_FACTORS, "logits_scaling": 0.6},
     "llama": {
         "rope_parameters": {
