@@ -33,6 +33,7 @@ MODEL_TESTS = (
     "retrain/",
     "tasks/",
     "tokenizer/test_pieces.py",
+    "tokens/",
     "trial/",
 )
 """Whose subject is a heavy library; all others load one, if at all, in the test that needs it."""
