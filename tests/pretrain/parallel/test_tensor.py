@@ -252,7 +252,6 @@ def test_four_processes_that_share_products_and_parameters_compute_what_one_does
 @pytest.mark.parametrize(
     ("changes", "degree", "length", "text"),
     [
-        ({"tie_word_embeddings": True}, 2, 16, r"tensor is 2, but.*tied.*raise pretrain.parallelism.shard"),
         ({}, 3, 15, r"3 does not divide the model's 4 attention heads; choose a divisor"),
         ({}, 4, 16, r"4 does not divide the model's 2 key-value heads"),
         ({"intermediate_size": 49}, 2, 16, r"49 columns of the MLP"),
