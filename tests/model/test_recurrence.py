@@ -17,7 +17,7 @@ from tests.kit.marks import matrix
 from tests.model.test_decoding import NUM_IDS, PROMPTS, decoded, one_by_one, without_cache
 
 LENGTHS = (70, 3, 60, 1, 66, 9, 80, 7, 128, 88)
-"""Of documents in two rows, some shorter than a convolution, some longer than what the delta rule takes at a time."""
+"""Borders of documents in two rows: some are shorter than a convolution, some longer than a chunk of the delta rule."""
 BORDERS = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()], dtype=torch.int32)
 KINDS = ("lfm2", "qwen3_5_text")
 

@@ -258,7 +258,7 @@ def test_every_language_with_vowel_harmony_has_its_own() -> None:
 
 MIN_USES = 100
 ROWS = 128_000
-"""Of the base in these tests."""
+"""Rows of the base's table in these tests."""
 KEEP = TextFertility(
     num_words=100, num_tokens=130, fertility=1.3, bytes_per_token=4.0, words_in_context=90, continued_words=0.2,
     single_token_words=0.7,
@@ -269,11 +269,11 @@ UNKNOWN = ModelCompute(shape=None, context=2_048)
 
 @dataclass(frozen=True)
 class Figures:
-    """Of a candidate in these tests."""
+    """Figures of a candidate in these tests."""
 
     fertility: float
     share: float = 1.0
-    """Of its own tokens that are seen often enough."""
+    """Share of its own tokens that are seen often enough."""
     english: float = 1.3
 
 

@@ -59,11 +59,15 @@ def last_hidden(
     model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor, borders: torch.Tensor
 ) -> torch.Tensor:
     """Last hidden states of packed sequences, (sequences, tokens, width); see `Batch` for positions and borders."""
-    inner: Any = model.base_model
-    states: torch.Tensor = inner(
-        input_ids=ids, position_ids=positions, borders=borders, use_cache=False
-    ).last_hidden_state
+    states: torch.Tensor = _outputs(model, ids, positions, borders).last_hidden_state
     return states
+
+
+def _outputs(
+    model: PreTrainedModel, ids: torch.Tensor, positions: torch.Tensor, borders: torch.Tensor, **more: bool
+) -> Any:
+    inner: Any = model.base_model
+    return inner(input_ids=ids, position_ids=positions, borders=borders, use_cache=False, **more)
 
 
 def balances_experts(config: Any) -> bool:
@@ -97,10 +101,6 @@ def _loss_of(
         return loss(
             last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *sources
         )
-    inner: Any = model.base_model
-    states = inner(
-        input_ids=input_ids, position_ids=position_ids, borders=torch.from_numpy(borders), use_cache=False,
-        output_router_logits=True,
-    )  # fmt: skip
-    balance = balance_loss(model, states.router_logits) * (labels != IGNORED).sum()
-    return loss(states.last_hidden_state, weight, labels, *sources) + balance
+    outputs = _outputs(model, input_ids, position_ids, torch.from_numpy(borders), output_router_logits=True)
+    balance = balance_loss(model, outputs.router_logits) * (labels != IGNORED).sum()
+    return loss(outputs.last_hidden_state, weight, labels, *sources) + balance
