@@ -212,7 +212,7 @@ def base_shape(recipe: Recipe) -> Shape:
         )
     shape = shape_from(config, model)
     if shape.tied and has_weights(folder) and is_local(model):
-        tables = families()[kind].names.stored_tables
+        tables = families()[kind].names.tables
         return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
     return shape
 

@@ -8,7 +8,6 @@ from anadil.model.family import (
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
-    ExpertNames,
     Family,
     Gguf,
     LayerTables,
@@ -165,7 +164,6 @@ FAMILIES = (
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
             norm="gpt_neox.final_layer_norm",
-            stored_head="embed_out",
         ),
         version_4=Version4Keys(
             names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -271,18 +269,15 @@ FAMILIES = (
     Family(
         model_type="mixtral",
         layouts=PIPELINE_LAYOUTS,
-        names=ModuleNames(stored_mlp="block_sparse_moe"),
-        experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        experts=True,
     ),
-    Family(
-        model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
-    ),
-    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
-    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=True, packing="mxfp4"),
+    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=True),
+    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=True),
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
     ),
     Family(model_type="persimmon", layouts=frozenset()),

@@ -22,12 +22,12 @@ from anadil.estimate.schedule import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
-from anadil.model.experts import ModelFiles
 from anadil.model.family_table import check_family, logit_scale_and_cap
 from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_model, load_tokenizer, pick_device
 from anadil.model.loss import IGNORED, cap_, has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
+from anadil.model.tensor_names import ModelFiles
 from anadil.model.tiny import base_model
 from anadil.plan.plan import plan_as_file
 from anadil.pretrain.callback import Section
@@ -323,7 +323,7 @@ def build(
     use_packed_attention(small)
     check_architecture(small.to(device))
     net = parallelize(model, settings, mesh, device)
-    load_weights(net.model, ModelFiles(base, model.config.model_type), device, rows=rows)
+    load_weights(net.model, ModelFiles(base, net.model), device, rows=rows)
     check_net(net, settings)
     return net
 
