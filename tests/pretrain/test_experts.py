@@ -18,7 +18,12 @@ from tests.kit.families import CPU, batches, build_in, make_family, make_vocabul
 from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import SHORT, losses, make_job, make_recipe, run_in_several
 
-KINDS = ["mixtral", slow("gpt_oss"), matrix("olmoe"), matrix("qwen2_moe"), slow("qwen3_moe")]
+KINDS = [
+    "mixtral",
+    slow("gpt_oss"),
+    *(matrix(kind) for kind in ("granitemoehybrid", "olmoe", "qwen2_moe", "qwen3_5_moe_text")),
+    slow("qwen3_moe"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +109,7 @@ def test_the_loss_that_spreads_tokens_is_that_of_transformers_where_config_asks_
         input_ids=batch.input_ids.to(CPU), position_ids=batch.position_ids, borders=batch.borders,
         use_cache=False, output_router_logits=True,
     )  # fmt: skip
-    logits = whole.get_output_embeddings()(states.last_hidden_state)
+    logits = whole.get_output_embeddings()(states.last_hidden_state) * net.objective.scale
     plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
     # Tokens an expert gets times its mean chance, each as a share, times their number (arXiv:2101.03961, equation 4).
     chances = torch.cat(states.router_logits).softmax(1)

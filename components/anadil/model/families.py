@@ -193,6 +193,7 @@ FAMILIES = (
         model_type="olmo3",
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
+    Family(model_type="olmo_hybrid", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
@@ -252,6 +253,13 @@ FAMILIES = (
             },
         ),
     ),
+    # Granite 4: layers of Mamba 2 and a few of attention, dense or with experts.
+    Family(
+        model_type="granitemoehybrid",
+        logits=LogitKeys(over="logits_scaling"),
+        recurrent="mamba",
+        experts=True,
+    ),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
@@ -281,6 +289,7 @@ FAMILIES = (
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",

@@ -271,7 +271,10 @@ SMALL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
 }  # fmt: skip
 """Sizes of the model that is tested in place of a large one."""
-SMALL_OF_SOME = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128}
+SMALL_OF_SOME = {
+    "num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128, "mamba_expand": 1, "mamba_n_groups": 1,
+    "mamba_n_heads": 4, "mamba_d_head": 16,
+}  # fmt: skip
 """The same for types that have them: its two layers have no earlier ones to take keys and values from."""
 LENGTHS = (5, 7)
 """Tokens of the two documents of the test."""
