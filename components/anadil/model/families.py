@@ -27,6 +27,11 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 
 
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
+EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+EVERY_LAYER = {"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}
+COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
+COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
 
 
@@ -112,6 +117,7 @@ FAMILIES = (
             architecture="gemma3",
             norm_offset=1.0,
             windows="own_base",
+            widest=62,
             fixed={
                 "hidden_activation": "gelu_pytorch_tanh",
                 "attention_bias": False,
@@ -124,7 +130,29 @@ FAMILIES = (
             },
         ),
     ),
-    Family(model_type="gemma2", logits=GEMMA_LOGITS),
+    Family(
+        model_type="gemma2",
+        logits=GEMMA_LOGITS,
+        gguf=Gguf(
+            architecture="gemma2",
+            norm_offset=1.0,
+            windows="same_base",
+            period=2,
+            queries="attn_q",
+            widest=46,
+            needs=("attn_logit_softcapping", "final_logit_softcapping"),
+            fixed={
+                "hidden_activation": "gelu_pytorch_tanh",
+                "attention_bias": False,
+                "tie_word_embeddings": True,
+            },
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+                "attn_logit_softcapping": "attn_logit_softcapping",
+                "final_logit_softcapping": "final_logit_softcapping",
+            },
+        ),
+    ),
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
@@ -220,11 +248,19 @@ FAMILIES = (
         model_type="cohere",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(architecture="command-r", fixed={**COHERE_FIXED, "use_qk_norm": False}, numbers=COHERE_NUMBERS),
     ),
     Family(
         model_type="cohere2",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(
+            architecture="cohere2",
+            windows="same_base",
+            period=4,
+            fixed=COHERE_FIXED,
+            numbers=COHERE_NUMBERS,
+        ),
     ),
     Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
     Family(model_type="diffllama", layouts=frozenset()),
@@ -273,17 +309,52 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(stored_mlp="block_sparse_moe"),
         experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        gguf=Gguf(
+            architecture="llama",
+            turns_neighbours=True,
+            scalings=LLAMA_GGUF.scalings,
+            counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
+        ),
     ),
     Family(
         model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
     ),
-    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
-    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(
+        model_type="olmoe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        gguf=Gguf(
+            architecture="olmoe",
+            own_head_size=False,
+            groups=False,
+            fixed={"hidden_act": "silu", "attention_bias": False, "clip_qkv": None, "norm_topk_prob": False},
+            counts=EXPERT_COUNTS,
+        ),
+    ),
+    Family(
+        model_type="qwen2_moe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        gguf=Gguf(
+            architecture="qwen2moe",
+            fixed={**EVERY_LAYER, "norm_topk_prob": False},
+            counts={
+                **EXPERT_COUNTS,
+                **OWN_WIDTH,
+                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+            },
+        ),
+    ),
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
         experts=ExpertNames(),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
+        gguf=Gguf(
+            architecture="qwen3moe",
+            fixed={**EVERY_LAYER, "attention_bias": False, "norm_topk_prob": True},
+            counts={**EXPERT_COUNTS, **OWN_WIDTH},
+        ),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),

@@ -150,6 +150,10 @@ class Gguf:
     """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
+    groups: bool = True
+    """True if several heads may share keys and values."""
+    needs: tuple[str, ...] = ()
+    """Keys of config.json that llama.cpp has values of its own for, where they have none."""
     scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
     """Scalings of the rotation."""
     fixed: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu"})
@@ -158,6 +162,14 @@ class Gguf:
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
     """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
+    counts: Mapping[str, str] = field(default_factory=dict)
+    """The same for whole numbers."""
+    period: int | None = None
+    """Period of layers whose last one sees all, where llama.cpp knows one alone."""
+    queries: str = "attn_q_norm"
+    """Weights that carry `query_pre_attn_scalar`."""
+    widest: int = 0
+    """Layers of the size whose queries llama.cpp divides by the root of hidden size / heads, not of a head's size."""
 
 
 LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
