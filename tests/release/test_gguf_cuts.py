@@ -321,7 +321,11 @@ def test_llama_cpp_computes_the_logits_of_transformers(
         ("olmo3", both(scaled("default")), "layers with a window have a base of their own"),
         ("gemma3_text", {"layer_types": [*WINDOW, WINDOW[1], WINDOW[0]]}, "do not alternate by one number"),
         ("gemma3_text", both(scaled("default"), scaled("linear")["rope_parameters"]), "scaled by 'linear'"),
-        ("gemma2", {"layer_types": WINDOW[:1] * 3 + WINDOW[1:]}, "do not alternate by 2 in llama.cpp's gemma2"),
+        (
+            "gemma2",
+            {"layer_types": WINDOW[:1] * 3 + WINDOW[1:]},
+            "do not alternate by 2 in llama.cpp's gemma2",
+        ),
         ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping is None, and .* with a value"),
         ("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads is 2, and llama.cpp's olmoe shares none"),
         ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),

@@ -248,7 +248,9 @@ FAMILIES = (
         model_type="cohere",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
-        gguf=Gguf(architecture="command-r", fixed={**COHERE_FIXED, "use_qk_norm": False}, numbers=COHERE_NUMBERS),
+        gguf=Gguf(
+            architecture="command-r", fixed={**COHERE_FIXED, "use_qk_norm": False}, numbers=COHERE_NUMBERS
+        ),
     ),
     Family(
         model_type="cohere2",
