@@ -326,7 +326,7 @@ def test_llama_cpp_computes_the_logits_of_transformers(
             {"layer_types": WINDOW[:1] * 3 + WINDOW[1:]},
             "do not alternate by 2 in llama.cpp's gemma2",
         ),
-        ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping is None, and .* with a value"),
+        ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping has no value, and .* takes one"),
         ("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads is 2, and llama.cpp's olmoe shares none"),
         ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),
         ("qwen2_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\]"),

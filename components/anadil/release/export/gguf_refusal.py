@@ -168,7 +168,7 @@ def shape_fault(config: PreTrainedConfig) -> str:
     if not kind.groups and key_value_heads(config) < config.num_attention_heads:
         return f"num_key_value_heads is {key_value_heads(config)}, and llama.cpp's {kind.architecture} shares none"
     if lost := [key for key in kind.needs if getattr(config, key, None) is None]:
-        return f"{lost[0]} is None, and llama.cpp's {kind.architecture} computes with a value"
+        return f"{lost[0]} has no value, and llama.cpp's {kind.architecture} takes one of its own"
     return _rotation_fault(config, kind) or _window_fault(config, kind)
 
 
