@@ -27,6 +27,12 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 
 
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
+GLM_DEFAULTS = {
+    "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
+}  # fmt: skip
+OLMO_2 = Architecture(
+    norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
+)
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
 
 
@@ -66,8 +72,17 @@ FAMILIES = (
         architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
         gguf=LLAMA_GGUF,
     ),
-    Family(model_type="ministral", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
-    Family(model_type="ministral3", layouts=TENSOR_LAYOUTS),
+    Family(
+        model_type="ministral",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
+        gguf=LLAMA_GGUF,
+    ),
+    Family(
+        model_type="ministral3",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8, "head_dim": 128}),
+    ),
     # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
     Family(
         model_type="qwen2",
@@ -85,6 +100,10 @@ FAMILIES = (
     # Gemma, which scales its embeddings; Gemma 3's layers have one of two rotations.
     Family(
         model_type="gemma",
+        architecture=Architecture(
+            norms_in_fp32=True,
+            defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True},
+        ),
         gguf=Gguf(
             architecture="gemma",
             norm_offset=1.0,
@@ -138,22 +157,16 @@ FAMILIES = (
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
-        model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
+        model_type="glm",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS),
+        gguf=Gguf(architecture="chatglm", own_head_size=False),
     ),
     Family(
         model_type="glm4",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(
-            norms_after=True,
-            fused_gate=True,
-            bias="inputs",
-            rotation="own",
-            defaults={
-                "num_key_value_heads": 2,
-                "head_dim": 128,
-                "attention_bias": True,
-                "partial_rotary_factor": 0.5,
-            },
+            norms_after=True, fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS
         ),
         gguf=Gguf(architecture="glm4"),
     ),
@@ -186,13 +199,12 @@ FAMILIES = (
     Family(
         model_type="olmo2",
         layouts=PIPELINE_LAYOUTS,
-        architecture=Architecture(
-            norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
-        ),
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", own_head_size=False, fixed=OLMO_FIXED),
     ),
     Family(
         model_type="olmo3",
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
     # Phi-3, whose matrices for queries, keys and values are one.
@@ -226,7 +238,14 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
     ),
-    Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
+    Family(
+        model_type="cwm",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            bias="none", mlp_bias=True, defaults={"num_key_value_heads": 8, "head_dim": 128}
+        ),
+        gguf=LLAMA_GGUF,
+    ),
     Family(model_type="diffllama", layouts=frozenset()),
     Family(
         model_type="ernie4_5",
@@ -235,12 +254,20 @@ FAMILIES = (
     ),
     Family(
         model_type="exaone4",
+        architecture=Architecture(
+            norms_before=False,
+            norms_after=True,
+            head_norms="head",
+            bias="none",
+            defaults={"num_key_value_heads": 32},
+        ),
         gguf=Gguf(architecture="exaone4", fixed={"hidden_act": "silu", "sliding_window": None}),
     ),
     Family(
         model_type="granite",
         layouts=TENSOR_LAYOUTS,
         logits=LogitKeys(over="logits_scaling"),
+        architecture=Architecture(mlp_bias=True),
         gguf=Gguf(
             architecture="granite",
             turns_neighbours=True,
@@ -257,6 +284,7 @@ FAMILIES = (
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
+        architecture=Architecture(head_norms="rotated"),
         gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
     ),
     Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
@@ -290,6 +318,11 @@ FAMILIES = (
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,
+        architecture=Architecture(
+            bias="inputs",
+            mlp_bias=True,
+            defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_bias": True},
+        ),
         gguf=Gguf(
             architecture="seed_oss",
             fixed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False},
@@ -298,6 +331,9 @@ FAMILIES = (
     Family(
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            mlp_bias=True, defaults={"num_key_value_heads": 4, "tie_word_embeddings": True}
+        ),
         gguf=Gguf(
             architecture="smollm3",
             turns_neighbours=True,
