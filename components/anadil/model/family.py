@@ -26,8 +26,7 @@ class Architecture:
     norms_after: bool = False
     """Norms of what attention and the MLP give, before it is added."""
     head_norms: HeadNorms = "none"
-    """Norms of queries and keys: of each head, with one weight for all, or of the whole width; `rotated`: of each head when
-    it is rotated."""
+    """Norms of queries and keys: of each head, with one weight for all, before it is rotated or after, or of the whole width."""
     norms_in_fp32: bool = False
     """True if norms multiply with their weights before they go back to the precision of their input."""
     fused_gate: bool = False
