@@ -32,6 +32,12 @@ OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
 EVERY_LAYER = {"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}
 COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
 COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
+GLM_DEFAULTS = {
+    "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
+}  # fmt: skip
+OLMO_2 = Architecture(
+    norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
+)
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
 
 
@@ -71,8 +77,17 @@ FAMILIES = (
         architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
         gguf=LLAMA_GGUF,
     ),
-    Family(model_type="ministral", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
-    Family(model_type="ministral3", layouts=TENSOR_LAYOUTS),
+    Family(
+        model_type="ministral",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
+        gguf=LLAMA_GGUF,
+    ),
+    Family(
+        model_type="ministral3",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8, "head_dim": 128}),
+    ),
     # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
     Family(
         model_type="qwen2",
@@ -90,6 +105,10 @@ FAMILIES = (
     # Gemma, which scales its embeddings; Gemma 3's layers have one of two rotations.
     Family(
         model_type="gemma",
+        architecture=Architecture(
+            norms_in_fp32=True,
+            defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True},
+        ),
         gguf=Gguf(
             architecture="gemma",
             norm_offset=1.0,
@@ -166,22 +185,16 @@ FAMILIES = (
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
-        model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
+        model_type="glm",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS),
+        gguf=Gguf(architecture="chatglm", own_head_size=False),
     ),
     Family(
         model_type="glm4",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(
-            norms_after=True,
-            fused_gate=True,
-            bias="inputs",
-            rotation="own",
-            defaults={
-                "num_key_value_heads": 2,
-                "head_dim": 128,
-                "attention_bias": True,
-                "partial_rotary_factor": 0.5,
-            },
+            norms_after=True, fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS
         ),
         gguf=Gguf(architecture="glm4"),
     ),
@@ -214,13 +227,12 @@ FAMILIES = (
     Family(
         model_type="olmo2",
         layouts=PIPELINE_LAYOUTS,
-        architecture=Architecture(
-            norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
-        ),
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", own_head_size=False, fixed=OLMO_FIXED),
     ),
     Family(
         model_type="olmo3",
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
     # Phi-3, whose matrices for queries, keys and values are one.
@@ -264,7 +276,14 @@ FAMILIES = (
             numbers=COHERE_NUMBERS,
         ),
     ),
-    Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
+    Family(
+        model_type="cwm",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            bias="none", mlp_bias=True, defaults={"num_key_value_heads": 8, "head_dim": 128}
+        ),
+        gguf=LLAMA_GGUF,
+    ),
     Family(model_type="diffllama", layouts=frozenset()),
     Family(
         model_type="ernie4_5",
@@ -273,12 +292,20 @@ FAMILIES = (
     ),
     Family(
         model_type="exaone4",
+        architecture=Architecture(
+            norms_before=False,
+            norms_after=True,
+            head_norms="head",
+            bias="none",
+            defaults={"num_key_value_heads": 32},
+        ),
         gguf=Gguf(architecture="exaone4", fixed={"hidden_act": "silu", "sliding_window": None}),
     ),
     Family(
         model_type="granite",
         layouts=TENSOR_LAYOUTS,
         logits=LogitKeys(over="logits_scaling"),
+        architecture=Architecture(mlp_bias=True),
         gguf=Gguf(
             architecture="granite",
             turns_neighbours=True,
@@ -295,6 +322,7 @@ FAMILIES = (
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
+        architecture=Architecture(head_norms="rotated"),
         gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
     ),
     Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
@@ -363,6 +391,11 @@ FAMILIES = (
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,
+        architecture=Architecture(
+            bias="inputs",
+            mlp_bias=True,
+            defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_bias": True},
+        ),
         gguf=Gguf(
             architecture="seed_oss",
             fixed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False},
@@ -371,6 +404,9 @@ FAMILIES = (
     Family(
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            mlp_bias=True, defaults={"num_key_value_heads": 4, "tie_word_embeddings": True}
+        ),
         gguf=Gguf(
             architecture="smollm3",
             turns_neighbours=True,

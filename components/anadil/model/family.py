@@ -10,7 +10,7 @@ from typing import Literal
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
-HeadNorms = Literal["none", "head", "width"]
+HeadNorms = Literal["none", "head", "width", "rotated"]
 Rotation = Literal["shared", "fp32", "own"]
 Bias = Literal["none", "inputs", "all"]
 TensorStyle = Literal["norm", "gather", "gather_keyword", "columns", "rows"]
@@ -26,7 +26,7 @@ class Architecture:
     norms_after: bool = False
     """Norms of what attention and the MLP give, before it is added."""
     head_norms: HeadNorms = "none"
-    """Norms of queries and keys: of each head, with one weight for all, or of the whole width."""
+    """Norms of queries and keys: of each head, with one weight for all, before it is rotated or after, or of the whole width."""
     norms_in_fp32: bool = False
     """True if norms multiply with their weights before they go back to the precision of their input."""
     fused_gate: bool = False
