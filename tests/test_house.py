@@ -20,6 +20,7 @@ MAX_LINES = 600
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
+    "bases/",
     "encode/",
     "evaluate/",
     "finetune/",
