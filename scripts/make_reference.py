@@ -61,9 +61,10 @@ sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernel
 not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
 Of a model of text and images ({wrappers}) the text model is trained and exported, if its type is in
-the table. Tensors of its other parts are counted and not read. What is exported is a text model: it sees no images. A Gemma 4
-whose layers have a table of tokens too (`hidden_size_per_layer_input`, as E2B and E4B have) keeps its own vocabulary:
-`tokenizer.strategies` other than `base` are refused.
+the table. Tensors of its other parts are counted and not read. What is exported is a text model, which sees no images, or
+[with an option](../guides/export.md#a-model-of-text-and-images) the whole model again. A Gemma 4 whose layers have a table of
+tokens too (`hidden_size_per_layer_input`, as E2B and E4B have) keeps its own vocabulary: `tokenizer.strategies` other than
+`base` are refused.
 
 | model type | layouts | memory is planned | GGUF |
 |---|---|---|---|

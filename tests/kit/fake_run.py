@@ -12,8 +12,9 @@ Source of the approach: torch's `FakeTensorMode` and `fake` process group.
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -55,7 +56,13 @@ FAKE_DEVICE = torch.device("cpu")
 DOCUMENTS = 4  # of a packed sequence; one mask serves any number of them
 
 
-def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | None = None) -> int:
+def exact_peak(
+    shape: Shape,
+    layout: Layout,
+    work: Work,
+    settings: Pretrain | None = None,
+    more: Mapping[str, Any] = MappingProxyType({}),
+) -> int:
     """Bytes that the allocator holds at the worst moment of a step, over all pipeline stages.
 
     The optimizer has its state, as in every step but the first.
@@ -65,6 +72,7 @@ def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | No
         layout: How devices share it.
         work: What a step computes.
         settings: Section `pretrain`, for what neither says; None takes the built-in recipe's.
+        more: Keys of config.json that `shape` does not hold.
 
     Raises:
         PreflightError: The layout is not proven for the model's type.
@@ -74,10 +82,12 @@ def exact_peak(shape: Shape, layout: Layout, work: Work, settings: Pretrain | No
     one = {"phases": (Phase(trains=work.trains, steps=1, lr=1e-5),), "compile": False, "matmul": "same"}
     chosen = chosen.model_copy(update=one)
     stages = sorted({0, min(1, layout.pipeline - 1), layout.pipeline - 1})
-    return max(_peak_of(shape, layout, work, chosen, stage) for stage in stages)
+    return max(_peak_of(shape, layout, work, chosen, stage, more) for stage in stages)
 
 
-def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage: int) -> int:
+def _peak_of(
+    shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage: int, more: Mapping[str, Any]
+) -> int:
     """The peak of one device of a pipeline stage."""
     borders = torch.arange(layout.micro_batch_size + 1, dtype=torch.int32) * work.sequence_length
     with ExitStack() as stack:
@@ -86,7 +96,7 @@ def _peak_of(shape: Shape, layout: Layout, work: Work, settings: Pretrain, stage
         stack.enter_context(_stand_ins(shape, settings))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
         model = AutoModelForCausalLM.from_config(
-            config_of(shape, work.sequence_length), dtype=torch.float32, trust_remote_code=False
+            config_of(shape, work.sequence_length, more), dtype=torch.float32, trust_remote_code=False
         )
         net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
         return _step(net, settings, borders)
@@ -139,7 +149,9 @@ def with_layout(settings: Pretrain, layout: Layout, work: Work) -> Pretrain:
     return settings.model_copy(update=changed)
 
 
-def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
+def config_of(
+    shape: Shape, sequence_length: int, more: Mapping[str, Any] = MappingProxyType({})
+) -> PreTrainedConfig:
     """Transformers' configuration of a model with these sizes, for inputs of a length, without a cache."""
     settings: dict[str, Any] = {
         "hidden_size": shape.hidden,
@@ -162,7 +174,7 @@ def config_of(shape: Shape, sequence_length: int) -> PreTrainedConfig:
         settings["mlp_bias"] = True
     if shape.rotary_share != 1:
         settings["partial_rotary_factor"] = shape.rotary_share
-    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **settings)
+    config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **(settings | dict(more)))
     return config
 
 

@@ -32,6 +32,8 @@ SIZES = {
     "num_key_value_heads": 8, "vocab_size": 32_000,
 }  # fmt: skip
 BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+LEAST: dict[str, dict[str, Any]] = {kind: {"head_dim": 64} for kind in ("hunyuan_v1_dense", "ministral")}
+"""Keys without which transformers makes no model of a type."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
@@ -92,7 +94,9 @@ CONFIGS = {
     **REAL,
     **{name: {**SIZES, **changed} for name, changed in VARIANTS.items()},
     **{
-        f"{kind} with the defaults of its type": {"model_type": kind} | {key: SIZES[key] for key in BARE}
+        f"{kind} with the defaults of its type": {"model_type": kind}
+        | {key: SIZES[key] for key in BARE}
+        | LEAST.get(kind, {})
         for kind in PLANNED
     },
 }
@@ -143,8 +147,8 @@ def test_transformers_4_and_5_say_the_rotated_share_in_different_places() -> Non
 
 
 def of_kind(kind: str) -> Shape:
-    # Gemma 3's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
-    width = {"head_dim": 128} if kind == "gemma3_text" else {}
+    # Gemma's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
+    width = {"head_dim": 128} if kind.startswith("gemma") else {}
     return shape_from({**SIZES, **width, "model_type": kind}, kind)
 
 

@@ -103,8 +103,10 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     keys = 2 * (shape.query_width if work.packed else shape.kv_width) * layout.context
     saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
     if kind != "none":
-        norms = _normalized(shape.query_width + shape.kv_width, size, shape, work)
-        saved += (norms + FP32 * (shape.heads + shape.kv_heads if kind == "head" else 2)) / layout.tensor
+        # Rotated heads are as precise as the cosines.
+        read = bytes_of(work, layout).stream if kind == "rotated" else size
+        norms = _normalized(shape.query_width + shape.kv_width, read, shape, work)
+        saved += (norms + FP32 * (2 if kind == "width" else shape.heads + shape.kv_heads)) / layout.tensor
     saved += rotation_bytes(shape, work, layout)
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return saved + (size * work.sequence_length if work.packed else 0)

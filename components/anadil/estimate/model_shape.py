@@ -99,8 +99,8 @@ class Shape:
     def norm_weights(self) -> int:
         """Numbers of one layer's norms."""
         kind = self.architecture.head_norms
-        widths = {"none": 0, "head": 2 * self.head_dim, "width": self.query_width + self.kv_width}
-        return self.architecture.norms * self.hidden + widths[kind]
+        heads = self.query_width + self.kv_width if kind == "width" else 2 * self.head_dim
+        return self.architecture.norms * self.hidden + (heads if kind != "none" else 0)
 
     @property
     def layer(self) -> int:

@@ -27,6 +27,17 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 
 
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
+EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+EVERY_LAYER = {"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}
+COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
+COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
+GLM_DEFAULTS = {
+    "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
+}  # fmt: skip
+OLMO_2 = Architecture(
+    norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
+)
 OLMO_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False}
 
 
@@ -66,8 +77,17 @@ FAMILIES = (
         architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
         gguf=LLAMA_GGUF,
     ),
-    Family(model_type="ministral", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
-    Family(model_type="ministral3", layouts=TENSOR_LAYOUTS),
+    Family(
+        model_type="ministral",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8}),
+        gguf=LLAMA_GGUF,
+    ),
+    Family(
+        model_type="ministral3",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8, "head_dim": 128}),
+    ),
     # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
     Family(
         model_type="qwen2",
@@ -85,6 +105,10 @@ FAMILIES = (
     # Gemma, which scales its embeddings; Gemma 3's layers have one of two rotations.
     Family(
         model_type="gemma",
+        architecture=Architecture(
+            norms_in_fp32=True,
+            defaults={"num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True},
+        ),
         gguf=Gguf(
             architecture="gemma",
             norm_offset=1.0,
@@ -112,6 +136,7 @@ FAMILIES = (
             architecture="gemma3",
             norm_offset=1.0,
             windows="own_base",
+            widest=62,
             fixed={
                 "hidden_activation": "gelu_pytorch_tanh",
                 "attention_bias": False,
@@ -124,7 +149,29 @@ FAMILIES = (
             },
         ),
     ),
-    Family(model_type="gemma2", logits=GEMMA_LOGITS),
+    Family(
+        model_type="gemma2",
+        logits=GEMMA_LOGITS,
+        gguf=Gguf(
+            architecture="gemma2",
+            norm_offset=1.0,
+            windows="same_base",
+            period=2,
+            queries="attn_q",
+            widest=46,
+            needs=("attn_logit_softcapping", "final_logit_softcapping"),
+            fixed={
+                "hidden_activation": "gelu_pytorch_tanh",
+                "attention_bias": False,
+                "tie_word_embeddings": True,
+            },
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+                "attn_logit_softcapping": "attn_logit_softcapping",
+                "final_logit_softcapping": "final_logit_softcapping",
+            },
+        ),
+    ),
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
@@ -138,22 +185,16 @@ FAMILIES = (
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
-        model_type="glm", layouts=PIPELINE_LAYOUTS, gguf=Gguf(architecture="chatglm", own_head_size=False)
+        model_type="glm",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS),
+        gguf=Gguf(architecture="chatglm", own_head_size=False),
     ),
     Family(
         model_type="glm4",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(
-            norms_after=True,
-            fused_gate=True,
-            bias="inputs",
-            rotation="own",
-            defaults={
-                "num_key_value_heads": 2,
-                "head_dim": 128,
-                "attention_bias": True,
-                "partial_rotary_factor": 0.5,
-            },
+            norms_after=True, fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS
         ),
         gguf=Gguf(architecture="glm4"),
     ),
@@ -186,13 +227,12 @@ FAMILIES = (
     Family(
         model_type="olmo2",
         layouts=PIPELINE_LAYOUTS,
-        architecture=Architecture(
-            norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
-        ),
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", own_head_size=False, fixed=OLMO_FIXED),
     ),
     Family(
         model_type="olmo3",
+        architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
     # Phi-3, whose matrices for queries, keys and values are one.
@@ -220,13 +260,30 @@ FAMILIES = (
         model_type="cohere",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(
+            architecture="command-r", fixed={**COHERE_FIXED, "use_qk_norm": False}, numbers=COHERE_NUMBERS
+        ),
     ),
     Family(
         model_type="cohere2",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(
+            architecture="cohere2",
+            windows="same_base",
+            period=4,
+            fixed=COHERE_FIXED,
+            numbers=COHERE_NUMBERS,
+        ),
     ),
-    Family(model_type="cwm", layouts=TENSOR_LAYOUTS, gguf=LLAMA_GGUF),
+    Family(
+        model_type="cwm",
+        layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            bias="none", mlp_bias=True, defaults={"num_key_value_heads": 8, "head_dim": 128}
+        ),
+        gguf=LLAMA_GGUF,
+    ),
     Family(model_type="diffllama", layouts=frozenset()),
     Family(
         model_type="ernie4_5",
@@ -235,12 +292,20 @@ FAMILIES = (
     ),
     Family(
         model_type="exaone4",
+        architecture=Architecture(
+            norms_before=False,
+            norms_after=True,
+            head_norms="head",
+            bias="none",
+            defaults={"num_key_value_heads": 32},
+        ),
         gguf=Gguf(architecture="exaone4", fixed={"hidden_act": "silu", "sliding_window": None}),
     ),
     Family(
         model_type="granite",
         layouts=TENSOR_LAYOUTS,
         logits=LogitKeys(over="logits_scaling"),
+        architecture=Architecture(mlp_bias=True),
         gguf=Gguf(
             architecture="granite",
             turns_neighbours=True,
@@ -257,6 +322,7 @@ FAMILIES = (
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
+        architecture=Architecture(head_norms="rotated"),
         gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
     ),
     Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
@@ -273,23 +339,63 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(stored_mlp="block_sparse_moe"),
         experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        gguf=Gguf(
+            architecture="llama",
+            turns_neighbours=True,
+            scalings=LLAMA_GGUF.scalings,
+            counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
+        ),
     ),
     Family(
         model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
     ),
-    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
-    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(
+        model_type="olmoe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        gguf=Gguf(
+            architecture="olmoe",
+            own_head_size=False,
+            groups=False,
+            fixed={"hidden_act": "silu", "attention_bias": False, "clip_qkv": None, "norm_topk_prob": False},
+            counts=EXPERT_COUNTS,
+        ),
+    ),
+    Family(
+        model_type="qwen2_moe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        gguf=Gguf(
+            architecture="qwen2moe",
+            fixed={**EVERY_LAYER, "norm_topk_prob": False},
+            counts={
+                **EXPERT_COUNTS,
+                **OWN_WIDTH,
+                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+            },
+        ),
+    ),
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
         experts=ExpertNames(),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
+        gguf=Gguf(
+            architecture="qwen3moe",
+            fixed={**EVERY_LAYER, "attention_bias": False, "norm_topk_prob": True},
+            counts={**EXPERT_COUNTS, **OWN_WIDTH},
+        ),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,
+        architecture=Architecture(
+            bias="inputs",
+            mlp_bias=True,
+            defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_bias": True},
+        ),
         gguf=Gguf(
             architecture="seed_oss",
             fixed={"hidden_act": "silu", "attention_out_bias": False, "mlp_bias": False},
@@ -298,6 +404,9 @@ FAMILIES = (
     Family(
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
+        architecture=Architecture(
+            mlp_bias=True, defaults={"num_key_value_heads": 4, "tie_word_embeddings": True}
+        ),
         gguf=Gguf(
             architecture="smollm3",
             turns_neighbours=True,

@@ -10,7 +10,7 @@ from typing import Literal
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
-HeadNorms = Literal["none", "head", "width"]
+HeadNorms = Literal["none", "head", "width", "rotated"]
 Rotation = Literal["shared", "fp32", "own"]
 Bias = Literal["none", "inputs", "all"]
 TensorStyle = Literal["norm", "gather", "gather_keyword", "columns", "rows"]
@@ -26,7 +26,7 @@ class Architecture:
     norms_after: bool = False
     """Norms of what attention and the MLP give, before it is added."""
     head_norms: HeadNorms = "none"
-    """Norms of queries and keys: of each head, with one weight for all, or of the whole width."""
+    """Norms of queries and keys: of each head, with one weight for all, before it is rotated or after, or of the whole width."""
     norms_in_fp32: bool = False
     """True if norms multiply with their weights before they go back to the precision of their input."""
     fused_gate: bool = False
@@ -150,6 +150,10 @@ class Gguf:
     """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
+    groups: bool = True
+    """True if several heads may share keys and values."""
+    needs: tuple[str, ...] = ()
+    """Keys of config.json that llama.cpp has values of its own for, where they have none."""
     scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
     """Scalings of the rotation."""
     fixed: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu"})
@@ -158,6 +162,14 @@ class Gguf:
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
     """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
+    counts: Mapping[str, str] = field(default_factory=dict)
+    """The same for whole numbers."""
+    period: int | None = None
+    """Period of layers whose last one sees all, where llama.cpp knows one alone."""
+    queries: str = "attn_q_norm"
+    """Weights that carry `query_pre_attn_scalar`."""
+    widest: int = 0
+    """Layers of the size whose queries llama.cpp divides by the root of hidden size / heads, not of a head's size."""
 
 
 LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
