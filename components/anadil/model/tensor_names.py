@@ -23,7 +23,7 @@ from anadil.model.safetensors_files import SafetensorsFiles
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A tensor of files that is a part of one of the model's."""
+    """A tensor of files inside a tensor of the model."""
 
     stored: str
     expert: int | None = None
@@ -41,7 +41,7 @@ class Part:
 @cache
 def _conversions(model_type: str) -> tuple[list[Any], list[Any]]:
     """Return what renames tensors of files, and what joins them."""
-    # Of the class first, as transformers looks it up.
+    # By class first, as transformers looks them up.
     keys = (MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type), model_type)
     given: list[Any] = next(filter(None, map(get_checkpoint_conversion_mapping, keys)), [])
     joins = [each for each in given if isinstance(each, WeightConverter)]
@@ -65,7 +65,7 @@ def in_files(name: str, model_type: str) -> str:
 
 
 def names_in_model(stored: Iterable[str], model: Any) -> dict[str, str]:
-    """Return the model's name of each tensor in files; those of a model without its head leave out the first part."""
+    """Return the model's name of each tensor in files, which may leave out the first part, as a model without its head does."""
     prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
     renamed = {name: in_model(name, model.config.model_type) for name in stored}
     return {
@@ -75,12 +75,12 @@ def names_in_model(stored: Iterable[str], model: Any) -> dict[str, str]:
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:
-    """Return the names in new files by the model's, out of `names_in_model`: those of the old files, with the first part."""
+    """Return names in new files by the model's, out of `names_in_model`: as in the old files, with the first part."""
     return {mine: mine if mine.endswith(f".{name}") else name for name, mine in names.items()}
 
 
 def parts_of(tensors: Mapping[str, StoredTensor], model: Any) -> dict[str, list[Part]]:
-    """Return what each tensor of the model is made of that files hold in parts, by expert; `tensors` have the model's names.
+    """Return the parts of each tensor that files hold in parts, by expert. `tensors` have the model's names.
 
     Raises `IntegrityError` where a part is missing.
     """
@@ -126,7 +126,7 @@ def as_in_model(
 ) -> dict[str, StoredTensor]:
     """Return tensors by the names of the model, parts as the tensor that they make unless they are not `joined`.
 
-    One that is made of parts has no place in a file. Raises as `parts_of`.
+    A tensor of parts has no place in a file. Raises as `parts_of`.
     """
     names = names_in_model(stored, model)
     tensors = {names[name]: each for name, each in stored.items()}
@@ -142,14 +142,14 @@ class ModelFiles(SafetensorsFiles):
     """The weights of a directory by the names of the model."""
 
     def __init__(self, folder: Path, model: Any) -> None:
-        """Look into the headers of all files of a local directory; `model` may be a stage or a shard."""
+        """Look into the headers of all files of a local directory. `model` may be a stage or a shard."""
         super().__init__(folder)
         entries = as_in_model(self.stored, model, joined=False)
         self._parts = parts_of(entries, model)
         self.stored = {**entries, **as_in_model(self.stored, model)}
 
     def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
-        """Read a tensor as `SafetensorsFiles.read` does, or a block of one that is made of parts."""
+        """Read a tensor as `SafetensorsFiles.read` does, or a block of its parts."""
         if name not in self._parts:
             return super().read(name, offset, shape)
         sizes = list(shape if offset else self.shape(name))
