@@ -301,16 +301,64 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(stored_mlp="block_sparse_moe"),
         experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        architecture=Architecture(
+            scores_in_fp32=True,
+            bias="none",
+            defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+        ),
     ),
     Family(
-        model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
+        model_type="gpt_oss",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(is_split=False, packing="mxfp4"),
+        architecture=Architecture(
+            norms_in_fp32=True,
+            expert_biases=True,
+            clamped_gate=True,
+            defaults={
+                "num_key_value_heads": 8,
+                "head_dim": 64,
+                "attention_bias": True,
+                "num_local_experts": 128,
+                "num_experts_per_tok": 4,
+            },
+        ),
     ),
-    Family(model_type="olmoe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
-    Family(model_type="qwen2_moe", layouts=PIPELINE_LAYOUTS, experts=ExpertNames()),
+    Family(
+        model_type="olmoe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        architecture=Architecture(head_norms="width", defaults={"num_experts": 64, "num_experts_per_tok": 8}),
+    ),
+    Family(
+        model_type="qwen2_moe",
+        layouts=PIPELINE_LAYOUTS,
+        experts=ExpertNames(),
+        architecture=Architecture(
+            bias="inputs",
+            has_bias=True,
+            defaults={
+                "num_key_value_heads": 16,
+                "num_experts": 60,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 1_408,
+                "shared_expert_intermediate_size": 5_632,
+            },
+        ),
+    ),
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
         experts=ExpertNames(),
+        architecture=Architecture(
+            head_norms="head",
+            defaults={
+                "num_key_value_heads": 4,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768,
+            },
+        ),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
