@@ -15,18 +15,21 @@ PACKAGES = ("transformers==4.57.6", "tokenizers==0.22.2", "huggingface-hub==0.36
 READ = """
 import json, sys, torch
 from pathlib import Path
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, __version__
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer, __version__
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 assert __version__.startswith("4.57."), __version__
 ids = torch.load(sys.argv[1], weights_only=True)
 for folder in map(Path, sys.argv[2:]):
-    kind = json.loads((folder / "config.json").read_text())["model_type"]
+    config = json.loads((folder / "config.json").read_text())
+    kind = config["model_type"]
     if kind not in CONFIG_MAPPING:
         continue
     assert AutoConfig.from_pretrained(folder).dtype == torch.float32, kind
     # Its default for Gemma 2 leaves the cap of scores out, with a warning.
     attention = {"attn_implementation": "eager"} if kind == "gemma2" else {}
-    model = AutoModelForCausalLM.from_pretrained(folder, **attention).eval()
+    of_images = "vision_config" in config
+    Model = AutoModelForImageTextToText if of_images else AutoModelForCausalLM
+    model = Model.from_pretrained(folder, **attention).eval()
     with torch.no_grad():
         torch.save(model(input_ids=ids).logits, folder / "logits.pt")
     if (folder / "tokenizer_config.json").is_file():

@@ -45,11 +45,15 @@ TEXTS = [
 TYPES = sorted(name for name, each in families().items() if each.gguf)
 WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
 """One type of each architecture of llama.cpp; the others of an architecture are written alike."""
-GELU = ("gemma", "gemma3_text", "starcoder2")
+GELU = ("gemma", "gemma2", "gemma3_text", "starcoder2")
 """Types whose activation llama.cpp looks up in a table of FP16."""
 WINDOW = ["sliding_attention", "full_attention"]
 FULL_ONLY = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
-NEEDED: dict[str, dict[str, Any]] = {"exaone4": FULL_ONLY}
+NEEDED: dict[str, dict[str, Any]] = {
+    "exaone4": FULL_ONLY,
+    "olmoe": {"num_key_value_heads": 4},
+    "qwen3_moe": {"norm_topk_prob": True},
+}
 """Settings of the types that llama.cpp computes only in part."""
 LOCAL = {"rope_type": "default", "rope_theta": 2e3}
 
@@ -265,6 +269,8 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
         matrix("gemma3_text", {"num_hidden_layers": 62, "layer_types": WINDOW * 31, "head_dim": 16}),
         slow("olmo3", {"sliding_window": 16, "layer_types": [*WINDOW[:1] * 3, WINDOW[1]]}),
         matrix("olmo3", both(YARN, {**LOCAL, "rope_theta": 1e4})),
+        matrix("gemma2", {"sliding_window": 16}),
+        matrix("cohere2", {"sliding_window": 16, **scaled("linear")}),
         slow("olmo", {"clip_qkv": 0.5, **scaled("linear")}),
         slow("phi3", {"rope_parameters": {**LOCAL, "partial_rotary_factor": 0.5}, "num_key_value_heads": 1}),
         matrix("glm4", {"attention_bias": False, "head_dim": 16}),
@@ -315,6 +321,15 @@ def test_llama_cpp_computes_the_logits_of_transformers(
         ("olmo3", both(scaled("default")), "layers with a window have a base of their own"),
         ("gemma3_text", {"layer_types": [*WINDOW, WINDOW[1], WINDOW[0]]}, "do not alternate by one number"),
         ("gemma3_text", both(scaled("default"), scaled("linear")["rope_parameters"]), "scaled by 'linear'"),
+        (
+            "gemma2",
+            {"layer_types": WINDOW[:1] * 3 + WINDOW[1:]},
+            "do not alternate by 2 in llama.cpp's gemma2",
+        ),
+        ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping has no value, and .* takes one"),
+        ("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads is 2, and llama.cpp's olmoe shares none"),
+        ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),
+        ("qwen2_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\]"),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}, "llama.cpp's smollm3 rotates three of four layers"),
     ],
 )

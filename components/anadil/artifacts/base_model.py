@@ -54,6 +54,8 @@ COPIED_TOKENIZER_FILES = (
     "merges.txt", "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
 """Files of a tokenizer that lie beside a model's weights, each where the model has it."""
+TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
+"""Files that the base's licence requires beside every copy."""
 
 MAX_GAP, MAX_GAP_SHARE = 100_000, 2
 """Ids that a vocabulary may leave out: a number, and for each of its tokens. Published ones leave out some hundred."""

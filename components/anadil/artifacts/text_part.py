@@ -3,14 +3,14 @@
 Whoever opens a base gets the text model alone. The rest of the files stays where it is, unread and counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import DataError
 from anadil.core.json_text import parse_json
 
-WRAPPERS = frozenset(["gemma3", "gemma4", "mistral3", "qwen3_5"])
+WRAPPERS = frozenset(["gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"])
 """Model types that hold a text model. Source: transformers 5.24, `Gemma3ForConditionalGeneration` and its like."""
 NAMES = {
     "language_model.model.": "model.",
@@ -63,6 +63,30 @@ def text_name(name: str) -> str:
     return next(
         (ours + name.removeprefix(begin) for begin, ours in NAMES.items() if name.startswith(begin)), ""
     )
+
+
+def name_in_wrapper(name: str, stored: Iterable[str]) -> str:
+    """Return the name of a text model's tensor in a wrapper whose files hold the `stored` names."""
+    begin = next(
+        begin
+        for each in stored
+        for begin, ours in NAMES.items()
+        if ours == "model." and each.startswith(begin)
+    )
+    if name.startswith("model."):
+        return begin + name.removeprefix("model.")
+    return name if begin == "model.language_model." else f"language_model.{name}"
+
+
+def with_text(config: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the config.json of a whole model with another text model's, as `text_config` reads it again."""
+    of_text = {
+        key: each for key, each in text.items() if key not in ("architectures", "transformers_version")
+    }
+    if of_text.get("pad_token_id") is None:  # Gemma 4 has no other id to read in place of an image
+        of_text["pad_token_id"] = config["text_config"].get("pad_token_id")
+    said = [key for key in text if key in PRECISIONS or (key in config and _is_of_text(key))]
+    return {**config, **{key: text[key] for key in (*said, "tie_word_embeddings")}, "text_config": of_text}
 
 
 def _is_of_text(key: str) -> bool:

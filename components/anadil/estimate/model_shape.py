@@ -173,15 +173,20 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
             )
         return value
 
-    heads, hidden, width = size("num_attention_heads"), size("hidden_size"), size("intermediate_size")
+    # A type may have no MLP but experts.
+    widest = next(filter(config.get, ("intermediate_size", "moe_intermediate_size")), "intermediate_size")
+    heads, hidden, width = size("num_attention_heads"), size("hidden_size"), size(widest)
     mixture: dict[str, int] = {}
     if (family := families().get(kind)) and family.experts:
         _refuse_dense_layers(config, name, kind)
-        num = next((size(key) for key in EXPERT_COUNTS if config.get(key, defaults.get(key))), 1)
-        chosen, of_one = size("num_experts_per_tok", 1), size("moe_intermediate_size", width)
-        given = config.get("shared_expert_intermediate_size", defaults.get("shared_expert_intermediate_size"))
-        shared = given if isinstance(given, int) else 0
-        mixture = {"experts": num, "chosen": chosen, "shared": shared}
+        given = {**defaults, **config}
+        # Versions of transformers name the count differently, and Granite's dense models count 0.
+        counts = {key: value for key, value in config.items() if key in EXPERT_COUNTS} or defaults
+        num = max((size(key) for key in EXPERT_COUNTS if counts.get(key)), default=0 if counts else 1)
+        chosen, of_one = min(num, size("num_experts_per_tok", 1)), size("moe_intermediate_size", width)
+        shared = given.get("shared_expert_intermediate_size", given.get("shared_intermediate_size"))
+        shared = shared if isinstance(shared, int) else 0
+        mixture = {"experts": num, "chosen": chosen, "shared": shared if num else 0}
         width = chosen * of_one + shared
     return Shape(
         name=name,
@@ -253,7 +258,7 @@ def base_shape(recipe: Recipe) -> Shape:
         )
     shape = shape_from(config, model)
     if shape.tied and has_weights(folder) and is_local(model):
-        tables = families()[kind].names.stored_tables
+        tables = families()[kind].names.tables
         return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
     return shape
 

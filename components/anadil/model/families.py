@@ -8,7 +8,6 @@ from anadil.model.family import (
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
-    ExpertNames,
     Family,
     Gguf,
     LayerTables,
@@ -27,6 +26,11 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 
 
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
+EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
+OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+EVERY_LAYER = {"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}
+COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
+COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
 GLM_DEFAULTS = {
     "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip
@@ -131,6 +135,7 @@ FAMILIES = (
             architecture="gemma3",
             norm_offset=1.0,
             windows="own_base",
+            widest=62,
             fixed={
                 "hidden_activation": "gelu_pytorch_tanh",
                 "attention_bias": False,
@@ -143,7 +148,29 @@ FAMILIES = (
             },
         ),
     ),
-    Family(model_type="gemma2", logits=GEMMA_LOGITS),
+    Family(
+        model_type="gemma2",
+        logits=GEMMA_LOGITS,
+        gguf=Gguf(
+            architecture="gemma2",
+            norm_offset=1.0,
+            windows="same_base",
+            period=2,
+            queries="attn_q",
+            widest=46,
+            needs=("attn_logit_softcapping", "final_logit_softcapping"),
+            fixed={
+                "hidden_activation": "gelu_pytorch_tanh",
+                "attention_bias": False,
+                "tie_word_embeddings": True,
+            },
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
+                "attn_logit_softcapping": "attn_logit_softcapping",
+                "final_logit_softcapping": "final_logit_softcapping",
+            },
+        ),
+    ),
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
@@ -178,7 +205,6 @@ FAMILIES = (
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
             norm="gpt_neox.final_layer_norm",
-            stored_head="embed_out",
         ),
         version_4=Version4Keys(
             names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -207,6 +233,7 @@ FAMILIES = (
         architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
+    Family(model_type="olmo_hybrid", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
@@ -232,11 +259,21 @@ FAMILIES = (
         model_type="cohere",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(
+            architecture="command-r", fixed={**COHERE_FIXED, "use_qk_norm": False}, numbers=COHERE_NUMBERS
+        ),
     ),
     Family(
         model_type="cohere2",
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
+        gguf=Gguf(
+            architecture="cohere2",
+            windows="same_base",
+            period=4,
+            fixed=COHERE_FIXED,
+            numbers=COHERE_NUMBERS,
+        ),
     ),
     Family(
         model_type="cwm",
@@ -281,6 +318,13 @@ FAMILIES = (
             },
         ),
     ),
+    # Granite 4: layers of Mamba 2 and a few of attention, dense or with experts.
+    Family(
+        model_type="granitemoehybrid",
+        logits=LogitKeys(over="logits_scaling"),
+        recurrent="mamba",
+        experts=True,
+    ),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
@@ -299,18 +343,24 @@ FAMILIES = (
     Family(
         model_type="mixtral",
         layouts=PIPELINE_LAYOUTS,
-        names=ModuleNames(stored_mlp="block_sparse_moe"),
-        experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        experts=True,
         architecture=Architecture(
             scores_in_fp32=True,
             bias="none",
             defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
         ),
+        gguf=Gguf(
+            architecture="llama",
+            turns_neighbours=True,
+            scalings=LLAMA_GGUF.scalings,
+            counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
+        ),
     ),
     Family(
         model_type="gpt_oss",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(is_split=False, packing="mxfp4"),
+        experts=True,
+        packing="mxfp4",
         architecture=Architecture(
             norms_in_fp32=True,
             expert_biases=True,
@@ -327,13 +377,20 @@ FAMILIES = (
     Family(
         model_type="olmoe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         architecture=Architecture(head_norms="width", defaults={"num_experts": 64, "num_experts_per_tok": 8}),
+        gguf=Gguf(
+            architecture="olmoe",
+            own_head_size=False,
+            groups=False,
+            fixed={"hidden_act": "silu", "attention_bias": False, "clip_qkv": None, "norm_topk_prob": False},
+            counts=EXPERT_COUNTS,
+        ),
     ),
     Family(
         model_type="qwen2_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         architecture=Architecture(
             bias="inputs",
             has_bias=True,
@@ -345,11 +402,20 @@ FAMILIES = (
                 "shared_expert_intermediate_size": 5_632,
             },
         ),
+        gguf=Gguf(
+            architecture="qwen2moe",
+            fixed={**EVERY_LAYER, "norm_topk_prob": False},
+            counts={
+                **EXPERT_COUNTS,
+                **OWN_WIDTH,
+                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
+            },
+        ),
     ),
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         architecture=Architecture(
             head_norms="head",
             defaults={
@@ -360,8 +426,14 @@ FAMILIES = (
             },
         ),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
+        gguf=Gguf(
+            architecture="qwen3moe",
+            fixed={**EVERY_LAYER, "attention_bias": False, "norm_topk_prob": True},
+            counts={**EXPERT_COUNTS, **OWN_WIDTH},
+        ),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",

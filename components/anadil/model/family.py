@@ -62,43 +62,11 @@ class ModuleNames:
     layers: str = "model.layers"
     norm: str = "model.norm"
     head: str = "lm_head"
-    stored_head: str = ""
-    """The head's name in files, where transformers gives it another when it loads and saves a model."""
-    stored_mlp: str = "mlp"
-    """The same for `mlp`, a part of each layer."""
 
     @property
     def tables(self) -> tuple[str, str]:
         """Parameters with one row for each token: input and output."""
         return f"{self.embeddings}.weight", f"{self.head}.weight"
-
-    @property
-    def stored_tables(self) -> tuple[str, str]:
-        """`tables` by their names in files."""
-        return f"{self.embeddings}.weight", f"{self.stored_head or self.head}.weight"
-
-    def in_files(self, name: str) -> str:
-        """Return the name of a parameter in files."""
-        name = self.stored_tables[1] if name == self.tables[1] else name
-        return name.replace(".mlp.", f".{self.stored_mlp}.")
-
-    def in_model(self, name: str) -> str:
-        """Return the name of a file's tensor in the model."""
-        name = self.tables[1] if name == self.stored_tables[1] else name
-        return name.replace(f".{self.stored_mlp}.", ".mlp.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertNames:
-    """Matrices of an expert in files, where each expert has its own; `model/experts.py` makes stacks of them."""
-
-    is_split: bool = True
-    """False if files hold the stacks."""
-    gate: str = "gate_proj"
-    up: str = "up_proj"
-    down: str = "down_proj"
-    packing: str = ""
-    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,6 +124,10 @@ class Gguf:
     """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
+    groups: bool = True
+    """True if several heads may share keys and values."""
+    needs: tuple[str, ...] = ()
+    """Keys of config.json that llama.cpp has values of its own for, where they have none."""
     scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
     """Scalings of the rotation."""
     fixed: Mapping[str, object] = field(default_factory=lambda: {"hidden_act": "silu"})
@@ -164,6 +136,14 @@ class Gguf:
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
     """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
+    counts: Mapping[str, str] = field(default_factory=dict)
+    """The same for whole numbers."""
+    period: int | None = None
+    """Period of layers whose last one sees all, where llama.cpp knows one alone."""
+    queries: str = "attn_q_norm"
+    """Weights that carry `query_pre_attn_scalar`."""
+    widest: int = 0
+    """Layers of the size whose queries llama.cpp divides by the root of hidden size / heads, not of a head's size."""
 
 
 LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
@@ -206,8 +186,10 @@ class Family:
     logits: LogitKeys = LogitKeys()
     recurrent: str = ""
     """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""
-    experts: ExpertNames | None = None
-    """None for a dense model."""
+    experts: bool = False
+    """True for a mixture of experts."""
+    packing: str = ""
+    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
     layer_tables: LayerTables | None = None
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""

@@ -12,6 +12,7 @@ import logging
 import math
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -62,12 +63,15 @@ HUB_FILES = (
 )  # fmt: skip
 
 
-def base_model(base: Base, cache: Path, key: str = "base.model") -> Path:
-    """Return a Hugging Face directory with the base model: weights, none of them packed, config and tokenizer; errors name `key`."""
+def base_model(base: Base, cache: Path, key: str = "base.model", more: Sequence[str] = ()) -> Path:
+    """Return a Hugging Face directory with the base model: weights, none of them packed, config and tokenizer.
+
+    Errors name `key`. Of a model of the hub `more` files are fetched too.
+    """
     tokenizer = base_tokenizer(base, cache, key)
     if base.model != TINY:
         whole = base.model in BUILT_IN or is_local(base.model)
-        return unpacked_base(tokenizer if whole else from_hub(base, HUB_FILES, key), cache, key)
+        return unpacked_base(tokenizer if whole else from_hub(base, (*HUB_FILES, *more), key), cache, key)
     settings = json.dumps([
         TINY_SHAPE, FOREIGN_SHARE, FOREIGN_KEPT, FOREIGN_TEXT, TINY_STEPS, TINY_BATCH, TINY_LENGTH, TINY_LR, TINY_SEED,
         KEPT_BITS, ROUND_EVERY,

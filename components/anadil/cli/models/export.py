@@ -42,6 +42,8 @@ def add_export(name: str, commands: Any, text: str) -> None:
     command.add_argument("--precision", choices=list(DTYPES), help=help_text)
     help_text = "with --format gguf: weights in 8 bits, a scale for each 32"
     command.add_argument("--quantize", choices=QUANTIZATIONS, help=help_text)
+    help_text = "of a base of text and images: write the weights back into it, so that the model sees images"
+    command.add_argument("--with-images", action="store_true", help=help_text)
     help_text = "scores artifact whose figures the model card shows"
     command.add_argument("--scores", metavar="URI", help=help_text)
     add_recipe_options(command)
@@ -58,7 +60,7 @@ def run_export(options: argparse.Namespace) -> int:
     source = find_model(options.uri, tracking=tracking)
     exported = export(
         source, Path(options.out), options.format, precision=options.quantize or options.precision,
-        scores=options.scores, checkpoint=_checkpoint(options, source),
+        scores=options.scores, checkpoint=_checkpoint(options, source), image_base=_image_base(options, source),
     )  # fmt: skip
     log.info("%s: %s", source.uri, human_bytes(exported.num_bytes))
     print(exported.path)
@@ -74,10 +76,21 @@ def _check(options: argparse.Namespace) -> None:
         raise RecipeError(
             f"--quantize {options.quantize} and --precision {options.precision}: give one of them"
         )
+    if options.with_images and options.format != "hf":
+        raise RecipeError("--with-images: only with --format hf")
     if options.format == "gguf":
         require_packages("gguf")
-    elif options.precision:
+    elif options.precision or options.with_images:
         require_packages("pretrain")
+
+
+def _image_base(options: argparse.Namespace, source: ModelSource) -> Path | None:
+    """The model of text and images that the weights go back into, if that is asked."""
+    if not options.with_images:
+        return None
+    from anadil.release.export.image_model import image_base
+
+    return image_base(source, base_cache(load_recipe(options.recipe, options.set)))
 
 
 def _checkpoint(options: argparse.Namespace, source: ModelSource) -> Any:

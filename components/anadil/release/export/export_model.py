@@ -16,7 +16,7 @@ from filelock import Timeout
 
 from anadil.artifacts import local_directory
 from anadil.artifacts.artifact import Manifest
-from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES
+from anadil.artifacts.base_model import COPIED_TOKENIZER_FILES, TERMS
 from anadil.artifacts.local_directory import check_space
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, all_tensors, weight_files
@@ -35,8 +35,6 @@ DTYPES: Mapping[str, str] = MappingProxyType({"fp32": "float32", "bf16": "bfloat
 """Our word for a precision -> torch's, which config.json has."""
 COPIED = ("config.json", "generation_config.json", INDEX, *COPIED_TOKENIZER_FILES)
 """Files of a model's directory that are exported, beside weights and `TERMS`."""
-TERMS = ("LICENSE*", "NOTICE*", "USE_POLICY*")
-"""Files that the base's licence requires beside every copy."""
 CARD = "README.md"
 MODELFILE = "Modelfile"
 
@@ -54,7 +52,7 @@ class Exported:
 
 def export(
     source: ModelSource, out: Path, kind: Format, *, precision: str | None = None, scores: str | None = None,
-    checkpoint: Callable[[Path], object] | None = None,
+    checkpoint: Callable[[Path], object] | None = None, image_base: Path | None = None,
 ) -> Exported:  # fmt: skip
     """Write a model in a format of servers.
 
@@ -63,6 +61,7 @@ def export(
         precision: Of the weights: one of `DTYPES`, for GGUF also of `QUANTIZATIONS`; left out, as stored.
         scores: Artifact whose figures the model card shows.
         checkpoint: Writes the Hugging Face directory of a checkpoint, in the requested precision.
+        image_base: Model of text and images that the weights are written back into. Left out, they stay a text model.
     """
     local_directory.refuse_occupied(str(out))
     if "://" not in source.uri and out.absolute().is_relative_to(source.uri):
@@ -78,9 +77,14 @@ def export(
             directory = draft if kind == "hf" else draft / "checkpoint"
             checkpoint(directory)
         if kind == "hf":
-            if directory != draft:
-                _copy_model(source, directory, draft, precision)
-            write_mlmodel(draft, chats=source.answers or source.kind == "directory")
+            if image_base:
+                from anadil.release.export.image_model import write_image_model
+
+                write_image_model(image_base, directory, draft, DTYPES[precision] if precision else None)
+            else:
+                if directory != draft:
+                    _copy_model(source, directory, draft, precision)
+                write_mlmodel(draft, chats=source.answers or source.kind == "directory")
         else:
             name = out.stem if out.suffix == ".gguf" else out.name or Path(source.uri).name
             _write_gguf(directory, draft, out.name if as_file else f"{name}.gguf", name, precision)

@@ -7,8 +7,9 @@ import json
 import logging
 import math
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -54,6 +55,8 @@ SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
 )
 FACTORS = "rope_freqs.weight"
 HEAD = ModuleNames().tables[1]
+ENTRY = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
+"""Name of a matrix of one expert."""
 CONSTANTS = (".rotary_emb.inv_freq",)
 """Ends of names of constants in old files, which are recomputed."""
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
@@ -63,6 +66,10 @@ TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type
 BLOCK = 32
 # Rows that are quantized at a time, as numpy needs several times their bytes.
 ROWS = 4_096
+
+
+ROUTER = ".ffn_gate_inp"
+"""Part of the names of what chooses experts, which llama.cpp keeps in FP32."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,10 +176,13 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     vocabulary = read_vocabulary(directory, config.vocab_size)
     kind = gguf_refusal.gguf_family(config)
     assert kind is not None, "refused before"
-    weights = SafetensorsFiles(directory)
+    weights = StackedFiles(directory)
     names = gguf_names(weights, config, kind)
     requested = PRECISIONS[precision] if precision else None
-    types = {each: gguf_type(weights.shape(each), weights.dtype(each), requested) for each in names}
+    types = {
+        each: Type.F32 if ROUTER in name else gguf_type(weights.shape(each), weights.dtype(each), requested)
+        for each, name in names.items()
+    }
     writer = GGUFWriter(out, kind.architecture)
     try:
         writer.add_name(name)
@@ -232,6 +242,8 @@ def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None
         value = getattr(config, source, None) if isinstance(source, str) else source
         if value is not None:
             writer.add_float32(f"{kind.architecture}.{key}", value)
+    for key, source in kind.counts.items():
+        writer.add_uint32(f"{kind.architecture}.{key}", getattr(config, source))
     if kind.windows != "none" and gguf_refusal.SLIDING in gguf_refusal.layer_types(config):
         writer.add_sliding_window(config.sliding_window)
         period = gguf_refusal.window_period(config)
@@ -271,6 +283,30 @@ def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
         writer.add_chat_template(vocabulary.template)
 
 
+class StackedFiles(SafetensorsFiles):
+    """The weights of a directory, with one tensor for a matrix of all experts of a layer."""
+
+    def __init__(self, folder: Path) -> None:
+        """Look into the headers of all files of a local directory."""
+        super().__init__(folder)
+        self._stacks: dict[str, list[str]] = {}
+        for entry in filter(None, map(ENTRY.fullmatch, self.stored)):
+            self._stacks.setdefault(f"{entry[1]}{entry[3]}.weight", []).append(entry[0])
+        for name, entries in self._stacks.items():
+            entries.sort(key=lambda each: int(ENTRY.fullmatch(each)[2]))  # type: ignore[index]  # each did match
+            first = self.stored[entries[0]]
+            self.stored[name] = replace(first, shape=(len(entries), *first.shape))
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.stored if not ENTRY.fullmatch(name))
+
+    def read(self, name: str, offset: Sequence[int] | None = None, shape: Sequence[int] = ()) -> torch.Tensor:
+        """Read a tensor as `SafetensorsFiles.read` does, or a whole stack."""
+        if name not in self._stacks:
+            return super().read(name, offset, shape)
+        return torch.stack([super(StackedFiles, self).read(each) for each in self._stacks[name]])
+
+
 def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) -> dict[str, str]:
     """Name of every tensor -> its name in GGUF."""
     number = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == kind.architecture)
@@ -307,6 +343,7 @@ def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
 def packed(tensor: torch.Tensor, kind: Type, name: str) -> NDArray[Any]:
     """A tensor's bytes in a precision of GGUF."""
     if kind is Type.Q8_0:
+        tensor = tensor.flatten(end_dim=-2)
         out = np.empty((tensor.shape[0], num_bytes(tuple(tensor.shape[1:]), kind)), dtype=np.uint8)
         for start in range(0, len(out), ROWS):
             out[start : start + ROWS] = gguf.quantize(tensor[start : start + ROWS].float().numpy(), kind)
@@ -324,9 +361,9 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
     part = name.split(".")[-2]
     if kind.norm_offset and part.endswith("norm"):
         tensor = tensor.float() + kind.norm_offset
-    if part == "attn_q_norm" and (scalar := getattr(config, "query_pre_attn_scalar", None)):
-        # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: 62 layers are the 27B's.
-        is_27b = config.num_hidden_layers == 62
+    if part == kind.queries and (scalar := getattr(config, "query_pre_attn_scalar", None)):
+        # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: it knows the 27B by its layers.
+        is_27b = config.num_hidden_layers == kind.widest
         width = config.hidden_size / config.num_attention_heads if is_27b else gguf_refusal.head_size(config)
         tensor = tensor * math.sqrt(width / scalar)
     heads = {"attn_q": config.num_attention_heads, "attn_k": gguf_refusal.key_value_heads(config)}

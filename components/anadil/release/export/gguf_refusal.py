@@ -165,6 +165,10 @@ def shape_fault(config: PreTrainedConfig) -> str:
             return f"{key} is {actual!r}, and llama.cpp's {kind.architecture} computes {value!r}"
     if not kind.own_head_size and head_size(config) * config.num_attention_heads != config.hidden_size:
         return f"head_dim is {head_size(config)}, and llama.cpp's {kind.architecture} has only hidden size / heads"
+    if not kind.groups and key_value_heads(config) < config.num_attention_heads:
+        return f"num_key_value_heads is {key_value_heads(config)}, and llama.cpp's {kind.architecture} shares none"
+    if lost := [key for key in kind.needs if getattr(config, key, None) is None]:
+        return f"{lost[0]} has no value, and llama.cpp's {kind.architecture} takes one of its own"
     return _rotation_fault(config, kind) or _window_fault(config, kind)
 
 
@@ -188,8 +192,10 @@ def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
 def _window_fault(config: PreTrainedConfig, kind: Gguf) -> str:
     if kind.windows == "none" or SLIDING not in layer_types(config):
         return ""
-    if window_period(config) is None:
-        return "layers with and without a window do not alternate by one number"
+    period = window_period(config)
+    if period is None or kind.period not in (None, period):
+        number = f"{kind.period} in llama.cpp's {kind.architecture}" if kind.period else "one number"
+        return f"layers with and without a window do not alternate by {number}"
     if local := config.rope_parameters.get(SLIDING):
         if local["rope_type"] != "default":
             return f"the rotation of layers with a window is scaled by {local['rope_type']!r}"
