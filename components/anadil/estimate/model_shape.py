@@ -52,7 +52,7 @@ class Shape:
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
     experts: int = 0
-    """Experts of a layer, 0 in a dense model. `intermediate` is the width of those that a token meets."""
+    """Experts of a layer, 0 in a dense model. `intermediate` is the width of a token's experts together."""
     chosen: int = 0
     """Experts that a token meets, beside a shared one."""
     shared: int = 0
