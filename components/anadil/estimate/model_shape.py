@@ -212,7 +212,7 @@ def _refuse_dense_layers(config: Mapping[str, object], name: str, kind: str) -> 
     for key, alike in (("mlp_only_layers", []), ("decoder_sparse_step", 1)):
         if config.get(key) not in (None, alike):
             raise NotPlannedError(
-                f"{name}/config.json: {key} is {config[key]}, and memory is planned for layers that all have experts; "
+                f"{name}/config.json: {key} is {config[key]}, and memory is planned for layers that all have experts, so "
                 "measure it with a short run of pretrain",
                 kind,
             )
