@@ -75,7 +75,7 @@ def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
 
 
 def require_rows(folder: Path, tokenizer: "Tokenizer") -> None:
-    """Check that the model has a row for each token that a text becomes; special ones without get the mean of all."""
+    """Check that the model has a row for each token that a text becomes. A special one gets the mean of all."""
     rows = model_config(folder).get("vocab_size")
     special = {index for index, each in tokenizer.get_added_tokens_decoder().items() if each.special}
     ids = {index: token for token, index in tokenizer.get_vocab().items() if index not in special}

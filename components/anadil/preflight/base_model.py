@@ -72,7 +72,7 @@ def inspect_base(
 
 
 def refuse_planned_base(recipe: Recipe) -> None:
-    """Refuse a base of this machine by the files that are there; a plan needs no more than a config.json."""
+    """Refuse a base of this machine by the files that are there. A plan needs no more than a config.json."""
     folder = Path(recipe.base.model).expanduser()
     if not base_model.is_local(recipe.base.model) or not (folder / "tokenizer.json").is_file():
         return
