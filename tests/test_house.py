@@ -20,6 +20,7 @@ MAX_LINES = 600
 LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
+    "bases/",
     "encode/",
     "evaluate/",
     "finetune/",
@@ -109,7 +110,10 @@ def test_no_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
-MAX_PRODUCT, MAX_TESTS = 93_000, 83_500  # tests: models of images, bad bases, a GGUF of each family
+MAX_PRODUCT, MAX_TESTS = (
+    94_000,
+    83_500,
+)  # `anadil bases`; tests: models of images, bad bases, a GGUF of each family
 """Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
 
 

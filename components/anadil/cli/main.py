@@ -58,6 +58,7 @@ COMMANDS = {
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
     "corpus": Command("import a corpus that is clean already", "stages.clean_verbs", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
+    "bases": Command("compare candidates for the base on the recipe's text", "runs.bases", "add_bases"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
     "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.submit", "add_compile"),
     "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),

@@ -141,17 +141,18 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
             )
         return value
 
-    heads, hidden, width, idle = (
-        size("num_attention_heads"),
-        size("hidden_size"),
-        size("intermediate_size"),
-        0,
-    )
+    # A type may have no MLP but experts.
+    widest = next(filter(config.get, ("intermediate_size", "moe_intermediate_size")), "intermediate_size")
+    heads, hidden, width, idle = size("num_attention_heads"), size("hidden_size"), size(widest), 0
     if (family := families().get(kind)) and family.experts:
-        num = max((size(key) for key in EXPERT_COUNTS if config.get(key)), default=1)
-        chosen, of_one = size("num_experts_per_tok", 1), size("moe_intermediate_size", width)
+        # Granite's dense models count 0.
+        num = max(
+            (size(key) if config[key] else 0 for key in EXPERT_COUNTS if config.get(key) is not None),
+            default=1,
+        )
+        chosen, of_one = min(num, size("num_experts_per_tok", 1)), size("moe_intermediate_size", width)
         idle = hidden * (num + 3 * of_one * (num - chosen))
-        shared = config.get("shared_expert_intermediate_size")
+        shared = config.get("shared_expert_intermediate_size", config.get("shared_intermediate_size"))
         width = chosen * of_one + (shared if isinstance(shared, int) else 0)
     return Shape(
         name=name,
@@ -212,7 +213,7 @@ def base_shape(recipe: Recipe) -> Shape:
         )
     shape = shape_from(config, model)
     if shape.tied and has_weights(folder) and is_local(model):
-        tables = families()[kind].names.stored_tables
+        tables = families()[kind].names.tables
         return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
     return shape
 

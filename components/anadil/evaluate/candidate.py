@@ -81,7 +81,7 @@ def measure(
     texts = generate.with_languages([*itertools.chain(*written), *answers.generations], language)
     of_use = [text for text in texts if generate.is_of_use(text.kind, answers=candidate.answers)]
     table = (
-        _text_figures(material.heldout, candidate.name, nats, recipe, language)
+        text_figures(material.heldout, candidate.name, nats, recipe, language)
         | domain_figures(material.heldout.documents, material.heldout.num_bytes, nats, recipe.seed)
         | answers.table
         | {
@@ -120,9 +120,10 @@ def measure(
     )
 
 
-def _text_figures(
+def text_figures(
     encoded: EncodedDocuments, name: str, nats: NDArray[np.float64], recipe: Recipe, language: Language
 ) -> dict[str, Any]:
+    """Bits per byte with its interval, tokens per word, and the counts that they are made of."""
     num_tokens = sum(len(ids) for ids in encoded.ids[name])
     num_words = sum(len(language.words(document.text)) for document in encoded.documents)
     num_bytes = int(encoded.num_bytes.sum())
@@ -146,7 +147,7 @@ def _prompts(
     candidate: ScoredModel, recipe: Recipe, language: Language, heldout: Sequence[Document]
 ) -> tuple[list[generate.GenerationPrompt], list[generate.GenerationPrompt]]:
     """Return the prompts of the recipe or the language, and held-out beginnings that make them enough for a verdict."""
-    openings = _beginnings(heldout)
+    openings = openings_of(heldout)
     beginnings = recipe.evaluate.prompts or language.prompts or openings[:NUM_BEGINNINGS]
     more = [text for text in openings if text not in beginnings][: max(0, NUM_CONTINUED - len(beginnings))]
     tokenizer: Any = candidate.tokenizer
@@ -160,6 +161,7 @@ def _prompts(
     return shown, [generate.GenerationPrompt(text=text, kind="continuation") for text in more]
 
 
-def _beginnings(documents: Sequence[Document]) -> list[str]:
+def openings_of(documents: Sequence[Document]) -> list[str]:
+    """First words of documents, each once, for a model to continue."""
     openings = [beginning_of(document.text) for document in documents[:NUM_CONTINUED]]
     return list(dict.fromkeys(filter(None, openings)))

@@ -8,7 +8,6 @@ from anadil.model.family import (
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
-    ExpertNames,
     Family,
     Gguf,
     LayerTables,
@@ -206,7 +205,6 @@ FAMILIES = (
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
             norm="gpt_neox.final_layer_norm",
-            stored_head="embed_out",
         ),
         version_4=Version4Keys(
             names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -235,6 +233,7 @@ FAMILIES = (
         architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
+    Family(model_type="olmo_hybrid", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
@@ -319,6 +318,13 @@ FAMILIES = (
             },
         ),
     ),
+    # Granite 4: layers of Mamba 2 and a few of attention, dense or with experts.
+    Family(
+        model_type="granitemoehybrid",
+        logits=LogitKeys(over="logits_scaling"),
+        recurrent="mamba",
+        experts=True,
+    ),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
@@ -337,8 +343,7 @@ FAMILIES = (
     Family(
         model_type="mixtral",
         layouts=PIPELINE_LAYOUTS,
-        names=ModuleNames(stored_mlp="block_sparse_moe"),
-        experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        experts=True,
         gguf=Gguf(
             architecture="llama",
             turns_neighbours=True,
@@ -346,13 +351,11 @@ FAMILIES = (
             counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
         ),
     ),
-    Family(
-        model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
-    ),
+    Family(model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=True, packing="mxfp4"),
     Family(
         model_type="olmoe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         gguf=Gguf(
             architecture="olmoe",
             own_head_size=False,
@@ -364,7 +367,7 @@ FAMILIES = (
     Family(
         model_type="qwen2_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         gguf=Gguf(
             architecture="qwen2moe",
             fixed={**EVERY_LAYER, "norm_topk_prob": False},
@@ -378,7 +381,7 @@ FAMILIES = (
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
         gguf=Gguf(
             architecture="qwen3moe",
@@ -387,6 +390,7 @@ FAMILIES = (
         ),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",

@@ -1,0 +1,221 @@
+"""The comparison of candidates as JSON, as tables and as sentences on what the evidence supports."""
+
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from anadil.bases.measure import Measured, Texts
+from anadil.core.format import (
+    DASH,
+    human_bytes,
+    human_dollars,
+    human_figure,
+    human_hours,
+    human_parameters,
+    human_percent,
+    one_line,
+)
+from anadil.core.table import Table
+from anadil.evaluate.bootstrap import paired_difference
+from anadil.page.values import last_part
+from anadil.recipe.sections import Recipe
+from anadil.text.language import load_language
+from anadil.text.metrics import SURE_DOCUMENTS
+
+WIDTH = 80
+LABEL, DIGITS = 18, 3
+SMALL = 10_000_000
+"""Parameters below which billions would be mostly zeros."""
+MAX_OTHERS = 2
+"""Other languages of a base's output that a table names."""
+Result = Mapping[str, Any]
+"""Content of `-o json`, or a part of it."""
+
+
+def result_of(
+    name: str, recipe: Recipe, texts: Texts, measured: Sequence[Measured], refused: Sequence[Result]
+) -> dict[str, Any]:
+    """Content of `-o json`: measured candidates, the fewest bits per byte first, then the refused ones."""
+    language = load_language(recipe.language)
+    ranked = sorted(measured, key=lambda each: float(each.table["taught"]["bits_per_byte"]))
+    for each in ranked:
+        nats, best = each.nats["taught"], ranked[0].nats["taught"]
+        difference = paired_difference(nats, best, each.num_bytes, recipe.seed)
+        each.table["from_best"] = {
+            "value": difference.value, "low": difference.low, "high": difference.high,
+            "told_apart": difference.significant,
+        }  # fmt: skip
+    result: dict[str, Any] = {
+        "recipe": name,
+        "language": {"code": language.code, "name": language.name, "script": language.script},
+        "texts": texts.table(),
+        "sorted_by": "bits_per_byte",
+        "candidates": [each.table for each in ranked],
+        "left_out": list(refused),
+    }
+    return result | {"says": list(sentences(result))}
+
+
+def sentences(result: Result) -> Iterator[str]:
+    """Sentences on what the figures support, and what they do not."""
+    entries = named_entries(result)
+    if not entries:
+        yield "No candidate could be measured."
+        return
+    language, text = (
+        result["language"]["name"],
+        result["texts"]["taught"],
+    )
+    label, best = entries[0]
+    figures = best["taught"]
+    number = int(figures["num_documents"])
+    yield (
+        f"Before training {label} has the fewest bits per byte of {language}, {_interval(figures)}, on {number:,} documents "
+        f"({human_bytes(int(figures['num_bytes']))}) of {text['from']}. {_near(entries, 'from_best')}"
+    )
+    if number < SURE_DOCUMENTS:
+        yield f"Fewer than {SURE_DOCUMENTS} documents make every interval unsure."
+    yield f"This tells how well each base writes {language} now, not how well it will learn it."
+
+
+def _near(entries: Sequence[tuple[str, Result]], key: str) -> str:
+    near = [label for label, each in entries[1:] if not each[key]["told_apart"]]
+    if near:
+        return f"Not told apart from it: {', '.join(near)}."
+    return "All others are told apart from it (95 %, over documents)." if entries[1:] else ""
+
+
+def named_entries(result: Result) -> list[tuple[str, Result]]:
+    """Measured candidates by a short name each."""
+    entries = list(result["candidates"])
+    short = [one_line(last_part(str(each["name"]).rstrip("/")), LABEL) for each in entries]
+    return [
+        (label if short.count(label) == 1 else f"{place}: {label}"[:LABEL], each)
+        for place, (label, each) in enumerate(zip(short, entries, strict=True), start=1)
+    ]
+
+
+def tables_of(result: Result) -> list[Table]:
+    """Tables of the measured candidates."""
+    entries, language = named_entries(result), str(result["language"]["name"])
+    text = _table(
+        "Bits per byte before training, with 95 % intervals over documents",
+        ("base", language, "English", "tokens a word"),
+        [
+            (label, _interval(each["taught"]), _interval(each["english"]), _figure(each["taught"]["fertility"]))
+            for label, each in entries
+        ],
+    )  # fmt: skip
+    output = _table(
+        "Language of what it writes, greedily, after beginnings and questions",
+        ("base", "texts", language[:12], "other script", "most others"),
+        [(label, *_output(each["output"], str(result["language"]["code"]))) for label, each in entries],
+        words=(4,),
+    )
+    cost = _table(
+        "A billion words in its own vocabulary",
+        ("base", "parameters", "words held", "memory", "time", "cost"),
+        [(label, *_cost(each)) for label, each in entries],
+    )
+    return [each for each in (text, output, cost) if each.rows]
+
+
+def _table(
+    caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = ()
+) -> Table:
+    return Table(caption, columns, rows, words=words)
+
+
+def _figure(value: object) -> str:
+    return human_figure(value, DIGITS)
+
+
+def _interval(figures: Result) -> str:
+    low, high = (_figure(each) for each in figures["bits_per_byte_interval"])
+    return f"{_figure(figures.get('bits_per_byte'))} [{low}, {high}]"
+
+
+def _output(output: Result, code: str) -> tuple[str, str, str, str]:
+    others = [
+        f"{each['name']} in {each['script']} {human_percent(each['share'])}"
+        for each in (output["languages"])
+        if each["code"] != code
+    ]
+    more = f", {len(others) - MAX_OTHERS} more" if len(others) > MAX_OTHERS else ""
+    return (
+        f"{output.get('num_identified')} of {output.get('num_texts')}",
+        human_percent(output["own_share"]),
+        human_percent(output["other_script_share"]),
+        ", ".join(others[:MAX_OTHERS]) + more or DASH,
+    )
+
+
+def _cost(each: Result) -> tuple[str, str, str, str, str]:
+    cost, total, active = each["billion_words"], each["parameters"], each["active_parameters"]
+    size = (
+        human_parameters(total)
+        if total == active
+        else f"{human_parameters(total)}/{human_parameters(active)}"
+    )
+    fits = ": no" if cost.get("verdict") == "no" else ""
+    return (
+        size,
+        human_figure(each.get("words_in_longest_context")),
+        f"{human_bytes(cost.get('memory_bytes'))}{fits}",
+        human_hours(cost.get("hours")),
+        human_dollars(cost.get("usd")),
+    )
+
+
+def _parameters(number: int) -> str:
+    return human_parameters(number) if number >= SMALL else human_figure(number)
+
+
+def facts_of(result: Result) -> list[tuple[str, list[str]]]:
+    """Declarations of each measured candidate and its use with the recipe, and reasons of others that are left out."""
+    return [
+        *((str(each["name"]), [*_facts(each)]) for _, each in named_entries(result)),
+        *((str(each["name"]), [f"left out: {each['left_out']}"]) for each in (result["left_out"])),
+    ]
+
+
+def _facts(each: Result) -> Iterator[str]:
+    declared = each["declared"]
+    says = declared["licence_says"]
+    yield f"licence {declared['licence']}{f' ({says})' if says else ''}"
+    kind = f"{declared['kind']}{f' ({evidence})' if (evidence := declared['kind_says']) else ''}"
+    made_from, languages = declared["made_from"], declared["languages"]
+    made = f", {declared['made_by'] or 'made'} of {', '.join(made_from)} by its card" if made_from else ""
+    yield f"kind {kind}{made}"
+    if languages:
+        yield f"languages of its card: {', '.join(languages)}"
+    layouts = ", ".join(each["layouts"]) or "one process"
+    trains = (
+        f"does not train with this recipe: {each['why_not_trained']}" if each["why_not_trained"] else "trains"
+    )
+    yield f"model type {each['model_type']}, {trains}, layouts {layouts}"
+    for strategy, why in each["tokenizer_strategies"].items():
+        yield f"tokenizer {strategy}: {why or 'possible'}"
+    context = f"{each['context']:,} tokens, {each['context_bytes']:,} bytes"
+    yield f"scored with a context of {context}, texts begin with {each['text_begins_with']}"
+    if why := each["billion_words"].get("why_not"):
+        yield f"cost not planned: {why}"
+
+
+def lines_of(result: Result) -> Iterator[str]:
+    """The comparison for a terminal of 80 columns."""
+    for sentence in result["says"]:
+        yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
+    for table in tables_of(result):
+        yield from ("", table.caption, *table.lines())
+    for name, facts in facts_of(result):
+        yield from ("", name)
+        for fact in facts:
+            yield from textwrap.wrap(
+                fact,
+                WIDTH,
+                initial_indent="  ",
+                subsequent_indent="    ",
+                break_on_hyphens=False,
+                break_long_words=False,
+            )

@@ -1,0 +1,72 @@
+"""`anadil bases`: candidates for a base, measured on the recipe's text."""
+
+import argparse
+import logging
+from pathlib import Path
+from typing import Any
+
+from anadil.cli import options as cli_options
+from anadil.cli.output import print_result
+from anadil.cli.runs.run import with_root, work_of
+from anadil.core.files import write_atomic
+from anadil.core.format import MIB
+from anadil.preflight.this_machine import require_packages
+from anadil.recipe.load import load_recipe
+from anadil.runtime.run_record import recipe_name
+
+log = logging.getLogger(__name__)
+
+DESCRIPTION = """Measure candidates for a base on the recipe's held-out text: bits per byte of the language and of English, tokens a
+word, cost of a billion words, licence, and which language each one writes. The recipe's corpus is made if it is not there. What was
+measured is kept in --work. A candidate that cannot be taken is listed with its reason, and the exit code says which kind
+of reason."""
+TEXT_BYTES = 200_000
+
+
+def add_bases(name: str, commands: Any, text: str) -> None:
+    """Add `anadil bases`."""
+    bases = commands.add_parser(name, help=text, description=DESCRIPTION)
+    cli_options.add_recipe_argument(bases)
+    text = "hub id, directory or built-in base, as base.model. ID@REVISION pins a hub model"
+    bases.add_argument("candidates", nargs="+", metavar="CANDIDATE", help=text)
+    text = "held-out text that is scored, in bytes of each language (default: %(default)s)"
+    bases.add_argument("--text-bytes", type=_bytes, default=TEXT_BYTES, metavar="N", help=text)
+    text = "also write the comparison as a page, with all texts that the candidates wrote"
+    bases.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
+    cli_options.add_work_option(bases)
+    cli_options.add_set_option(bases)
+    cli_options.add_output_option(bases)
+    bases.set_defaults(command=run_bases)
+
+
+def _bytes(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not 1_000 <= number <= 256 * MIB:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1,000 to {256 * MIB:,}")
+    return number
+
+
+def run_bases(options: argparse.Namespace) -> int:
+    """Measure the candidates and print the comparison. The exit code is 0, or of the first refusal."""
+    require_packages("evaluate")
+    from anadil.bases.candidates import take
+    from anadil.bases.measure import encode, measure, read_texts
+    from anadil.bases.view import lines_of, result_of
+
+    work = work_of(options)
+    recipe = with_root(load_recipe(options.recipe, options.set), work)
+    work.mkdir(parents=True, exist_ok=True)
+    texts = read_texts(recipe, options.text_bytes)
+    candidates, refused = take(options.candidates, recipe)
+    opened, not_encoded = encode(candidates, texts)
+    measured, not_measured = measure(opened, recipe, work / "bases")
+    refused = [*refused, *not_encoded, *not_measured]
+    left_out = [each.table() for each in refused]
+    result = result_of(recipe_name(options.recipe), recipe, texts, measured, left_out)
+    print_result(result, () if options.output == "json" else lines_of(result), options.output)
+    if options.page:
+        from anadil.bases.page import page_of
+
+        write_atomic(Path(options.page), page_of(result))
+        log.info("page: %s", options.page)
+    return refused[0].error.exit_code if refused else 0
