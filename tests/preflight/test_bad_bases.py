@@ -132,6 +132,9 @@ COMMANDS: Mapping[str, list[str]] = {
 WINDOW = "sliding_window is {}, not a whole number above 0, correct it"
 PACKED = "its weights are quantized \\({}\\), and only weights in FP32, BF16 or FP16 are trained"
 
+OF_TENSORS = re.compile("the first (?!is)|of 8 tensors|_scales is|set it to 300")
+"""Messages of `check_fit`, which loads torch: `plan` leaves it to the others."""
+
 
 @pytest.mark.parametrize(
     ("base", "change", "message"),
@@ -142,8 +145,8 @@ PACKED = "its weights are quantized \\({}\\), and only weights in FP32, BF16 or 
         slow("llama", config(model_type="foo"), "model type 'foo' is not proven to train"),
         ("llama", without("layers.1.mlp.up_proj"), r"1 missing, the first model\.layers\.1\.mlp\.up_proj"),
         ("llama", tensors(lambda given: {**given, "model.more": torch.ones(2, 3)}), r"1 config.json asks for none, the first model\.more \(F32 \[2, 3\]\)"),
-        ("mixtral", without("experts.1.w1"), r"experts\.1\.w1\.weight is missing, and .* has 4 experts"),
-        slow("mixtral", without("experts.3."), r"8 of another shape, the first .*experts\.down_proj \(F32 \[3, 32, 64\]\)"),
+        ("mixtral", without("experts.1.w1"), r"experts\.1\.w1\.weight is missing, and .* is made of 8 tensors"),
+        slow("mixtral", without("experts.3."), r"experts\.3\.w1\.weight is missing, and .* is made of 8 tensors"),
         ("gemma3", config(text_config=None), "'gemma3' is a model of text and images, and text_config, .* is missing"),
         slow("gemma3", without("language_model"), "holds no tensors of the text model"),
         ("llama", tensors(in_fp8), r"4 not in FP32, BF16 or FP16, the first .*up_proj\.weight \(F8_E4M3 \[64, 32\]\)"),
@@ -178,6 +181,8 @@ def test_a_base_that_cannot_be_trained_is_refused_by_every_command_alike(
     ]  # fmt: skip
 
     for name, command in COMMANDS.items():
+        if name == "plan" and OF_TENSORS.search(message):
+            continue
         arguments = [
             *(each.format(work=tmp_path) for each in command),
             "smoke",

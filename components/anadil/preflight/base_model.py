@@ -72,14 +72,18 @@ def inspect_base(
 
 
 def refuse_planned_base(recipe: Recipe) -> None:
-    """Refuse a base of this machine by the files that are there. A plan needs no more than a config.json."""
+    """Refuse a base of this machine by the files that are there. A plan needs no more than a config.json.
+
+    Tensors are not held against the model, as `inspect_base` does: that loads torch and transformers, 12 CPU seconds here.
+    """
     folder = Path(recipe.base.model).expanduser()
     if not base_model.is_local(recipe.base.model) or not (folder / "tokenizer.json").is_file():
         return
     if has_weights(folder):
-        inspect_base(recipe, here=False, chats=False)
-    else:
-        _check_vocabulary(recipe, folder, changes=True)
+        stored_tensors(folder)
+    if (folder / "config.json").is_file():
+        _check_family(recipe, folder, changes=True)
+    _check_vocabulary(recipe, folder, changes=True)
 
 
 def inspect_kind(recipe: Recipe) -> CheckResult:
