@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anadil.artifacts.text_part import WRAPPERS
+from anadil.artifacts.text_part import WRAPPERS, text_config
 from anadil.clean.filters.judge import limits_of_rules
-from anadil.model.family_table import LAYOUTS, families
+from anadil.core.errors import PreflightError
+from anadil.model.family_table import LAYOUTS, check_family, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.merge import Merge, TaskVector
 from anadil.recipe.retrain import Retrain
@@ -38,7 +39,7 @@ CHECKPOINTS = """
 
 A tiny replica of each is trained by `tests/pretrain/test_published.py`: the keys of its `config.json` with the sizes cut down.
 Plain transformers computes the same loss and gradients. The keys were written down by hand, not fetched, and no weights of these
-checkpoints were loaded. Of a Gemma 3 of 4B and more the text model is trained.
+checkpoints were loaded.
 
 | model type | checkpoints | trains |
 |---|---|---|
@@ -60,6 +61,13 @@ unpacked to BF16 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB
 states of {recurrent} start anew at every document. With `context` each process computes them for whole
 sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
 not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
+
+A type without GGUF has one of these reasons:
+
+- llama.cpp computes it otherwise: `gpt_oss`, for which it rounds the borders of YaRN
+- its layers differ in size or kind, or a state runs through them, and nothing here writes their keys: `gemma4_text`, `lfm2`,
+  `qwen3_5_text`
+- llama.cpp lacks it, or its logits were not compared: all others
 
 Of a model of text and images ({wrappers}) the text model is trained and exported, if its type is in
 the table. Tensors of its other parts are counted and not read. What is exported is a text model, which sees no images, or
@@ -137,15 +145,18 @@ def _names(names: Collection[str]) -> str:
 
 
 def _checkpoints() -> str:
-    by_type: dict[str, list[str]] = {}
+    by_type: dict[tuple[str, str], list[str]] = {}
     for name, config in json.loads(PUBLISHED.read_text(encoding="utf-8")).items():
-        by_type.setdefault(config["model_type"], []).append(name)
-    rows = []
-    for kind, names in sorted(by_type.items()):
-        refused = "the text model is" if kind in WRAPPERS else "no, the type is refused by name"
-        trains = "yes" if kind in families() else refused
-        rows.append(f"| {kind} | {', '.join(names)} | {trains} |\n")
-    return CHECKPOINTS + "".join(rows)
+        text = text_config(config, PUBLISHED)
+        trains = "yes" if text is config else f"the text model is, as {text['model_type']}"
+        try:
+            check_family(text, {})
+        except PreflightError:
+            trains = "no, refused by name"
+        by_type.setdefault((config["model_type"], trains), []).append(name)
+    return CHECKPOINTS + "".join(
+        f"| {kind} | {', '.join(names)} | {trains} |\n" for (kind, trains), names in sorted(by_type.items())
+    )
 
 
 def _yes(known: object) -> str:

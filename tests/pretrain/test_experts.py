@@ -1,5 +1,6 @@
 """Mixtures of experts: stacks in training, an entry for each expert in files."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from anadil.artifacts.weight_files import ALONE, stored_tensors
 from anadil.core.errors import IntegrityError
 from anadil.model.architecture import check_fit
 from anadil.model.tensor_names import ModelFiles
+from anadil.pretrain.metrics_logger import FILE
 from anadil.pretrain.run import run
 from tests.kit.families import CPU, batches, build_in, make_family, make_vocabulary
 from tests.kit.marks import matrix, slow
@@ -41,6 +43,7 @@ def test_a_mixture_is_trained_resumed_by_shards_and_written_with_an_entry_for_ea
 
     assert codes == [0, 0]
     assert losses(job.out) == pytest.approx(losses(tmp_path / "one/out"), rel=1e-5)
+    assert loads(job.work) == loads(tmp_path / "one/work")
     assert sorted(stored_tensors(job.out)) == sorted(stored_tensors(base))
     one, two = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "one/out", job.out))
     before = dict(AutoModelForCausalLM.from_pretrained(base).named_parameters())
@@ -62,6 +65,28 @@ def test_a_mixture_saved_without_its_head_is_read_and_written_with_all_names(
     assert sorted(stored_tensors(job.out)) == sorted(made)
     _, found = AutoModelForCausalLM.from_pretrained(job.out, output_loading_info=True)
     assert not any(found.values())
+
+
+def loads(work: Path) -> list[tuple[float, float]]:
+    lines = [json.loads(line) for line in (work / FILE).read_text().splitlines()]
+    return [(each["expert_load_max"], each["experts_idle"]) for each in lines if each["step"]]
+
+
+@pytest.mark.parametrize("layout", [{}, matrix({"pipeline": 2}), slow({"context": 2})])
+def test_tokens_by_expert_are_counted_over_all_processes(tmp_path: Path, base: Path, layout: Any) -> None:
+    made = make_family(tmp_path / "made", "mixtral")
+    shutil.copy(made / "config.json", base)
+    tensors = load_file(made / ALONE)
+    # Without a choice all tokens go to the first two of four experts in each of four layers.
+    tensors |= {name: each * 0 for name, each in tensors.items() if name.endswith(".gate.weight")}
+    save_file(tensors, base / ALONE, {"format": "pt"})
+    once = [{"trains": "all", "steps": 1, "lr": 0.001}]
+    recipe = make_recipe(base, phases=once, batch_size=4, micro_batch_size=1, parallelism=layout)
+    job = make_job(tmp_path, recipe)
+
+    assert run_in_several(job, 2) == [0, 0] if layout else run(job)
+
+    assert loads(job.work) == [(2.0, 8)]
 
 
 @pytest.mark.parametrize("kind", KINDS)

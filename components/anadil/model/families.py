@@ -86,6 +86,14 @@ FAMILIES = (
         model_type="ministral3",
         layouts=TENSOR_LAYOUTS,
         architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8, "head_dim": 128}),
+        gguf=Gguf(
+            architecture="mistral3",
+            turns_neighbours=True,
+            of_rotation={
+                "attention.temperature_scale": "llama_4_scaling_beta",
+                "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+            },
+        ),
     ),
     # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
     Family(
@@ -345,6 +353,11 @@ FAMILIES = (
         model_type="mixtral",
         layouts=PIPELINE_LAYOUTS,
         experts=True,
+        architecture=Architecture(
+            scores_in_fp32=True,
+            bias="none",
+            defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+        ),
         gguf=Gguf(
             architecture="llama",
             turns_neighbours=True,
@@ -352,11 +365,29 @@ FAMILIES = (
             counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
         ),
     ),
-    Family(model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=True, packing="mxfp4"),
+    Family(
+        model_type="gpt_oss",
+        layouts=PIPELINE_LAYOUTS,
+        experts=True,
+        packing="mxfp4",
+        architecture=Architecture(
+            norms_in_fp32=True,
+            expert_biases=True,
+            clamped_gate=True,
+            defaults={
+                "num_key_value_heads": 8,
+                "head_dim": 64,
+                "attention_bias": True,
+                "num_local_experts": 128,
+                "num_experts_per_tok": 4,
+            },
+        ),
+    ),
     Family(
         model_type="olmoe",
         layouts=PIPELINE_LAYOUTS,
         experts=True,
+        architecture=Architecture(head_norms="width", defaults={"num_experts": 64, "num_experts_per_tok": 8}),
         gguf=Gguf(
             architecture="olmoe",
             own_head_size=False,
@@ -369,6 +400,17 @@ FAMILIES = (
         model_type="qwen2_moe",
         layouts=PIPELINE_LAYOUTS,
         experts=True,
+        architecture=Architecture(
+            bias="inputs",
+            has_bias=True,
+            defaults={
+                "num_key_value_heads": 16,
+                "num_experts": 60,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 1_408,
+                "shared_expert_intermediate_size": 5_632,
+            },
+        ),
         gguf=Gguf(
             architecture="qwen2moe",
             fixed={**EVERY_LAYER, "norm_topk_prob": False, "tie_word_embeddings": False},
@@ -383,6 +425,15 @@ FAMILIES = (
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
         experts=True,
+        architecture=Architecture(
+            head_norms="head",
+            defaults={
+                "num_key_value_heads": 4,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768,
+            },
+        ),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
         gguf=Gguf(
             architecture="qwen3moe",

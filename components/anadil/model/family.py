@@ -37,6 +37,12 @@ class Architecture:
     """True if attention has its biases whatever config.json says."""
     mlp_bias: bool = False
     """True if `mlp_bias` puts biases into the MLP."""
+    scores_in_fp32: bool = False
+    """True if what experts give is multiplied with its scores in FP32, whatever the precision of its products."""
+    expert_biases: bool = False
+    """True if experts and their router have biases, and attention a sink for each head."""
+    clamped_gate: bool = False
+    """True if gate and what it gates are clamped, and what is gated has 1 added."""
     rotation: Rotation = "shared"
     """Cosines and sines: one pair for all layers, the same in FP32, or a pair that each layer makes of its own."""
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -134,6 +140,8 @@ class Gguf:
     """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
     counts: Mapping[str, str] = field(default_factory=dict)
     """The same for whole numbers."""
+    of_rotation: Mapping[str, str] = field(default_factory=dict)
+    """The same for numbers of `rope_parameters`."""
     period: int | None = None
     """Period of layers whose last one sees all, where llama.cpp knows one alone."""
     queries: str = "attn_q_norm"
