@@ -198,6 +198,8 @@ def _facts(each: Result) -> Iterator[str]:
         yield f"tokenizer {strategy}: {why or 'possible'}"
     context = f"{each['context']:,} tokens, {each['context_bytes']:,} bytes"
     yield f"scored with a context of {context}, texts begin with {each['text_begins_with']}"
+    if why := each["output"]["not_asked"]:
+        yield f"asked no questions: {why}"
     if why := each["billion_words"].get("why_not"):
         yield f"cost not planned: {why}"
 
