@@ -383,11 +383,11 @@ class _Stage:
             made = (2 if self.learns else 3) * width - self.shape.chosen * hidden
             return self.size.stream * hidden + self.expert_size * made
         # Beside the MLP's waits the gradient of what attention gave, in the precision of products.
-        waiting = self.size.compute * hidden * (self.shape.architecture.parallel and self.size.autocast)
+        of_attention = self.size.compute * hidden * (self.shape.architecture.parallel and self.size.autocast)
         if not self.has_liger_layers:
             # Three gradients are made; the product is dropped, where it was kept.
             stream = FP32 if self.layout.recompute == "none" else self.size.stream
-            return stream * hidden / self.layout.tensor + waiting + (2 if self.learns else 3) * inner
+            return stream * hidden / self.layout.tensor + of_attention + (2 if self.learns else 3) * inner
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:
