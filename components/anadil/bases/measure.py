@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from anadil.artifacts.prefetch import fetch
 from anadil.bases.candidates import LEFT_OUT, Candidate, Refused, with_base
+from anadil.bases.extrapolate import Extrapolation
 from anadil.core.errors import AnadilError, message_of
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import Machine, machine, this_machine
@@ -79,6 +80,9 @@ class Measured:
     encoded: dict[str, EncodedDocuments]
     """`taught` and `english` in its tokens."""
     nats: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    after: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """The same after its short run, if there was one."""
+    extrapolation: Extrapolation | None = None
     table: dict[str, Any] = field(default_factory=dict)
     """Its entry in the JSON."""
 

@@ -4,6 +4,8 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from anadil.bases.measure import Measured, Texts
 from anadil.core.format import (
     DASH,
@@ -14,6 +16,7 @@ from anadil.core.format import (
     human_parameters,
     human_percent,
     one_line,
+    short_count,
 )
 from anadil.core.table import Table
 from anadil.evaluate.bootstrap import paired_difference
@@ -28,6 +31,8 @@ SMALL = 10_000_000
 """Parameters below which billions would be mostly zeros."""
 MAX_OTHERS = 2
 """Other languages of a base's output that a table names."""
+SORTED_BY = ("extrapolated", "trial", "bits_per_byte")
+"""Figures that sort candidates, the first that they have."""
 Result = Mapping[str, Any]
 """Content of `-o json`, or a part of it."""
 
@@ -37,23 +42,39 @@ def result_of(
 ) -> dict[str, Any]:
     """Content of `-o json`: measured candidates, the fewest bits per byte first, then the refused ones."""
     language = load_language(recipe.language)
-    ranked = sorted(measured, key=lambda each: float(each.table["taught"]["bits_per_byte"]))
+    ranked = sorted(measured, key=_rank)
     for each in ranked:
-        nats, best = each.nats["taught"], ranked[0].nats["taught"]
-        difference = paired_difference(nats, best, each.num_bytes, recipe.seed)
-        each.table["from_best"] = {
-            "value": difference.value, "low": difference.low, "high": difference.high,
-            "told_apart": difference.significant,
-        }  # fmt: skip
+        each.table["from_best"] = _difference(each, ranked[0], recipe.seed)
     result: dict[str, Any] = {
         "recipe": name,
         "language": {"code": language.code, "name": language.name, "script": language.script},
         "texts": texts.table(),
-        "sorted_by": "bits_per_byte",
+        "sorted_by": SORTED_BY[_rank(ranked[0])[0]] if ranked else None,
         "candidates": [each.table for each in ranked],
         "left_out": list(refused),
     }
     return result | {"says": list(sentences(result))}
+
+
+def _rank(each: Measured) -> tuple[int, float]:
+    if each.extrapolation:
+        return 0, each.extrapolation.value
+    figures = each.table["trial"] if each.after else each.table
+    return (1 if each.after else 2), float(figures["taught"]["bits_per_byte"])
+
+
+def _difference(each: Measured, best: Measured, seed: int) -> dict[str, Any] | None:
+    """Difference to the best candidate in the figure that sorts them; None for a candidate without that figure."""
+    if _rank(each)[0] != _rank(best)[0]:
+        return None
+    if each.extrapolation and best.extrapolation:
+        draws = each.extrapolation.draws - best.extrapolation.draws
+        value = each.extrapolation.value - best.extrapolation.value
+        low, high = map(float, np.percentile(draws, [2.5, 97.5]))
+        return {"value": value, "low": low, "high": high, "told_apart": not low <= 0 <= high}
+    nats, other = (each.after or each.nats)["taught"], (best.after or best.nats)["taught"]
+    paired = paired_difference(nats, other, each.num_bytes, seed)
+    return {"value": paired.value, "low": paired.low, "high": paired.high, "told_apart": paired.significant}
 
 
 def sentences(result: Result) -> Iterator[str]:
@@ -67,19 +88,34 @@ def sentences(result: Result) -> Iterator[str]:
         result["texts"]["taught"],
     )
     label, best = entries[0]
-    figures = best["taught"]
+    sorted_by, figures = result["sorted_by"], best["taught"]
     number = int(figures["num_documents"])
-    yield (
-        f"Before training {label} has the fewest bits per byte of {language}, {_interval(figures)}, on {number:,} documents "
-        f"({human_bytes(int(figures['num_bytes']))}) of {text['from']}. {_near(entries, 'from_best')}"
-    )
+    where = f"on {number:,} documents ({human_bytes(int(figures['num_bytes']))}) of {text['from']}"
+    trial = best.get("trial") or {}
+    if sorted_by == "bits_per_byte":
+        yield f"Before training {label} has the fewest bits per byte of {language}, {_interval(figures)}, {where}. {_near(entries)}"
+    elif sorted_by == "trial":
+        share = human_percent(trial["share"])
+        yield f"After {share} of the recipe's compute {label} has the fewest bits per byte of {language}, {_interval(trial['taught'])}, {where}. {_near(entries)}"
+    else:
+        share = human_percent(trial["share"])
+        yield (
+            f"Extrapolated from {share} of the recipe's compute to all of it, {label} has the fewest bits per byte of {language}, "
+            f"{_interval(trial['extrapolated'])}, {where}. {_near(entries)}"
+        )
     if number < SURE_DOCUMENTS:
         yield f"Fewer than {SURE_DOCUMENTS} documents make every interval unsure."
-    yield f"This tells how well each base writes {language} now, not how well it will learn it."
+    if sorted_by == "bits_per_byte":
+        yield (
+            f"This tells how well each base writes {language} now, not how well it will learn it. The option --trial trains each "
+            "one briefly at equal compute."
+        )
+    else:
+        yield "Each kept its own vocabulary and read text in the language alone. A changed vocabulary or a mixture may change the order."
 
 
-def _near(entries: Sequence[tuple[str, Result]], key: str) -> str:
-    near = [label for label, each in entries[1:] if not each[key]["told_apart"]]
+def _near(entries: Sequence[tuple[str, Result]]) -> str:
+    near = [label for label, each in entries[1:] if each["from_best"] and not each["from_best"]["told_apart"]]
     if near:
         return f"Not told apart from it: {', '.join(near)}."
     return "All others are told apart from it (95 %, over documents)." if entries[1:] else ""
@@ -109,7 +145,10 @@ def tables_of(result: Result) -> list[Table]:
     output = _table(
         "Language of what it writes, greedily, after beginnings and questions",
         ("base", "texts", language[:12], "other script", "most others"),
-        [(label, *_output(each["output"], str(result["language"]["code"]))) for label, each in entries],
+        [
+            (label, *_output(each["output"], result["language"]["code"], result["language"]["script"]))
+            for label, each in entries
+        ],
         words=(4,),
     )
     cost = _table(
@@ -117,7 +156,12 @@ def tables_of(result: Result) -> list[Table]:
         ("base", "parameters", "words held", "memory", "time", "cost"),
         [(label, *_cost(each)) for label, each in entries],
     )
-    return [each for each in (text, output, cost) if each.rows]
+    tried = _table(
+        "Bits per byte after a short training at equal compute, and extrapolated to the whole",
+        ("base", "before", "after", "whole", "words read"),
+        [(label, *_tried(each["trial"])) for label, each in entries if "curve" in each.get("trial", {})],
+    )
+    return [each for each in (tried, text, output, cost) if each.rows]
 
 
 def _table(
@@ -135,10 +179,16 @@ def _interval(figures: Result) -> str:
     return f"{_figure(figures.get('bits_per_byte'))} [{low}, {high}]"
 
 
-def _output(output: Result, code: str) -> tuple[str, str, str, str]:
+def _tried(trial: Result) -> tuple[str, str, str, str]:
+    whole = _interval(trial["extrapolated"]) if trial["extrapolated"] else DASH
+    first = trial["curve"][0]["bits_per_byte"]
+    return _figure(first), _figure(trial["taught"]["bits_per_byte"]), whole, short_count(trial["words"])
+
+
+def _output(output: Result, code: str, script: str) -> tuple[str, str, str, str]:
     others = [
-        f"{each['name']} in {each['script']} {human_percent(each['share'])}"
-        for each in (output["languages"])
+        f"{each['name']}{'' if each['script'] == script else ' in ' + each['script']} {human_percent(each['share'])}"
+        for each in output["languages"]
         if each["code"] != code
     ]
     more = f", {len(others) - MAX_OTHERS} more" if len(others) > MAX_OTHERS else ""
@@ -198,8 +248,9 @@ def _facts(each: Result) -> Iterator[str]:
         yield f"tokenizer {strategy}: {why or 'possible'}"
     context = f"{each['context']:,} tokens, {each['context_bytes']:,} bytes"
     yield f"scored with a context of {context}, texts begin with {each['text_begins_with']}"
-    if why := each["billion_words"].get("why_not"):
-        yield f"cost not planned: {why}"
+    for what, table in (("cost not planned", each["billion_words"]), ("not tried", each.get("trial", {}))):
+        if why := table.get("why_not"):
+            yield f"{what}: {why}"
 
 
 def lines_of(result: Result) -> Iterator[str]:
