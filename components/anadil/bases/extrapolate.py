@@ -39,12 +39,13 @@ def extrapolate(shares: Sequence[float], nats: Floats, num_bytes: Floats, seed: 
     """
     times, documents = np.array(shares) / shares[-1], len(num_bytes)
     bits = nats / np.log(2)
-    random = np.random.default_rng(seed)  # candidates of equal documents have equal draws
+    # Two generators: candidates have the same draws of documents, however many points they have.
+    random, of_points = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     draws = np.empty(DRAWS)
     for draw in range(DRAWS):
         chosen = np.bincount(random.integers(0, documents, documents), minlength=documents)
         # One point less tells how much the fit rests on it. The first and the last are always there.
-        keep = np.arange(len(times)) != random.integers(1, len(times) - 1)
+        keep = np.arange(len(times)) != of_points.integers(1, len(times) - 1)
         values = (bits[keep] @ chosen) / (num_bytes @ chosen)
         draws[draw] = _at_end(times[keep], values, 1 / shares[-1])
     return Extrapolation(

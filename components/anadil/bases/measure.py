@@ -140,7 +140,9 @@ def encode(candidates: Sequence[Candidate], texts: Texts) -> tuple[list[Measured
     refused = []
     for each in candidates:
         try:
-            scored = open_model(each.slug, each.path, answers=each.declared.has_template, digest=each.digest)
+            scored = open_model(
+                each.slug, each.path, answers=each.declared["has_template"], digest=each.digest
+            )
             encoded = {
                 kind: encode_for_all((scored,), documents)
                 for kind, documents in (("taught", texts.taught), ("english", texts.english))
@@ -194,7 +196,7 @@ def _measure(each: Measured, recipe: Recipe, language: Language, folder: Path) -
         generate.GenerationPrompt(text=text, kind="continuation")
         for text in openings_of(each.encoded["taught"].documents)[:NUM_BEGINNINGS]
     ]
-    if candidate.declared.has_template:
+    if candidate.declared["has_template"]:
         questions = language.questions
         prompts += [generate.GenerationPrompt(text=text, kind="answer", chat=True) for text in questions]
     written = generate.generate_texts(

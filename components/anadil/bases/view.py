@@ -83,42 +83,38 @@ def sentences(result: Result) -> Iterator[str]:
     if not entries:
         yield "No candidate could be measured."
         return
-    language, text = (
-        result["language"]["name"],
-        result["texts"]["taught"],
+    language, (label, best), sorted_by = result["language"]["name"], entries[0], result["sorted_by"]
+    trial, figures = best.get("trial") or {}, best["taught"]
+    number, share = figures["num_documents"], human_percent(trial.get("share"))
+    after = {
+        "extrapolated": (f"Extrapolated from {share} of the recipe's compute to all of it,", trial.get("extrapolated")),
+        "trial": (f"After {share} of the recipe's compute", trial.get("taught")),
+        "bits_per_byte": ("Before training", figures),
+    }  # fmt: skip
+    begin, scored = after[sorted_by]
+    yield (
+        f"{begin} {label} has the fewest bits per byte of {language}, {_interval(scored)}, on {number:,} documents "
+        f"({human_bytes(figures['num_bytes'])}) of {result['texts']['taught']['from']}. {_near(entries)}"
     )
-    label, best = entries[0]
-    sorted_by, figures = result["sorted_by"], best["taught"]
-    number = int(figures["num_documents"])
-    where = f"on {number:,} documents ({human_bytes(int(figures['num_bytes']))}) of {text['from']}"
-    trial = best.get("trial") or {}
-    if sorted_by == "bits_per_byte":
-        yield f"Before training {label} has the fewest bits per byte of {language}, {_interval(figures)}, {where}. {_near(entries)}"
-    elif sorted_by == "trial":
-        share = human_percent(trial["share"])
-        yield f"After {share} of the recipe's compute {label} has the fewest bits per byte of {language}, {_interval(trial['taught'])}, {where}. {_near(entries)}"
-    else:
-        share = human_percent(trial["share"])
-        yield (
-            f"Extrapolated from {share} of the recipe's compute to all of it, {label} has the fewest bits per byte of {language}, "
-            f"{_interval(trial['extrapolated'])}, {where}. {_near(entries)}"
-        )
     if number < SURE_DOCUMENTS:
         yield f"Fewer than {SURE_DOCUMENTS} documents make every interval unsure."
     if sorted_by == "bits_per_byte":
-        yield (
-            f"This tells how well each base writes {language} now, not how well it will learn it. The option --trial trains each "
-            "one briefly at equal compute."
-        )
+        yield f"This tells how well each base writes {language} now, not how well it will learn it. The option --trial tells more."
     else:
-        yield "Each kept its own vocabulary and read text in the language alone. A changed vocabulary or a mixture may change the order."
+        yield (
+            "Each base kept its vocabulary and read text in the language alone. A changed vocabulary or a mixture may change "
+            "the order."
+        )
 
 
 def _near(entries: Sequence[tuple[str, Result]]) -> str:
-    near = [label for label, each in entries[1:] if each["from_best"] and not each["from_best"]["told_apart"]]
-    if near:
-        return f"Not told apart from it: {', '.join(near)}."
-    return "All others are told apart from it (95 %, over documents)." if entries[1:] else ""
+    others = {label: each["from_best"] for label, each in entries[1:]}
+    near = [label for label, each in others.items() if each and not each["told_apart"]]
+    absent = [label for label, each in others.items() if not each]
+    words = f"Not told apart from it: {', '.join(near)}." if near else ""
+    if not near and len(absent) < len(others):
+        words = "The others are told apart from it (95 %)."
+    return f"{words} Without this figure: {', '.join(absent)}." if absent else words
 
 
 def named_entries(result: Result) -> list[tuple[str, Result]]:
@@ -133,41 +129,34 @@ def named_entries(result: Result) -> list[tuple[str, Result]]:
 
 def tables_of(result: Result) -> list[Table]:
     """Tables of the measured candidates."""
-    entries, language = named_entries(result), str(result["language"]["name"])
-    text = _table(
-        "Bits per byte before training, with 95 % intervals over documents",
-        ("base", language, "English", "tokens a word"),
-        [
-            (label, _interval(each["taught"]), _interval(each["english"]), _figure(each["taught"]["fertility"]))
-            for label, each in entries
-        ],
+    entries, language = named_entries(result), result["language"]
+    tables = (
+        Table(
+            "Bits per byte after a short training at equal compute, extrapolated to the whole",
+            ("base", "before", "after", "whole", "words read"),
+            [(label, *_tried(each["trial"])) for label, each in entries if "curve" in each.get("trial", {})],
+        ),
+        Table(
+            "Bits per byte before training, with 95 % intervals over documents",
+            ("base", language["name"], "English", "tokens a word"),
+            [
+                (label, _interval(each["taught"]), _interval(each["english"]), _figure(each["taught"]["fertility"]))
+                for label, each in entries
+            ],
+        ),
+        Table(
+            "Language of what it writes, greedily, after beginnings and questions",
+            ("base", "texts", language["name"][:12], "other script", "most others"),
+            [(label, *_output(each["output"], language)) for label, each in entries],
+            words=(4,),
+        ),
+        Table(
+            "A billion words in its own vocabulary",
+            ("base", "parameters", "words held", "memory", "time", "cost"),
+            [(label, *_cost(each)) for label, each in entries],
+        ),
     )  # fmt: skip
-    output = _table(
-        "Language of what it writes, greedily, after beginnings and questions",
-        ("base", "texts", language[:12], "other script", "most others"),
-        [
-            (label, *_output(each["output"], result["language"]["code"], result["language"]["script"]))
-            for label, each in entries
-        ],
-        words=(4,),
-    )
-    cost = _table(
-        "A billion words in its own vocabulary",
-        ("base", "parameters", "words held", "memory", "time", "cost"),
-        [(label, *_cost(each)) for label, each in entries],
-    )
-    tried = _table(
-        "Bits per byte after a short training at equal compute, and extrapolated to the whole",
-        ("base", "before", "after", "whole", "words read"),
-        [(label, *_tried(each["trial"])) for label, each in entries if "curve" in each.get("trial", {})],
-    )
-    return [each for each in (tried, text, output, cost) if each.rows]
-
-
-def _table(
-    caption: str, columns: Sequence[str], rows: Sequence[Sequence[str]], words: Sequence[int] = ()
-) -> Table:
-    return Table(caption, columns, rows, words=words)
+    return [each for each in tables if each.rows]
 
 
 def _figure(value: object) -> str:
@@ -185,11 +174,11 @@ def _tried(trial: Result) -> tuple[str, str, str, str]:
     return _figure(first), _figure(trial["taught"]["bits_per_byte"]), whole, short_count(trial["words"])
 
 
-def _output(output: Result, code: str, script: str) -> tuple[str, str, str, str]:
+def _output(output: Result, language: Result) -> tuple[str, str, str, str]:
     others = [
-        f"{each['name']}{'' if each['script'] == script else ' in ' + each['script']} {human_percent(each['share'])}"
+        f"{each['name']}{'' if each['script'] == language['script'] else ' in ' + each['script']} {human_percent(each['share'])}"
         for each in output["languages"]
-        if each["code"] != code
+        if each["code"] != language["code"]
     ]
     more = f", {len(others) - MAX_OTHERS} more" if len(others) > MAX_OTHERS else ""
     return (
@@ -202,11 +191,7 @@ def _output(output: Result, code: str, script: str) -> tuple[str, str, str, str]
 
 def _cost(each: Result) -> tuple[str, str, str, str, str]:
     cost, total, active = each["billion_words"], each["parameters"], each["active_parameters"]
-    size = (
-        human_parameters(total)
-        if total == active
-        else f"{human_parameters(total)}/{human_parameters(active)}"
-    )
+    size = "/".join(map(_parameters, dict.fromkeys((total, active))))
     fits = ": no" if cost.get("verdict") == "no" else ""
     return (
         size,
@@ -222,35 +207,37 @@ def _parameters(number: int) -> str:
 
 
 def facts_of(result: Result) -> list[tuple[str, list[str]]]:
-    """Declarations of each measured candidate and its use with the recipe, and reasons of others that are left out."""
+    """Declarations of each candidate and its use with the recipe, and reasons of the ones that are left out."""
     return [
-        *((str(each["name"]), [*_facts(each)]) for _, each in named_entries(result)),
-        *((str(each["name"]), [f"left out: {each['left_out']}"]) for each in (result["left_out"])),
+        *((each["name"], [*_facts(each)]) for each in result["candidates"]),
+        *((each["name"], [f"left out: {each['left_out']}"]) for each in result["left_out"]),
     ]
 
 
 def _facts(each: Result) -> Iterator[str]:
-    declared = each["declared"]
-    says = declared["licence_says"]
-    yield f"licence {declared['licence']}{f' ({says})' if says else ''}"
-    kind = f"{declared['kind']}{f' ({evidence})' if (evidence := declared['kind_says']) else ''}"
-    made_from, languages = declared["made_from"], declared["languages"]
-    made = f", {declared['made_by'] or 'made'} of {', '.join(made_from)} by its card" if made_from else ""
-    yield f"kind {kind}{made}"
-    if languages:
-        yield f"languages of its card: {', '.join(languages)}"
-    layouts = ", ".join(each["layouts"]) or "one process"
-    trains = (
-        f"does not train with this recipe: {each['why_not_trained']}" if each["why_not_trained"] else "trains"
+    declared, why_not = each["declared"], each["why_not_trained"]
+    yield f"licence {declared['licence']}{_because(declared['licence_says'])}"
+    made_from = (
+        f", {' '.join(declared['made_by']) or 'made'} of {', '.join(declared['made_from'])} by its card"
     )
-    yield f"model type {each['model_type']}, {trains}, layouts {layouts}"
-    for strategy, why in each["tokenizer_strategies"].items():
-        yield f"tokenizer {strategy}: {why or 'possible'}"
+    yield f"kind {declared['kind']}{_because(declared['kind_says'])}{made_from if declared['made_from'] else ''}"
+    if declared["languages"]:
+        yield f"languages of its card: {', '.join(declared['languages'])}"
+    trains = f"does not train with this recipe: {why_not}" if why_not else "trains"
+    yield f"model type {each['model_type']}, {trains}, layouts {', '.join(each['layouts']) or 'one process'}"
+    strategies = each["tokenizer_strategies"]
+    if possible := [name for name, why in strategies.items() if not why]:
+        yield f"tokenizer: {', '.join(possible)} possible"
+    yield from (f"tokenizer {name}: {why}" for name, why in strategies.items() if why)
     context = f"{each['context']:,} tokens, {each['context_bytes']:,} bytes"
     yield f"scored with a context of {context}, texts begin with {each['text_begins_with']}"
     for what, table in (("cost not planned", each["billion_words"]), ("not tried", each.get("trial", {}))):
         if why := table.get("why_not"):
             yield f"{what}: {why}"
+
+
+def _because(evidence: str) -> str:
+    return f" ({evidence})" if evidence else ""
 
 
 def lines_of(result: Result) -> Iterator[str]:
@@ -259,14 +246,8 @@ def lines_of(result: Result) -> Iterator[str]:
         yield from textwrap.wrap(sentence, WIDTH, break_on_hyphens=False)
     for table in tables_of(result):
         yield from ("", table.caption, *table.lines())
+    wrap = textwrap.TextWrapper(WIDTH, "  ", "    ", break_on_hyphens=False, break_long_words=False)
     for name, facts in facts_of(result):
         yield from ("", name)
         for fact in facts:
-            yield from textwrap.wrap(
-                fact,
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_on_hyphens=False,
-                break_long_words=False,
-            )
+            yield from wrap.wrap(fact)
