@@ -7,7 +7,7 @@ import pytest
 
 from anadil.bases import trial
 from anadil.bases.candidates import take
-from anadil.bases.extrapolate import extrapolate
+from anadil.bases.extrapolate import Curve, extrapolate
 from anadil.bases.measure import Measured, encode, measure, read_texts
 from anadil.bases.view import lines_of, result_of
 from anadil.pretrain.state import Step
@@ -90,15 +90,15 @@ def test_a_killed_trial_goes_on_from_its_last_checkpoint_and_trains_no_candidate
     whole: tuple[Recipe, list[Measured], Path], folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[int] = []
-    real = trial.Curve.post_step
+    real = trial.PointScores.post_step
 
-    def note(curve: trial.Curve, step: Step) -> None:
+    def note(curve: trial.PointScores, step: Step) -> None:
         steps.append(curve.training.state.step)
         if len(steps) == 20:
             raise KeyboardInterrupt
         real(curve, step)
 
-    monkeypatch.setattr(trial.Curve, "post_step", note)
+    monkeypatch.setattr(trial.PointScores, "post_step", note)
     with pytest.raises(KeyboardInterrupt):
         tried(folder, tmp_path)
 
@@ -109,18 +109,19 @@ def test_a_killed_trial_goes_on_from_its_last_checkpoint_and_trains_no_candidate
     assert without_time(again) == without_time(whole[1])
 
 
-def test_a_curve_is_extrapolated_to_the_law_that_made_it() -> None:
+def test_curves_fall_on_by_the_median_of_their_exponents_and_every_one_is_in_the_interval() -> None:
     shares = [0, *(0.01 * 0.5 ** (place / 2) for place in range(8, -1, -1))]
-    sizes, random = np.full(60, 500.0), np.random.default_rng(1)
-    documents = random.normal(1, 0.05, 60)
+    sizes = np.full(60, 500.0)
 
-    def law(share: float) -> float:
-        return 1.2 + 2 / (1 + (100 * share) ** 0.5)
+    def curve(first: float, exponent: float) -> Curve:
+        values = [first * (max(share, 1e-4) * 100) ** -exponent for share in shares]
+        return Curve(shares=shares, nats=np.array(values)[:, None] * sizes * np.log(2), num_bytes=sizes)
 
-    nats = np.array([law(share) * sizes * documents * np.log(2) for share in shares])
+    first, second, third = extrapolate([curve(4, 0.1), curve(5, 0.2), curve(3, 0.3)], seed=0)
 
-    end = extrapolate(shares, nats, sizes, seed=0)
-
-    low, high = end.interval
-    assert low < documents.mean() * law(1) < high
-    assert abs(end.value - documents.mean() * law(1)) < 0.02
+    assert np.allclose(
+        [each.value for each in (first, second, third)], [first_of * 100**-0.2 for first_of in (4, 5, 3)]
+    )
+    assert np.allclose(second.interval, [5 * 100**-0.3, 5 * 100**-0.1])
+    assert (first.draws > second.draws).any()  # which of the two is better nobody knows
+    assert (first.draws < second.draws).any()

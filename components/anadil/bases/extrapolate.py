@@ -1,17 +1,42 @@
-"""Bits per byte at the end of a training, extrapolated from its beginning."""
+"""Bits per byte at the end of a whole training, extrapolated from a short one of each candidate."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-EXPONENTS = np.linspace(0.1, 1.2, 12)
-KNOWN = 10.0 ** np.linspace(-2, 1.5, 15)
-"""Compute that the base's own training was worth, in units of the short run's."""
-DRAWS = 200
+RECENT = 0.3
+"""Share of the short run from which points count: what is before it is warm-up and the base's own score."""
+DRAWS = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """Scores of one candidate in its short run."""
+
+    shares: Sequence[float]
+    """Shares of the whole compute, ascending."""
+    nats: Floats
+    """[points, documents]"""
+    num_bytes: Floats
+
+    def values(self, times: NDArray[Any] | float = 1.0) -> Floats:
+        """Bits per byte of each point; `times` are how often a draw has each document."""
+        bits = self.nats / np.log(2)
+        result: Floats = (bits * times).sum(axis=1) / (self.num_bytes * times).sum()
+        return result
+
+    def exponent(self, values: Floats, left_out: int = -1) -> float:
+        """Exponent of the power of compute by which bits per byte fall, from 0 up."""
+        recent = np.array(self.shares) >= RECENT * self.shares[-1]
+        if left_out >= 0 and recent.sum() > 2:
+            recent[np.flatnonzero(recent)[left_out % recent.sum()]] = False
+        slope = np.polyfit(np.log(np.array(self.shares)[recent]), np.log(values[recent]), 1)[0]
+        return max(0.0, -float(slope))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,54 +45,35 @@ class Extrapolation:
 
     value: float
     draws: Floats
-    """The value for each draw of documents and points."""
+    """The value for each draw of documents and of an exponent."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % over documents and over points of the fit."""
+        """95 % over documents, and over all candidates' exponents."""
         low, high = np.percentile(self.draws, [2.5, 97.5])
         return float(low), float(high)
 
 
-def extrapolate(shares: Sequence[float], nats: Floats, num_bytes: Floats, seed: int) -> Extrapolation:
-    """Fit the curve of a short run, and read it where the share of the whole training is 1.
+def extrapolate(curves: Sequence[Curve], seed: int) -> list[Extrapolation]:
+    """Let all curves fall on by a power of compute, with the median of their exponents.
 
-    Args:
-        shares: Shares of the whole compute, ascending, the first 0.
-        nats: [points, documents].
-        num_bytes: [documents].
+    An exponent of each candidate's own is too unsure in so short a run: it ordered five bases worse than their last
+    points did (`benchmarks/bases`). The interval takes every exponent that some candidate has, also with a point less.
+
+    Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", arXiv:2001.08361, equation 1.3, for the power.
     """
-    times, documents = np.array(shares) / shares[-1], len(num_bytes)
-    bits = nats / np.log(2)
-    # Two generators: candidates have the same draws of documents, however many points they have.
-    random, of_points = np.random.default_rng(seed), np.random.default_rng(seed + 1)
-    draws = np.empty(DRAWS)
-    for draw in range(DRAWS):
-        chosen = np.bincount(random.integers(0, documents, documents), minlength=documents)
-        # One point less tells how much the fit rests on it. The first and the last are always there.
-        keep = np.arange(len(times)) != of_points.integers(1, len(times) - 1)
-        values = (bits[keep] @ chosen) / (num_bytes @ chosen)
-        draws[draw] = _at_end(times[keep], values, 1 / shares[-1])
-    return Extrapolation(
-        value=_at_end(times, bits.sum(axis=1) / num_bytes.sum(), 1 / shares[-1]), draws=draws
+    own = [each.exponent(each.values()) for each in curves]
+    pool = np.array(
+        [each.exponent(each.values(), point) for each in curves for point in range(len(each.shares))]
     )
-
-
-def _at_end(times: Floats, values: Floats, end: float) -> float:
-    """Value at `end` of E + B / (known + times ** exponent), with E and B from 0 up.
-
-    Source: Lin et al. 2024, "Selecting Large Language Model to Fine-tune via Rectified Scaling Law", arXiv:2402.02314.
-    """
-    best, result = np.inf, float(values[-1])
-    for exponent in EXPONENTS:
-        basis = 1 / (KNOWN[:, None] + times[None] ** exponent)  # [known, points]
-        centred = basis - basis.mean(axis=1, keepdims=True)
-        slope = np.maximum((centred @ values) / (centred**2).sum(axis=1), 0.0)
-        floor = values.mean() - slope * basis.mean(axis=1)
-        errors = ((floor[:, None] + slope[:, None] * basis - values) ** 2).sum(axis=1)
-        errors[floor < 0] = np.inf
-        place = int(errors.argmin())
-        if errors[place] < best:
-            best = float(errors[place])
-            result = float(floor[place] + slope[place] / (KNOWN[place] + end**exponent))
-    return result
+    results = []
+    for number, each in enumerate(curves):
+        # Documents are drawn alike for all candidates, exponents for each by itself.
+        documents, exponents = np.random.default_rng(seed), np.random.default_rng([seed, number])
+        size = len(each.num_bytes)
+        drawn = [documents.integers(0, size, size) for _ in range(DRAWS)]
+        ends = np.array([each.values(np.bincount(row, minlength=size))[-1] for row in drawn])
+        whole = 1 / each.shares[-1]
+        value = float(each.values()[-1] * whole ** -np.median(own))
+        results.append(Extrapolation(value=value, draws=ends * whole ** -exponents.choice(pool, DRAWS)))
+    return results

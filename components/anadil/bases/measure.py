@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anadil.artifacts.prefetch import fetch
 from anadil.bases.candidates import LEFT_OUT, Candidate, Refused, with_base
-from anadil.bases.extrapolate import Extrapolation
+from anadil.bases.extrapolate import Curve, Extrapolation
 from anadil.core.errors import AnadilError, message_of
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import Machine, machine, this_machine
@@ -82,6 +82,8 @@ class Measured:
     nats: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     after: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     """The same after its short run, if there was one."""
+    curve: Curve | None = None
+    """Its scores on the way, if they are enough to extrapolate."""
     extrapolation: Extrapolation | None = None
     table: dict[str, Any] = field(default_factory=dict)
     """Its entry in the JSON."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from anadil.artifacts import artifact
 from anadil.bases.candidates import LEFT_OUT, with_base
-from anadil.bases.extrapolate import extrapolate
+from anadil.bases.extrapolate import Curve, extrapolate
 from anadil.bases.measure import Measured
 from anadil.core.errors import PreflightError, message_of
 from anadil.core.files import write_atomic
@@ -69,12 +69,12 @@ def try_candidates(
 
     A result that an earlier start stored in `work` is taken.
     """
-    recipe = recipe.model_copy(
-        update={
-            "pretrain": recipe.pretrain.model_copy(update={"parallelism": Parallelism()}),
-            "retrain": None,
-        }
-    )
+    changed: dict[str, Any] = {"parallelism": Parallelism()}
+    if share < 1:
+        # A rate that falls within the short run flattens its curve, and the fit takes that for the end of learning.
+        changed["final_lr_fraction"] = 1.0
+    settings = recipe.pretrain.model_copy(update=changed)
+    recipe = recipe.model_copy(update={"pretrain": settings, "retrain": None})
     whole = whole_flops(recipe, measured)
     inputs = {word_of("corpus", source): path for source, path in corpora.items()}
     stop = Stop()
@@ -94,6 +94,14 @@ def try_candidates(
             finally:
                 stop.check()
             _add(each, tried, whole, recipe.seed)
+    curves = [each for each in measured if each.curve]
+    ends = extrapolate([each.curve for each in curves if each.curve], recipe.seed)
+    for each, end in zip(curves, ends, strict=True):
+        each.extrapolation = end
+        each.table["trial"]["extrapolated"] = {
+            "bits_per_byte": end.value,
+            "bits_per_byte_interval": end.interval,
+        }
 
 
 def whole_flops(recipe: Recipe, measured: Sequence[Measured]) -> float:
@@ -137,11 +145,11 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
         prefix=each.scored.prefix, bos=each.scored.bos,
     )  # fmt: skip
     steps = points_of(own, budget.steps_of(budget.rows_of(tokenizer)))
-    curve = Curve(text, steps, budget.context, work / "points.json")
+    scores = PointScores(text, steps, budget.context, work / "points.json")
     alone = replace(job, recipe=own, inputs={**job.inputs, "tokenizer": tokenizer}, work=work)
-    run = short_run(alone, tokenizer, budget, text, processes, device, [curve])
-    points = {**curve.read(), run.steps: list(run.nats["taught"])}
-    write_indented(folder / RESULT, {"run": asdict(run), "points": points})
+    run = short_run(alone, tokenizer, budget, text, processes, device, [scores])
+    points = {**scores.read(), run.steps: list(run.nats["taught"])}
+    write_indented(folder / RESULT, {"base": each.candidate.name, "run": asdict(run), "points": points})
     drop_work(work, processes)
     return Tried(run=run, points=points)
 
@@ -157,7 +165,7 @@ def points_of(recipe: Recipe, steps: int) -> set[int]:
     }
 
 
-class Curve(Callback):
+class PointScores(Callback):
     """Scores text at some steps, and keeps the scores in a file that outlives a kill."""
 
     def __init__(self, text: ScoredText, steps: Collection[int], length: int, file: Path) -> None:
@@ -209,8 +217,7 @@ def _add(each: Measured, tried: Tried, whole: float, seed: int) -> None:
     nats = np.array([tried.points[step] for step in steps])
     each.after = {kind: np.array(listed) for kind, listed in run.nats.items()}
     if len(steps) >= MIN_POINTS and shares[-1] < 1:
-        each.extrapolation = extrapolate(shares, nats, sizes.astype(np.float64), seed)
-    end = each.extrapolation
+        each.curve = Curve(shares=shares, nats=nats, num_bytes=sizes.astype(np.float64))
     each.table["trial"] = {
         "steps": run.steps, "tokens": run.tokens, "flops": run.flops, "share": shares[-1], "seconds": run.seconds,
         "words": round(run.tokens / each.table["taught"]["fertility"]),
@@ -219,7 +226,7 @@ def _add(each: Measured, tried: Tried, whole: float, seed: int) -> None:
             for step, share, row in zip(steps, shares, nats, strict=True)
         ],
         **{kind: _scored(nats_after, each.encoded[kind].num_bytes, seed) for kind, nats_after in each.after.items()},
-        "extrapolated": None if end is None else {"bits_per_byte": end.value, "bits_per_byte_interval": end.interval},
+        "extrapolated": None,
     }  # fmt: skip
 
 
