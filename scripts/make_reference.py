@@ -12,9 +12,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from anadil.artifacts.text_part import WRAPPERS
+from anadil.artifacts.text_part import WRAPPERS, text_config
 from anadil.clean.filters.judge import limits_of_rules
-from anadil.model.family_table import LAYOUTS, families
+from anadil.core.errors import PreflightError
+from anadil.model.family_table import LAYOUTS, check_family, families
 from anadil.recipe.filter_rules import Rules
 from anadil.recipe.merge import Merge, TaskVector
 from anadil.recipe.retrain import Retrain
@@ -38,7 +39,7 @@ CHECKPOINTS = """
 
 A tiny replica of each is trained by `tests/pretrain/test_published.py`: the keys of its `config.json` with the sizes cut down.
 Plain transformers computes the same loss and gradients. The keys were written down by hand, not fetched, and no weights of these
-checkpoints were loaded. Of a Gemma 3 of 4B and more the text model is trained.
+checkpoints were loaded.
 
 | model type | checkpoints | trains |
 |---|---|---|
@@ -52,11 +53,12 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 - whether [export](../guides/export.md#gguf) writes it as GGUF
 
 Every type also trains in one process and in copies of it. Any other type is refused by name before anything is loaded. Gemma 2
-caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. Files of a
-mixture of experts have an entry for each expert, as vLLM reads them. The loss that spreads tokens over experts is added if
+caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. Written
+models have the tensors of their base's files: an entry for each expert where those have one, stacks where they are published
+so, as Qwen 3.5 is. The loss that spreads tokens over experts is added if
 `config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are
 unpacked to BF16 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Convolutions and
-states of `lfm2` and `qwen3_5_text` start anew at every document. With `context` each process computes them for whole
+states of {recurrent} start anew at every document. With `context` each process computes them for whole
 sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
 not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
@@ -136,15 +138,18 @@ def _names(names: Collection[str]) -> str:
 
 
 def _checkpoints() -> str:
-    by_type: dict[str, list[str]] = {}
+    by_type: dict[tuple[str, str], list[str]] = {}
     for name, config in json.loads(PUBLISHED.read_text(encoding="utf-8")).items():
-        by_type.setdefault(config["model_type"], []).append(name)
-    rows = []
-    for kind, names in sorted(by_type.items()):
-        refused = "the text model is" if kind in WRAPPERS else "no, the type is refused by name"
-        trains = "yes" if kind in families() else refused
-        rows.append(f"| {kind} | {', '.join(names)} | {trains} |\n")
-    return CHECKPOINTS + "".join(rows)
+        text = text_config(config, PUBLISHED)
+        trains = "yes" if text is config else f"the text model is, as {text['model_type']}"
+        try:
+            check_family(text, {})
+        except PreflightError:
+            trains = "no, refused by name"
+        by_type.setdefault((config["model_type"], trains), []).append(name)
+    return CHECKPOINTS + "".join(
+        f"| {kind} | {', '.join(names)} | {trains} |\n" for (kind, trains), names in sorted(by_type.items())
+    )
 
 
 def _yes(known: object) -> str:
@@ -185,7 +190,12 @@ if __name__ == "__main__":
             {
                 REFERENCE / "recipe.md": lambda: HEAD + "".join(_section("", Recipe)),
                 REFERENCE / "model-families.md": lambda: (
-                    FAMILIES.format(wrappers=_names(WRAPPERS)) + _families() + _checkpoints()
+                    FAMILIES.format(
+                        wrappers=_names(WRAPPERS),
+                        recurrent=_names([kind for kind, each in families().items() if each.recurrent]),
+                    )
+                    + _families()
+                    + _checkpoints()
                 ),
                 REFERENCE / "metrics.md": _metrics,
                 REFERENCE / "rules.md": lambda: RULES_HEAD + _rules(),

@@ -229,6 +229,7 @@ def _stand_ins(shape: Shape, settings: Pretrain) -> Iterator[None]:
         put(torch.Tensor, "numpy", _real(torch.Tensor.numpy))
         put(DeviceMesh, "_concatenate", staticmethod(_real(DeviceMesh._concatenate)))
         put(Schedule1F1B, "_warmup_p2p", _without_a_vote)
+        put(torch.nn.functional, "grouped_mm", _grouped_mm)
         stack.callback(context._part.cache_clear)
         if settings.kernels == "liger":
             put(losses, "uses_liger", lambda *_: True)
@@ -262,11 +263,36 @@ def _real(function: Callable[..., Any]) -> Callable[..., Any]:
     return among_real
 
 
+def _grouped_mm(rows: torch.Tensor, stack: torch.Tensor, *, offs: torch.Tensor) -> torch.Tensor:
+    """Products with the experts of a stack: torch's own knows no fake tensors in FP32."""
+    made: torch.Tensor = GroupedProduct.apply(rows, stack)  # type: ignore[no-untyped-call]
+    return made
+
+
 def _without_a_vote(_schedule: Any, stages: Any, has_backward: bool, _done: bool) -> None:
     """Stages agree that shapes were sent, without a message to stages that do not exist."""
     for stage in stages:
         dynamic = InferenceMode.needs_dynamic(stage._user_meta, has_backward)
         stage._inference_mode = InferenceMode.DYNAMIC if dynamic else InferenceMode.STATIC
+
+
+class GroupedProduct(torch.autograd.Function):
+    """A product that holds what torch's `grouped_mm` holds."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, stack: torch.Tensor) -> torch.Tensor:
+        """Numbers without a meaning."""
+        ctx.save_for_backward(rows if stack.requires_grad else None, stack)
+        ctx.like = rows.shape, rows.dtype
+        return rows.new_empty(len(rows), stack.shape[2])
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Any) -> Any:
+        """Gradients of both, the second where it learns."""
+        _, stack = ctx.saved_tensors
+        size, dtype = ctx.like
+        of_stack = torch.empty_like(stack) if ctx.needs_input_grad[1] else None
+        return stack.new_empty(size, dtype=dtype), of_stack
 
 
 class LigerLoss(torch.autograd.Function):

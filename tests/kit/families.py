@@ -74,6 +74,18 @@ CHANGES: dict[str, dict[str, Any]] = {
     "glm4": {"rope_parameters": {"rope_type": "default", "rope_theta": 5e4, "partial_rotary_factor": 0.25}},
     "gpt_oss": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 6},
     "granite": {**GRANITE_FACTORS, "logits_scaling": 0.6},
+    "granitemoehybrid": {
+        **GRANITE_FACTORS,
+        "logits_scaling": 0.6,
+        "layer_types": ["mamba", "attention"] * 2,
+        "mamba_n_heads": 4,
+        "mamba_d_head": 16,
+        "mamba_d_state": 8,
+        "mamba_chunk_size": 16,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "shared_intermediate_size": 32,
+    },
     "hyperclovax": {**GRANITE_FACTORS, "logits_scaling": 0.6},
     "llama": {
         "rope_parameters": {
@@ -87,9 +99,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     },
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None},
+    "olmo_hybrid": DELTA_RULE,
     "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen2": {"attention_bias": True},
     "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 16},
+    "qwen3_5_moe_text": {**DELTA_RULE, **EXPERTS, "shared_expert_intermediate_size": 16},
     "qwen3_5_text": DELTA_RULE,
     "qwen3_moe": EXPERTS,
 }
@@ -97,12 +111,16 @@ CHANGES: dict[str, dict[str, Any]] = {
 VISION: dict[str, Any] = {
     "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14
 }  # fmt: skip
-QWEN_VISION = {"depth": 1, "num_heads": 2, "out_hidden_size": 32, "num_position_embeddings": 16}
+QWEN_VISION = {
+    "hidden_size": 16, "intermediate_size": 16, "patch_size": 14, "depth": 1, "num_heads": 2, "out_hidden_size": 32,
+    "num_position_embeddings": 16,
+}  # fmt: skip
 WRAPPERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma3": ("gemma3_text", VISION),
     "gemma4": ("gemma4_text", {**VISION, "num_key_value_heads": 2, "head_dim": 8, "position_embedding_size": 16}),
     "mistral3": ("mistral", {**VISION, "model_type": "pixtral", "head_dim": 8}),
-    "qwen3_5": ("qwen3_5_text", {"hidden_size": 16, "intermediate_size": 16, "patch_size": 14, **QWEN_VISION}),
+    "qwen3_5": ("qwen3_5_text", QWEN_VISION),
+    "qwen3_5_moe": ("qwen3_5_moe_text", QWEN_VISION),
 }  # fmt: skip
 """Models of text and images -> the text model in them, and sizes of the other part."""
 CPU = torch.device("cpu")
@@ -122,8 +140,16 @@ def make_family(folder: Path, kind: str, **changes: Any) -> Path:
         for parameter in model.parameters():
             if parameter.dim() == 1:
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+    remember(model)
     model.save_pretrained(folder)
     return folder
+
+
+def remember(model: Any) -> None:
+    """Let states last for documents: at random they are gone after a token or two."""
+    for name, parameter in model.named_parameters():
+        if name.endswith("A_log"):
+            parameter.data.sub_(3)
 
 
 def make_wrapper(folder: Path, kind: str) -> Any:
@@ -138,6 +164,7 @@ def make_wrapper(folder: Path, kind: str) -> Any:
     config = AutoConfig.for_model(kind, text_config=sizes, vision_config=vision, **others)
     torch.manual_seed(1)
     model: Any = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+    remember(model)
     model.save_pretrained(folder)
     return model.eval()
 

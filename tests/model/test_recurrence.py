@@ -13,13 +13,13 @@ from anadil.model.recurrence import start_anew_at_borders
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.prepare import check_architecture
 from tests.kit.families import make_family
-from tests.kit.marks import matrix
+from tests.kit.marks import matrix, slow
 from tests.model.test_decoding import NUM_IDS, PROMPTS, decoded, one_by_one, without_cache
 
 LENGTHS = (70, 3, 60, 1, 66, 9, 80, 7, 128, 88)
 """Borders of documents in two rows: some are shorter than a convolution, some longer than a chunk of the delta rule."""
 BORDERS = torch.tensor([0, *torch.tensor(LENGTHS).cumsum(0).tolist()], dtype=torch.int32)
-KINDS = ("lfm2", "qwen3_5_text")
+KINDS = ("lfm2", "qwen3_5_text", slow("granitemoehybrid"), slow("olmo_hybrid"), matrix("qwen3_5_moe_text"))
 
 
 def states_and_gradients(model: Any, parts: list[torch.Tensor]) -> tuple[torch.Tensor, list[torch.Tensor]]:

@@ -73,7 +73,19 @@ def test_version_4_computes_every_family_that_it_knows_as_version_5_does(
         assert (logits_of(folder, ids) - theirs).norm() < 5e-3 * theirs.norm(), folder.name
 
 
-NEWER = {"cwm", "gemma4", "gemma4_text", "qwen3_5", "hyperclovax", "jais2", "ministral3", "qwen3_5_text"}
+NEWER = {
+    "cwm",
+    "gemma4",
+    "gemma4_text",
+    "hyperclovax",
+    "jais2",
+    "ministral3",
+    "olmo_hybrid",
+    "qwen3_5",
+    "qwen3_5_moe",
+    "qwen3_5_moe_text",
+    "qwen3_5_text",
+}
 """Types that came with version 5."""
 
 

@@ -34,6 +34,18 @@ SIZES = {
 BARE = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 LEAST: dict[str, dict[str, Any]] = {kind: {"head_dim": 64} for kind in ("hunyuan_v1_dense", "ministral")}
 """Keys without which transformers makes no model of a type."""
+EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 1_024}
+MORE: dict[str, dict[str, Any]] = {
+    # Gemma's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
+    "gemma": {"head_dim": 128},
+    "gemma3_text": {"head_dim": 128},
+    "gpt_oss": {"num_local_experts": 8, "num_experts_per_tok": 2, "attn_implementation": "eager"},
+    "mixtral": {"num_local_experts": 8},
+    "olmoe": {"num_experts": 8, "num_experts_per_tok": 2},
+    "qwen2_moe": {**EXPERTS, "shared_expert_intermediate_size": 1_024},
+    "qwen3_moe": EXPERTS,
+}
+"""Keys of config.json by type, beside `SIZES`."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "a Llama with biases": {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
     "a Llama without heads of keys": {"model_type": "llama", "num_key_value_heads": None},
@@ -113,7 +125,9 @@ def test_a_shape_has_the_parameters_of_transformers_model_and_so_has_the_model_t
     settings = CONFIGS[name]
     shape = shape_from(settings, name)
 
-    made = config_of(shape, 2_048)
+    # Widths and numbers of experts are not those of a shape, but what a token meets.
+    kept = {key: value for key, value in settings.items() if shape.experts and key != "model_type"}
+    made = config_of(shape, 2_048, {**kept, "attn_implementation": "eager"})
 
     assert shape.parameters == parameters_of(AutoConfig.for_model(**settings, pad_token_id=None))
     assert shape.parameters == parameters_of(made)
@@ -147,16 +161,18 @@ def test_transformers_4_and_5_say_the_rotated_share_in_different_places() -> Non
 
 
 def of_kind(kind: str) -> Shape:
-    # Gemma's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
-    width = {"head_dim": 128} if kind.startswith("gemma") else {}
-    return shape_from({**SIZES, **width, "model_type": kind}, kind)
+    return shape_from({**SIZES, **MORE.get(kind, {}), "model_type": kind}, kind)
 
 
 @pytest.mark.skipif(not HAS_LIGER, reason="liger-kernel and triton are not installed")
 @pytest.mark.parametrize("name", [name if name == "FSDP, full" else matrix(name) for name in LAYOUTS])
 @pytest.mark.parametrize(
     "kind",
-    [kind if kind in ("gemma3_text", "qwen3") else matrix(kind) for kind in PLANNED if kind != "llama"],
+    [
+        kind if kind in ("gemma3_text", "mixtral", "qwen3") else matrix(kind)
+        for kind in PLANNED
+        if kind != "llama"
+    ],
 )
 def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, name: str) -> None:
     from tests.kit.fake_run import exact_peak
@@ -164,7 +180,7 @@ def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, nam
     layout, changed = LAYOUTS[name]
     work = Work(sequence_length=2_048, **changed)
 
-    exact = exact_peak(of_kind(kind), layout, work)
+    exact = exact_peak(of_kind(kind), layout, work, more=SIZES | MORE.get(kind, {}))
     closed = peak_memory(of_kind(kind), layout, work)
 
     assert abs(closed.allocated / exact - 1) < WORST, f"{closed.allocated:,} against {exact:,}: {closed}"
@@ -214,6 +230,17 @@ def test_experts_that_a_token_does_not_meet_count_as_parameters_and_not_as_produ
 
     assert shape.parameters / 1e9 == pytest.approx(total, rel=0.01)
     assert (shape.parameters - shape.layers * shape.idle) / 1e9 == pytest.approx(active, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"mlp_only_layers": [0]}, {"decoder_sparse_step": 2}], ids=["dense layer", "every second"]
+)
+def test_a_mixture_with_dense_layers_is_not_planned_by_their_mean(settings: dict[str, Any]) -> None:
+    (key,) = settings
+    with pytest.raises(
+        PreflightError, match=rf"x/config\.json: {key} is .*, and memory is planned for layers that all"
+    ):
+        shape_from(QWEN | settings, "x")
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "nemotron", "stablelm", ""])

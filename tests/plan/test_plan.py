@@ -29,7 +29,7 @@ SECTIONS = (
 )
 KEYS = {
     "expected": "verdict hours hours_low hours_high cost cost_low cost_high",
-    "model": "name parameters vocabulary base_vocabulary layers hidden tied",
+    "model": "name parameters vocabulary base_vocabulary layers hidden tied active_parameters",
     "machine": ("instance device nodes devices memory_bytes network_bytes_per_s flops_bf16 price_checked"),
     "layout": (
         "name data shard tensor context pipeline micro_batch_size micro_batches prefetch reshard "
@@ -145,6 +145,7 @@ def test_what_is_planned_is_said(azerbaijani: Plan, japanese: Plan) -> None:
         "layers": 16,
         "hidden": 2_048,
         "tied": True,
+        "active_parameters": 1_178_142_720,
     }
     assert (azerbaijani["machine"]["devices"], japanese["machine"]["devices"]) == (16, 256)
     assert (azerbaijani["language"], japanese["language"]) == ("az", "ja")

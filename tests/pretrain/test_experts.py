@@ -1,5 +1,6 @@
 """Mixtures of experts: stacks in training, an entry for each expert in files."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,19 @@ from transformers import AutoModelForCausalLM
 from anadil.artifacts.weight_files import ALONE, stored_tensors
 from anadil.core.errors import IntegrityError
 from anadil.model.architecture import check_fit
-from anadil.model.experts import ModelFiles
+from anadil.model.tensor_names import ModelFiles
+from anadil.pretrain.metrics_logger import FILE
 from anadil.pretrain.run import run
 from tests.kit.families import CPU, batches, build_in, make_family, make_vocabulary
 from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import SHORT, losses, make_job, make_recipe, run_in_several
 
-KINDS = ["mixtral", slow("gpt_oss"), matrix("olmoe"), matrix("qwen2_moe"), slow("qwen3_moe")]
+KINDS = [
+    "mixtral",
+    slow("gpt_oss"),
+    *(matrix(kind) for kind in ("granitemoehybrid", "olmoe", "qwen2_moe", "qwen3_5_moe_text")),
+    slow("qwen3_moe"),
+]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -36,6 +43,7 @@ def test_a_mixture_is_trained_resumed_by_shards_and_written_with_an_entry_for_ea
 
     assert codes == [0, 0]
     assert losses(job.out) == pytest.approx(losses(tmp_path / "one/out"), rel=1e-5)
+    assert loads(job.work) == loads(tmp_path / "one/work")
     assert sorted(stored_tensors(job.out)) == sorted(stored_tensors(base))
     one, two = (AutoModelForCausalLM.from_pretrained(folder) for folder in (tmp_path / "one/out", job.out))
     before = dict(AutoModelForCausalLM.from_pretrained(base).named_parameters())
@@ -44,11 +52,33 @@ def test_a_mixture_is_trained_resumed_by_shards_and_written_with_an_entry_for_ea
         assert not torch.equal(found, before[name]), name
 
 
+def loads(work: Path) -> list[tuple[float, float]]:
+    lines = [json.loads(line) for line in (work / FILE).read_text().splitlines()]
+    return [(each["expert_load_max"], each["experts_idle"]) for each in lines if each["step"]]
+
+
+@pytest.mark.parametrize("layout", [{}, matrix({"pipeline": 2}), slow({"context": 2})])
+def test_tokens_by_expert_are_counted_over_all_processes(tmp_path: Path, base: Path, layout: Any) -> None:
+    made = make_family(tmp_path / "made", "mixtral")
+    shutil.copy(made / "config.json", base)
+    tensors = load_file(made / ALONE)
+    # Without a choice all tokens go to the first two of four experts in each of four layers.
+    tensors |= {name: each * 0 for name, each in tensors.items() if name.endswith(".gate.weight")}
+    save_file(tensors, base / ALONE, {"format": "pt"})
+    once = [{"trains": "all", "steps": 1, "lr": 0.001}]
+    recipe = make_recipe(base, phases=once, batch_size=4, micro_batch_size=1, parallelism=layout)
+    job = make_job(tmp_path, recipe)
+
+    assert run_in_several(job, 2) == [0, 0] if layout else run(job)
+
+    assert loads(job.work) == [(2.0, 8)]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_blocks_of_a_stack_are_those_of_the_stack_that_transformers_makes(tmp_path: Path, kind: str) -> None:
     make_family(tmp_path, kind)
     model = AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    files = ModelFiles(tmp_path, kind)
+    files = ModelFiles(tmp_path, model)
 
     for name, parameter in model.named_parameters():
         assert files.shape(name) == tuple(parameter.shape)
@@ -62,8 +92,14 @@ def test_blocks_of_a_stack_are_those_of_the_stack_that_transformers_makes(tmp_pa
 @pytest.mark.parametrize(
     ("part", "words"),
     [
-        ("experts.2.w3", r"layers.1.mlp.experts.2.w3.weight is missing, and .* has 4 experts, fetch"),
-        ("experts.3", r"1 of another shape|of another shape, the first model.layers.1.mlp.experts"),
+        (
+            "experts.2.w3",
+            r"layers.1.mlp.experts.2.w3.weight is missing, and .*gate_up_proj is made of 8 tensors, fetch",
+        ),
+        (
+            "experts.3",
+            r"layers.1.mlp.experts.3.w1.weight is missing, and .*gate_up_proj is made of 8 tensors",
+        ),
         ("gate", r"1 missing, the first model.layers.1.mlp.gate.weight"),
     ],
 )
@@ -98,7 +134,7 @@ def test_the_loss_that_spreads_tokens_is_that_of_transformers_where_config_asks_
         input_ids=batch.input_ids.to(CPU), position_ids=batch.position_ids, borders=batch.borders,
         use_cache=False, output_router_logits=True,
     )  # fmt: skip
-    logits = whole.get_output_embeddings()(states.last_hidden_state)
+    logits = whole.get_output_embeddings()(states.last_hidden_state) * net.objective.scale
     plain = torch.nn.functional.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum")
     # Tokens an expert gets times its mean chance, each as a share, times their number (arXiv:2101.03961, equation 4).
     chances = torch.cat(states.router_logits).softmax(1)

@@ -10,7 +10,7 @@ from typing import Any
 from anadil.core.errors import DataError
 from anadil.core.json_text import parse_json
 
-WRAPPERS = frozenset(["gemma3", "gemma4", "mistral3", "qwen3_5"])
+WRAPPERS = frozenset(["gemma3", "gemma4", "mistral3", "qwen3_5", "qwen3_5_moe"])
 """Model types that hold a text model. Source: transformers 5.24, `Gemma3ForConditionalGeneration` and its like."""
 NAMES = {
     "language_model.model.": "model.",

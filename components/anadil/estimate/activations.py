@@ -112,6 +112,25 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     return saved + (size * work.sequence_length if work.packed else 0)
 
 
+def expert_size(work: Work, layout: Layout) -> int:
+    """Bytes of an operand of experts' products: autocast leaves stacks alone."""
+    size = bytes_of(work, layout)
+    return FP32 if size.autocast else size.compute
+
+
+def mixture_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Rows of the experts that a token meets, and what sorts rows by expert.
+
+    Source: transformers 5.24, integrations/moe.py, `grouped_mm_experts_forward`.
+    """
+    size, learns = expert_size(work, layout), work.trains == "all"
+    tables = 3 + 3 * shape.architecture.clamped_gate + learns
+    rows = size * shape.chosen * (tables * shape.expert_width + (1 + learns) * shape.hidden)
+    # Chances of all experts; of the chosen ones numbers, orders and scores.
+    routing = FP32 * (shape.experts + 1) + (4 * INTEGER + 3 * FP32) * shape.chosen
+    return rows + routing
+
+
 def rotation_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """Cosines and sines that a layer has for itself."""
     size, kind = bytes_of(work, layout), shape.architecture.rotation
@@ -140,14 +159,25 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
     kind, size = shape.architecture, bytes_of(work, layout).compute
     entries = entry_bytes(shape, work, layout, 3)
-    entries += entry_bytes(shape, work, layout, 1 if kind.fused_gate else 2)
+    entries += entry_bytes(shape, work, layout, mlp_readers(shape))
     # The MLP keeps gate, up and (torch) the activated gate; their product where the next matrix learns.
     tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
-    mlp = tables * size * shape.intermediate / layout.tensor
+    mlp = tables * size * shape.linear_width / layout.tensor
+    if shape.experts:
+        mlp += mixture_bytes(shape, work, layout)
+        mlp += size * (shape.hidden + 1) if shape.shared else 0  # the shared one's share, and what it is of
     # A norm of what attention or the MLP gives; nothing keeps its output.
     after = (_normalized(shape.hidden, size, shape, work) + FP32) / layout.tensor
     exits = 2 * after if kind.norms_after else 0.0
     return entries + attention_bytes(shape, work, layout) + mlp + exits
+
+
+def mlp_readers(shape: Shape) -> int:
+    """Matrix products that read the input of the MLP."""
+    gates = 1 if shape.architecture.fused_gate else 2
+    if shape.experts:  # the router, and where there is a shared expert, that and its share
+        return 1 + (gates + 1 if shape.shared else 0)
+    return gates
 
 
 def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
@@ -177,6 +207,7 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         return received
     if layout.recompute == "none":
         return layer_bytes(shape, work, layout)
-    split = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.intermediate
-    outputs = size.compute * (split / layout.tensor + 2 * shape.hidden)
+    split = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.linear_width
+    whole = (2 if shape.linear_width else 1) * shape.hidden + shape.experts + (shape.shared > 0)
+    outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + FP32 * shape.heads / layout.tensor

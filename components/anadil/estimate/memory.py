@@ -54,7 +54,7 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
     """The worst moment on the worst device."""
     layer = _Layer(
         apart=activations.received_apart(shape, work, layout),
-        parameters=(shape.layer_matrices + shape.biases) / layout.tensor + shape.norm_weights,
+        parameters=(shape.layer - shape.norm_weights) / layout.tensor + shape.norm_weights,
         table=shape.embedding / layout.tensor,
         whole=activations.layer_bytes(shape, work, layout),
         saved=activations.saved_bytes(shape, work, layout),
@@ -103,6 +103,9 @@ class _Stage:
         self.size: Bytes = bytes_of(work, layout)
         self.has_liger_layers = activations.has_liger_layers(shape, work)
         self.learns = work.trains == "all"
+        self.expert_size = activations.expert_size(work, layout)
+        # Bytes of what an expert gives times its score.
+        self.scored_size = FP32 if shape.architecture.scores_in_fp32 else self.expert_size
         self.layers = math.ceil(shape.layers / layout.pipeline)
         self.first, self.last = number == 0, number == layout.pipeline - 1
         # Micro-batches whose activations wait at a time (one forward, one backward), and tokens of each.
@@ -149,7 +152,9 @@ class _Stage:
             return 0.0
         if self.layout.recompute == "none":
             layers += (self.in_flight - 1) * self.layers
-        return BF16 * (layers * self.shape.layer_matrices + (self.each.table if head else 0))
+        small = self.shape.hidden * (self.shape.experts + (self.shape.shared > 0))
+        matrices = self.shape.linear_matrices + small
+        return BF16 * (layers * matrices + (self.each.table if head else 0))
 
     def saved(self, layers: float) -> float:
         """Activations that wait for their backward pass."""
@@ -194,6 +199,11 @@ class _Stage:
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
             yield f"backward of layer {layers}, its end", parts | self.at_layer_end(layers)
+            if self.shape.experts:
+                yield f"backward of layer {layers}, scores of its experts", parts | self.in_scores(layers)
+                yield f"backward of layer {layers}, input of its experts", parts | self.in_experts(layers)
+                if self.layout.recompute != "none" or layers == self.layers:
+                    yield f"forward pass of layer {layers}", parts | self.in_forward(layers)
             if self.shape.architecture.norms_after:
                 yield f"backward of layer {layers}, its last norm", parts | self.in_last_norm(layers)
         yield "end of backward", self.at_end()
@@ -247,13 +257,16 @@ class _Stage:
             if self.layout.shard > 1 and self.learns and done
             else self.left_over()
         )
-        down = self.size.compute * self.shape.hidden * self.shape.intermediate / self.layout.tensor
+        down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
+        stack = (self.gradient if self.learns else 0) * self.shape.stack
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
         if copies and not self.learns and not self.has_liger_layers:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
-            "gradients": self.gradients(done) + self.head_gradient() + (down if self.learns else 0.0),
+            "gradients": self.gradients(done)
+            + self.head_gradient()
+            + (stack or (down if self.learns else 0.0)),
             # Its own and the next ones', or all that it has not come to yet.
             "gathered weights": self.gathered(
                 min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
@@ -282,7 +295,7 @@ class _Stage:
             saved += size.compute * shape.query_width / tensor
         # The input, and the gradients of output, queries, keys and values.
         flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
-        matrices = shape.hidden * (3 * shape.intermediate + shape.query_width) / tensor
+        matrices = shape.hidden * (3 * shape.linear_width + shape.query_width) / tensor + 3 * shape.stack
         others = self.saved(layers) - self.tokens * self.each.saved
         return {
             "gradients": self.gradients(self.layers - layers)
@@ -290,6 +303,50 @@ class _Stage:
             + (self.gradient * matrices if self.learns else 0.0),
             "activations": others + self.tokens * saved,
             "recomputation": self.tokens * flow / tensor,
+        }
+
+    def in_scores(self, layers: int) -> dict[str, float]:
+        """Parts that differ where a layer's experts have given their rows, before any gradient of theirs."""
+        shape, size = self.shape, self.expert_size
+        product = self.scored_size
+        # Gradients of rows in order and by expert, and of scores by row. Rows go back to the precision of products
+        # beside what the experts gave, which a second forward pass lets go of before.
+        rows = 3 * product + (size if size != product and self.layout.recompute == "none" else 0)
+        flow = self.size.stream * (2 if shape.shared else 1) + rows * shape.chosen
+        return {
+            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "recomputation": self.tokens * (self.again() + flow * shape.hidden),
+        }
+
+    def in_forward(self, layers: int) -> dict[str, float]:
+        """Parts that differ where experts have made what their last matrix reads, or rows with scores."""
+        shape, frozen, size = self.shape, not self.learns, self.expert_size
+        again = self.layout.recompute != "none"
+        # Beside what is kept: the gradients of the layer and of rows, what was added last and what is not read again.
+        beside = 2 * self.size.stream + frozen * self.size.compute
+        beside += shape.chosen * (again * self.scored_size + frozen * size)
+        # Biases of each row, and what they were clamped to.
+        biases = 3 * shape.architecture.expert_biases
+        read = size * ((frozen + biases) * shape.expert_width - shape.hidden)
+        rows = shape.chosen * max(read, self.scored_size * shape.hidden)
+        parts = {"recomputation": self.tokens * (self.again() + beside * shape.hidden + rows)}
+        return {**self.in_scores(layers), **parts} if again else {"gradients": self.gradients(0), **parts}
+
+    def in_experts(self, layers: int) -> dict[str, float]:
+        """Parts that differ when the gradients of a layer's experts exist, and those of their rows are made."""
+        shape, size = self.shape, self.expert_size
+        rows = size * shape.chosen * (2 * shape.expert_width + shape.hidden)
+        left = self.each.saved - activations.mixture_bytes(shape, self.work, self.layout)
+        mine = (
+            self.each.saved if self.layout.recompute != "none" else left + size * shape.chosen * shape.hidden
+        )
+        again = self.again() - activations.mixture_bytes(shape, self.work, self.layout)
+        return {
+            "gradients": self.gradients(self.layers - layers)
+            + self.head_gradient()
+            + (self.gradient * 3 * shape.stack if self.learns else 0.0),
+            "activations": self.saved(layers) + self.tokens * (mine - self.each.saved),
+            "recomputation": self.tokens * (max(0.0, again) + rows + self.size.stream * shape.hidden),
         }
 
     def at_layer_end(self, layers: int) -> dict[str, float]:
@@ -309,7 +366,8 @@ class _Stage:
         if self.layout.recompute == "none":
             return 0.0
         made = self.each.whole + self.each.apart
-        if self.layout.recompute == "selective" and not self.shape.architecture.norms_after:
+        whole = self.shape.architecture.norms_after or self.shape.experts
+        if self.layout.recompute == "selective" and not whole:
             # The output of the last product, which nothing in the second forward pass asks for.
             made += self.size.compute * self.shape.hidden
         return made - self.each.saved
@@ -317,6 +375,11 @@ class _Stage:
     def flow(self) -> float:
         """Gradients of activations inside a layer's MLP at their worst, per token."""
         hidden, inner = self.shape.hidden, self.size.compute * self.shape.intermediate / self.layout.tensor
+        if self.shape.experts:
+            width = self.shape.chosen * self.shape.expert_width
+            # As below; and rows that the experts gave are through.
+            made = (2 if self.learns else 3) * width - self.shape.chosen * hidden
+            return self.size.stream * hidden + self.expert_size * made
         if not self.has_liger_layers:
             # Three gradients are made; the product is dropped, where it was kept.
             stream = FP32 if self.layout.recompute == "none" else self.size.stream

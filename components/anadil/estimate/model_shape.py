@@ -51,14 +51,38 @@ class Shape:
     """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
-    idle: int = 0
-    """Numbers of one layer that a token is not multiplied with: other experts and the router. `intermediate` is the width
-    of its own experts."""
+    experts: int = 0
+    """Experts of a layer, 0 in a dense model. `intermediate` is the width of a token's experts together."""
+    chosen: int = 0
+    """Experts that a token meets, beside a shared one."""
+    shared: int = 0
+    """Width of the expert that every token meets."""
 
     @property
     def architecture(self) -> Architecture:
         """Parts of a layer that differ from a Llama's."""
         return _architecture(self.model_type)
+
+    @property
+    def expert_width(self) -> int:
+        """Width of one expert."""
+        return (self.intermediate - self.shared) // max(1, self.chosen)
+
+    @property
+    def linear_width(self) -> int:
+        """Width of the MLP's matrices that are modules of their own: experts are parts of stacks."""
+        return self.shared if self.experts else self.intermediate
+
+    @property
+    def stack(self) -> int:
+        """Numbers of one matrix of all experts of a layer, of which each has three."""
+        return self.experts * self.hidden * self.expert_width
+
+    @property
+    def idle(self) -> int:
+        """Numbers of one layer that a token is not multiplied with: other experts, and the small matrices that choose."""
+        others = self.experts - self.chosen
+        return self.hidden * (self.experts + 3 * others * self.expert_width + (self.shared > 0))
 
     @property
     def query_width(self) -> int:
@@ -87,13 +111,21 @@ class Shape:
         return attention + 3 * self.hidden * self.intermediate
 
     @property
+    def linear_matrices(self) -> int:
+        """Numbers of one layer in matrices that are modules of their own."""
+        return self.layer_matrices - 3 * self.hidden * (self.intermediate - self.linear_width)
+
+    @property
     def biases(self) -> int:
         """Numbers of one layer that are added to products."""
         where = self.architecture.bias if self.attention_bias else "none"
         of_inputs = 0 if where == "none" else self.query_width + 2 * self.kv_width
         of_output = self.hidden if where == "all" else 0
         of_mlp = 2 * self.intermediate + self.hidden if self.mlp_bias else 0
-        return of_inputs + of_output + of_mlp
+        of_experts = 0
+        if self.architecture.expert_biases:
+            of_experts = self.experts * (2 * self.expert_width + self.hidden + 1) + self.heads
+        return of_inputs + of_output + of_mlp + of_experts
 
     @property
     def norm_weights(self) -> int:
@@ -141,23 +173,25 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
             )
         return value
 
-    heads, hidden, width, idle = (
-        size("num_attention_heads"),
-        size("hidden_size"),
-        size("intermediate_size"),
-        0,
-    )
+    # A type may have no MLP but experts.
+    widest = next(filter(config.get, ("intermediate_size", "moe_intermediate_size")), "intermediate_size")
+    heads, hidden, width = size("num_attention_heads"), size("hidden_size"), size(widest)
+    mixture: dict[str, int] = {}
     if (family := families().get(kind)) and family.experts:
-        num = max((size(key) for key in EXPERT_COUNTS if config.get(key)), default=1)
-        chosen, of_one = size("num_experts_per_tok", 1), size("moe_intermediate_size", width)
-        idle = hidden * (num + 3 * of_one * (num - chosen))
-        shared = config.get("shared_expert_intermediate_size")
-        width = chosen * of_one + (shared if isinstance(shared, int) else 0)
+        _refuse_dense_layers(config, name, kind)
+        given = {**defaults, **config}
+        # Versions of transformers name the count differently, and Granite's dense models count 0.
+        counts = {key: value for key, value in config.items() if key in EXPERT_COUNTS} or defaults
+        num = max((size(key) for key in EXPERT_COUNTS if counts.get(key)), default=0 if counts else 1)
+        chosen, of_one = min(num, size("num_experts_per_tok", 1)), size("moe_intermediate_size", width)
+        shared = given.get("shared_expert_intermediate_size", given.get("shared_intermediate_size"))
+        shared = shared if isinstance(shared, int) else 0
+        mixture = {"experts": num, "chosen": chosen, "shared": shared if num else 0}
+        width = chosen * of_one + shared
     return Shape(
         name=name,
         hidden=hidden,
         intermediate=width,
-        idle=idle,
         layers=size("num_hidden_layers"),
         heads=heads,
         kv_heads=size("num_key_value_heads", heads),
@@ -169,7 +203,19 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         or bool(config.get("attention_bias", defaults.get("attention_bias"))),
         mlp_bias=architecture.mlp_bias and bool(config.get("mlp_bias")),
         rotary_share=_rotary_share(config, defaults),
+        **mixture,
     )
+
+
+def _refuse_dense_layers(config: Mapping[str, object], name: str, kind: str) -> None:
+    """Refuse a mixture with layers of two kinds, by whose mean a plan would be wrong."""
+    for key, alike in (("mlp_only_layers", []), ("decoder_sparse_step", 1)):
+        if config.get(key) not in (None, alike):
+            raise NotPlannedError(
+                f"{name}/config.json: {key} is {config[key]}, and memory is planned for layers that all have experts, so "
+                "measure it with a short run of pretrain",
+                kind,
+            )
 
 
 def _architecture(model_type: str) -> Architecture:
@@ -212,7 +258,7 @@ def base_shape(recipe: Recipe) -> Shape:
         )
     shape = shape_from(config, model)
     if shape.tied and has_weights(folder) and is_local(model):
-        tables = families()[kind].names.stored_tables
+        tables = families()[kind].names.tables
         return replace(shape, tied=not holds_own_head(stored_tensors(folder), tables))
     return shape
 

@@ -158,16 +158,17 @@ def _adapter_parts(
     layout = Layout(recompute="full" if recompute else "none")
     tokens = -(-settings.batch_size // devices) * settings.max_length
     # A layer's seven adapters keep inputs that dropout has changed, its mask, and their own states.
-    inputs = 5 * shape.hidden + shape.query_width + shape.intermediate
+    inputs = (5 if shape.linear_width else 3) * shape.hidden + shape.query_width + shape.linear_width
     beside = inputs * (size + 1 if settings.dropout else 0) + 7 * rank * size
     made = activations.layer_bytes(shape, work, layout) + beside
-    matrices = shape.layers * shape.layer_matrices
+    matrices = shape.layers * shape.linear_matrices
     each = NF4_BYTES if settings.quantization == "4bit" else size
     frozen = (shape.parameters - matrices) * size + matrices * each
     rows = {"none": 0, "control": CONTROL_TOKENS, "all": shape.vocabulary}[recipe.trained_embeddings]
     # Two small matrices stand beside each of a layer's seven; a fused gate has one of them less.
     widths = 2 * (shape.hidden + shape.query_width) + 2 * (shape.hidden + shape.kv_width)
-    widths += (2 if shape.architecture.fused_gate else 3) * shape.hidden + 3 * shape.intermediate
+    if shape.linear_width:  # adapters leave experts out
+        widths += (2 if shape.architecture.fused_gate else 3) * shape.hidden + 3 * shape.linear_width
     learning = shape.layers * rank * widths + rows * shape.embeddings / shape.vocabulary
     saved = activations.saved_bytes(shape, work, layout) if recompute else made
     gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0

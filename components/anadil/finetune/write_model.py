@@ -25,6 +25,7 @@ from anadil.model.safetensors_files import (
     read_rows,
     write_weights,
 )
+from anadil.model.tensor_names import in_model
 
 ADAPTER = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -91,21 +92,21 @@ def _write(
     adapter: _Adapter | None,
 ) -> None:  # fmt: skip
     config = read_config(base)
-    family = families().get(config.model_type)
+    kind, family = config.model_type, families().get(config.model_type)
     names = family.names if family else ModuleNames()
     # A tied head is the embedding; storing it would untie the two.
-    left_out = names.stored_tables[1] if config.tie_word_embeddings else ""
+    left_out = names.tables[1] if config.tie_word_embeddings else ""
     layout = {
         name: TensorLayout(
             DTYPES[stored.dtype(name) if name in stored else weights.dtype(name)], weights.shape(name)
         )
         for name in weights
-        if name != left_out
+        if in_model(name, kind) != left_out
     }
 
     def merged(name: str) -> list[torch.Tensor]:
         tensor = read_rows(weights.stored[name])
-        return [adapter.added(names.in_model(name), tensor) if adapter else tensor]
+        return [adapter.added(in_model(name, kind), tensor) if adapter else tensor]
 
     write_weights(out, layout, merged, shard_bytes)
     save_settings(base, out)

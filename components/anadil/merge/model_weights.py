@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,15 +13,15 @@ from anadil.artifacts.base_vocabulary import declared_ends
 from anadil.artifacts.weight_files import StoredTensor
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
-from anadil.model.architecture import as_in_model, check_fit, empty_model, read_config
+from anadil.model.architecture import check_fit, empty_model, read_config
 from anadil.model.chat_ids import ControlWords
 from anadil.model.chat_template import rendered, turn_end
-from anadil.model.experts import entries_of
 from anadil.model.family_table import families
 from anadil.model.load import document_ids, load_tokenizer, refuse_not_numbers
 from anadil.model.mxfp4 import unpacked_tensors
 from anadil.model.safetensors_files import read_rows
 from anadil.model.template_limits import RAISED
+from anadil.model.tensor_names import Part, names_in_model, parts_of, written_names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,8 +33,12 @@ class ModelWeights:
     folder: Path
     config: Any
     tensors: Mapping[str, StoredTensor]
+    in_files: Mapping[str, str]
+    """Names of tensors in files."""
+    parts: Mapping[str, Sequence[Part]]
+    """Parts of the parameters that files hold in parts, which are tensors of a merge."""
     trained: frozenset[str]
-    """Names of parameters; tied ones count once. Other tensors are constants."""
+    """Names of parameters or of their parts; tied ones count once. Other tensors are constants."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -69,27 +73,26 @@ def open_weights(folder: Path, name: str) -> ModelWeights:
             f"{', '.join(sorted(families()))}"
         )
     model: Any = empty_model(folder)
-    tensors = as_in_model(unpacked_tensors(folder), model, stacks=False)
+    stored = unpacked_tensors(folder)
+    names = names_in_model(stored, model)
+    tensors = {names[name]: each for name, each in stored.items()}
     for name_of_copy, original in model.all_tied_weights_keys.items():  # files may hold either of them
         if name_of_copy in tensors:
             tensors.setdefault(original, tensors[name_of_copy])
+    parts = parts_of(tensors, model)
     return ModelWeights(
         name=name,
         folder=folder,
         config=config,
         tensors=tensors,
+        in_files=written_names(names),
+        parts=parts,
         trained=frozenset(
-            each
-            for name, parameter in model.named_parameters()
-            for each in _tensor_names(name, parameter, config.model_type)
+            part.stored
+            for name, _ in model.named_parameters()
+            for part in parts.get(name, [Part(stored=name)])
         ),
     )
-
-
-def _tensor_names(name: str, parameter: torch.Tensor, model_type: str) -> list[str]:
-    """Return the names of a parameter's tensors, which for a stack of experts are those of each expert."""
-    entries = entries_of(name, families()[model_type].experts, len(parameter) if parameter.dim() else 0)
-    return [each for of_one in entries for each in of_one] or [name]
 
 
 SAME_COMPUTATION = ("model_type", "num_attention_heads", "num_key_value_heads", "head_dim")

@@ -34,7 +34,6 @@ from anadil.merge.model_weights import (
     other_settings,
     write_chat_template,
 )
-from anadil.model.experts import entries_of
 from anadil.model.family_table import families
 from anadil.model.load import refuse_not_numbers, save_settings
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
@@ -145,11 +144,9 @@ class Ends:
 
     def load_into(self, model: PreTrainedModel, base_share: float, weights: Sequence[float]) -> None:
         """Fill the parameters of a loaded model of the trained one's shape in place; raises as `rows`."""
-        experts = families()[self.theta.config.model_type].experts
         for name, parameter in model.named_parameters():
-            for expert, entries in enumerate(entries_of(name, experts, len(parameter)) if experts else ()):
-                parts = [self.tensor(each, base_share, weights) for each in entries]
-                parameter.data[expert].copy_(torch.cat(parts))
+            for part in self.theta.parts.get(name, ()):
+                part.of(parameter.data).copy_(self.tensor(part.stored, base_share, weights))
             if name not in self.theta.tensors:
                 continue
             target = parameter.data.view(_num_rows(parameter.shape), -1)
@@ -159,8 +156,7 @@ class Ends:
 
     def write(self, out: Path, base_share: float, weights: Sequence[float]) -> dict[str, int]:
         """Write the merged model as a Hugging Face directory, in the precision of the trained one; return counts."""
-        in_files = families()[self.theta.config.model_type].names.in_files
-        names = {in_files(name): name for name in self.names}
+        names = {self.theta.in_files.get(name, name): name for name in self.names}
         tensors = self.theta.tensors
         layout = {
             stored: TensorLayout(DTYPES[tensors[name].dtype], tensors[name].shape)

@@ -30,9 +30,9 @@ from anadil.artifacts.weight_files import (
     weight_files,
 )
 from anadil.core.errors import DataError, IntegrityError
-from anadil.model.experts import stacked
 from anadil.model.family_table import QUANTIZED, families, is_packed, refuse_mixture, refuse_quantized
 from anadil.model.mxfp4 import unpacked_tensors
+from anadil.model.tensor_names import as_in_model, in_model
 
 log = logging.getLogger(__name__)
 
@@ -70,8 +70,9 @@ def read_config(folder: Path) -> Any:
     # config.json may call tables tied whose files hold both, such as after an adapter with a head of its own was
     # merged: transformers 5 loads both then, version 4 one.
     if config.tie_word_embeddings and (family := families().get(config.model_type)) and has_weights(folder):
-        tables = family.names.stored_tables
-        if holds_own_head(stored_tensors(folder), tables):
+        tables = family.names.tables
+        stored = {in_model(name, config.model_type): each for name, each in stored_tensors(folder).items()}
+        if holds_own_head(stored, tables):
             _warn_untied(folder, tables)
             config.tie_word_embeddings = False
     return config
@@ -140,7 +141,7 @@ def check_fit(folder: Path) -> None:
     ignored = [RECOMPUTED, *(model._keys_to_ignore_on_load_unexpected or ())]  # noqa: SLF001  there is no public name
     unasked = stored.keys() - model.state_dict().keys()
     passed = {name for name in unasked if any(re.search(pattern, name) for pattern in ignored)}
-    not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model, stacks=False)
+    not_in_index = as_in_model({name: given[name] for name in unindexed(folder, given)}, model, joined=False)
     table = model.get_input_embeddings().weight
     name = next(name for name, each in model.named_parameters() if each is table)
     if name in stored and (rows := stored[name].shape[0]) != len(table):
@@ -189,22 +190,4 @@ def _faults(stored: Mapping[str, StoredTensor], model: Any) -> dict[str, set[str
             for name, (tensor, each) in both.items()
             if each.is_floating_point() and tensor.dtype not in FLOATS
         },
-    }
-
-
-def as_in_model(
-    stored: Mapping[str, StoredTensor], model: Any, *, stacks: bool = True
-) -> dict[str, StoredTensor]:
-    """Return tensors by the names of the model; files of a model without its head leave out the first part.
-
-    Without `stacks` each expert keeps its own tensors.
-    """
-    prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
-    if family := families().get(model.config.model_type):
-        stored = {family.names.in_model(name): each for name, each in stored.items()}
-        if family.experts and stacks:
-            stored = stacked(stored, family.experts)
-    return {
-        f"{prefix}{name}" if name not in names and f"{prefix}{name}" in names else name: each
-        for name, each in stored.items()
     }

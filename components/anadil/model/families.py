@@ -8,7 +8,6 @@ from anadil.model.family import (
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
-    ExpertNames,
     Family,
     Gguf,
     LayerTables,
@@ -206,7 +205,6 @@ FAMILIES = (
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
             norm="gpt_neox.final_layer_norm",
-            stored_head="embed_out",
         ),
         version_4=Version4Keys(
             names={"rope_theta": "rotary_emb_base", "partial_rotary_factor": "rotary_pct"}
@@ -235,6 +233,7 @@ FAMILIES = (
         architecture=OLMO_2,
         gguf=Gguf(architecture="olmo2", windows="same_base", own_head_size=False, fixed=OLMO_FIXED),
     ),
+    Family(model_type="olmo_hybrid", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
@@ -319,6 +318,13 @@ FAMILIES = (
             },
         ),
     ),
+    # Granite 4: layers of Mamba 2 and a few of attention, dense or with experts.
+    Family(
+        model_type="granitemoehybrid",
+        logits=LogitKeys(over="logits_scaling"),
+        recurrent="mamba",
+        experts=True,
+    ),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(
         model_type="hunyuan_v1_dense",
@@ -337,8 +343,12 @@ FAMILIES = (
     Family(
         model_type="mixtral",
         layouts=PIPELINE_LAYOUTS,
-        names=ModuleNames(stored_mlp="block_sparse_moe"),
-        experts=ExpertNames(gate="w1", up="w3", down="w2"),
+        experts=True,
+        architecture=Architecture(
+            scores_in_fp32=True,
+            bias="none",
+            defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+        ),
         gguf=Gguf(
             architecture="llama",
             turns_neighbours=True,
@@ -347,12 +357,28 @@ FAMILIES = (
         ),
     ),
     Family(
-        model_type="gpt_oss", layouts=PIPELINE_LAYOUTS, experts=ExpertNames(is_split=False, packing="mxfp4")
+        model_type="gpt_oss",
+        layouts=PIPELINE_LAYOUTS,
+        experts=True,
+        packing="mxfp4",
+        architecture=Architecture(
+            norms_in_fp32=True,
+            expert_biases=True,
+            clamped_gate=True,
+            defaults={
+                "num_key_value_heads": 8,
+                "head_dim": 64,
+                "attention_bias": True,
+                "num_local_experts": 128,
+                "num_experts_per_tok": 4,
+            },
+        ),
     ),
     Family(
         model_type="olmoe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
+        architecture=Architecture(head_norms="width", defaults={"num_experts": 64, "num_experts_per_tok": 8}),
         gguf=Gguf(
             architecture="olmoe",
             own_head_size=False,
@@ -364,7 +390,18 @@ FAMILIES = (
     Family(
         model_type="qwen2_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
+        architecture=Architecture(
+            bias="inputs",
+            has_bias=True,
+            defaults={
+                "num_key_value_heads": 16,
+                "num_experts": 60,
+                "num_experts_per_tok": 4,
+                "moe_intermediate_size": 1_408,
+                "shared_expert_intermediate_size": 5_632,
+            },
+        ),
         gguf=Gguf(
             architecture="qwen2moe",
             fixed={**EVERY_LAYER, "norm_topk_prob": False},
@@ -378,7 +415,16 @@ FAMILIES = (
     Family(
         model_type="qwen3_moe",
         layouts=PIPELINE_LAYOUTS,
-        experts=ExpertNames(),
+        experts=True,
+        architecture=Architecture(
+            head_norms="head",
+            defaults={
+                "num_key_value_heads": 4,
+                "num_experts": 128,
+                "num_experts_per_tok": 8,
+                "moe_intermediate_size": 768,
+            },
+        ),
         version_4=Version4Keys(renamed={"num_local_experts": "num_experts"}),
         gguf=Gguf(
             architecture="qwen3moe",
@@ -387,6 +433,7 @@ FAMILIES = (
         ),
     ),
     Family(model_type="persimmon", layouts=frozenset()),
+    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
         model_type="seed_oss",

@@ -37,6 +37,12 @@ class Architecture:
     """True if attention has its biases whatever config.json says."""
     mlp_bias: bool = False
     """True if `mlp_bias` puts biases into the MLP."""
+    scores_in_fp32: bool = False
+    """True if what experts give is multiplied with its scores in FP32, whatever the precision of its products."""
+    expert_biases: bool = False
+    """True if experts and their router have biases, and attention a sink for each head."""
+    clamped_gate: bool = False
+    """True if gate and what it gates are clamped, and what is gated has 1 added."""
     rotation: Rotation = "shared"
     """Cosines and sines: one pair for all layers, the same in FP32, or a pair that each layer makes of its own."""
     defaults: Mapping[str, object] = field(default_factory=dict)
@@ -56,43 +62,11 @@ class ModuleNames:
     layers: str = "model.layers"
     norm: str = "model.norm"
     head: str = "lm_head"
-    stored_head: str = ""
-    """The head's name in files, where transformers gives it another when it loads and saves a model."""
-    stored_mlp: str = "mlp"
-    """The same for `mlp`, a part of each layer."""
 
     @property
     def tables(self) -> tuple[str, str]:
         """Parameters with one row for each token: input and output."""
         return f"{self.embeddings}.weight", f"{self.head}.weight"
-
-    @property
-    def stored_tables(self) -> tuple[str, str]:
-        """`tables` by their names in files."""
-        return f"{self.embeddings}.weight", f"{self.stored_head or self.head}.weight"
-
-    def in_files(self, name: str) -> str:
-        """Return the name of a parameter in files."""
-        name = self.stored_tables[1] if name == self.tables[1] else name
-        return name.replace(".mlp.", f".{self.stored_mlp}.")
-
-    def in_model(self, name: str) -> str:
-        """Return the name of a file's tensor in the model."""
-        name = self.tables[1] if name == self.stored_tables[1] else name
-        return name.replace(f".{self.stored_mlp}.", ".mlp.")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExpertNames:
-    """Matrices of an expert in files, where each expert has its own; `model/experts.py` makes stacks of them."""
-
-    is_split: bool = True
-    """False if files hold the stacks."""
-    gate: str = "gate_proj"
-    up: str = "up_proj"
-    down: str = "down_proj"
-    packing: str = ""
-    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,8 +186,10 @@ class Family:
     logits: LogitKeys = LogitKeys()
     recurrent: str = ""
     """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""
-    experts: ExpertNames | None = None
-    """None for a dense model."""
+    experts: bool = False
+    """True for a mixture of experts."""
+    packing: str = ""
+    """`quant_method` of published files, which `model/mxfp4.py` undoes. Empty: none."""
     layer_tables: LayerTables | None = None
     liger: str | None = None
     """Function of `liger_kernel.transformers` that puts in kernels which were tested with this engine."""

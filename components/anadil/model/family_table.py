@@ -74,7 +74,7 @@ def refuse_mixture(config: Mapping[str, Any], name: str = "base.model") -> None:
 def is_packed(config: Mapping[str, Any]) -> bool:
     """True if weights are in the packing that their family publishes, which is undone once for a base."""
     family = families().get(str(config.get("model_type")))
-    packing = family.experts.packing if family and family.experts else ""
+    packing = family.packing if family else ""
     return bool(packing) and _quantization(config) == packing
 
 

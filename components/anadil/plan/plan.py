@@ -196,6 +196,7 @@ def build_plan(request: PlanRequest, result: PlanResult) -> Plan:
             layers=shape.layers,
             hidden=shape.hidden,
             tied=shape.tied,
+            active_parameters=shape.parameters - shape.layers * shape.idle,
         ),
         machine=_cluster(request),
         layout=_layout(request, result.layout),

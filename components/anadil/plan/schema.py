@@ -24,6 +24,8 @@ class ModelSummary:
     layers: int
     hidden: int
     tied: bool
+    active_parameters: int
+    """Parameters that a token meets: without other experts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

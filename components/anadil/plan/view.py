@@ -12,6 +12,7 @@ from anadil.core.format import (
     human_dollars,
     human_flop,
     human_hours,
+    human_parameters,
     human_percent,
     human_range,
     human_seconds,
@@ -100,7 +101,12 @@ def headlines(plan: Plan) -> list[tuple[str, str]]:
         hours = plan.expected_hours * time.hours_after / time.hours
         after = f", of which finetuning and scoring take {human_hours(hours)}"
     price = f"{human_dollars(plan.expected_cost)} on demand" + (f", {costs}" if costs else "")
+    model, experts = plan.model, list[tuple[str, str]]()
+    if model.active_parameters < model.parameters:
+        sizes = map(human_parameters, (model.parameters, model.active_parameters))
+        experts = [("model", "{} parameters, of which a token meets {}".format(*sizes))]
     return [
+        *experts,
         ("layout", f"{layout.name()}, batch {batch} per device and {whole} in all, {length} tokens a sequence"),
         ("rate", f"{best}{rate}, {each} per device, {human_percent(peak.mfu)} of the peak"),
         ("work", f"{human_count(time.steps)} steps, {short_count(time.tokens)} tokens,{epochs} {human_flop(time.flops)}"),

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from anadil.pretrain.lr_schedule import ends_phase
 from anadil.pretrain.state import State, Step
 
 if TYPE_CHECKING:
@@ -87,6 +88,11 @@ class Training:
     def ends(self) -> bool:
         """True if the run ends after this step, which is saved whatever the interval."""
         return bool(self.signal or self.spent)
+
+    def gets_line(self, step: int) -> bool:
+        """True if an optimizer step, from 1, is logged whatever callbacks add to it."""
+        settings = self.job.recipe.pretrain
+        return step == 1 or step % settings.log_every == 0 or ends_phase(step, settings.phases)
 
     @property
     def is_validation_due(self) -> bool:

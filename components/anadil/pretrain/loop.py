@@ -94,7 +94,7 @@ def _count(run: Training, step: Step) -> None:
     run.metrics.step_done(done)
     run.signal = step.signal
     run.is_phase_end = ends_phase(done, settings.phases)
-    run.is_log_due = done == 1 or done % settings.log_every == 0 or run.is_phase_end
+    run.is_log_due = run.gets_line(done)
 
 
 def _begin_phase(run: Training) -> None:

@@ -22,12 +22,12 @@ from anadil.estimate.schedule import within_epochs
 from anadil.estimate.text_use import week_settings
 from anadil.model.architecture import check_fit, empty_model
 from anadil.model.attention import use_packed_attention
-from anadil.model.experts import ModelFiles
 from anadil.model.family_table import check_family, logit_scale_and_cap
 from anadil.model.kernels import check_compiler, set_up_device, use_liger_kernels
 from anadil.model.load import document_frame, load_model, load_tokenizer, pick_device
 from anadil.model.loss import IGNORED, cap_, has_fast_bf16, uses_liger
 from anadil.model.process_group import Group, group, peers
+from anadil.model.tensor_names import ModelFiles
 from anadil.model.tiny import base_model
 from anadil.plan.plan import plan_as_file
 from anadil.pretrain.callback import Section
@@ -271,7 +271,10 @@ SMALL = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
 }  # fmt: skip
 """Sizes of the model that is tested in place of a large one."""
-SMALL_OF_SOME = {"num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128}
+SMALL_OF_SOME = {
+    "num_kv_shared_layers": 0, "vocab_size_per_layer_input": 128, "mamba_expand": 1, "mamba_n_groups": 1,
+    "mamba_n_heads": 4, "mamba_d_head": 16,
+}  # fmt: skip
 """The same for types that have them: its two layers have no earlier ones to take keys and values from."""
 LENGTHS = (5, 7)
 """Tokens of the two documents of the test."""
@@ -323,7 +326,7 @@ def build(
     use_packed_attention(small)
     check_architecture(small.to(device))
     net = parallelize(model, settings, mesh, device)
-    load_weights(net.model, ModelFiles(base, model.config.model_type), device, rows=rows)
+    load_weights(net.model, ModelFiles(base, net.model), device, rows=rows)
     check_net(net, settings)
     return net
 

@@ -13,6 +13,7 @@ from anadil.model.process_group import Group
 from anadil.pretrain import loop
 from anadil.pretrain.callback import Callback, Training
 from anadil.pretrain.checkpoint.storage import CheckpointStorage
+from anadil.pretrain.expert_load import ExpertLoad
 from anadil.pretrain.metrics.metrics import metrics_of
 from anadil.pretrain.metrics_logger import BudgetGuard, MetricsLogger, ProgressBar
 from anadil.pretrain.prepare import in_training_group, inputs_of, prepare, training_origin
@@ -83,6 +84,7 @@ def callbacks_of(
         *([MixtureKeeper()] if trainer.data.names else []),
         *([] if validator is None else [validator]),
         *([] if validator is None or texts is None else [texts]),
+        ExpertLoad(),
         # After the callbacks that record metrics of a step.
         MetricsLogger(),
         BudgetGuard(),

@@ -23,6 +23,7 @@ CURVES = (
     ("lr", "Learning rate", "step size of AdamW", True),
     ("tokens_per_s", "Throughput", "tokens per second", True),
     ("grad_norm", "Gradient norm", "norm before clipping", True),
+    ("expert_load_max", "Load of the busiest expert", "times the mean of its layer", True),
 )
 """Key of a logged line, title, unit, and True for an axis from zero."""
 SOURCE_CURVES = (

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
@@ -16,10 +17,11 @@ from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
 from anadil.model.architecture import empty_model, read_config
-from anadil.model.experts import entries_of
 from anadil.model.family_table import check_family, families
 from anadil.model.load import save_settings
+from anadil.model.mxfp4 import unpacked_tensors
 from anadil.model.safetensors_files import SHARD_BYTES, SafetensorsFiles, TensorLayout, write_weights
+from anadil.model.tensor_names import Part, in_files, names_in_model, parts_of, written_names
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata, read_tensors
 from anadil.pretrain.embedding_init import embedding_map
@@ -67,25 +69,28 @@ def _write_mean(
     shard_bytes: int,
 ) -> dict[str, int]:  # fmt: skip
     """Write the mean of checkpoints, tensor by tensor: a model never has to fit into memory as a whole."""
-    family = families()[model_config(base)["model_type"]]
-    in_files = family.names.in_files
+    model: Any = empty_model(base)
+    kind, stored = model.config.model_type, unpacked_tensors(base)
+    names = names_in_model(stored, model)
+    entries = {names[name]: each for name, each in stored.items()}
+    parts = parts_of(entries, model)
+    of_base = written_names(names)
     saved: dict[str, Any] = checkpoints[0].metadata.state_dict_metadata
-    # Name in files -> the checkpoint's tensor, and its expert, number and count of parts in a stack.
-    places: dict[str, tuple[str, tuple[int, int, int]]] = {}
+    # Name in files -> the checkpoint's tensor, and which part of it.
+    places: dict[str, tuple[str, Part]] = {}
     for name in sorted(each for each in saved if " " not in each):
-        of_experts = entries_of(name, family.experts, saved[name].size[0] if saved[name].size else 0)
-        for expert, entries in enumerate(of_experts):
-            for part, entry in enumerate(entries):
-                places[in_files(entry)] = name, (expert, part, len(entries))
-        if not of_experts:
-            places[in_files(name)] = name, (0, 0, 0)
-    constants = {in_files(name): tensor for name, tensor in _constants(base).items()}
+        for part in parts.get(name, [Part(stored=name)]):
+            places[of_base.get(part.stored) or in_files(part.stored, kind)] = name, part
+    constants = {of_base[name]: tensor for name, tensor in _constants(model, base).items()}
     layout = {
-        stored: TensorLayout(dtype or saved[name].properties.dtype, _shape(saved[name].size, parts))
-        for stored, (name, (_, _, parts)) in places.items()
+        each: TensorLayout(
+            dtype or saved[name].properties.dtype,
+            tuple(saved[name].size) if part.rows is None else entries[part.stored].shape,
+        )
+        for each, (name, part) in places.items()
     }
     layout |= {
-        stored: TensorLayout(dtype or each.dtype, tuple(each.shape)) for stored, each in constants.items()
+        each: TensorLayout(dtype or tensor.dtype, tuple(tensor.shape)) for each, tensor in constants.items()
     }
     # A layer's experts lie one after another in a file, out of two stacks.
     mean = lru_cache(maxsize=2)(partial(_mean, checkpoints))
@@ -93,15 +98,10 @@ def _write_mean(
     def tensors(stored: str) -> list[torch.Tensor]:
         if stored in constants:
             return [constants[stored]]
-        name, (expert, part, parts) = places[stored]
-        return [mean(name)[expert].chunk(parts)[part] if parts else _mean(checkpoints, name)]
+        name, part = places[stored]
+        return [_mean(checkpoints, name) if part.rows is None else part.of(mean(name))]
 
     return write_weights(out, layout, tensors, shard_bytes)
-
-
-def _shape(size: Sequence[int], parts: int) -> tuple[int, ...]:
-    """Return the shape in the file, of a whole tensor or of one of so many parts of an expert."""
-    return (size[1] // parts, *size[2:]) if parts else tuple(size)
 
 
 def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:
@@ -118,9 +118,9 @@ def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:
     return total.div_(len(checkpoints))
 
 
-def _constants(base: Path) -> dict[str, torch.Tensor]:
+def _constants(model: PreTrainedModel, base: Path) -> dict[str, torch.Tensor]:
     """Tensors that the base's files hold and no step trains, such as an activation's constants."""
-    model, weights = empty_model(base), SafetensorsFiles(base)
+    weights = SafetensorsFiles(base)
     trained = dict(model.named_parameters(remove_duplicate=False))
     return {
         name: weights.read(name, [0] * buffer.dim(), buffer.shape)

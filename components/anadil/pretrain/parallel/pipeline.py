@@ -173,7 +173,8 @@ class Pipeline:
         batch = self._queue.popleft()
         positions = batch.position_ids.to(self.device, non_blocking=True)
         hidden = self._part(self.names.embeddings)(given) if self.is_first else given
-        rotary = self.model.base_model.rotary_emb(hidden, positions)
+        rotate: Any = self.model.base_model.rotary_emb
+        rotary = rotate(hidden, positions) if rotate is not None else None  # of layers without positions
         for layer in self._part(self.names.layers).values():
             hidden = layer(
                 hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary,

@@ -7,6 +7,7 @@ import json
 import logging
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +29,6 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.chat_template import end_ids, turn_begin, turn_end
-from anadil.model.experts import ENTRY
 from anadil.model.family import Gguf, ModuleNames
 from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
@@ -55,6 +55,8 @@ SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
 )
 FACTORS = "rope_freqs.weight"
 HEAD = ModuleNames().tables[1]
+ENTRY = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
+"""Name of a matrix of one expert."""
 CONSTANTS = (".rotary_emb.inv_freq",)
 """Ends of names of constants in old files, which are recomputed."""
 STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
