@@ -12,15 +12,8 @@ from pydantic import ValidationError
 from anadil.artifacts.base_kind import base_kind, card_fields, stored_template, words_of_field
 from anadil.artifacts.base_model import BUILT_IN, TINY, base_tokenizer, check_base, model_config
 from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end
-from anadil.core.errors import (
-    AnadilError,
-    DataError,
-    IntegrityError,
-    PreflightError,
-    RecipeError,
-    RetryableError,
-    message_of,
-)
+from anadil.core import errors
+from anadil.core.errors import AnadilError, RecipeError, message_of
 from anadil.core.format import one_line
 from anadil.model.family_table import LAYOUTS, check_family, supports
 from anadil.model.tiny import base_model
@@ -31,7 +24,13 @@ from anadil.runtime.execute import base_cache
 
 log = logging.getLogger(__name__)
 
-LEFT_OUT = (RecipeError, DataError, PreflightError, IntegrityError, RetryableError)
+LEFT_OUT = (
+    RecipeError,
+    errors.DataError,
+    errors.PreflightError,
+    errors.IntegrityError,
+    errors.RetryableError,
+)
 """Errors of a candidate for which it is left out. A signal and a budget end the command."""
 KEY = "CANDIDATE"
 """Name of a candidate in messages, as in the usage of the command."""

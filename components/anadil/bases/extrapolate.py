@@ -25,7 +25,7 @@ class Curve:
     num_bytes: Floats
 
     def values(self, times: NDArray[Any] | float = 1.0) -> Floats:
-        """Bits per byte of each point; `times` are how often a draw has each document."""
+        """Bits per byte of each point, where a draw has each document so many `times`."""
         bits = self.nats / np.log(2)
         result: Floats = (bits * times).sum(axis=1) / (self.num_bytes * times).sum()
         return result
@@ -62,7 +62,7 @@ def extrapolate(curves: Sequence[Curve], seed: int) -> list[Extrapolation]:
 
     Source: Kaplan et al. 2020, "Scaling Laws for Neural Language Models", arXiv:2001.08361, equation 1.3, for the power.
     """
-    own = [each.exponent(each.values()) for each in curves]
+    exponent = np.median([each.exponent(each.values()) for each in curves])
     pool = np.array(
         [each.exponent(each.values(), point) for each in curves for point in range(len(each.shares))]
     )
@@ -74,6 +74,6 @@ def extrapolate(curves: Sequence[Curve], seed: int) -> list[Extrapolation]:
         drawn = [documents.integers(0, size, size) for _ in range(DRAWS)]
         ends = np.array([each.values(np.bincount(row, minlength=size))[-1] for row in drawn])
         whole = 1 / each.shares[-1]
-        value = float(each.values()[-1] * whole ** -np.median(own))
+        value = float(each.values()[-1] * whole**-exponent)
         results.append(Extrapolation(value=value, draws=ends * whole ** -exponents.choice(pool, DRAWS)))
     return results

@@ -59,7 +59,7 @@ class Tried:
 
     run: ShortRun
     points: Mapping[int, list[float]]
-    """Step -> nats of each document in the taught language; 0 is the base."""
+    """Step -> nats of each document in the taught language. Step 0 is the base."""
 
 
 def try_candidates(
@@ -79,13 +79,13 @@ def try_candidates(
     inputs = {word_of("corpus", source): path for source, path in corpora.items()}
     stop = Stop()
     stop.listen()
-    job = Job(
-        recipe=recipe, inputs=inputs, out=work / "out", work=work, base_cache=base_cache(recipe), stop=stop
-    )
+    cache = base_cache(recipe)
+    job = Job(recipe=recipe, inputs=inputs, out=work / "out", work=work, base_cache=cache, stop=stop)
     with in_training_group(job) as (processes, device):
         for each in measured:
             try:
-                budget = _budget(recipe, each, share * whole)
+                one = budget_of(with_base(recipe, each.candidate.base), 1)
+                budget = replace(one, steps=max(1, round(share * whole / one.flops)))
                 tried = find_or_try(job, each, budget, processes, device)
             except LEFT_OUT as error:
                 log.warning("%s: not tried: %s", each.candidate.name, message_of(error))
@@ -94,14 +94,12 @@ def try_candidates(
             finally:
                 stop.check()
             _add(each, tried, whole, recipe.seed)
-    curves = [each for each in measured if each.curve]
-    ends = extrapolate([each.curve for each in curves if each.curve], recipe.seed)
-    for each, end in zip(curves, ends, strict=True):
-        each.extrapolation = end
-        each.table["trial"]["extrapolated"] = {
-            "bits_per_byte": end.value,
-            "bits_per_byte_interval": end.interval,
-        }
+    curves = {number: each.curve for number, each in enumerate(measured) if each.curve}
+    ends = extrapolate([*curves.values()], recipe.seed) if curves else []
+    for number, end in zip(curves, ends, strict=True):
+        measured[number].extrapolation = end
+        figures = {"bits_per_byte": end.value, "bits_per_byte_interval": end.interval}
+        measured[number].table["trial"]["extrapolated"] = figures
 
 
 def whole_flops(recipe: Recipe, measured: Sequence[Measured]) -> float:
@@ -111,24 +109,16 @@ def whole_flops(recipe: Recipe, measured: Sequence[Measured]) -> float:
             return budget_of(with_base(recipe, base), recipe.pretrain.steps).flops
         except LEFT_OUT as error:
             log.info("%s: its compute is not known: %s", base.model, message_of(error))
-    raise PreflightError("--trial: the compute of no base is known, so none is equal; leave --trial out")
-
-
-def _budget(recipe: Recipe, each: Measured, flops: float) -> Budget:
-    one = budget_of(with_base(recipe, each.candidate.base), 1)
-    return Budget(
-        shape=one.shape, context=one.context, tokens_per_step=one.tokens_per_step,
-        steps=max(1, round(flops / one.flops)),
-    )  # fmt: skip
+    raise PreflightError("--trial: the compute of no base is known, so none is equal. Leave --trial out")
 
 
 def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, device: torch.device) -> Tried:
     """Find the stored result of a candidate, or train it."""
-    own = with_base(job.recipe, each.candidate.base)
+    alone = with_base(job.recipe, each.candidate.base)
     origin = {
         "base": each.candidate.digest,
-        "pretrain": own.pretrain.model_dump_json(),
-        "seed": str(own.seed),
+        "pretrain": alone.pretrain.model_dump_json(),
+        "seed": str(alone.seed),
         "steps": str(budget.steps),
         **{f"text {kind}": digest_of(encoded.documents) for kind, encoded in each.encoded.items()},
         **{f"input {word}": artifact.digest_of(path) for word, path in job.inputs.items()},
@@ -144,10 +134,10 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
         ids={kind: encoded.ids[each.scored.name] for kind, encoded in each.encoded.items()},
         prefix=each.scored.prefix, bos=each.scored.bos,
     )  # fmt: skip
-    steps = points_of(own, budget.steps_of(budget.rows_of(tokenizer)))
+    steps = points_of(alone, budget.steps_of(budget.rows_of(tokenizer)))
     scores = PointScores(text, steps, budget.context, work / "points.json")
-    alone = replace(job, recipe=own, inputs={**job.inputs, "tokenizer": tokenizer}, work=work)
-    run = short_run(alone, tokenizer, budget, text, processes, device, [scores])
+    job = replace(job, recipe=alone, inputs={**job.inputs, "tokenizer": tokenizer}, work=work)
+    run = short_run(job, tokenizer, budget, text, processes, device, [scores])
     points = {**scores.read(), run.steps: list(run.nats["taught"])}
     write_indented(folder / RESULT, {"base": each.candidate.name, "run": asdict(run), "points": points})
     drop_work(work, processes)
@@ -155,7 +145,7 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
 
 
 def points_of(recipe: Recipe, steps: int) -> set[int]:
-    """Steps of a short run at which it is scored before its end; the base's score is that of step 0."""
+    """Steps of a short run at which it is scored before its end. At step 0 it is the base."""
     phases = short_recipe(recipe, steps).pretrain.phases
     every = {round(steps * 0.5 ** (place / 2)) for place in range(1, POINTS + 1)}
     # An earlier phase, in which the embeddings alone learn, has another curve.

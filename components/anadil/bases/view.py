@@ -67,7 +67,7 @@ def _rank(each: Measured) -> tuple[int, float]:
 
 
 def _difference(each: Measured, best: Measured, seed: int) -> dict[str, Any] | None:
-    """Difference to the best candidate in the figure that sorts them; None for a candidate without that figure."""
+    """Difference to the best candidate in the figure that sorts them. None for a candidate without it."""
     if _rank(each)[0] != _rank(best)[0]:
         return None
     if each.extrapolation and best.extrapolation:
@@ -249,8 +249,8 @@ def _facts(each: Result) -> Iterator[str]:
             yield f"{what}: {why}"
 
 
-def _because(evidence: str) -> str:
-    return f" ({evidence})" if evidence else ""
+def _because(reason: str) -> str:
+    return f" ({reason})" if reason else ""
 
 
 def lines_of(result: Result) -> Iterator[str]:

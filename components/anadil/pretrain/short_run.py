@@ -105,7 +105,7 @@ class ScoredText:
     prefix: int
     """Token before each document."""
     bos: int | None
-    """Token before each later piece of a document; None for none."""
+    """Token before each later piece of a document. None: no token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +167,7 @@ def drop_work(work: Path, processes: Group) -> None:
 
 
 def text_nats(net: ParallelModel, text: ScoredText, length: int, name: str) -> dict[str, list[float]]:
-    """Kind of text -> nats of each document; see `document_nats`."""
+    """Kind of text -> nats of each document."""
     return {
         kind: document_nats(
             net, encoded, prefix=text.prefix, bos=text.bos, length=length, name=f"{name}, {kind}"
