@@ -62,6 +62,13 @@ states of {recurrent} start anew at every document. With `context` each process 
 sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
 not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 
+A type without GGUF has one of these reasons:
+
+- llama.cpp computes it otherwise: `gpt_oss`, for which it rounds the borders of YaRN
+- its layers differ in size or kind, or a state runs through them, and nothing here writes their keys: `gemma4_text`, `lfm2`,
+  `qwen3_5_text`
+- llama.cpp lacks it, or its logits were not compared: all others
+
 Of a model of text and images ({wrappers}) the text model is trained and exported, if its type is in
 the table. Tensors of its other parts are counted and not read. What is exported is a text model, which sees no images, or
 [with an option](../guides/export.md#a-model-of-text-and-images) the whole model again. A Gemma 4 whose layers have a table of

@@ -173,6 +173,27 @@ def test_only_the_rows_that_are_to_learn_do(model_dir: Path, many_chats: Path, t
     assert len(changed["all rows"]) == len(load_tokenizer(model_dir))
 
 
+@pytest.mark.slow
+def test_spare_rows_of_the_embedding_stay_where_all_tokens_learn(
+    model_dir: Path, many_chats: Path, tmp_path: Path
+) -> None:
+    folder, num_tokens = (
+        shutil.copytree(model_dir, tmp_path / "model"),
+        len(load_tokenizer(model_dir)),
+    )
+    model: Any = load_model(model_dir)
+    model.resize_token_embeddings(num_tokens + 40)
+    model.save_pretrained(folder)
+
+    out = trained(folder, many_chats, tmp_path / "work", *SETTINGS["all rows"])
+
+    before, merged = load_file(folder / "model.safetensors"), load_file(out / "merged/model.safetensors")
+    moved = (before["model.embed_tokens.weight"] - merged["model.embed_tokens.weight"]).abs().amax(dim=1)
+    assert moved.nonzero().flatten().tolist() == list(range(num_tokens))
+    expected = logits(PeftModel.from_pretrained(load_model(folder), out))
+    assert (logits(load_model(out / "merged")) - expected).abs().max() < 1e-5 * expected.abs().max()
+
+
 def test_a_head_with_rows_of_its_own_learns_them_too(untied: Path, many_chats: Path, tmp_path: Path) -> None:
     out = trained(untied, many_chats, tmp_path / "work", *SETTINGS["rows of control tokens"])
 

@@ -69,9 +69,12 @@ def test_a_map_that_does_not_fit_is_refused(
         fit_vocabulary(model, tmp_path / "tokenizer")
 
 
-@pytest.mark.parametrize("rows", [None, [*([row] for row in range(301))]])
-def test_padding_that_the_base_has_no_row_for_gets_the_mean_of_its_rows(
-    tmp_path: Path, rows: list[list[int]] | None, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("rows", "role"),
+    [(None, "pad_token"), ([*([row] for row in range(301))], "pad_token"), (None, "image_token")],
+)
+def test_a_special_token_that_the_base_has_no_row_for_gets_the_mean_of_its_rows(
+    tmp_path: Path, rows: list[list[int]] | None, role: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = load_model(make_model(tmp_path / "model"))
     before = model.get_input_embeddings().weight.clone()
@@ -80,14 +83,14 @@ def test_padding_that_the_base_has_no_row_for_gets_the_mean_of_its_rows(
     content["added_tokens"].append({**content["added_tokens"][-1], "id": 300, "content": "[PAD]"})
     (place / "tokenizer.json").write_text(json.dumps(content))
     settings = json.loads((place / "tokenizer_config.json").read_text())
-    (place / "tokenizer_config.json").write_text(json.dumps({**settings, "pad_token": "[PAD]"}))
+    (place / "tokenizer_config.json").write_text(json.dumps({**settings, role: "[PAD]"}))
 
     fit_vocabulary(model, place)
 
     new = model.get_input_embeddings().weight
     assert torch.equal(new[:300], before)
     assert torch.allclose(new[300:], before.mean(0), atol=1e-6)
-    assert "no embedding row for its padding [PAD]" in caplog.text
+    assert "no embedding row for its special token [PAD]" in caplog.text
 
 
 def test_a_missing_map_names_the_remedy(tmp_path: Path) -> None:

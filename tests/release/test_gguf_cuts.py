@@ -241,6 +241,10 @@ def scaled(kind: str, **more: Any) -> dict[str, Any]:
 
 
 YARN = scaled("yarn", original_max_position_embeddings=64)
+MINISTRAL_3 = {
+    "original_max_position_embeddings": 32, "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}  # fmt: skip
 LLAMA_3 = scaled("llama3", low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64)
 
 
@@ -270,6 +274,7 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
         slow("olmo3", {"sliding_window": 16, "layer_types": [*WINDOW[:1] * 3, WINDOW[1]]}),
         matrix("olmo3", both(YARN, {**LOCAL, "rope_theta": 1e4})),
         matrix("gemma2", {"sliding_window": 16}),
+        slow("ministral3", {**scaled("yarn", **MINISTRAL_3), "head_dim": 16}),
         matrix("cohere2", {"sliding_window": 16, **scaled("linear")}),
         slow("olmo", {"clip_qkv": 0.5, **scaled("linear")}),
         slow("phi3", {"rope_parameters": {**LOCAL, "partial_rotary_factor": 0.5}, "num_key_value_heads": 1}),
@@ -330,6 +335,11 @@ def test_llama_cpp_computes_the_logits_of_transformers(
         ("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads is 2, and llama.cpp's olmoe shares none"),
         ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),
         ("qwen2_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\]"),
+        (
+            "ministral3",
+            scaled("yarn", **{**MINISTRAL_3, "mscale": 0.7}),
+            "'yarn' with mscale, mscale_all_dim",
+        ),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}, "llama.cpp's smollm3 rotates three of four layers"),
     ],
 )

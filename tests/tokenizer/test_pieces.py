@@ -32,7 +32,9 @@ from anadil.tokenizer.run import run
 from tests.kit.llama import small_llama
 from tests.kit.llama_3 import SCRIPTS, mixed_documents
 from tests.kit.llama_cpp import opened
+from tests.kit.pretraining import make_tokenizer
 from tests.kit.sentence_pieces import LIKE_GEMMA, LIKE_LLAMA_2, LIKE_MISTRAL, make_pieces
+from tests.kit.transformers_4 import python_with_4, read_by_4
 
 from .conftest import SENTENCES, written
 from .test_surgery import ENGLISH, JAPANESE, RUSSIAN
@@ -173,6 +175,39 @@ def test_new_ids_land_on_their_rows_in_every_reader_where_the_base_has_spare_one
     old = {piece.text: piece.score for piece in old_pieces}
     assert max(each.score for each in pieces_of_file if each.text not in old) < min(old.values())
     assert written(job, "fertility")["encoder"]["fast"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("like", "strategy"), [("gemma", "surgery"), ("gemma", "extend"), ("bytes", "extend")]
+)
+def test_every_reader_computes_the_same_with_new_ids_on_spare_rows(
+    tmp_path: Path, make_job: Callable[..., Job], like: str, strategy: str
+) -> None:
+    folder = model_of(tmp_path) if like == "gemma" else tmp_path / "model"
+    if like == "bytes":
+        tokens = make_tokenizer(tmp_path / "tokenizer", 400)
+        save_model(small_llama(vocab_size=431), tokens, folder, torch.float32)
+    base, model = read_tokenizer(folder), load_model(folder)
+    job = make_job(str(folder), strategies=[strategy], vocab_sizes=[NUM_NEW], min_uses=20, pad_to=64)
+    run(job)
+    fit_vocabulary(model, job.out)
+    save_model(model, job.out, tmp_path / "made", torch.float32)
+    write_gguf(tmp_path / "made", tmp_path / "m.gguf", name="test")
+    new = sorted(new_tokens(base, read_tokenizer(job.out)).values())
+    row = torch.tensor([new])
+
+    read_by_4(python_with_4(), [tmp_path / "made"], row, tmp_path)
+    by_4 = torch.load(tmp_path / "made/logits.pt", weights_only=True)
+    reloaded: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "made")
+    with torch.no_grad():
+        by_5, expected = reloaded(input_ids=row).logits, model(input_ids=row).logits
+    with opened(tmp_path / "m.gguf") as loaded:
+        by_llama_cpp = torch.from_numpy(loaded.logits(new))
+
+    assert len(new) >= NUM_NEW
+    assert expected.shape[-1] > max(new)
+    assert all((each - expected).abs().max() < 1e-4 for each in (by_4, by_5, by_llama_cpp[None]))
 
 
 def test_a_kept_text_that_begins_with_a_word_of_the_corpus_is_cut_as_before(

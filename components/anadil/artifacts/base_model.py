@@ -334,7 +334,7 @@ KERNELS = frozenset(
 """Values that name something of transformers itself; any other may be the address of code."""
 SIZES = frozenset((
     "head_dim", "hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads", "num_hidden_layers",
-    "num_key_value_heads", "vocab_size",
+    "num_key_value_heads", "sliding_window", "vocab_size",
 ))  # fmt: skip
 """Keys of config.json that are whole numbers from 1 on."""
 FACTORS = frozenset((

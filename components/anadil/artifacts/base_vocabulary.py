@@ -74,6 +74,18 @@ def require_end(folder: Path, tokenizer: "Tokenizer") -> None:
         )
 
 
+def require_rows(folder: Path, tokenizer: "Tokenizer") -> None:
+    """Check that the model has a row for each token that a text becomes. A special one gets the mean of all."""
+    rows = model_config(folder).get("vocab_size")
+    special = {index for index, each in tokenizer.get_added_tokens_decoder().items() if each.special}
+    ids = {index: token for token, index in tokenizer.get_vocab().items() if index not in special}
+    if isinstance(rows, int) and ids and max(ids) >= rows:
+        raise DataError(
+            f"{folder}: its embedding has {rows:,} rows (vocab_size), and tokenizer.json gives {ids[max(ids)]!r} id {max(ids):,}, "
+            "fetch both again, or give the model those rows (transformers: resize_token_embeddings)"
+        )
+
+
 def require_changeable(tokenizer: "Tokenizer", name: str, settings: TokenizerSettings) -> None:
     """Check that the strategies of a recipe can change the base's vocabulary."""
     if not set(settings.strategies) - {"base"}:

@@ -3,6 +3,7 @@
 Whoever opens a base gets the text model alone. The rest of the files stays where it is, unread and counted.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,7 @@ def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the config.json of the text model: `text_config` with what the whole model says of it, or all of a text model's."""
     if config.get("model_type") not in WRAPPERS:
         return config
+    refuse_other_class(config, str(path))
     text = config.get("text_config")
     if not isinstance(text, Mapping):
         raise DataError(
@@ -56,6 +58,19 @@ def text_config(config: dict[str, Any], path: Path) -> dict[str, Any]:
     unsaid = [key for key in config if key in PRECISIONS or key.endswith("_token_id")]
     given = {key: config[key] for key in unsaid if text.get(key) is None and _is_of_text(key)}
     return {**text, **given, **{key: config[key] for key in WHOLE if config.get(key) is not None}}
+
+
+def refuse_other_class(config: Mapping[str, Any], name: str) -> None:
+    """Refuse a config.json whose `architectures` is a class of another type than `model_type`, by which transformers loads."""
+    kind, named = str(config.get("model_type")), config.get("architectures")
+    for each in named if isinstance(named, list) else ():
+        # Sorted, since `hunyuan_v1_dense` has the class HunYuanDenseV1.
+        one, other = re.split(r"(?<=.)(?:For[A-Z]|Model|LMHead)", str(each))[0], kind.removesuffix("_text")
+        if sorted(one.lower().replace("_", "")) != sorted(other.replace("_", "")):
+            raise DataError(
+                f"{name}: architectures of config.json is {each!r}, and model_type is {kind!r}. Correct the wrong one, or fetch "
+                "the model again"
+            )
 
 
 def text_name(name: str) -> str:

@@ -155,7 +155,11 @@ def check_fit(folder: Path) -> None:
         f"not named by {INDEX}": not_in_index.keys() - passed - model.all_tied_weights_keys.keys(),
     }
     if any(wrong.values()):
-        words = (f"{len(names)} {kind}, the first {min(names)}" for kind, names in wrong.items() if names)
+        shown = {name: f"{name} ({each.dtype} {list(each.shape)})" for name, each in stored.items()}
+        first = {kind: min(names) for kind, names in wrong.items() if names}
+        words = (
+            f"{len(wrong[kind])} {kind}, the first {shown.get(name, name)}" for kind, name in first.items()
+        )
         raise IntegrityError(
             f"{folder}: weights do not fit config.json (tensors: {'; '.join(words)}); fetch or make the model again"
         )

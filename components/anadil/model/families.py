@@ -86,6 +86,14 @@ FAMILIES = (
         model_type="ministral3",
         layouts=TENSOR_LAYOUTS,
         architecture=Architecture(bias="none", defaults={"num_key_value_heads": 8, "head_dim": 128}),
+        gguf=Gguf(
+            architecture="mistral3",
+            turns_neighbours=True,
+            of_rotation={
+                "attention.temperature_scale": "llama_4_scaling_beta",
+                "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
+            },
+        ),
     ),
     # Qwen 2, whose queries, keys and values always have biases, and Qwen 3, which norms each head instead.
     Family(

@@ -138,6 +138,8 @@ class Gguf:
     """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
     counts: Mapping[str, str] = field(default_factory=dict)
     """The same for whole numbers."""
+    of_rotation: Mapping[str, str] = field(default_factory=dict)
+    """The same for numbers of `rope_parameters`."""
     period: int | None = None
     """Period of layers whose last one sees all, where llama.cpp knows one alone."""
     queries: str = "attn_q_norm"

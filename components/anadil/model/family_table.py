@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any, get_args
 
+from anadil.artifacts.text_part import refuse_other_class
 from anadil.core.errors import PreflightError
 from anadil.model.families import FAMILIES
 from anadil.model.family import Family, LayoutName, LogitKeys
@@ -106,6 +107,7 @@ def check_family(
             f"{name}: model type {_type(config)} is not proven to train as transformers trains it; take one of "
             f"{', '.join(model_types())}"
         )
+    refuse_other_class(config, name)
     more, changing = families()[kind].layer_tables, sorted({*strategies} - {"base"})
     # Where the key is missing, its type's default makes the table.
     if more and config.get(more.width, 1) and changing:

@@ -6,7 +6,7 @@ from typing import Any
 
 from anadil.artifacts import base_model
 from anadil.artifacts.base_kind import base_kind
-from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end
+from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end, require_rows
 from anadil.artifacts.text_part import wrapper_of
 from anadil.artifacts.weight_files import has_weights, outside_text, stored_tensors
 from anadil.model.family_table import check_family
@@ -71,6 +71,21 @@ def inspect_base(
     return inspect_where_visible(key, inspect, here=here)
 
 
+def refuse_planned_base(recipe: Recipe) -> None:
+    """Refuse a base of this machine by the files that are there. A plan needs no more than a config.json.
+
+    Tensors are not held against the model, as `inspect_base` does: that loads torch and transformers, 12 CPU seconds here.
+    """
+    folder = Path(recipe.base.model).expanduser()
+    if not base_model.is_local(recipe.base.model) or not (folder / "tokenizer.json").is_file():
+        return
+    if has_weights(folder):
+        stored_tensors(folder)
+    if (folder / "config.json").is_file():
+        _check_family(recipe, folder, changes=True)
+    _check_vocabulary(recipe, folder, changes=True)
+
+
 def inspect_kind(recipe: Recipe) -> CheckResult:
     """Tell whether the base was taught to answer, by which evidence, and what follows from it."""
     model = recipe.base.model
@@ -96,6 +111,8 @@ def _check_vocabulary(recipe: Recipe, folder: Path, *, changes: bool) -> int:
     require_end(folder, tokenizer)
     if changes:
         require_changeable(tokenizer, recipe.base.model, recipe.tokenizer)
+    if (folder / "config.json").is_file():
+        require_rows(folder, tokenizer)
     return tokenizer.get_vocab_size()
 
 

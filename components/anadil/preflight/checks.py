@@ -132,7 +132,7 @@ def _base(planned: PlannedRun) -> Iterator[CheckResult]:
         detail = f"{PACKAGED[model].words}, fetched through pip when a run begins"
         yield passed("base.model", detail)
         return
-    if planned.by == RECIPE and not (local or recipe.finetune.inputs):
+    if not local and (planned.by == COMPILE or (planned.by == RECIPE and not recipe.finetune.inputs)):
         return  # a hub model would be fetched for nothing
     hub = model not in BUILT_IN and not local and not model.startswith(("/", ".", "~"))
     offline = os.environ.get("HF_HUB_OFFLINE") == "1"
@@ -212,7 +212,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
-    Check(name="base.model", by=(*EVERY, RECIPE), function=_base, level=logging.INFO),
+    Check(name="base.model", by=(*EVERY, RECIPE, COMPILE), function=_base, level=logging.INFO),
     *(each for stage in FLOW if "check" in stage.brings for each in brought(stage, "check").CHECKS),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

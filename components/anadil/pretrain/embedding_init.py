@@ -114,24 +114,26 @@ def vocabulary_rows(
     rows, keeps_size = _read_map(tokenizer)
     loaded = load_tokenizer(tokenizer)
     used = {index: token for token, index in loaded.get_vocab().items()}
-    # Bases are published with a token for padding that only the tokenizer was given.
-    pad = loaded.pad_token_id if (loaded.pad_token_id or 0) >= num_base else None
+    # Bases are published with a token for padding, or for images as Gemma 3 1B, that only the tokenizer was given.
+    special = {index for index, each in loaded.added_tokens_decoder.items() if each.special}
+    lacking = {index for index in special | {loaded.pad_token_id or 0} if index >= num_base}
     if rows is None:
-        if max(used.keys() - {pad}) >= num_base:
+        if max(used.keys() - lacking) >= num_base:
             raise DataError(
                 f"{tokenizer}: {max(used) + 1} tokens, but the base model has {num_base} embedding rows; "
                 f"make the tokenizer from the same base.model, {WITHOUT_ROWS}"
             )
-        if pad is None:
+        if not lacking:
             return None
         rows = [[row] for row in range(max(used) + 1)]
-    without = [row for row, pieces in enumerate(rows) if pieces == [pad]]
+    without = [row for row, pieces in enumerate(rows) if len(pieces) == 1 and pieces[0] in lacking]
     _check(
         [pieces if row not in without else [0] for row, pieces in enumerate(rows)], tokenizer, used, num_base
     )
     for row in without:
         log.warning(
-            "the base model has no embedding row for its padding %s: it gets the mean of its rows", used[row]
+            "the base model has no embedding row for its special token %s: it gets the mean of its rows",
+            used[row],
         )
         rows[row] = []
     if keeps_size:

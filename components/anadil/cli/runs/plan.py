@@ -23,6 +23,7 @@ from anadil.estimate.text_use import TextSize
 from anadil.plan.needs import checked_memory
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.view import plan_lines
+from anadil.preflight.base_model import refuse_planned_base
 from anadil.preflight.memory import refusal_text
 from anadil.preflight.text_size import text_of
 from anadil.recipe.load import load_recipe
@@ -102,6 +103,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
             + (" (`anadil clean plan` says what clean needs)" if options.until == "clean" else "")
         )
     recipe = load_recipe(options.recipe, options.set)
+    refuse_planned_base(recipe)
     instance = options.instance or recipe.cluster.instance
     kind = this_machine() if instance is None else machine(instance, options.prices)
     nodes, text = options.nodes or recipe.cluster.nodes, _text(recipe, options.tokens)

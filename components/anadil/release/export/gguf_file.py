@@ -250,6 +250,9 @@ def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None
         assert period is not None, "refused before"
         writer.add_sliding_window_pattern(period)
     scaling = gguf_refusal.rotation(config)
+    for key, source in kind.of_rotation.items():
+        if scaling.get(source) is not None:
+            writer.add_float32(f"{kind.architecture}.{key}", scaling[source])
     writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
     writer.add_rope_freq_base(scaling["rope_theta"])
     if local := config.rope_parameters.get(gguf_refusal.SLIDING):

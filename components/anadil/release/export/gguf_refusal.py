@@ -180,6 +180,12 @@ def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
     if rotates == "yarn":
         usual = 0.1 * math.log(scaling["factor"]) + 1  # of the paper, arXiv:2309.00071, section 3.4
         others = [key for key in YARN_KEYS if scaling.get(key) is not None]
+        if (
+            kind.of_rotation
+            and others == ["mscale", "mscale_all_dim"]
+            and scaling["mscale"] == scaling["mscale_all_dim"] == 1
+        ):
+            usual, others = 1.0, []  # they cancel
         if others or not math.isclose(scaling.get("attention_factor") or usual, usual, rel_tol=1e-6):
             return f"rotation scaled by 'yarn' with {', '.join(others) or 'attention_factor'}, which GGUF does not hold"
     layers = range(config.num_hidden_layers)
