@@ -66,7 +66,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "gemma4_text": {
         "final_logit_softcapping": 3.0,
         "global_head_dim": 16,
-        "hidden_size_per_layer_input": 4,
+        "hidden_size_per_layer_input": 32,  # norms of less amplify rounding tenfold
         "vocab_size_per_layer_input": NUM_TOKENS,
         "num_kv_shared_layers": 2,
         "layer_types": ["sliding_attention", "full_attention"] * 2,

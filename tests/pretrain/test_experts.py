@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from anadil.artifacts.weight_files import ALONE, stored_tensors
 from anadil.core.errors import IntegrityError
-from anadil.model.architecture import check_fit
+from anadil.model.architecture import check_fit, empty_model
 from anadil.model.tensor_names import ModelFiles
 from anadil.pretrain.metrics_logger import FILE
 from anadil.pretrain.run import run
@@ -87,6 +87,23 @@ def test_blocks_of_a_stack_are_those_of_the_stack_that_transformers_makes(tmp_pa
             _, rows, columns = parameter.shape
             block = files.read(name, (1, rows // 4, 3), (2, rows // 2 + 1, columns - 3))
             assert torch.equal(block, parameter[1:3, rows // 4 : rows // 4 + rows // 2 + 1, 3:]), name
+
+
+@pytest.mark.parametrize("kind", [slow("qwen3_5_moe_text"), matrix("olmo_hybrid")])
+def test_a_model_is_written_with_the_tensors_of_its_base(tmp_path: Path, base: Path, kind: str) -> None:
+    """Qwen 3.5 is published with stacks, where transformers saves entries; OLMo hybrid with other names than it saves."""
+    made = make_family(tmp_path / "made", kind)
+    model = empty_model(made)
+    files = ModelFiles(made, model)
+    tensors = {name: files.read(name).contiguous() for name in model.state_dict()}
+    save_file(tensors, base / ALONE, {"format": "pt"})
+    shutil.copy(made / "config.json", base)
+    job = make_job(tmp_path, make_recipe(base, phases=[{"trains": "all", "steps": 1, "lr": 0.001}]))
+
+    run(job)
+
+    assert stored_tensors(job.out).keys() == tensors.keys() != stored_tensors(made).keys()
+    check_fit(job.out)
 
 
 @pytest.mark.parametrize(

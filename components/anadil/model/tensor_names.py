@@ -112,11 +112,10 @@ def _placed(
     parts: list[Part] = []
     for expert, each in entries:
         first = parts[-1].first + (parts[-1].rows or 0) if parts and parts[-1].expert == expert else 0
-        parts.append(Part(stored=each, expert=expert, first=first, rows=tensors[each].shape[0]))
-    by_expert = {
-        expert: [tensors[each].shape for of, each in entries if of == expert] for expert, _ in entries
-    }
-    if len({tuple(shapes) for shapes in by_expert.values()}) > 1:
+        parts.append(Part(stored=each, expert=expert, first=first, rows=(tensors[each].shape or (0,))[0]))
+    shapes = [tensors[each].shape for _, each in entries]
+    num = sum(expert == entries[0][0] for expert, _ in entries)
+    if shapes != shapes[:num] * (len(shapes) // num):
         raise IntegrityError(f"{folder}: experts of {name} differ in shape, fetch the model again")
     return parts
 
