@@ -13,13 +13,15 @@ from numpy.typing import NDArray
 from anadil.artifacts.prefetch import fetch
 from anadil.bases.candidates import LEFT_OUT, Candidate, Refused, with_base
 from anadil.bases.extrapolate import Curve, Extrapolation
-from anadil.core.errors import AnadilError, message_of
+from anadil.core.errors import AnadilError, DataError, message_of
+from anadil.core.format import one_line
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import Machine, machine, this_machine
 from anadil.estimate.model_shape import shape_from
 from anadil.evaluate import generate, models
 from anadil.evaluate.candidate import openings_of, text_figures
 from anadil.evaluate.heldout import RETAINED_KEY, RETAINED_TEXT, digest_of, read_heldout, read_retained
+from anadil.model.template_limits import RAISED
 from anadil.page.values import last_part
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.recipe.sections import Recipe
@@ -37,6 +39,8 @@ log = logging.getLogger(__name__)
 ENGLISH = "en"
 NUM_BEGINNINGS = 24
 """Held-out beginnings that each candidate continues. A choice: a share of a half is known to .2."""
+MAX_FAULT = 120
+"""Characters of what a chat template says of its fault."""
 BILLION = 1_000_000_000
 
 
@@ -187,9 +191,8 @@ def _measure(each: Measured, recipe: Recipe, language: Language, folder: Path) -
         generate.GenerationPrompt(text=text, kind="continuation")
         for text in openings_of(each.encoded["taught"].documents)[:NUM_BEGINNINGS]
     ]
-    if candidate.declared["has_template"]:
-        questions = language.questions
-        prompts += [generate.GenerationPrompt(text=text, kind="answer", chat=True) for text in questions]
+    questions, not_asked = _questions(each, language)
+    prompts += questions
     written = generate.generate_texts(
         loaded.decoder(), each.scored.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
         name=name, modes=("greedy",),
@@ -206,12 +209,29 @@ def _measure(each: Measured, recipe: Recipe, language: Language, folder: Path) -
         "context_bytes": round(loaded.context * figures["taught"]["bytes_per_token"]),
         "longest_context": longest, "words_in_longest_context": words,
         "text_begins_with": each.scored.tokenizer.decode([each.scored.prefix]),
-        "output": output_table(generate.with_languages(written, language), language),
+        "output": output_table(generate.with_languages(written, language), language) | {"not_asked": not_asked},
     }  # fmt: skip
     loaded.memory.now.texts = {**loaded.memory.earlier.texts, **loaded.memory.now.texts}
     loaded.memory.now.written = {**loaded.memory.earlier.written, **loaded.memory.now.written}
     models.write_measurements(folder, [loaded.memory.now])
     loaded.free()
+
+
+def _questions(each: Measured, language: Language) -> tuple[list[generate.GenerationPrompt], str | None]:
+    """Questions that the base's chat template writes, and the reason why it writes none."""
+    if not each.candidate.declared["has_template"]:
+        return [], None
+    asked = [generate.GenerationPrompt(text=text, kind="answer", chat=True) for text in language.questions]
+    try:
+        if all(generate.prompt_ids(each.scored.tokenizer, question) for question in asked):
+            return asked, None
+        fault = "it writes nothing"
+    except (*RAISED, DataError) as error:
+        fault = one_line(str(error), MAX_FAULT)
+    log.warning(
+        "%s: is asked no questions: its chat template does not write them: %s", each.candidate.name, fault
+    )
+    return [], f"its chat template does not write them: {fault}"
 
 
 def _idle(candidate: Candidate) -> int:

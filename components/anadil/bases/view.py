@@ -244,6 +244,8 @@ def _facts(each: Result) -> Iterator[str]:
     yield from (f"tokenizer {name}: {why}" for name, why in strategies.items() if why)
     context = f"{each['context']:,} tokens, {each['context_bytes']:,} bytes"
     yield f"scored with a context of {context}, texts begin with {each['text_begins_with']}"
+    if why := each["output"]["not_asked"]:
+        yield f"asked no questions: {why}"
     for what, table in (("cost not planned", each["billion_words"]), ("not tried", each.get("trial", {}))):
         if why := table.get("why_not"):
             yield f"{what}: {why}"

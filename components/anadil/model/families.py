@@ -195,7 +195,7 @@ FAMILIES = (
         model_type="glm",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS),
-        gguf=Gguf(architecture="chatglm", own_head_size=False),
+        gguf=Gguf(architecture="chatglm", own_head_size=False, partial=True),
     ),
     Family(
         model_type="glm4",
@@ -203,7 +203,7 @@ FAMILIES = (
         architecture=Architecture(
             norms_after=True, fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS
         ),
-        gguf=Gguf(architecture="glm4"),
+        gguf=Gguf(architecture="glm4", partial=True),
     ),
     # GPT-NeoX, whose parts have names of their own.
     Family(
@@ -248,7 +248,7 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         # Version 4 refuses any other key.
         version_4=Version4Keys(scaling=frozenset(["short_factor", "long_factor"])),
-        gguf=Gguf(architecture="phi3", own_head_size=False),
+        gguf=Gguf(architecture="phi3", own_head_size=False, partial=True),
     ),
     # Types that nothing here has to treat otherwise than a Llama, but for the layouts that are tested for them.
     Family(model_type="apertus", layouts=PIPELINE_LAYOUTS),
@@ -277,6 +277,7 @@ FAMILIES = (
         logits=LogitKeys(times="logit_scale"),
         gguf=Gguf(
             architecture="cohere2",
+            own_head_size=False,
             windows="same_base",
             period=4,
             fixed=COHERE_FIXED,
@@ -391,7 +392,7 @@ FAMILIES = (
             architecture="olmoe",
             own_head_size=False,
             groups=False,
-            fixed={"hidden_act": "silu", "attention_bias": False, "clip_qkv": None, "norm_topk_prob": False},
+            fixed={**OLMO_FIXED, "clip_qkv": None, "norm_topk_prob": False},
             counts=EXPERT_COUNTS,
         ),
     ),
@@ -412,7 +413,7 @@ FAMILIES = (
         ),
         gguf=Gguf(
             architecture="qwen2moe",
-            fixed={**EVERY_LAYER, "norm_topk_prob": False},
+            fixed={**EVERY_LAYER, "norm_topk_prob": False, "tie_word_embeddings": False},
             counts={
                 **EXPERT_COUNTS,
                 **OWN_WIDTH,

@@ -124,6 +124,8 @@ class Gguf:
     """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
+    partial: bool = False
+    """True if `partial_rotary_factor` is heeded. transformers rotates whole heads of other types, whatever it says."""
     groups: bool = True
     """True if several heads may share keys and values."""
     needs: tuple[str, ...] = ()
