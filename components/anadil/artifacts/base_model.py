@@ -388,6 +388,9 @@ def check_directory(folder: Path, config: Mapping[str, Any]) -> None:
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for key, value in config.items():
+        # Qwen 2's mixtures write 0 for no window.
+        if key == "sliding_window" and config.get("use_sliding_window") is False:
+            continue
         yield key, value
         if isinstance(value, Mapping) and key != "auto_map":
             yield from _settings(value)
