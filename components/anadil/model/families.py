@@ -34,6 +34,12 @@ COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale
 GLM_DEFAULTS = {
     "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip
+COHERE = Architecture(
+    parallel=True,
+    centred_norms=True,
+    norms_in_fp32=True,
+    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
+)
 OLMO_2 = Architecture(
     norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
 )
@@ -158,6 +164,7 @@ FAMILIES = (
     ),
     Family(
         model_type="gemma2",
+        unplanned="its attention takes documents one by one, so that memory follows from their lengths",
         logits=GEMMA_LOGITS,
         gguf=Gguf(
             architecture="gemma2",
@@ -182,6 +189,7 @@ FAMILIES = (
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
+        unplanned="its layers are of several kinds",
         logits=GEMMA_LOGITS,
         layer_tables=LayerTables(
             name="model.embed_tokens_per_layer.weight",
@@ -245,6 +253,7 @@ FAMILIES = (
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
+        architecture=Architecture(fused_inputs=True, fused_gate=True, bias="none"),
         layouts=PIPELINE_LAYOUTS,
         # Version 4 refuses any other key.
         version_4=Version4Keys(scaling=frozenset(["short_factor", "long_factor"])),
@@ -265,6 +274,7 @@ FAMILIES = (
     Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
     Family(
         model_type="cohere",
+        architecture=COHERE,
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
         gguf=Gguf(
@@ -273,6 +283,7 @@ FAMILIES = (
     ),
     Family(
         model_type="cohere2",
+        architecture=COHERE,
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
         gguf=Gguf(
