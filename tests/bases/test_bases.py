@@ -98,13 +98,21 @@ def test_a_candidate_that_cannot_be_taken_leaves_the_others(
     (packed / "config.json").write_text(
         json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}), encoding="utf-8"
     )
-    names = [str(tmp_path / "absent"), str(odd), str(packed), "s3://bucket/base", str(bases / "first")]
+    typed = make_model(tmp_path / "typed")
+    (typed / "tokenizer_config.json").write_text('{"tokenizer_class": 7}')
+    names = [
+        *map(str, (tmp_path / "absent", odd, packed)),
+        "s3://bucket/base",
+        str(typed),
+        str(bases / "first"),
+    ]
 
     shown = compare(bases, tmp_path / "work", capsys, *names, code=DataError.exit_code)
 
     assert [each["name"] for each in shown["candidates"]] == [str(bases / "first")]
     reasons = {each["name"]: each["left_out"] for each in shown["left_out"]}
-    assert list(reasons) == names[:4]
+    assert list(reasons) == names[:5]
+    assert "no tokenizer there" in reasons[str(typed)]
     assert "no such directory" in reasons[names[0]]
     assert "model type 'mamba' is not proven to train" in reasons[str(odd)]
     assert "its weights are quantized (gptq)" in reasons[str(packed)]
@@ -134,6 +142,21 @@ def test_what_was_measured_is_not_measured_again(
     assert compare(bases, tmp_path, capsys, str(bases / "first")) == first
 
 
+def test_a_base_whose_chat_template_fails_is_asked_no_questions(
+    bases: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    failing, silent = make_model(tmp_path / "failing", seed=3), make_model(tmp_path / "silent", seed=4)
+    (failing / "chat_template.jinja").write_text("{{ raise_exception('a system turn, please') }}")
+    (silent / "chat_template.jinja").write_text("{# nothing #}")
+
+    shown = compare(bases, tmp_path / "work", capsys, str(failing), str(silent))
+
+    outputs = {Path(each["name"]).name: each["output"] for each in shown["candidates"]}
+    assert {name: each["num_texts"] for name, each in outputs.items()} == {"failing": 1, "silent": 1}
+    assert "does not write them: a system turn, please" in outputs["failing"]["not_asked"]
+    assert "it writes nothing" in outputs["silent"]["not_asked"]
+
+
 def test_a_card_and_a_template_say_what_a_base_is_and_its_name_does_not(tmp_path: Path) -> None:
     tuned, plain = make_model(tmp_path / "some-base"), make_model(tmp_path / "some-instruct", seed=3)
     card = "---\nlicense: mit\nbase_model: maker/base\nbase_model_relation: finetune\nlanguage: kk\ntags: [sft]\n---\n"
@@ -143,15 +166,14 @@ def test_a_card_and_a_template_say_what_a_base_is_and_its_name_does_not(tmp_path
     candidates, _ = take([str(tuned), str(plain)], recipe(tmp_path))
 
     told, silent = (each.declared for each in candidates)
-    assert (told.kind, told.made_from, told.made_by, told.languages) == (
+    assert (told["kind"], told["made_from"], told["made_by"]) == (
         "post-trained",
-        ("maker/base",),
-        "finetune",
-        ("kk",),
+        ["maker/base"],
+        ["finetune"],
     )
-    assert (told.licence, told.has_template) == ("mit", True)
-    assert "tag sft" in told.kind_says
-    assert (silent.kind, silent.licence, silent.made_from) == ("not said", "unknown", ())
+    assert (told["licence"], told["languages"], told["has_template"]) == ("mit", ["kk"], True)
+    assert "tag sft" in told["kind_says"]
+    assert (silent["kind"], silent["licence"], silent["made_from"]) == ("not said", "unknown", [])
 
 
 def test_a_base_of_a_sibling_language_is_shown_as_one() -> None:

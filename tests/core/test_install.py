@@ -137,6 +137,7 @@ def test_a_processor_has_bf16_products_if_linux_says_so_and_onednn_may_use_them(
         monkeypatch.setenv(processor.MAX_ISA, most)
 
     assert processor.has_bf16_products() is expected
+    assert processor.has_amx_products() is ("amx_bf16" in flags)
 
 
 def test_where_linux_tells_nothing_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,9 @@ def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, nam
     exact = exact_peak(of_kind(kind), layout, work, more=SIZES | MORE.get(kind, {}))
     closed = peak_memory(of_kind(kind), layout, work)
 
-    assert abs(closed.allocated / exact - 1) < WORST, f"{closed.allocated:,} against {exact:,}: {closed}"
+    # The shared expert of a mixture, and what a first forward pass holds, are counted at moments when they are gone.
+    most = 0.03 if of_kind(kind).experts else WORST
+    assert -WORST < closed.allocated / exact - 1 < most, f"{closed.allocated:,} against {exact:,}: {closed}"
 
 
 def based_on(tmp_path: Path, settings: dict[str, Any], *overrides: str) -> Recipe:
@@ -241,6 +243,16 @@ def test_a_mixture_with_dense_layers_is_not_planned_by_their_mean(settings: dict
         PreflightError, match=rf"x/config\.json: {key} is .*, and memory is planned for layers that all"
     ):
         shape_from(QWEN | settings, "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [("gemma2", "documents one by one"), ("lfm2", "layers are of several kinds")]
+)
+def test_a_type_that_is_not_planned_says_why(kind: str, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(
+        PreflightError, match=rf"model type '{kind}' is not planned \(.*{reason}.*\), only that of"
+    ):
+        base_shape(based_on(tmp_path, SIZES | {"model_type": kind}, "tokenizer.strategies=[base]"))
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "nemotron", "stablelm", ""])

@@ -505,6 +505,13 @@ def test_no_share_of_a_cpus_peak_is_more_than_all_of_it(cpu: Machine) -> None:
     assert plan.time.hours_low < plan.expected_hours < 2 * plan.time.hours_low
 
 
+def test_a_run_that_was_faster_than_the_products_timed_now_is_at_the_peak_not_above_it() -> None:
+    measured = Calibration(run="runs/x", machines="1 x CPU", factor=2.7, low=2.6, high=2.8)
+    request = replace(request_for("real", REAL, BF16_CPU, 1, REAL_TEXT), calibration=measured)
+
+    assert build_plan(request, choose_layout(request)).peak.mfu == 1
+
+
 def test_memory_on_a_cpu_is_what_a_run_took() -> None:
     """Measured: 3.62e9 bytes at most of recipe `real` in FP32, with 49,792 rows."""
     plan = on_cpu(AVX2_CPU)

@@ -5,11 +5,11 @@ from benchmarks.plan.published import largest_batch, rows
 
 from anadil.core.errors import RecipeError
 from anadil.estimate.instances import Machine, machine, machines
-from anadil.estimate.layout import Layout, Recompute, Work
+from anadil.estimate.layout import Layout, Precision, Recompute, Work
 from anadil.estimate.memory import layout_fit
-from anadil.estimate.model_shape import Shape
+from anadil.estimate.model_shape import Shape, Trains
 from anadil.estimate.search import RECOMPUTE, SearchResult, divisors, layouts, nearest, search, shards
-from anadil.estimate.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, speed
+from anadil.estimate.speed import CPU_CHUNK_BYTES, CPU_CHUNK_TOKENS, peak_flops, speed
 from tests.kit.plans import EIGHT, ONE, SEVENTY
 
 P4D = machine("p4d.24xlarge")
@@ -335,6 +335,20 @@ def test_a_cpu_with_bf16_products_is_faster_in_bf16() -> None:
     gain = tokens(ONE, Layout(), WORK, with_products) / tokens(ONE, Layout(), WORK, LAPTOP)
 
     assert 1.3 < gain <= 2
+
+
+@pytest.mark.parametrize("compute", ["fp32", "bf16"])
+@pytest.mark.parametrize("products", ["none", "vectors", "tiles"])
+@pytest.mark.parametrize("trains", ["all", "embeddings"])
+def test_no_step_is_planned_above_the_peak_of_its_numbers(
+    compute: Precision, products: str, trains: Trains
+) -> None:
+    cpu = replace(LAPTOP, cpu_bf16=products != "none", cpu_amx=products == "tiles", hbm=1e15)
+    work = replace(WORK, compute=compute, kernels="torch", trains=trains)
+
+    assert 0 < speed(ONE, Layout(micro_batch_size=8), work, cpu, 1).mfu <= 1
+    gain = peak_flops(cpu, compute) / peak_flops(LAPTOP, "fp32")
+    assert gain == (1 if compute == "fp32" else {"none": 1, "vectors": 2, "tiles": 16}[products])
 
 
 def test_a_cpu_gets_a_sane_speed_without_communication() -> None:

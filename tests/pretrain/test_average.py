@@ -20,9 +20,9 @@ from anadil.pretrain.parallel import parallelize as spread_module
 from anadil.pretrain.parallel.mesh import Mesh
 from anadil.pretrain.parallel.parallelize import parallelize
 from anadil.pretrain.run import run
+from anadil.pretrain.short_run import short_recipe
 from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
-from anadil.trial.finalists import trial_recipe
 from tests.kit.marks import matrix
 from tests.kit.merging import tensors_of
 from tests.kit.pretraining import (
@@ -124,7 +124,7 @@ def test_the_mean_is_of_the_checkpoints_that_this_run_writes_of_phases_that_trai
     assert make_recipe(base, **MEAN | {"average_last": 2}, **branch).averaged_steps == (9, 12)
     with pytest.raises(ValidationError, match=r"average_last is 3, .* write 2 checkpoints \(steps 9, 12\)"):
         make_recipe(base, **MEAN, **branch)
-    assert trial_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()
+    assert short_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()
 
 
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:

@@ -52,6 +52,21 @@ def test_a_mixture_is_trained_resumed_by_shards_and_written_with_an_entry_for_ea
         assert not torch.equal(found, before[name]), name
 
 
+def test_a_mixture_saved_without_its_head_is_read_and_written_with_all_names(
+    tmp_path: Path, base: Path
+) -> None:
+    made = load_file(make_family(tmp_path / "made", "mixtral", tie_word_embeddings=True) / ALONE)
+    bare = {name.removeprefix("model."): each for name, each in made.items()}
+    save_file(bare, base / ALONE, {"format": "pt"})
+    shutil.copy(tmp_path / "made/config.json", base / "config.json")
+
+    run(job := make_job(tmp_path, make_recipe(base, phases=SHORT, batch_size=2)))
+
+    assert sorted(stored_tensors(job.out)) == sorted(made)
+    _, found = AutoModelForCausalLM.from_pretrained(job.out, output_loading_info=True)
+    assert not any(found.values())
+
+
 def loads(work: Path) -> list[tuple[float, float]]:
     lines = [json.loads(line) for line in (work / FILE).read_text().splitlines()]
     return [(each["expert_load_max"], each["experts_idle"]) for each in lines if each["step"]]

@@ -333,6 +333,17 @@ def test_llama_cpp_computes_the_logits_of_transformers(
         ),
         ("gemma2", {"attn_logit_softcapping": None}, "attn_logit_softcapping has no value, and .* takes one"),
         ("olmoe", {"num_key_value_heads": 2}, "num_key_value_heads is 2, and llama.cpp's olmoe shares none"),
+        ("olmoe", {"num_key_value_heads": 4, "tie_word_embeddings": True}, "tie_word_embeddings is True"),
+        ("qwen2_moe", {"tie_word_embeddings": True}, "tie_word_embeddings is True"),
+        ("gemma2", {"layer_types": WINDOW[1:] * 4}, "do not alternate by 2 in llama.cpp's gemma2"),
+        ("cohere2", {"layer_types": WINDOW[1:] * 4}, "do not alternate by 4 in llama.cpp's cohere2"),
+        ("cohere2", {"sliding_window": None}, "sliding_window has no value"),
+        ("cohere2", {"num_attention_heads": 2}, "head_dim is 8, and llama.cpp's cohere2 has only"),
+        (
+            "llama",
+            {"rope_parameters": {**LOCAL, "partial_rotary_factor": 0.5}},
+            "partial_rotary_factor is 0.5",
+        ),
         ("qwen3_moe", {"norm_topk_prob": False}, "norm_topk_prob is False"),
         ("qwen2_moe", {"mlp_only_layers": [1]}, r"mlp_only_layers is \[1\]"),
         (

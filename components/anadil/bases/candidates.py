@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,52 +12,30 @@ from pydantic import ValidationError
 from anadil.artifacts.base_kind import base_kind, card_fields, stored_template, words_of_field
 from anadil.artifacts.base_model import BUILT_IN, TINY, base_tokenizer, check_base, model_config
 from anadil.artifacts.base_vocabulary import read_base, require_changeable, require_end
-from anadil.core.errors import (
-    AnadilError,
-    DataError,
-    IntegrityError,
-    PreflightError,
-    RecipeError,
-    RetryableError,
-    message_of,
-)
+from anadil.core import errors
+from anadil.core.errors import AnadilError, RecipeError, message_of
 from anadil.core.format import one_line
 from anadil.model.family_table import LAYOUTS, check_family, supports
 from anadil.model.tiny import base_model
-from anadil.page.licence import UNKNOWN_LICENCE, Licence, licence_of
-from anadil.recipe.sections import Base, Recipe
+from anadil.page.licence import licence_of
+from anadil.recipe.sections import Base, Recipe, Strategy
 from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.execute import base_cache
 
 log = logging.getLogger(__name__)
 
-LEFT_OUT = (RecipeError, DataError, PreflightError, IntegrityError, RetryableError)
+LEFT_OUT = (
+    RecipeError,
+    errors.DataError,
+    errors.PreflightError,
+    errors.IntegrityError,
+    errors.RetryableError,
+)
 """Errors of a candidate for which it is left out. A signal and a budget end the command."""
 KEY = "CANDIDATE"
 """Name of a candidate in messages, as in the usage of the command."""
 NOT_SAID = "not said"
 NO_TEMPLATE = "it has no chat template"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declarations:
-    """Statements of a base's own files on what it is. Its name is not evidence."""
-
-    licence: str = UNKNOWN_LICENCE.id
-    licence_says: str = ""
-    """File that names the licence. Empty: no file does."""
-    kind: str = NOT_SAID
-    """`pretrained`, `post-trained`, or `not said`."""
-    kind_says: str = ""
-    """Evidence for the kind."""
-    made_from: tuple[str, ...] = ()
-    """`base_model` of its card."""
-    made_by: str = ""
-    """`base_model_relation` of its card, such as `finetune`."""
-    languages: tuple[str, ...] = ()
-    """`language` of its card."""
-    has_template: bool = False
-    """It has a chat template, by which it is asked questions too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +49,8 @@ class Candidate:
     digest: str
     """SHA-256 over its weights, configuration and tokenizer."""
     config: Mapping[str, Any] = field(repr=False)
-    declared: Declarations
+    declared: Mapping[str, Any]
+    """Statements of its own files on what it is. Its name is not evidence."""
     strategies: Mapping[str, str]
     """Strategy of the recipe's tokenizer -> reason why its vocabulary cannot be changed so. Empty if it can."""
     fault: str
@@ -91,16 +70,11 @@ class Candidate:
     def table(self) -> dict[str, Any]:
         """Entry of the JSON."""
         return {
-            "name": self.name,
-            "revision": self.base.revision,
-            "digest": self.digest,
-            "declared": asdict(self.declared),
-            "model_type": self.model_type,
+            "name": self.name, "revision": self.base.revision, "digest": self.digest, "declared": dict(self.declared),
+            "model_type": self.model_type, "trains": not self.fault, "why_not_trained": self.fault or None,
             "layouts": [layout for layout in LAYOUTS if supports(self.model_type, layout)],
-            "trains": not self.fault,
-            "why_not_trained": self.fault or None,
             "tokenizer_strategies": {name: why or None for name, why in self.strategies.items()},
-        }
+        }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,57 +136,42 @@ def _take(name: str, recipe: Recipe) -> Candidate:
         check_family(model_config(declares), {}, KEY)  # before its weights are fetched
     path = base_model(base, cache, KEY)
     config = model_config(path)
+    changes: dict[str, str] = {}
+    for strategy in dict.fromkeys(recipe.tokenizer.strategies):
+        changes[strategy] = _fault(_check_strategy, recipe, name, config, declares, strategy)
     return Candidate(
-        name=name,
-        base=base,
-        path=path,
-        digest=base_files(str(path))[BASE_FILES],
-        config=config,
-        declared=_declared(base.model, declares),
-        strategies=dict(_strategies(recipe, name, config, declares)),
-        fault=_fault(recipe, config),
-    )
+        name=name, base=base, path=path, digest=base_files(str(path))[BASE_FILES], config=config,
+        declared=_declared(base.model, declares), strategies=changes,
+        fault=_fault(check_family, config, recipe.pretrain.parallelism.model_dump(), KEY),
+    )  # fmt: skip
 
 
-def _declared(model: str, folder: Path) -> Declarations:
-    licence: Licence = licence_of(model if model in BUILT_IN else str(folder))
+def _declared(model: str, folder: Path) -> dict[str, Any]:
+    licence = licence_of(model if model in BUILT_IN else str(folder))
     kind = base_kind(folder, TINY if model == TINY else "")  # without a name that it could judge by
     says_nothing = kind.kind == "unknown" or kind.reasons == (NO_TEMPLATE,)
     card = card_fields(folder)
-
-    def words(key: str) -> tuple[str, ...]:
-        return tuple(one_line(each, 100) for each in words_of_field(card, key))
-
-    return Declarations(
-        licence=licence.id,
-        licence_says=licence.told_by,
-        kind=NOT_SAID if says_nothing else kind.kind,
-        kind_says=one_line(kind.clause),
-        made_from=words("base_model"),
-        made_by=" ".join(words("base_model_relation")),
-        languages=words("language"),
-        has_template=stored_template(folder) is not None,
-    )
+    keys = {"made_from": "base_model", "made_by": "base_model_relation", "languages": "language"}
+    words = {name: [one_line(each, 100) for each in words_of_field(card, key)] for name, key in keys.items()}
+    return {
+        "licence": licence.id, "licence_says": licence.told_by, "kind": NOT_SAID if says_nothing else kind.kind,
+        "kind_says": one_line(kind.clause), "has_template": stored_template(folder) is not None, **words,
+    }  # fmt: skip
 
 
-def _strategies(
-    recipe: Recipe, name: str, config: Mapping[str, Any], folder: Path
-) -> Iterator[tuple[str, str]]:
-    for strategy in dict.fromkeys(recipe.tokenizer.strategies):
-        alone = recipe.tokenizer.model_copy(update={"strategies": (strategy,)})
-        try:
-            check_family(config, {}, KEY, strategies=(strategy,))
-            tokenizer = read_base(folder)
-            require_end(folder, tokenizer)
-            require_changeable(tokenizer, name, alone)
-            yield strategy, ""
-        except LEFT_OUT as error:
-            yield strategy, message_of(error)
+def _check_strategy(
+    recipe: Recipe, name: str, config: Mapping[str, Any], folder: Path, strategy: Strategy
+) -> None:
+    check_family(config, {}, KEY, strategies=(strategy,))
+    tokenizer = read_base(folder)
+    require_end(folder, tokenizer)
+    require_changeable(tokenizer, name, recipe.tokenizer.model_copy(update={"strategies": (strategy,)}))
 
 
-def _fault(recipe: Recipe, config: Mapping[str, Any]) -> str:
+def _fault(check: Callable[..., None], *arguments: Any) -> str:
+    """Return the reason of a refusal, or nothing."""
     try:
-        check_family(config, recipe.pretrain.parallelism.model_dump(), KEY)
+        check(*arguments)
     except LEFT_OUT as error:
         return message_of(error)
     return ""

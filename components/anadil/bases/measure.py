@@ -12,22 +12,16 @@ from numpy.typing import NDArray
 
 from anadil.artifacts.prefetch import fetch
 from anadil.bases.candidates import LEFT_OUT, Candidate, Refused, with_base
-from anadil.core.errors import AnadilError, message_of
+from anadil.bases.extrapolate import Curve, Extrapolation
+from anadil.core.errors import AnadilError, DataError, message_of
+from anadil.core.format import one_line
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import Machine, machine, this_machine
 from anadil.estimate.model_shape import shape_from
-from anadil.evaluate import generate
+from anadil.evaluate import generate, models
 from anadil.evaluate.candidate import openings_of, text_figures
 from anadil.evaluate.heldout import RETAINED_KEY, RETAINED_TEXT, digest_of, read_heldout, read_retained
-from anadil.evaluate.models import (
-    EncodedDocuments,
-    ScoredModel,
-    encode_for_all,
-    open_candidate,
-    open_model,
-    read_measurements,
-    write_measurements,
-)
+from anadil.model.template_limits import RAISED
 from anadil.page.values import last_part
 from anadil.plan.plan import build_plan, choose_layout, request_for
 from anadil.recipe.sections import Recipe
@@ -45,6 +39,8 @@ log = logging.getLogger(__name__)
 ENGLISH = "en"
 NUM_BEGINNINGS = 24
 """Held-out beginnings that each candidate continues. A choice: a share of a half is known to .2."""
+MAX_FAULT = 120
+"""Characters of what a chat template says of its fault."""
 BILLION = 1_000_000_000
 
 
@@ -61,13 +57,11 @@ class Texts:
         """Entry of the JSON."""
         return {
             name: {
-                "from": self.places[name],
-                "num_documents": len(documents),
+                "from": self.places[name], "num_documents": len(documents), "sha256": digest_of(documents),
                 "num_bytes": sum(len(each.text.encode()) for each in documents),
-                "sha256": digest_of(documents),
             }
             for name, documents in (("taught", self.taught), ("english", self.english))
-        }
+        }  # fmt: skip
 
 
 @dataclass(slots=True, kw_only=True)
@@ -75,10 +69,15 @@ class Measured:
     """A candidate with its figures."""
 
     candidate: Candidate
-    scored: ScoredModel
-    encoded: dict[str, EncodedDocuments]
+    scored: models.ScoredModel
+    encoded: dict[str, models.EncodedDocuments]
     """`taught` and `english` in its tokens."""
     nats: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    after: dict[str, NDArray[np.float64]] = field(default_factory=dict)
+    """The same after its short run, if there was one."""
+    curve: Curve | None = None
+    """Its scores on the way, if they are enough to extrapolate."""
+    extrapolation: Extrapolation | None = None
     table: dict[str, Any] = field(default_factory=dict)
     """Its entry in the JSON."""
 
@@ -136,9 +135,11 @@ def encode(candidates: Sequence[Candidate], texts: Texts) -> tuple[list[Measured
     refused = []
     for each in candidates:
         try:
-            scored = open_model(each.slug, each.path, answers=each.declared.has_template, digest=each.digest)
+            scored = models.open_model(
+                each.slug, each.path, answers=each.declared["has_template"], digest=each.digest
+            )
             encoded = {
-                kind: encode_for_all((scored,), documents)
+                kind: models.encode_for_all((scored,), documents)
                 for kind, documents in (("taught", texts.taught), ("english", texts.english))
             }
             opened.append(Measured(candidate=each, scored=scored, encoded=encoded))
@@ -156,9 +157,9 @@ def _left_out(candidate: Candidate, error: AnadilError) -> Refused:
     return Refused(name=candidate.name, error=error)
 
 
-def _without(encoded: EncodedDocuments, name: str, altered: set[str]) -> EncodedDocuments:
+def _without(encoded: models.EncodedDocuments, name: str, altered: set[str]) -> models.EncodedDocuments:
     chosen = [place for place, each in enumerate(encoded.documents) if each.id not in altered]
-    return EncodedDocuments(
+    return models.EncodedDocuments(
         documents=tuple(encoded.documents[place] for place in chosen),
         ids={name: [encoded.ids[name][place] for place in chosen]},
         altered=tuple(sorted(altered)),
@@ -184,45 +185,53 @@ def measure(opened: Sequence[Measured], recipe: Recipe, work: Path) -> tuple[lis
 def _measure(each: Measured, recipe: Recipe, language: Language, folder: Path) -> None:
     name, candidate = each.scored.name, each.candidate
     folder.mkdir(parents=True, exist_ok=True)
-    loaded = open_candidate(each.scored, recipe, read_measurements(folder))
+    loaded = models.open_candidate(each.scored, recipe, models.read_measurements(folder))
     each.nats = {kind: loaded.nats(encoded.ids[name]) for kind, encoded in each.encoded.items()}
     prompts = [
         generate.GenerationPrompt(text=text, kind="continuation")
         for text in openings_of(each.encoded["taught"].documents)[:NUM_BEGINNINGS]
     ]
-    if candidate.declared.has_template:
-        questions = language.questions
-        prompts += [generate.GenerationPrompt(text=text, kind="answer", chat=True) for text in questions]
+    questions, not_asked = _questions(each, language)
+    prompts += questions
     written = generate.generate_texts(
         loaded.decoder(), each.scored.tokenizer, prompts, max_new_tokens=recipe.evaluate.max_new_tokens, seed=recipe.seed,
         name=name, modes=("greedy",),
     )  # fmt: skip
+    languages = {"taught": language, "english": load_language(ENGLISH)}
     figures = {
-        kind: text_figures(encoded, name, each.nats[kind], recipe, each_language)
-        for each_language, (kind, encoded) in zip(
-            (language, load_language(ENGLISH)), each.encoded.items(), strict=True
-        )
+        kind: text_figures(encoded, name, each.nats[kind], recipe, languages[kind])
+        for kind, encoded in each.encoded.items()
     }
     longest = candidate.config.get("max_position_embeddings")
-    longest = longest if isinstance(longest, int) else None
-    tokens_per_word = figures["taught"]["fertility"]
-    idle = _idle(candidate)
-    each.table = candidate.table() | {
-        "parameters": loaded.parameters,
-        "active_parameters": loaded.parameters - idle,
-        "context": loaded.context,
+    words = words_in_context(longest, figures["taught"]["fertility"]) if isinstance(longest, int) else None
+    each.table = candidate.table() | figures | {
+        "parameters": loaded.parameters, "active_parameters": loaded.parameters - _idle(candidate), "context": loaded.context,
         "context_bytes": round(loaded.context * figures["taught"]["bytes_per_token"]),
-        "longest_context": longest,
-        "words_in_longest_context": None if longest is None else words_in_context(longest, tokens_per_word),
+        "longest_context": longest, "words_in_longest_context": words,
         "text_begins_with": each.scored.tokenizer.decode([each.scored.prefix]),
-        "taught": figures["taught"],
-        "english": figures["english"],
-        "output": output_table(generate.with_languages(written, language), language),
-    }
+        "output": output_table(generate.with_languages(written, language), language) | {"not_asked": not_asked},
+    }  # fmt: skip
     loaded.memory.now.texts = {**loaded.memory.earlier.texts, **loaded.memory.now.texts}
     loaded.memory.now.written = {**loaded.memory.earlier.written, **loaded.memory.now.written}
-    write_measurements(folder, [loaded.memory.now])
+    models.write_measurements(folder, [loaded.memory.now])
     loaded.free()
+
+
+def _questions(each: Measured, language: Language) -> tuple[list[generate.GenerationPrompt], str | None]:
+    """Questions that the base's chat template writes, and the reason why it writes none."""
+    if not each.candidate.declared["has_template"]:
+        return [], None
+    asked = [generate.GenerationPrompt(text=text, kind="answer", chat=True) for text in language.questions]
+    try:
+        if all(generate.prompt_ids(each.scored.tokenizer, question) for question in asked):
+            return asked, None
+        fault = "it writes nothing"
+    except (*RAISED, DataError) as error:
+        fault = one_line(str(error), MAX_FAULT)
+    log.warning(
+        "%s: is asked no questions: its chat template does not write them: %s", each.candidate.name, fault
+    )
+    return [], f"its chat template does not write them: {fault}"
 
 
 def _idle(candidate: Candidate) -> int:
@@ -236,7 +245,9 @@ def _idle(candidate: Candidate) -> int:
 
 def output_table(texts: Sequence[generate.GeneratedText], language: Language) -> dict[str, Any]:
     """Shares of texts by the language and script that they are in, and the texts."""
-    names = {row.cld2: row.name for row in known_languages().values() if row.cld2}
+    names = {row.cld2: row.name for row in known_languages().values() if row.cld2} | {
+        language.code: language.name
+    }
     rows, counts = [], Counter[tuple[str, str]]()
     for text in texts:
         letters = [*filter(str.isalpha, text.text)]
@@ -249,24 +260,16 @@ def output_table(texts: Sequence[generate.GeneratedText], language: Language) ->
             "script": script if letters else None,
         })  # fmt: skip
     num = counts.total()
+    other = sum(count for (_, script), count in counts.items() if script != language.script)
     return {
-        "num_texts": len(rows),
-        "num_identified": num,
+        "num_texts": len(rows), "num_identified": num, "texts": rows,
         "own_share": counts[language.code, language.script] / num if num else None,
-        "other_script_share": sum(counts[each] for each in counts if each[1] != language.script) / num
-        if num
-        else None,
+        "other_script_share": other / num if num else None,
         "languages": [
-            {
-                "code": code,
-                "name": language.name if code == language.code else names.get(code, "not identified"),
-                "script": script,
-                "share": count / num,
-            }
+            {"code": code, "name": names.get(code, "not identified"), "script": script, "share": count / num}
             for (code, script), count in sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))
         ],
-        "texts": rows,
-    }
+    }  # fmt: skip
 
 
 def _billion_words(each: Measured, recipe: Recipe, chosen: Machine) -> dict[str, Any]:

@@ -1,57 +1,67 @@
 """The comparison of candidates as one page."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from anadil import __version__
-from anadil.bases.view import Result, facts_of, named_entries, tables_of
+from anadil.bases.view import Result, facts_of, named_entries, tables_of, tried_entries
 from anadil.core.format import human_bytes
 from anadil.core.table import Table
-from anadil.page.charts import Chart, Estimate, intervals
+from anadil.page.charts import Chart, Estimate, Line, colours_of, intervals, lines
 from anadil.page.format import clip
 from anadil.page.render import render_template
 
 FOLDER = Path(__file__).parent
 MAX_TEXT = 600
+SECTIONS = (
+    ("figures", "Figures"),
+    ("candidates", "Candidates"),
+    ("output", "What they write"),
+    ("text", "Text"),
+)
 
 
 def page_of(result: Result) -> str:
     """The page's HTML."""
-    language = result["language"]
-    view: dict[str, object] = {
-        "title": f"Bases for {language['name']}",
-        "lang": language["code"],
-        "recipe": result["recipe"],
-        "says": result["says"],
-        "candidates": result["candidates"],
-        "left_out": len(result["left_out"]),
-        "sections": [
-            ("figures", "Figures"),
-            ("candidates", "Candidates"),
-            ("output", "What they write"),
-            ("text", "Text"),
-        ],
-        "charts": [
-            *filter(
-                None, (_chart(result, "taught", str(language["name"])), _chart(result, "english", "English"))
-            )
-        ],
-        "tables": tables_of(result),
-        "facts": facts_of(result),
-        "prompts": _prompts(result),
-        "texts": _texts(result),
-        "version": __version__,
-    }
+    language, tables = result["language"], tables_of(result)
+    if keys := _colours(result):
+        tables[0] = replace(tables[0], keys=keys)  # names the curves
+    view = {
+        "title": f"Bases for {language['name']}", "lang": language["code"], "recipe": result["recipe"], "says": result["says"],
+        "candidates": result["candidates"], "left_out": len(result["left_out"]), "sections": SECTIONS,
+        "charts": [*filter(None, (_curves(result), *_charts(result)))], "tables": tables,
+        "facts": facts_of(result), "prompts": _prompts(result), "texts": _texts(result), "version": __version__,
+    }  # fmt: skip
     return render_template(FOLDER / "page.html.j2", view)
 
 
-def _chart(result: Result, kind: str, language: str) -> Chart | None:
-    drawn = []
-    for label, each in named_entries(result):
-        figures = each[kind]
-        low, high = figures["bits_per_byte_interval"]
-        drawn.append(Estimate(label=label, value=figures["bits_per_byte"], low=low, high=high))
-    return intervals(f"{language} before training", "bits per byte", drawn, Table("", (), ()))
+def _curves(result: Result) -> Chart | None:
+    """Curves of the short trainings, against per cent of the recipe's compute."""
+    drawn = [
+        Line(
+            label,
+            tuple((100 * point["share"], point["bits_per_byte"]) for point in each["trial"]["curve"]),
+            colour=colour,
+        )
+        for (label, each), colour in zip(tried_entries(result), _colours(result), strict=True)
+    ]
+    return lines("Short training", "bits per byte", drawn, legend=False, x_label="% of the compute")
+
+
+def _colours(result: Result) -> list[int]:
+    labels = [label for label, _ in tried_entries(result)]
+    return [colours_of(labels)[label][0] for label in labels]
+
+
+def _charts(result: Result) -> Iterator[Chart | None]:
+    for kind, language in (("taught", result["language"]["name"]), ("english", "English")):
+        drawn = []
+        for label, each in named_entries(result):
+            low, high = each[kind]["bits_per_byte_interval"]
+            drawn.append(Estimate(label=label, value=each[kind]["bits_per_byte"], low=low, high=high))
+        yield intervals(f"{language} before training", "bits per byte", drawn, Table("", (), ()))
 
 
 def _prompts(result: Result) -> list[dict[str, Any]]:

@@ -81,7 +81,8 @@ def _normalized(width: int, size: int, shape: Shape, work: Work) -> float:
     """Torch's norm: the FP32 copy, and the normalized states where the norm's own weight learns."""
     if shape.architecture.norms_in_fp32:
         size = FP32
-    return float((FP32 + size * (work.trains == "all")) * width)
+    centred = FP32 * shape.architecture.centred_norms
+    return float((FP32 + centred + size * (work.trains == "all")) * width)
 
 
 def _read(shape: Shape, size: Bytes, readers: int) -> float:
@@ -101,7 +102,9 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     size, kind = bytes_of(work, layout).compute, shape.architecture.head_norms
     # transformers repeats keys and values for each query head where there is a mask.
     keys = 2 * (shape.query_width if work.packed else shape.kv_width) * layout.context
-    saved = (size * (2 * shape.query_width + keys) + FP32 * shape.heads) / layout.tensor
+    # Values are a part of what one matrix made, and hold all of it.
+    others = shape.query_width + shape.kv_width if shape.architecture.fused_inputs else 0
+    saved = (size * (2 * shape.query_width + keys + others) + FP32 * shape.heads) / layout.tensor
     if kind != "none":
         # Rotated heads are as precise as the cosines.
         read = bytes_of(work, layout).stream if kind == "rotated" else size
@@ -158,8 +161,9 @@ def _casts(size: Bytes, layout: Layout) -> bool:
 def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
     kind, size = shape.architecture, bytes_of(work, layout).compute
-    entries = entry_bytes(shape, work, layout, 3)
-    entries += entry_bytes(shape, work, layout, mlp_readers(shape))
+    entries = entry_bytes(shape, work, layout, attention_readers(shape))
+    if not kind.parallel:
+        entries += entry_bytes(shape, work, layout, mlp_readers(shape))
     # The MLP keeps gate, up and (torch) the activated gate; their product where the next matrix learns.
     tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
     mlp = tables * size * shape.linear_width / layout.tensor
@@ -170,6 +174,12 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     after = (_normalized(shape.hidden, size, shape, work) + FP32) / layout.tensor
     exits = 2 * after if kind.norms_after else 0.0
     return entries + attention_bytes(shape, work, layout) + mlp + exits
+
+
+def attention_readers(shape: Shape) -> int:
+    """Matrix products that read the input of attention, with the MLP's where it is the same."""
+    kind = shape.architecture
+    return (1 if kind.fused_inputs else 3) + (mlp_readers(shape) if kind.parallel else 0)
 
 
 def mlp_readers(shape: Shape) -> int:
@@ -186,7 +196,7 @@ def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
     if has_liger_layers(shape, work):
         shared = True
     elif shape.architecture.norms_before:
-        shared = size.stream == FP32
+        shared = size.stream == FP32 and not shape.architecture.centred_norms
     else:
         shared = work.trains == "all" and not size.autocast
     return 0.0 if shared else size.stream * shape.hidden / layout.tensor

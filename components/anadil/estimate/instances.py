@@ -30,7 +30,7 @@ from anadil.core import strict_yaml
 from anadil.core.errors import RecipeError
 from anadil.core.format import GIB, MIB, counted
 from anadil.core.processes import run_child
-from anadil.core.processor import has_bf16_products
+from anadil.core.processor import has_amx_products, has_bf16_products
 from anadil.core.reasons import reason_of
 from anadil.recipe.fields import StrictModel, Text, did_you_mean
 from anadil.recipe.load import display_value
@@ -96,6 +96,8 @@ class Machine:
     """EFA interfaces that a pod can ask for; None where the number is not known."""
     cpu_bf16: bool = False
     """True if it trains on a CPU that has BF16 products of its own."""
+    cpu_amx: bool = False
+    """True if those are of tiles."""
 
 
 class Price(StrictModel):
@@ -280,6 +282,7 @@ def this_machine() -> Machine:
         training_plan=None,
         checked="",
         cpu_bf16=has_bf16_products(),
+        cpu_amx=has_amx_products(),
     )
     gpus = _gpus()
     return _with_gpus(cpu, gpus) if gpus else cpu

@@ -58,7 +58,7 @@ def peak_memory(shape: Shape, layout: Layout, work: Work) -> Memory:
         table=shape.embedding / layout.tensor,
         whole=activations.layer_bytes(shape, work, layout),
         saved=activations.saved_bytes(shape, work, layout),
-        attention=activations.entry_bytes(shape, work, layout, 3)
+        attention=activations.entry_bytes(shape, work, layout, activations.attention_readers(shape))
         + activations.attention_bytes(shape, work, layout),
     )
     # The stages between the second and the last need less than the second.
@@ -213,6 +213,8 @@ class _Stage:
     def at_loss(self, *, forward: bool) -> dict[str, float]:
         """The loss, in which the fused ones make their gradients too."""
         outside = activations.norm_bytes(self.shape, self.work, self.layout, 1, last=True)
+        if self.shape.scales_logits:  # by its states
+            outside += self.size.stream * self.shape.hidden / self.layout.tensor
         # A layer that is made again makes its copies again. The cache of copies lives as long as
         # the forward pass and holds weights that learn.
         cached = self.layout.recompute == "none" or (forward and self.learns)
@@ -380,10 +382,12 @@ class _Stage:
             # As below; and rows that the experts gave are through.
             made = (2 if self.learns else 3) * width - self.shape.chosen * hidden
             return self.size.stream * hidden + self.expert_size * made
+        # Beside the MLP's waits the gradient of what attention gave, in the precision of products.
+        of_attention = self.size.compute * hidden * (self.shape.architecture.parallel and self.size.autocast)
         if not self.has_liger_layers:
             # Three gradients are made; the product is dropped, where it was kept.
             stream = FP32 if self.layout.recompute == "none" else self.size.stream
-            return stream * hidden / self.layout.tensor + (2 if self.learns else 3) * inner
+            return stream * hidden / self.layout.tensor + of_attention + (2 if self.learns else 3) * inner
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:

@@ -9,7 +9,7 @@ from anadil.artifacts.base_model import TINY, TINY_SHAPE, TINY_VOCABULARY, from_
 from anadil.artifacts.weight_files import has_weights, holds_own_head, stored_tensors
 from anadil.core.errors import DataError, PreflightError
 from anadil.model.family import Architecture
-from anadil.model.family_table import EXPERT_COUNTS, check_family, families
+from anadil.model.family_table import EXPERT_COUNTS, check_family, families, logit_scale_and_cap
 from anadil.recipe.sections import Recipe
 
 Trains = Literal["embeddings", "all"]
@@ -51,6 +51,8 @@ class Shape:
     """True if the products of a Llama's MLP add biases."""
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
+    scales_logits: bool = False
+    """True if the head's product is multiplied with a number of config.json."""
     experts: int = 0
     """Experts of a layer, 0 in a dense model. `intermediate` is the width of a token's experts together."""
     chosen: int = 0
@@ -203,6 +205,7 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         or bool(config.get("attention_bias", defaults.get("attention_bias"))),
         mlp_bias=architecture.mlp_bias and bool(config.get("mlp_bias")),
         rotary_share=_rotary_share(config, defaults),
+        scales_logits=logit_scale_and_cap({**defaults, **config})[0] != 1,
         **mixture,
     )
 
@@ -251,9 +254,11 @@ def base_shape(recipe: Recipe) -> Shape:
     kind = str(config["model_type"])
     planned = sorted(each.model_type for each in families().values() if each.architecture)
     if kind not in planned:
+        family = families()[kind]
+        reason = family.unplanned or ("its layers are of several kinds" if family.recurrent else "")
         raise NotPlannedError(
-            f"base.model: the memory of the model type {kind!r} is not planned, only that of "
-            f"{', '.join(planned)}; a guess would be wrong, so measure it with a short run of pretrain",
+            f"base.model: the memory of the model type {kind!r} is not planned{f' ({reason})' if reason else ''}, only that "
+            f"of {', '.join(planned)}; a guess would be wrong, so measure it with a short run of pretrain",
             kind,
         )
     shape = shape_from(config, model)

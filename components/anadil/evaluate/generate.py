@@ -78,7 +78,7 @@ def generate_texts(
 ) -> list[GeneratedText]:  # fmt: skip
     """Continue each prompt in each mode, in order."""
     batches = decoder.batches(
-        [_prompt_ids(tokenizer, prompt) for prompt in prompts],
+        [prompt_ids(tokenizer, prompt) for prompt in prompts],
         [[None if mode == "greedy" else sample_seed(seed, each.text) for mode in modes] for each in prompts],
         max_new_tokens=max_new_tokens,
     )
@@ -121,7 +121,8 @@ def _mean(values: Iterable[float]) -> float:
     return statistics.fmean(listed) if listed else 0.0
 
 
-def _prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
+def prompt_ids(tokenizer: Any, prompt: GenerationPrompt) -> list[int]:
+    """Return the ids that a prompt becomes, in a chat by the tokenizer's template."""
     if prompt.ids is not None:
         return list(prompt.ids)
     if prompt.chat:

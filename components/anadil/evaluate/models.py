@@ -19,6 +19,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError
+from anadil.core.files import write_atomic
 from anadil.core.progress import track
 from anadil.estimate.memory import FITS
 from anadil.estimate.model_shape import shape_from
@@ -87,7 +88,8 @@ def write_measurements(folder: Path, measured: Iterable[Measurements]) -> None:
     # A model without a manifest may change under its name.
     tables = [each.table() for each in measured if each.of]
     text = json.dumps(tables, ensure_ascii=False, allow_nan=False)
-    (folder / FILE).write_text(text + "\n", encoding="utf-8")
+    # `anadil bases` keeps it in a folder in which another process may read, or end.
+    write_atomic(folder / FILE, text + "\n")
 
 
 def read_measurements(folder: Path | None) -> list[Measurements]:

@@ -34,6 +34,12 @@ COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale
 GLM_DEFAULTS = {
     "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip
+COHERE = Architecture(
+    parallel=True,
+    centred_norms=True,
+    norms_in_fp32=True,
+    defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
+)
 OLMO_2 = Architecture(
     norms_before=False, norms_after=True, head_norms="width", norms_in_fp32=True, rotation="fp32"
 )
@@ -158,6 +164,7 @@ FAMILIES = (
     ),
     Family(
         model_type="gemma2",
+        unplanned="its attention takes documents one by one, so that memory follows from their lengths",
         logits=GEMMA_LOGITS,
         gguf=Gguf(
             architecture="gemma2",
@@ -182,6 +189,7 @@ FAMILIES = (
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
     Family(
         model_type="gemma4_text",
+        unplanned="its layers are of several kinds",
         logits=GEMMA_LOGITS,
         layer_tables=LayerTables(
             name="model.embed_tokens_per_layer.weight",
@@ -195,7 +203,7 @@ FAMILIES = (
         model_type="glm",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS),
-        gguf=Gguf(architecture="chatglm", own_head_size=False),
+        gguf=Gguf(architecture="chatglm", own_head_size=False, partial=True),
     ),
     Family(
         model_type="glm4",
@@ -203,7 +211,7 @@ FAMILIES = (
         architecture=Architecture(
             norms_after=True, fused_gate=True, bias="inputs", rotation="own", defaults=GLM_DEFAULTS
         ),
-        gguf=Gguf(architecture="glm4"),
+        gguf=Gguf(architecture="glm4", partial=True),
     ),
     # GPT-NeoX, whose parts have names of their own.
     Family(
@@ -245,10 +253,11 @@ FAMILIES = (
     # Phi-3, whose matrices for queries, keys and values are one.
     Family(
         model_type="phi3",
+        architecture=Architecture(fused_inputs=True, fused_gate=True, bias="none"),
         layouts=PIPELINE_LAYOUTS,
         # Version 4 refuses any other key.
         version_4=Version4Keys(scaling=frozenset(["short_factor", "long_factor"])),
-        gguf=Gguf(architecture="phi3", own_head_size=False),
+        gguf=Gguf(architecture="phi3", own_head_size=False, partial=True),
     ),
     # Types that nothing here has to treat otherwise than a Llama, but for the layouts that are tested for them.
     Family(model_type="apertus", layouts=PIPELINE_LAYOUTS),
@@ -265,6 +274,7 @@ FAMILIES = (
     Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
     Family(
         model_type="cohere",
+        architecture=COHERE,
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
         gguf=Gguf(
@@ -273,10 +283,12 @@ FAMILIES = (
     ),
     Family(
         model_type="cohere2",
+        architecture=COHERE,
         layouts=PIPELINE_LAYOUTS,
         logits=LogitKeys(times="logit_scale"),
         gguf=Gguf(
             architecture="cohere2",
+            own_head_size=False,
             windows="same_base",
             period=4,
             fixed=COHERE_FIXED,
@@ -392,7 +404,7 @@ FAMILIES = (
             architecture="olmoe",
             own_head_size=False,
             groups=False,
-            fixed={"hidden_act": "silu", "attention_bias": False, "clip_qkv": None, "norm_topk_prob": False},
+            fixed={**OLMO_FIXED, "clip_qkv": None, "norm_topk_prob": False},
             counts=EXPERT_COUNTS,
         ),
     ),
@@ -413,7 +425,7 @@ FAMILIES = (
         ),
         gguf=Gguf(
             architecture="qwen2moe",
-            fixed={**EVERY_LAYER, "norm_topk_prob": False},
+            fixed={**EVERY_LAYER, "norm_topk_prob": False, "tie_word_embeddings": False},
             counts={
                 **EXPERT_COUNTS,
                 **OWN_WIDTH,

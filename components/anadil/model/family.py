@@ -25,10 +25,16 @@ class Architecture:
     """Norms of what attention and the MLP read."""
     norms_after: bool = False
     """Norms of what attention and the MLP give, before it is added."""
+    parallel: bool = False
+    """True if one norm serves attention and the MLP, which read the same states."""
+    centred_norms: bool = False
+    """True if norms take the mean off first."""
     head_norms: HeadNorms = "none"
     """Norms of queries and keys: of each head, with one weight for all, before it is rotated or after, or of the whole width."""
     norms_in_fp32: bool = False
     """True if norms multiply with their weights before they go back to the precision of their input."""
+    fused_inputs: bool = False
+    """True if one matrix makes queries, keys and values."""
     fused_gate: bool = False
     """True if one matrix makes the gate and what it gates."""
     bias: Bias = "all"
@@ -51,7 +57,7 @@ class Architecture:
     @property
     def norms(self) -> int:
         """Norms of hidden states in a layer."""
-        return 2 * self.norms_before + 2 * self.norms_after
+        return 2 * self.norms_before + 2 * self.norms_after - self.parallel
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +132,8 @@ class Gguf:
     """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
+    partial: bool = False
+    """True if `partial_rotary_factor` is heeded. transformers rotates whole heads of other types, whatever it says."""
     groups: bool = True
     """True if several heads may share keys and values."""
     needs: tuple[str, ...] = ()
@@ -187,6 +195,8 @@ class Family:
     """Modules of a layer -> how tensor parallelism splits them."""
     architecture: Architecture | None = None
     """None: its memory is not planned."""
+    unplanned: str = ""
+    """Reason, where one is known."""
     logits: LogitKeys = LogitKeys()
     recurrent: str = ""
     """Module of a layer that looks back by a convolution or a state, in place of attention; see `model/recurrence.py`."""

@@ -68,15 +68,20 @@ def names_in_model(stored: Iterable[str], model: Any) -> dict[str, str]:
     """Return the model's name of each tensor in files, which may leave out the first part, as a model without its head does."""
     prefix, names = f"{model.base_model_prefix}.", model.state_dict().keys()
     renamed = {name: in_model(name, model.config.model_type) for name in stored}
+    bare = not any(mine.startswith(prefix) for mine in renamed.values())
     return {
-        name: f"{prefix}{mine}" if mine not in names and f"{prefix}{mine}" in names else mine
+        name: f"{prefix}{mine}" if mine not in names and (bare or f"{prefix}{mine}" in names) else mine
         for name, mine in renamed.items()
     }
 
 
 def written_names(names: Mapping[str, str]) -> dict[str, str]:
     """Return names in new files by the model's, out of `names_in_model`: as in the old files, with the first part."""
-    return {mine: mine if mine.endswith(f".{name}") else name for name, mine in names.items()}
+    written = {}
+    for name, mine in names.items():
+        first, _, rest = mine.partition(".")
+        written[mine] = f"{first}.{name}" if rest.startswith(f"{name.partition('.')[0]}.") else name
+    return written
 
 
 def parts_of(tensors: Mapping[str, StoredTensor], model: Any) -> dict[str, list[Part]]:

@@ -15,7 +15,7 @@ from anadil.estimate.layout import Layout, Work, hardest, layout_of, possible_la
 from anadil.estimate.memory import fit_verdict, layout_fit, limit_bytes, peak_memory, reserved
 from anadil.estimate.model_shape import NotPlannedError, Shape, base_shape, trained_shape
 from anadil.estimate.search import FittingLayout, LayoutRationale, SearchResult, search
-from anadil.estimate.speed import Calibration, peak_flops, speed
+from anadil.estimate.speed import Calibration, product_flops, speed
 from anadil.estimate.stage_memory import NeedRequest
 from anadil.estimate.text_use import BYTES_PER_TOKEN, NO_TEXT, PlannedText, TextSize, basis_of, plan_text
 from anadil.model.family_table import LAYOUTS, check_family
@@ -264,7 +264,8 @@ def _phase(request: PlanRequest, layout: Layout, phase: Phase) -> PhaseEstimate:
         tokens_per_s=rate.tokens_per_s * factor,
         step_s=rate.step_s / factor,
         without_overlap_s=rate.without_overlap_s / factor,
-        mfu=rate.mfu * factor,
+        # A CPU's products are timed while it plans. A run that was faster than those has shown that the peak is higher.
+        mfu=min(1.0, rate.mfu * factor),
         hours=tokens / (rate.tokens_per_s * factor) / 3600,
         bound=rate.bound,
         step_parts_s={name: seconds / factor for name, seconds in rate.parts_s.items()},
@@ -310,7 +311,7 @@ def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget
         mfu_range=None if measured else CPU_MFU_RANGE if machine.device == CPU else MFU_RANGE,
         spread=(measured.factor / measured.high, measured.factor / measured.low) if measured else (1.0, 1.0),
         share_before=sum(share for share, _ in trainings_before(request.needs)),
-        peak_flops=peak_flops(machine, request.work.compute),
+        peak_flops=product_flops(machine, request.work.compute),
         after_s=seconds_after(request.needs, request.then),
     )
 

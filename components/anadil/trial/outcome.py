@@ -1,24 +1,18 @@
 """The winner of the finalists, with intervals, and `trial.json`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from anadil.core.errors import RecipeError
-from anadil.core.progress import progress
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.heldout import digest_of
-from anadil.model.loss import IGNORED
-from anadil.pretrain.data.batch import batch_of
-from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.short_run import Budget
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 from anadil.tokenizer.select import ModelCompute
-from anadil.tokens.packing import cut_pieces, packed_of, stream_of
-from anadil.trial.finalists import TARGET, Budget, Finalist, TrialTexts
+from anadil.trial.finalists import TARGET, Finalist, TrialTexts
 
 DIGITS = 6
 """Decimals of bits per byte."""
@@ -152,41 +146,3 @@ def _scored(result: FinalistResult, texts: TrialTexts, kind: str, seed: int) -> 
 
 def _shown(difference: Difference) -> str:
     return f"{difference.value:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}] bits per byte"
-
-
-def document_nats(
-    net: ParallelModel, encoded: Sequence[NDArray[np.int32]], *, prefix: int, bos: int | None, length: int,
-    name: str,
-) -> NDArray[np.float64]:  # fmt: skip
-    """Sum -ln p over the tokens of each document, equal on every process.
-
-    Documents are `[prefix] + ids`, each alone in its sequences. A document longer than a sequence is cut
-    into pieces that do not see each other, as in the validation of training.
-    """
-    documents = [np.concatenate(([prefix], ids)).astype(np.int32) for ids in encoded]
-    stream = stream_of(documents, bos)
-    pieces = cut_pieces(stream, length)
-    packed = packed_of(stream, pieces, np.arange(len(pieces) + 1), length)
-    begins = stream.first_starts(len(documents))
-    document_of = np.searchsorted(begins, pieces[:, 0], side="right") - 1
-    mesh = net.mesh
-    mine = np.arange(mesh.data_rank, len(pieces), mesh.data)
-    nats = torch.zeros(len(documents), dtype=torch.float64, device=net.device)
-    net.model.eval()
-    # Equally many passes in all processes, since a sharded model is gathered in each.
-    passes = -(-len(pieces) // mesh.data)
-    with torch.no_grad(), progress(f"score {name}", total=passes) as bar:
-        for number in range(passes):
-            if number < len(mine):
-                document = int(document_of[mine[number]])
-                nats[document] += net.nats(batch_of(packed, mine[number : number + 1])).double()
-            else:  # without labels it counts for nothing
-                batch = batch_of(packed, np.zeros(1, dtype=np.int64))
-                net.nats(replace(batch, labels=torch.full_like(batch.labels, IGNORED)))
-            bar.advance()
-    summed: NDArray[np.float64] = net.add_up(nats).cpu().numpy()
-    if not np.isfinite(summed).all():
-        raise RecipeError(
-            f"{name}: the held-out loss is not a number; lower the learning rate in pretrain.phases"
-        )
-    return summed

@@ -6,7 +6,6 @@ torchrun --nproc-per-node 8 -m anadil.trial ...the same
 
 import json
 import logging
-import math
 import shutil
 from dataclasses import asdict, replace
 from functools import partial
@@ -16,25 +15,20 @@ import torch
 
 from anadil.core.errors import RecipeError
 from anadil.core.json_text import write_indented
-from anadil.model.load import free_memory
 from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
-from anadil.pretrain.run import train
+from anadil.pretrain.short_run import Budget, ScoredText, budget_of, drop_work, short_run
 from anadil.runtime.job import Figures, Job
 from anadil.runtime.planned_artifact import reusable_artifact
-from anadil.runtime.tracking_spool import Tracker
 from anadil.trial.finalists import (
     TARGET,
-    Budget,
     Finalist,
     TrialTexts,
-    budget_of,
     find_finalists,
     read_texts,
     sealed_copy,
-    trial_recipe,
 )
-from anadil.trial.outcome import FinalistResult, choose_winner, document_nats, outcome_table
+from anadil.trial.outcome import FinalistResult, choose_winner, outcome_table
 
 log = logging.getLogger(__name__)
 
@@ -99,45 +93,16 @@ def try_finalist(
     if processes.local_rank == 0:
         sealed_copy(finalist, tokenizer)
     processes.wait()
-    rows = budget.rows_of(tokenizer)
-    steps = budget.steps_of(rows)
-    log.info("%s: %s steps with %s embedding rows", finalist.name, f"{steps:,}", f"{rows:,}")
-    alone = replace(
-        job,
-        recipe=trial_recipe(job.recipe, steps),
-        inputs={word: path for word, path in job.inputs.items() if word != "tokenizer"}
-        | {"tokenizer": tokenizer},
-        work=work,
-        out=work / "out",
-        tracker=Tracker(None),
-        records={},
-        varying=[],
-        contents={},
-    )
-    training = train(alone, processes, device)
-    net, state, lines = training.trainer.net, training.state, training.lines
-    loss = processes.run_on_first(lambda: float(lines[-1]["loss"]))
     scored = texts.models[finalist.name]
-    nats = {
-        kind: document_nats(
-            net, encoded.ids[finalist.name],
-            prefix=scored.prefix, bos=scored.bos, length=budget.context, name=f"{finalist.name}, {kind}",
-        ).tolist()
-        for kind, encoded in texts.kinds.items()
-    }  # fmt: skip
-    result = FinalistResult(
-        name=finalist.name, strategy=finalist.strategy, steps=state.step, tokens=state.tokens,
-        flops=state.step * budget.flops_per_step(rows), rows=rows,
-        parameters=sum(math.prod(shape) for shape in net.shapes.values()), loss=loss,
-        seconds=round(state.seconds, 1), nats=nats,
+    text = ScoredText(
+        ids={kind: encoded.ids[finalist.name] for kind, encoded in texts.kinds.items()},
+        prefix=scored.prefix, bos=scored.bos,
     )  # fmt: skip
-    del net, training
-    free_memory()
+    run = short_run(replace(job, work=work), tokenizer, budget, text, processes, device)
+    result = FinalistResult(name=finalist.name, strategy=finalist.strategy, **asdict(run))
     if processes.is_first:
         _store_result(job.work / FOLDER, result)
-    processes.wait()
-    if processes.local_rank == 0:
-        shutil.rmtree(work, ignore_errors=True)
+    drop_work(work, processes)
     return result
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import math
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ from anadil.runtime.run_record import recipe_name
 log = logging.getLogger(__name__)
 
 DESCRIPTION = """Measure candidates for a base on the recipe's held-out text: bits per byte of the language and of English, tokens a
-word, cost of a billion words, licence, and which language each one writes. The recipe's corpus is made if it is not there. What was
+word, cost of a billion words, licence, and which language each one writes. With --trial each one is also trained briefly, at
+equal compute. The recipe's corpus is made if it is not there. What was
 measured is kept in --work. A candidate that cannot be taken is listed with its reason, and the exit code says which kind
 of reason."""
-TEXT_BYTES = 200_000
+TEXT_BYTES, TRIAL_PERCENT = 200_000, 1.0
 
 
 def add_bases(name: str, commands: Any, text: str) -> None:
@@ -33,6 +35,8 @@ def add_bases(name: str, commands: Any, text: str) -> None:
     bases.add_argument("--text-bytes", type=_bytes, default=TEXT_BYTES, metavar="N", help=text)
     text = "also write the comparison as a page, with all texts that the candidates wrote"
     bases.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
+    text = "train each candidate with this share of the recipe's compute, in per cent (default: %(const)s), and extrapolate"
+    bases.add_argument("--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text)
     cli_options.add_work_option(bases)
     cli_options.add_set_option(bases)
     cli_options.add_output_option(bases)
@@ -46,11 +50,21 @@ def _bytes(text: str) -> int:
     return number
 
 
+def _percent(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value <= 100:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 100")
+    return value
+
+
 def run_bases(options: argparse.Namespace) -> int:
     """Measure the candidates and print the comparison. The exit code is 0, or of the first refusal."""
     require_packages("evaluate")
     from anadil.bases.candidates import take
-    from anadil.bases.measure import encode, measure, read_texts
+    from anadil.bases.measure import corpora_of, encode, measure, read_texts
     from anadil.bases.view import lines_of, result_of
 
     work = work_of(options)
@@ -60,6 +74,11 @@ def run_bases(options: argparse.Namespace) -> int:
     candidates, refused = take(options.candidates, recipe)
     opened, not_encoded = encode(candidates, texts)
     measured, not_measured = measure(opened, recipe, work / "bases")
+    if options.trial and measured:
+        require_packages("pretrain")
+        from anadil.bases.trial import try_candidates
+
+        try_candidates(measured, recipe, options.trial / 100, corpora_of(recipe), work / "bases")
     refused = [*refused, *not_encoded, *not_measured]
     left_out = [each.table() for each in refused]
     result = result_of(recipe_name(options.recipe), recipe, texts, measured, left_out)

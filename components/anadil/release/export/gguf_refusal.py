@@ -177,6 +177,8 @@ def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
     rotates = scaling["rope_type"]
     if rotates not in kind.scalings:
         return f"rotation scaled by {rotates!r} is not written as GGUF for it, only {', '.join(sorted(kind.scalings))}"
+    if not kind.partial and (share := scaling.get("partial_rotary_factor") or 1) != 1:
+        return f"partial_rotary_factor is {share}, and llama.cpp would rotate that part of a head, transformers all of it"
     if rotates == "yarn":
         usual = 0.1 * math.log(scaling["factor"]) + 1  # of the paper, arXiv:2309.00071, section 3.4
         others = [key for key in YARN_KEYS if scaling.get(key) is not None]
@@ -196,8 +198,11 @@ def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
 
 
 def _window_fault(config: PreTrainedConfig, kind: Gguf) -> str:
-    if kind.windows == "none" or SLIDING not in layer_types(config):
+    # Where llama.cpp knows one period alone, its layers have windows also without a word of them.
+    if kind.windows == "none" or (not kind.period and SLIDING not in layer_types(config)):
         return ""
+    if not config.sliding_window:
+        return "sliding_window has no value, and layers with a window are to be written"
     period = window_period(config)
     if period is None or kind.period not in (None, period):
         number = f"{kind.period} in llama.cpp's {kind.architecture}" if kind.period else "one number"
