@@ -199,7 +199,9 @@ def test_a_base_that_cannot_be_trained_is_refused_by_every_command_alike(
     assert not (tmp_path / "work/corpus").exists()
 
 
-@pytest.mark.parametrize("base", ["llama tied", slow("mixtral"), slow("gpt_oss"), slow("gemma3")])
+@pytest.mark.parametrize(
+    "base", ["llama tied", "qwen2_moe", slow("mixtral"), slow("gpt_oss"), slow("gemma3")]
+)
 def test_a_whole_base_passes_and_is_compiled(
     base: str, bases: Callable[[str], Path], tmp_path: Path, capsys: Any
 ) -> None:

@@ -240,8 +240,10 @@ def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal
     assert figures["steps"] == 12
 
 
-SOMETIMES = {"mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte"}
-"""On a GPU, in several processes, where there is a price or a held-out part."""
+SOMETIMES = {
+    "mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte", "expert_load_max", "experts_idle",
+}  # fmt: skip
+"""On a GPU, in several processes, where there is a price, a held-out part, or a mixture of experts."""
 
 
 def test_a_run_s_log_tells_the_launcher_of_each_step(

@@ -344,6 +344,7 @@ FAMILIES = (
         logits=LogitKeys(over="logits_scaling"),
         recurrent="mamba",
         experts=True,
+        version_4=Version4Keys(layer_types={"full_attention": "attention", "linear_attention": "mamba"}),
     ),
     Family(model_type="helium", layouts=ALL_LAYOUTS),
     Family(

@@ -108,6 +108,8 @@ class Version4Keys:
     """Version 5's key -> version 4's, outside of the rotation."""
     names: Mapping[str, str] = field(default_factory=dict)
     """The same for the rotation."""
+    layer_types: Mapping[str, str] = field(default_factory=dict)
+    """Version 5's types of layers -> version 4's, which version 5 reads too."""
     scaling: frozenset[str] | None = None
     """All that version 4 takes beside the type, which it calls `type` there; None takes every key."""
     sliding_theta: str | None = None

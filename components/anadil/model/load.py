@@ -343,6 +343,8 @@ def version_4_keys(config: Mapping[str, Any]) -> dict[str, Any]:
     if not version_4.is_known:
         return keys
     keys |= {old: config[new] for new, old in version_4.renamed.items() if new in config}
+    if version_4.layer_types and "layer_types" in config:
+        keys["layer_types"] = [version_4.layer_types.get(each, each) for each in config["layer_types"]]
     if version_4.sliding_theta and isinstance(rotation.get(SLIDING), Mapping):
         keys[version_4.sliding_theta] = rotation[SLIDING]["rope_theta"]
     if isinstance(rotation.get(FULL), Mapping):
