@@ -28,6 +28,7 @@ MODEL_TESTS = (
     "model/",
     "pipelines/",
     "plan/memory/",
+    "preflight/test_bad_bases.py",
     "pretrain/",
     "release/",
     "replay/",

@@ -18,7 +18,7 @@ def checked(folder: Path, family: str, kind: str, template: str | None, *, chats
     from tests.finetune.test_chat_format import tokenizer_of, trl_template  # loads transformers
     from tests.kit.families import make_family
 
-    base = make_family(folder / "base", kind)
+    base = make_family(folder / "base", kind, vocab_size=512)
     written = template if template and "{" in template else template and trl_template(template)
     tokenizer_of(family, written).save_pretrained(base)
     recipe = folder / "recipe.yaml"

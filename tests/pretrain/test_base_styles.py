@@ -19,7 +19,8 @@ from anadil.release.export.gguf_file import read_vocabulary
 from anadil.runtime import execute
 from anadil.runtime.check import RECIPE, PlannedRun
 from anadil.text.encoder import Encoder
-from tests.kit.base_styles import END, ORDINARY, SENTENCE_PIECE, STYLES, make_base
+from tests.kit.base_styles import END, ORDINARY, SENTENCE_PIECE, STYLES, make_base, make_base_tokenizer
+from tests.kit.families import make_family
 from tests.kit.marks import matrix, slow
 from tests.kit.pretraining import SHORT, make_corpus
 from tests.kit.pretraining_texts import PRETRAINING_TEXTS
@@ -144,6 +145,16 @@ def test_a_base_without_an_end_of_text_is_refused_before_anything_runs(tmp_path:
         inspect_base(recipe(base, "base"))
 
 
+def test_a_trial_of_a_type_whose_compute_is_not_known_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    base = make_base_tokenizer(tmp_path / "base", "phi")
+    config = json.loads((base / "config.json").read_text(encoding="utf-8"))
+    del config["model_type"]
+    make_family(base, "starcoder2", **config)
+
+    with pytest.raises(PreflightError, match=r"tokenizer.trial: .* model type 'starcoder2'"):
+        refuse(PlannedRun(by=RECIPE, recipe=recipe(base, "base", "extend", trial={"steps": 4})))
+
+
 @pytest.mark.parametrize(
     "style", [(slow if style in ("gpt2", "phi") else matrix)(style) for style in BYTE_LEVEL]
 )
@@ -151,10 +162,6 @@ def test_a_byte_level_base_goes_through_the_trial_to_the_scores(
     tmp_path: Path, corpus: Path, style: str
 ) -> None:
     settings = recipe(make_base(tmp_path / "base", style), "base", "extend", "replace", trial={"steps": 4})
-    if style == "phi":
-        with pytest.raises(PreflightError, match=r"tokenizer.trial: .* model type 'phi3'"):
-            refuse(PlannedRun(by=RECIPE, recipe=settings))
-        return
     assert inspect_base(settings).status == "passed"
 
     found = made(settings, corpus, FLOW)
