@@ -1,11 +1,15 @@
 import math
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anadil.page import charts
 from anadil.page.charts import (
+    KEYS,
+    PALETTE,
     Band,
     Bar,
     Estimate,
@@ -184,3 +188,14 @@ def test_a_clipped_text_says_how_much_is_missing() -> None:
 
 def test_even_choice_keeps_both_ends() -> None:
     assert evenly(list(range(100)), 4) == [0, 33, 66, 99]
+
+
+def test_a_key_in_a_table_has_the_colour_of_its_line() -> None:
+    style = (Path(charts.__file__).parent / "style.css").read_text(encoding="utf-8")
+    light = dict(reversed(re.findall(r"--([\w-]+): (#\w+);", style)))  # the first of a name counts
+    lines, keys = (
+        {int(number): light[name] for number, name in re.findall(pattern, style)}
+        for pattern in (r"\.line\.c(\d) { stroke: var\(--([\w-]+)\)", r"\.k(\d) { fill: var\(--([\w-]+)\)")
+    )
+
+    assert {each: keys[KEYS[each]] for each in PALETTE} == {each: lines[each] for each in PALETTE}

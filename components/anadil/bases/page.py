@@ -9,7 +9,7 @@ from anadil import __version__
 from anadil.bases.view import Result, facts_of, named_entries, tables_of, tried_entries
 from anadil.core.format import human_bytes
 from anadil.core.table import Table
-from anadil.page.charts import Chart, Estimate, Line, colours_of, intervals, lines
+from anadil.page.charts import KEYS, Chart, Estimate, Line, colours_of, intervals, lines
 from anadil.page.format import clip
 from anadil.page.render import render_template
 
@@ -27,7 +27,7 @@ def page_of(result: Result) -> str:
     """The page's HTML."""
     language, tables = result["language"], tables_of(result)
     if keys := _colours(result):
-        tables[0] = replace(tables[0], keys=keys)  # names the curves
+        tables[0] = replace(tables[0], keys=[KEYS[each] for each in keys])  # names the curves
     view = {
         "title": f"Bases for {language['name']}", "lang": language["code"], "recipe": result["recipe"], "says": result["says"],
         "candidates": result["candidates"], "left_out": len(result["left_out"]), "sections": SECTIONS,

@@ -8,6 +8,7 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from types import MappingProxyType
 
 from markupsafe import Markup
 
@@ -37,6 +38,8 @@ FACTS_ROWS = 40
 
 PALETTE = (1, 4, 3, 5, 2)
 """Colours of names, those that differ most first."""
+KEYS: Mapping[int, int] = MappingProxyType({1: 0, 2: 1, 3: 7, 4: 4, 5: 5})
+"""Colour of a line -> the same colour among `Table.keys`, as `style.css` has them."""
 
 
 class Scale:
