@@ -32,7 +32,7 @@ hybrid), its convert_gemma4_weights.py (Gemma 4), THUDM/slime (Qwen 3.5 27B), NV
 and 14B), a copy of config.json (LFM2). Mistral Small 3.2 has the base of 3.1.
 """
 TEXTS = {name: text_config(config, Path(name)) for name, config in PUBLISHED.items()}
-"""Of a model of text and images, what is trained of it."""
+"""Settings of the model that is trained, by checkpoint: `text_config` where there is one."""
 REFUSED = [name for name, config in TEXTS.items() if config.get("enable_moe_block")]
 TRAINED = [name for name in TEXTS if name not in REFUSED]
 LAYERS, HEAD, VOCABULARY = 8, 16, 300

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.heldout import digest_of
-from anadil.pretrain.short_run import Budget
+from anadil.pretrain.short_run import Budget, ShortRun
 from anadil.text.metrics import bits_per_byte, fertility, words_in_context
 from anadil.tokenizer.select import ModelCompute
 from anadil.trial.finalists import TARGET, Finalist, TrialTexts
@@ -19,23 +19,11 @@ DIGITS = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FinalistResult:
-    """Result of a finalist's training."""
+class FinalistResult(ShortRun):
+    """Result of a finalist's training. The nats of `ShortRun` are by `target` and names of `tokenizer.keep`."""
 
     name: str
     strategy: str
-    steps: int
-    tokens: int
-    """Target tokens that it was trained on."""
-    flops: float
-    rows: int
-    """Embedding rows of its model."""
-    parameters: int
-    loss: float
-    """Loss of the last step, in nats per token; not comparable between vocabularies."""
-    seconds: float
-    nats: Mapping[str, Sequence[float]]
-    """`target` and names of `tokenizer.keep` -> nats of each document."""
 
     def nats_of(self, kind: str) -> NDArray[np.float64]:
         """The nats of one kind of text."""
@@ -122,7 +110,7 @@ def _entry(
     num_tokens = texts.num_tokens(TARGET, result.name)
     tokens_per_word = fertility(num_tokens, texts.num_words)
     bytes_per_token = int(texts.num_bytes(TARGET).sum()) / num_tokens
-    figures = asdict(result)
+    figures = {"name": result.name, "strategy": result.strategy} | asdict(result)  # first, as readers expect
     del figures["nats"]
     return figures | {
         "chosen_because": finalist.reason,
