@@ -91,7 +91,7 @@ def _loss_beside_liger(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, kernels: str, z_loss: float, cap: float,
     token_losses: torch.Tensor | None, teacher: Teacher,
 ) -> torch.Tensor:  # fmt: skip
-    """Sum the loss of sequences with a teacher by chunks, that of the others by Liger, which knows no teacher."""
+    """Sum the loss of sequences with a teacher by chunks, and of all others by Liger, which knows no teacher."""
     taught = teacher.rows.cpu()
     parts = []
     for rows, how, known in ((~taught, kernels, None), (taught, "torch", teacher.at(taught))):

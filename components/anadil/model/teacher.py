@@ -19,7 +19,7 @@ class Teacher:
     ids: torch.Tensor
     """(..., k) of int64: ids of the model that learns; `NONE` for a token that it has not."""
     logs: torch.Tensor
-    """(..., k + 1), FP16: log-probabilities of `ids`, -inf for `NONE`, then that of all other tokens together. A position
+    """(..., k + 1), FP16: log-probabilities of `ids`, -inf for `NONE`, then of all other tokens together. A position
     without a teacher has `NONE` alone, and 0 for the others."""
     weight: float = 1.0
     """Nats of the loss for a nat of divergence."""
