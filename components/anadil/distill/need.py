@@ -29,7 +29,7 @@ class DistillNeed:
 
 
 def need(request: NeedRequest) -> DistillNeed | None:
-    """Needs of a recipe's teacher on one machine; None where it has none."""
+    """Needs of a recipe's teacher on one machine, or None without a teacher."""
     recipe = request.recipe
     taught = [name for name, each in recipe.sources.items() if each.teacher]
     if not taught:

@@ -30,7 +30,7 @@ class Vocabulary:
     """The tokens of a tokenizer as pieces of the base's."""
 
     def __init__(self, tokenizer: Path, num_base: int) -> None:
-        """Read the pieces of each row; `num_base` are the base's rows."""
+        """Read the pieces of each row. `num_base` is the number of the base's rows."""
         rows = json.loads((tokenizer / "embedding_map.json").read_text(encoding="utf-8"))["rows"]
         if rows is None:
             rows = [None] * num_base
@@ -72,7 +72,7 @@ class BaseTeacher:
     """A base that says what follows."""
 
     def __init__(self, model: Any, base: Path, vocabulary: Vocabulary, k: int) -> None:
-        """Take a model on its device; `base` has its tokenizer, `k` is the number of likeliest tokens."""
+        """Take a model on its device. `base` has its tokenizer, `k` is the number of likeliest tokens."""
         use_packed_attention(model)
         self._model, self._vocabulary, self._k = model, vocabulary, k
         self._scale, self._cap = logit_scale_and_cap(model.config.to_dict())
@@ -111,7 +111,7 @@ class BaseTeacher:
                     place = int(places[some][int((~is_number).nonzero()[0])])
                     document = int(np.searchsorted(stream.starts[:], place, side="right")) - 1
                     raise DataError(
-                        f"{name}: document {document} (from 0): the base gives NaN or Inf as logits; its weights are "
+                        f"{name}: document {document} (from 0): the base gives NaN or Inf as logits. Its weights are "
                         "damaged or overflow in this precision; fetch base.model again, or leave `teacher` out"
                     )
                 ids[places[some]], logs[places[some]] = known.numpy(), chances.numpy()

@@ -17,7 +17,7 @@ class Teacher:
     """The teacher's most likely tokens at each position, and how much they weigh."""
 
     ids: torch.Tensor
-    """(..., k) of int64: ids of the model that learns; `NONE` for a token that it has not."""
+    """(..., k) of int64: ids of the model that learns. `NONE` stands for a token that it has not."""
     logs: torch.Tensor
     """(..., k + 1), FP16: log-probabilities of `ids`, -inf for `NONE`, then of all other tokens together. A position
     without a teacher has `NONE` alone, and 0 for the others."""

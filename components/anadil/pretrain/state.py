@@ -39,7 +39,7 @@ class Step:
     sources: Mapping[str, SourceLoss] = field(default_factory=dict)
     """Loss by source; empty where the recipe has no sources."""
     divergence: SourceLoss = SourceLoss()
-    """Divergence from the base, and the positions that it was measured at; no part of `loss`."""
+    """Divergence from the base, and the positions that it was measured at. `loss` does not hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class State:
     mixture: dict[str, Any] = field(default_factory=dict)
     """State of `MixtureKeeper`: the order of the sources, and the shares that it follows from; of a saved state only."""
     distillation: dict[str, Any] = field(default_factory=dict)
-    """State of `TeacherWeight`: the weight, and what it was found by; empty without a teacher."""
+    """State of `TeacherWeight`: the weight, and what it was found by. Empty without a teacher."""
     journal: str = ""
     """Lines of `training.jsonl` so far, for a start on a node that has none; of a saved state only."""
 

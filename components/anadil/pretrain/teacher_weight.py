@@ -28,7 +28,7 @@ KEY = "pretrain.distillation.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class RetainedScore:
     """A validation, and the weight until then."""
 
     step: int
@@ -42,22 +42,22 @@ class TeacherWeight(Callback):
     """Sets the weight, changes it where it is `auto`, and records the divergence."""
 
     def __init__(self, recipe: Recipe, teachers: Mapping[str, StoredProbabilities]) -> None:
-        """Limit the loss of each source in another language than the taught one; `teachers` have the base's."""
+        """Limit the loss of each source in another language than the taught one. `teachers` have the base's."""
         asked = recipe.pretrain.distillation.weight
         self.is_auto, self.weight = asked == "auto", FIRST if asked == "auto" else float(asked)
         self.limit = recipe.evaluate.gate.max_retained_ratio
-        self.nearest: Found | None = None
-        self.last: Found | None = None
+        self.nearest: RetainedScore | None = None
+        self.last: RetainedScore | None = None
         self._since = SourceLoss()
-        kept = {name: each.facts for name, each in teachers.items() if name not in recipe.target_sources}
-        if empty := [name for name, facts in kept.items() if self.is_auto and not facts.heldout_documents]:
+        others = {name: each.facts for name, each in teachers.items() if name not in recipe.target_sources}
+        if empty := [name for name, facts in others.items() if self.is_auto and not facts.heldout_documents]:
             raise RecipeError(
                 f"{KEY} is auto, and the corpus of sources.{empty[0]} holds nothing out; set a number, or raise "
                 "clean.heldout_fraction"
             )
         self._base = {
             name: bits_per_byte(facts.heldout_nats, facts.heldout_bytes)
-            for name, facts in kept.items()
+            for name, facts in others.items()
             if self.is_auto
         }
 
@@ -73,7 +73,7 @@ class TeacherWeight(Callback):
             self.weight = saved.get("weight", FIRST)
         self._since = SourceLoss(**saved.get("since_line", {}))
         self.nearest, self.last = (
-            Found(**saved[name]) if saved.get(name) else None for name in ("nearest", "last")
+            RetainedScore(**saved[name]) if saved.get(name) else None for name in ("nearest", "last")
         )
         self.training.trainer.net.objective.teacher_weight = self.weight
 
@@ -94,10 +94,10 @@ class TeacherWeight(Callback):
         if ratios:
             self._change(ratios)
         # In the state itself, so that snapshots in memory have it too.
-        found = {
+        scores = {
             name: each and asdict(each) for name, each in (("nearest", self.nearest), ("last", self.last))
         }
-        saved = {"weight": self.weight, "since_line": asdict(self._since), **found}
+        saved = {"weight": self.weight, "since_line": asdict(self._since), **scores}
         run.state = replace(run.state, distillation=saved)
 
     def post_train(self) -> None:
@@ -109,7 +109,7 @@ class TeacherWeight(Callback):
             return
         log.warning(
             "%s: no weight kept %s within %.4g times the base's bits per byte (evaluate.gate.max_retained_ratio): %.4g at the "
-            "end; the nearest was %.4g, after step %s with weight %.4g; give the source a larger share in pretrain.phases[].mix, "
+            "end; the nearest was %.4g, after step %s with weight %.4g. Give the source a larger share in pretrain.phases[].mix, "
             "lower the learning rate, or raise the limit",
             KEY, self.last.source, self.limit, self.last.ratio, self.nearest.ratio, f"{self.nearest.step:,}",
             self.nearest.weight,
@@ -118,14 +118,17 @@ class TeacherWeight(Callback):
     @property
     def summary(self) -> dict[str, Any]:
         """Weight at the end, with the limit and the ratios of `auto`, for `training.json`."""
-        found = {"last": self.last, "nearest": self.nearest} if self.is_auto else {}
-        of_auto = {name: each and asdict(each) for name, each in found.items()}
-        return {"weight": self.weight, **({"limit": self.limit, **of_auto} if self.is_auto else {})}
+        if not self.is_auto:
+            return {"weight": self.weight}
+        scores = {"last": self.last, "nearest": self.nearest}
+        return {"weight": self.weight, "limit": self.limit} | {
+            name: each and asdict(each) for name, each in scores.items()
+        }
 
     def _change(self, ratios: Mapping[str, float]) -> None:
         run, before = self.training, self.weight
         source = max(ratios, key=ratios.__getitem__)
-        self.last = Found(step=run.state.step, ratio=ratios[source], source=source, weight=before)
+        self.last = RetainedScore(step=run.state.step, ratio=ratios[source], source=source, weight=before)
         if self.nearest is None or self.last.ratio < self.nearest.ratio:
             self.nearest = self.last
         room = math.log(self.limit)

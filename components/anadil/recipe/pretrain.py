@@ -155,7 +155,7 @@ class Distillation(StrictModel):
     weight: PositiveFloat | Literal["auto"] = "auto"
     """Nats of the loss for a nat of KL(base || model) at such a token. `auto`: the least that keeps these sources, but for those in the taught language, within `evaluate.gate.max_retained_ratio`, changed at each validation."""
     top_k: Annotated[int, Field(ge=1, le=256)] = 16
-    """Likeliest tokens whose probabilities are stored for each token; all others count together. 16 are 66 or 98 bytes."""
+    """Likeliest tokens whose probabilities are stored for each token. All others count together. 16 are 66 or 98 bytes."""
 
 
 class Pretrain(StrictModel):

@@ -135,7 +135,7 @@ class Source(StrictModel):
     """Tokens that the base writes, such as `5M`, before cleaning."""
     # It decides the model alone, which names this key.
     teacher: Annotated[Literal["base"] | None, NEUTRAL] = None
-    """`base`: training keeps to the probabilities that the base model gives to this text, against forgetting; see `pretrain.distillation`. Source: arXiv:2605.26097."""
+    """`base`: training keeps to the probabilities that the base model gives to this text, against forgetting. `pretrain.distillation` has the weight. Source: arXiv:2605.26097."""
 
     @model_validator(mode="after")
     def _names_its_text(self) -> "Source":

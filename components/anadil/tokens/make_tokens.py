@@ -257,7 +257,7 @@ def _sample(corpus: Path) -> str:
 
 @contextmanager
 def room_for(folder: Path, content: str) -> Iterator[None]:
-    """Tell of a full disk what was to be written; finished parts are kept."""
+    """Tell of a full disk what was to be written. Finished parts are kept."""
     try:
         yield
     except OSError as error:

@@ -96,7 +96,7 @@ class StoredProbabilities:
     _open: OrderedDict[int, TensorFile] = field(default_factory=OrderedDict)
 
     def read(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]:
-        """Return ids and log-probabilities of some tokens; see `Teacher`."""
+        """Return ids and log-probabilities of some tokens, as in `Teacher`."""
         begins = np.cumsum([0, *(part.tokens for part in self.facts.parts)])
         start, stop = start + self.first, stop + self.first
         ids, logs = [], []

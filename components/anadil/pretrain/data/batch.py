@@ -29,7 +29,7 @@ class Batch:
     sources: torch.Tensor | None = None
     """(sequences,): number of each row's source; None where there is one."""
     teacher: Teacher | None = None
-    """Probabilities that the base gives; None where no row has a teacher."""
+    """Probabilities that the base gives. None: no row has a teacher."""
 
     def pinned(self) -> "Batch":
         """The same in page-locked memory, from which a GPU copies while it computes."""
@@ -53,7 +53,7 @@ class Batch:
 def batch_of(
     packed: Packed, sequences: Sequences, *, rows: int = 0, probabilities: StoredProbabilities | None = None
 ) -> Batch:
-    """Make the tensors of some sequences, and of padding up to `rows`; padding has neither labels nor `probabilities`."""
+    """Make the tensors of some sequences, and of padding up to `rows`. Padding has neither labels nor `probabilities`."""
     rows, length = max(rows, len(sequences)), packed.length
     chosen, sizes, begins = packed.pieces_of(sequences)
     inputs = np.zeros(rows * length, dtype=np.int64)
