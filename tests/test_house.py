@@ -21,6 +21,7 @@ LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
     "bases/",
+    "distill/",
     "encode/",
     "evaluate/",
     "finetune/",
