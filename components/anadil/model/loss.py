@@ -1,6 +1,6 @@
 """Cross-entropy computed from hidden states in chunks, so that the logits never stand in memory whole."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -12,6 +12,7 @@ from anadil.core.errors import PreflightError
 from anadil.core.format import MIB
 from anadil.core.install import install
 from anadil.core.processor import has_bf16_products
+from anadil.model.teacher import Teacher
 
 IGNORED = -100
 """Label of a position that is not scored."""
@@ -48,9 +49,9 @@ def has_fast_bf16(device: torch.device) -> bool:
 
 def summed_loss(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, kernels: str = "auto",
-    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None,
+    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None, teacher: Teacher | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`.
+    """Sum -ln p(label) in FP32 nats over the labels that are not `IGNORED`, and the weighted divergence from a teacher.
 
     On a GPU Liger's fused kernel does it, unless `kernels` is `torch`. Under autocast, or where states are in BF16,
     matrix products are in BF16, all else in FP32. A CPU without BF16 products stays in FP32.
@@ -63,25 +64,51 @@ def summed_loss(
         z_loss: Adds this times (ln Z)^2 for each label; Z is the sum of the softmax.
         cap: Logits become cap x tanh(logits / cap), unless it is 0.
         token_losses: FP32 zeros in the shape of `labels`, filled with each label's part of the sum.
+        teacher: Chances with (sequences, tokens, k) ids, whose divergence is added where the label is not `IGNORED`.
 
     Source: Hsu et al. 2024, "Liger Kernel", arXiv:2410.10989, section 3.2; z-loss: Chowdhery et al.
     2022, "PaLM", arXiv:2204.02311, section 5.
     """
+    if teacher is not None and uses_liger(kernels, hidden.device):
+        return _loss_beside_liger(hidden, weight, labels, kernels, z_loss, cap, token_losses, teacher)
     hidden = hidden.reshape(-1, hidden.shape[-1])
     all_labels = labels = labels.reshape(-1)
+    if teacher is not None:
+        teacher = teacher.changed(lambda each: each.reshape(-1, each.shape[-1]))
     if hidden.device.type == "cpu":  # a GPU would have to wait for the number of those left
         hidden, labels = scored_tokens(hidden, labels)
+        if teacher is not None and len(labels) < len(all_labels):
+            teacher = teacher.at(all_labels != IGNORED)
     each = None if token_losses is None else token_losses.new_zeros(len(labels))
-    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, cap, each)
+    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, cap, each, teacher)
     if token_losses is not None and each is not None:
         scored = slice(None) if len(labels) == len(all_labels) else all_labels != IGNORED
         token_losses.view(-1)[scored] = each
     return loss
 
 
+def _loss_beside_liger(
+    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, kernels: str, z_loss: float, cap: float,
+    token_losses: torch.Tensor | None, teacher: Teacher,
+) -> torch.Tensor:  # fmt: skip
+    """Sum the loss of sequences with a teacher by chunks, and of all others by Liger, which knows no teacher."""
+    taught = teacher.rows.cpu()
+    parts = []
+    for rows, how, known in ((~taught, kernels, None), (taught, "torch", teacher.at(taught))):
+        if not rows.any():
+            continue
+        each = None if token_losses is None else torch.zeros_like(token_losses[rows])
+        parts.append(summed_loss(
+            hidden[rows], weight, labels[rows], kernels=how, z_loss=z_loss, cap=cap, token_losses=each, teacher=known
+        ))  # fmt: skip
+        if token_losses is not None and each is not None:
+            token_losses[rows] = each
+    return torch.stack(parts).sum()
+
+
 def _loss_of_tokens(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-    kernels: str, z_loss: float, cap: float, token_losses: torch.Tensor | None,
+    kernels: str, z_loss: float, cap: float, token_losses: torch.Tensor | None, teacher: Teacher | None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute `summed_loss` of (tokens, width)."""
     device = hidden.device.type
@@ -92,7 +119,14 @@ def _loss_of_tokens(
         dtype = torch.float32
     with torch.autocast(device, enabled=False):
         return chunked_loss(
-            hidden, weight, labels, dtype=dtype, z_loss=z_loss, cap=cap, token_losses=token_losses
+            hidden,
+            weight,
+            labels,
+            dtype=dtype,
+            z_loss=z_loss,
+            cap=cap,
+            token_losses=token_losses,
+            teacher=teacher,
         )
 
 
@@ -163,7 +197,7 @@ class _LigerTokenLosses(torch.autograd.Function):
 
 def chunked_loss(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, dtype: torch.dtype = torch.float32,
-    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None,
+    z_loss: float = 0.0, cap: float = 0.0, token_losses: torch.Tensor | None = None, teacher: Teacher | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Compute `summed_loss` of (tokens, width) with matrix products in `dtype`, and every sum and logarithm in FP32."""
     # torch's `linear_cross_entropy` is slower on a CPU, whose cache it does not heed. It gives its loss in the precision
@@ -171,7 +205,7 @@ def chunked_loss(
     graded = torch.is_grad_enabled()
     of_inputs = graded and hidden.requires_grad, graded and weight.requires_grad
     loss: torch.Tensor = _ChunkedLoss.apply(
-        hidden, weight, labels, dtype, z_loss, cap, of_inputs, token_losses
+        hidden, weight, labels, dtype, z_loss, cap, of_inputs, token_losses, teacher
     )  # type: ignore[no-untyped-call]  # torch leaves it untyped
     return loss
 
@@ -183,10 +217,10 @@ class _ChunkedLoss(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
         dtype: torch.dtype, z_loss: float, cap: float, graded: tuple[bool, bool],
-        token_losses: torch.Tensor | None,
+        token_losses: torch.Tensor | None, teacher: Teacher | None,
     ) -> torch.Tensor:  # fmt: skip
         loss, *gradients = _by_chunks(
-            hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, graded, token_losses
+            hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, graded, token_losses, teacher
         )
         # By now the copies in `dtype` are gone, and those in the inputs' precision take their place.
         ctx.gradients = [
@@ -200,12 +234,12 @@ class _ChunkedLoss(torch.autograd.Function):
         gradients, ctx.gradients = ctx.gradients, None
         assert gradients is not None, "the gradients were scaled in place by an earlier backward pass"
         of_states, of_table = (None if one is None else one.mul_(grad_outputs[0]) for one in gradients)
-        return of_states, of_table, None, None, None, None, None, None
+        return of_states, of_table, None, None, None, None, None, None, None
 
 
 def _by_chunks(
     states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, z_loss: float, cap: float,
-    graded: tuple[bool, bool], token_losses: torch.Tensor | None,
+    graded: tuple[bool, bool], token_losses: torch.Tensor | None, teacher: Teacher | None,
 ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:  # fmt: skip
     """Return the loss, and its gradients by `states` and `table` in FP32 where they are asked for."""
     of_states = torch.zeros_like(states, dtype=torch.float32) if graded[0] else None
@@ -217,16 +251,30 @@ def _by_chunks(
     space = torch.empty(min(chunk, len(states)) * held, dtype=torch.float32, device=states.device)
     for at in range(0, len(states), chunk):
         some = slice(at, at + chunk)
-        blocks = _Blocks(states[some], table, labels[some], rows, space, cap)
-        losses, log_z = blocks.losses()
+        known = None if teacher is None else teacher.at(some)
+        blocks = _Blocks(
+            states[some],
+            table,
+            [labels[some][:, None], *([] if known is None else [known.ids])],
+            rows,
+            space,
+            cap,
+        )
+        logits, log_z = blocks.logits()
         scored = (labels[some] != IGNORED).float()
-        each = (losses + z_loss * log_z.square()) * scored
+        each = (log_z - logits[0][:, 0] + z_loss * log_z.square()) * scored
         loss += each.sum()
         if token_losses is not None:
             token_losses[some] = each
+        factor, added = (1 + 2 * z_loss * log_z) * scored, [-scored[:, None]]
+        if known is not None:
+            nats, more, at_ids = known.pull(logits[1], log_z, scored)
+            loss += nats
+            factor += more
+            added.append(at_ids)
         if not any(graded):
             continue
-        for begin, gradient in blocks.gradients(log_z, scored, 1 + 2 * z_loss * log_z):
+        for begin, gradient in blocks.gradients(log_z, factor, added):
             block = slice(begin, begin + rows)
             if of_states is not None:
                 _add_product_(of_states[some], gradient, table[block])
@@ -239,50 +287,54 @@ class _Blocks:
     """Softmax of some tokens, a block of the vocabulary at a time, which fits a CPU's cache."""
 
     def __init__(
-        self, states: torch.Tensor, table: torch.Tensor, labels: torch.Tensor, rows: int, space: torch.Tensor,
-        cap: float = 0.0,
+        self, states: torch.Tensor, table: torch.Tensor, columns: Sequence[torch.Tensor], rows: int,
+        space: torch.Tensor, cap: float = 0.0,
     ) -> None:  # fmt: skip
         self.states, self.table, self.rows, self.space, self.cap = states, table, rows, space, cap
-        self.labels = labels[:, None]
+        self.columns = columns
+        """Ids by token whose logits are asked for, each (tokens, any number); negative for none."""
         self.parts: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
 
-    def losses(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return -ln p(label) of each token, and ln Z, the logarithm of the sum of all its exponentials."""
+    def logits(self) -> tuple[list[torch.Tensor], torch.Tensor]:
+        """Return the logits of `columns`, and ln Z of each token, the logarithm of the sum of all its exponentials."""
         tokens, vocabulary = len(self.states), len(self.table)
         all_at_once = self.space.numel() >= tokens * vocabulary
-        of_label = self.space.new_zeros(tokens, 1)
+        sums = [self.space.new_zeros(each.shape) for each in self.columns]
         for begin in range(0, vocabulary, self.rows):
             block = self.table[begin : begin + self.rows]
             at = tokens * begin if all_at_once else 0
             logits = self.space[at : at + tokens * len(block)].view(tokens, len(block))
             cap_(_product(self.states, block, logits), self.cap)
-            place, is_here = self._labels_in(begin, len(block))
-            of_label += logits.gather(1, place) * is_here
+            for total, each in zip(sums, self.columns, strict=True):
+                place, is_here = _places_in(each - begin, len(block))
+                total.add_(logits.gather(1, place) * is_here)
             peak = logits.amax(1, keepdim=True)
             torch.softmax(logits, 1, out=logits)
             # The largest chance is e^peak / Z, never below 1 / rows: its logarithm is exact.
             self.parts.append((begin, logits, peak - logits.amax(1, keepdim=True).log()))
         log_z = torch.cat([part[2] for part in self.parts], 1).logsumexp(1, keepdim=True)
-        return (log_z - of_label)[:, 0], log_z[:, 0]
+        return sums, log_z[:, 0]
 
     def gradients(
-        self, log_z: torch.Tensor, scored: torch.Tensor, factor: torch.Tensor
+        self, log_z: torch.Tensor, factor: torch.Tensor, added: Sequence[torch.Tensor]
     ) -> Iterator[tuple[int, torch.Tensor]]:
-        """Yield a block's first row, and scored x (factor x softmax - 1 at the label) in the products' precision."""
+        """Yield a block's first row, and factor x softmax + what is `added` at `columns` in the products' precision."""
         for begin, chances, log_sum in self.parts:
             slope = cap_slope(chances, log_sum, self.cap)
-            chances.mul_((log_sum - log_z[:, None]).exp() * (factor * scored)[:, None])
-            place, is_here = self._labels_in(begin, chances.shape[1])
-            chances.scatter_add_(1, place, -(is_here * scored[:, None]))
+            chances.mul_((log_sum - log_z[:, None]).exp() * factor[:, None])
+            # One after another: on a GPU, two additions to one number in one call come in any order.
+            for more, each in zip(added, self.columns, strict=True):
+                place, is_here = _places_in(each - begin, chances.shape[1])
+                chances.scatter_add_(1, place, is_here * more)
             if slope is not None:
                 chances.mul_(slope)
             yield begin, chances.to(self.states.dtype)
 
-    def _labels_in(self, begin: int, num: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return where in a block the labels are, and 1 for those that are in it, else 0."""
-        place = self.labels - begin
-        return place.clamp(0, num - 1), ((place >= 0) & (place < num)).float()
+
+def _places_in(places: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return where among `num` rows the places are, and 1 for those that are among them, else 0."""
+    return places.clamp(0, num - 1), ((places >= 0) & (places < num)).float()
 
 
 def cap_(logits: torch.Tensor, cap: float) -> torch.Tensor:
@@ -319,7 +371,7 @@ def _add_product_(total: torch.Tensor, left: torch.Tensor, right: torch.Tensor) 
 def summed_loss_of_rows(
     hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
     process_group: dist.ProcessGroup, z_loss: float = 0.0, cap: float = 0.0,
-    token_losses: torch.Tensor | None = None,
+    token_losses: torch.Tensor | None = None, teacher: Teacher | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Sum -ln p(label) + `z_loss` (ln Z)^2 over the labels that are not `IGNORED`, in FP32 nats.
 
@@ -337,13 +389,18 @@ def summed_loss_of_rows(
     dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
     if hidden.shape[1] != labels.shape[1]:
         # Gathered slices lie one after another, and so must their labels.
-        labels = labels.view(len(labels), -1, hidden.shape[1]).transpose(0, 1)
+        by_slice = len(labels), -1, hidden.shape[1]
+        labels = labels.view(by_slice).transpose(0, 1)
+        teacher = teacher and teacher.changed(
+            lambda tensor: tensor.view(*by_slice, tensor.shape[-1]).transpose(0, 1)
+        )
+    teacher = teacher and teacher.changed(lambda tensor: tensor.reshape(-1, tensor.shape[-1]))
     each = None if token_losses is None else token_losses.new_zeros(labels.numel())
     graded = torch.is_grad_enabled()
     with torch.autocast(device, enabled=False):
         of_inputs = graded and hidden.requires_grad, graded and weight_rows.requires_grad
         result: torch.Tensor = _LossOfRows.apply(  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, cap, of_inputs, each
+            hidden.to(dtype), weight_rows.to(dtype), labels.reshape(-1), first_row, process_group, z_loss, cap, of_inputs, each, teacher
         )  # fmt: skip
     if token_losses is not None and each is not None:
         in_order = each.view(labels.shape)
@@ -358,7 +415,7 @@ class _LossOfRows(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: torch.Tensor, weight_rows: torch.Tensor, labels: torch.Tensor, first_row: int,
         group: dist.ProcessGroup, z_loss: float, cap: float, graded: tuple[bool, bool],
-        token_losses: torch.Tensor | None,
+        token_losses: torch.Tensor | None, teacher: Teacher | None,
     ) -> torch.Tensor:  # fmt: skip
         states, rows = _gathered(hidden, len(labels), group), weight_rows
         if not states.is_cuda:
@@ -368,12 +425,14 @@ class _LossOfRows(torch.autograd.Function):
         loss = torch.zeros((), dtype=torch.float32, device=states.device)
         for start in range(0, len(labels), CHUNK_TOKENS):
             chunk = slice(start, start + CHUNK_TOKENS)
-            part, gradient = _chunk(states[chunk], rows, labels[chunk] - first_row, group, z_loss, cap)
-            scored = torch.where(labels[chunk] == IGNORED, 0, part)
-            loss += scored.sum()
+            known = None if teacher is None else teacher.at(chunk)
+            scored = (labels[chunk] != IGNORED).float()
+            part, nats, gradient = _chunk(
+                states[chunk], rows, labels[chunk], first_row, scored, group, z_loss, cap, known
+            )
+            loss += part.sum() + nats
             if token_losses is not None:
-                token_losses[chunk] = scored
-            gradient.masked_fill_((labels[chunk] == IGNORED)[:, None], 0)
+                token_losses[chunk] = part
             small = gradient.to(states.dtype)
             if to_states is not None:
                 torch.mm(small, rows, out=to_states[chunk])
@@ -392,36 +451,43 @@ class _LossOfRows(torch.autograd.Function):
             None if gradient is None else (gradient * upstream).to(dtype)
             for gradient, dtype in zip(held, ctx.dtypes, strict=True)
         ]
-        return (*gradients, None, None, None, None, None, None, None)
+        return (*gradients, None, None, None, None, None, None, None, None)
 
 
 def _chunk(
-    states: torch.Tensor, rows: torch.Tensor, places: torch.Tensor, group: dist.ProcessGroup, z_loss: float,
-    cap: float,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Return the loss of each token, and its gradient by the logits of these rows; other processes have other labels' `places`."""
+    states: torch.Tensor, rows: torch.Tensor, labels: torch.Tensor, first_row: int, scored: torch.Tensor,
+    group: dist.ProcessGroup, z_loss: float, cap: float, teacher: Teacher | None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # fmt: skip
+    """Return the loss of each token, the weighted divergence, and the gradient by the logits of these rows."""
     logits = cap_(_fp32_product(states, rows.t()), cap)
-    is_here = (places >= 0) & (places < len(rows))
-    place = places.clamp(0, len(rows) - 1)[:, None]
+    columns = [labels[:, None], *([] if teacher is None else [teacher.ids])]
+    # Other processes have the logits of other ids.
+    places = [_places_in(torch.where(each < 0, each, each - first_row), len(rows)) for each in columns]
     highest = logits.amax(1)
-    label = torch.where(is_here, logits.gather(1, place)[:, 0], 0)
+    mine = [(logits.gather(1, place) * is_here).t() for place, is_here in places]
     # In place: logits of one chunk are the largest tensor here.
     exponentials = logits.sub_(highest[:, None]).exp_()
     # One exchange, and the same sum in the same order on every process.
-    mine = torch.stack([highest, exponentials.sum(1), label])
-    each = mine.new_empty((dist.get_world_size(group) * len(mine), mine.shape[1]))
-    dist.all_gather_single(each, mine, group=group)
-    peaks, sums, labels = each.view(-1, *mine.shape).unbind(1)
+    sent = torch.cat([torch.stack([highest, exponentials.sum(1)]), *mine])
+    each = sent.new_empty((dist.get_world_size(group) * len(sent), sent.shape[1]))
+    dist.all_gather_single(each, sent, group=group)
+    every = each.view(-1, *sent.shape)
+    peaks, sums, of_columns = every[:, 0], every[:, 1], every[:, 2:].sum(0).t()
     peak = peaks.amax(0)
     log_sum = peak + (sums * (peaks - peak).exp()).sum(0).log()
-    loss = log_sum - labels.sum(0) + z_loss * log_sum.square()
-    scale = (highest - log_sum).exp() * (1 + 2 * z_loss * log_sum)
+    loss = (log_sum - of_columns[:, 0] + z_loss * log_sum.square()) * scored
+    factor, added, nats = (1 + 2 * z_loss * log_sum) * scored, [-scored[:, None]], log_sum.new_zeros(())
+    if teacher is not None:
+        nats, more, at_ids = teacher.pull(of_columns[:, 1:], log_sum, scored)
+        factor += more
+        added.append(at_ids)
     slope = cap_slope(exponentials, highest[:, None], cap)
-    gradient = exponentials.mul_(scale[:, None])
-    gradient.scatter_add_(1, place, -is_here[:, None].to(gradient.dtype))
+    gradient = exponentials.mul_(((highest - log_sum).exp() * factor)[:, None])
+    for more, (place, is_here) in zip(added, places, strict=True):
+        gradient.scatter_add_(1, place, is_here * more)
     if slope is not None:
         gradient.mul_(slope)
-    return loss, gradient
+    return loss, nats, gradient
 
 
 def _fp32_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
