@@ -412,22 +412,18 @@ class _Stage:
         kind = self.shape.architecture
         of_attention = self.size.compute * hidden * (kind.parallel and self.size.autocast)
         if not self.has_liger_layers:
-            stream = (
-                FP32
-                if self.layout.recompute == "none" and kind.gated and kind.norm != "bare"
-                else self.size.stream
-            )
-            width, tensor = float(self.shape.intermediate), self.layout.tensor
-            compute = self.size.compute
+            in_fp32 = self.layout.recompute == "none" and kind.gated and kind.norm != "bare"
+            stream = FP32 if in_fp32 else self.size.stream
+            width, tensor, compute = self.shape.intermediate, self.layout.tensor, self.size.compute
             each = activations.mlp_gradient_bytes(self.shape, self.work, self.layout)
             # Before it, one gradient, of what the last matrix read, and the copy that made it.
             read = compute * (width / tensor + hidden * self.size.autocast)
-            made = max(each * width / tensor + of_attention, read)
+            gradients = max(each * width / tensor + of_attention, read)
             if kind.mlp == "xielu" and not self.learns and self.layout.recompute != "none":
                 # Terms of a second forward pass, beside states that it still needs and the norm's output.
                 states = compute * hidden * (2 if self.size.stream < FP32 else 1)
-                made = max(made, (3 * self.size.stream + compute) * width + states)
-            return stream * hidden / tensor + made
+                gradients = max(gradients, (3 * self.size.stream + compute) * width + states)
+            return stream * hidden / tensor + gradients
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:
