@@ -13,6 +13,7 @@ from tests.plan.test_families import LAYOUTS, MORE, PLANNED, SIZES, of_kind
 from anadil.core.format import GIB
 from anadil.estimate.layout import Work
 from anadil.estimate.memory import peak_memory
+from anadil.model.family_table import supports
 
 CASES = ("one device", "one device, embeddings", "one device, full", "FSDP, selective", "FSDP, full")
 
@@ -27,6 +28,8 @@ def main() -> None:
         shape = of_kind(kind)
         for name in CASES:
             layout, changed = LAYOUTS[name]
+            if layout.shard > 1 and not supports(kind, "shard"):
+                continue
             work = Work(sequence_length=2_048, **changed)
             exact = exact_peak(shape, layout, work, more=SIZES | MORE.get(kind, {}))
             planned = peak_memory(shape, layout, work).allocated
