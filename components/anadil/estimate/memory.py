@@ -269,7 +269,7 @@ class _Stage:
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
-        if copies and not self.learns and not self.has_liger_layers:
+        if copies and not (self.learns or self.has_liger_layers or self.shape.experts):
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
@@ -351,7 +351,8 @@ class _Stage:
         shape, frozen, size = self.shape, not self.learns, self.expert_size
         again = self.layout.recompute != "none"
         # Beside what is kept: the gradients of the layer and of rows, what was added last and what is not read again.
-        beside = 2 * self.size.stream + frozen * self.size.compute
+        # A first pass still has the embeddings, which no norm keeps unless they are in FP32.
+        beside = (2 + (not again and self.size.stream < FP32)) * self.size.stream + frozen * self.size.compute
         beside += shape.chosen * (again * self.scored_size + frozen * size)
         # Biases of each row, and what they were clamped to.
         biases = 3 * shape.architecture.expert_biases
