@@ -53,10 +53,18 @@ from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
+from anadil.runtime.cache_key import (
+    base_files,
+    base_identity,
+    extended,
+    recipe_origin,
+    result_version,
+    split_shares,
+)
 from anadil.runtime.job import Job, is_left_out, word_of
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil.tokens.packing import Packed
+from anadil.tokens.probabilities import StoredProbabilities, open_probabilities
 from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
@@ -112,7 +120,7 @@ def prepare(
 
     with metrics.section("data"):
         tokens = processes.local_first(opened)
-    data = TrainingData(sources=_packed(job.recipe, tokens))
+    data = TrainingData(sources=_packed(job.recipe, tokens), teachers=_teachers(job, tokens))
     # Only the packed corpus knows how many steps an epoch has.
     settings = _settings(job.recipe, data, start)
     new_rows = new_row_ids(job.inputs["tokenizer"])
@@ -168,6 +176,27 @@ def _packed(recipe: Recipe, tokens: Mapping[str, StoredTokens]) -> dict[str, Pac
             if each.facts.sequences:
                 parts[part_name(source, is_new=bool(is_new))] = each.packed
     return dict(sorted(parts.items()))
+
+
+def _teachers(job: Job, tokens: Mapping[str, StoredTokens]) -> dict[str, StoredProbabilities]:
+    """Open the base's probabilities of each part of a source whose teacher it is."""
+    recipe, teachers = job.recipe, {}
+    for source in (name for name, each in recipe.sources.items() if each.teacher):
+        facts, stream = tokens[source].facts, job.streams[word_of("probabilities", source)]
+        expected = {
+            "base": base_identity(recipe.base), "tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
+            "stream": facts.stream, "k": recipe.pretrain.distillation.top_k,
+        }  # fmt: skip
+        whole = open_probabilities(stream.uri, stream.manifest, expected)
+        if not recipe.continues_champion:
+            teachers[source] = whole
+            continue
+        is_kept = recipe.retrain and recipe.retrain.kept(word_of("corpus", source))
+        teachers[part_name(source, is_new=False)] = whole
+        teachers[part_name(source, is_new=True)] = replace(
+            whole, first=0 if is_kept else facts.earlier.tokens
+        )
+    return teachers
 
 
 def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretrain:

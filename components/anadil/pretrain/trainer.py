@@ -100,17 +100,25 @@ class Trainer:
         names = self.data.names
         of_sources = torch.zeros(len(names), dtype=torch.float64, device=self.device)
         self.net.objective.by_source = of_sources if names else None
+        objective = self.net.objective
+        objective.divergence = (
+            torch.zeros(2, dtype=torch.float64, device=self.device) if self.data.teachers else None
+        )
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
             # One collective for all: a signal that only one process has must end all at the same step.
-            sums = torch.zeros(1 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
+            sums = torch.zeros(3 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
             if self.net.counts:
                 sums[0] = mine
-                sums[1 + len(SIGNALS) :] = of_sources
+                sums[3 + len(SIGNALS) :] = of_sources
+                if objective.divergence is not None:
+                    # Curves of runs with and without a teacher compare.
+                    sums[0] -= objective.teacher_weight * objective.divergence[0]
+                    sums[1:3] = objective.divergence
             if received in SIGNALS:
-                sums[1 + SIGNALS.index(received)] = 1
-            loss, *others = self.net.add_up(sums).tolist()
+                sums[3 + SIGNALS.index(received)] = 1
+            loss, divergence, positions, *others = self.net.add_up(sums).tolist()
             counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
             for parameter, rows in self._learning.items():
@@ -132,7 +140,8 @@ class Trainer:
             for name, count, total in zip(names, by_source, nats, strict=False)
         }
         return Step(
-            phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed, sources=sources
+            phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed, sources=sources,
+            divergence=SourceLoss(tokens=int(positions), nats=divergence),
         )  # fmt: skip
 
     def apply(self) -> None:

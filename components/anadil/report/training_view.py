@@ -23,6 +23,8 @@ CURVES = (
     ("lr", "Learning rate", "step size of AdamW", True),
     ("tokens_per_s", "Throughput", "tokens per second", True),
     ("grad_norm", "Gradient norm", "norm before clipping", True),
+    ("kl", "Divergence from the base", "nats per token with a teacher", True),
+    ("teacher_weight", "Weight of the divergence", "nats of the loss for a nat", True),
     ("expert_load_max", "Load of the busiest expert", "times the mean of its layer", True),
 )
 """Key of a logged line, title, unit, and True for an axis from zero."""
