@@ -109,7 +109,7 @@ def test_a_killed_phase_of_new_rows_goes_on(tmp_path: Path, base: Path) -> None:
 def test_a_vocabulary_without_new_tokens_leaves_the_phase_out(
     tmp_path: Path, base: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with pytest.raises(RecipeError, match=r"new_rows alone.* no new token; add a phase .*choice: extend"):
+    with pytest.raises(RecipeError, match=r"new_rows alone.* no new token. Add a phase .*choice: extend"):
         run(make_job(tmp_path, make_recipe(base, **SETTINGS), "none"))
     phases = [*SETTINGS["phases"], {"trains": "all", "steps": 2, "lr": 0.005}]
 

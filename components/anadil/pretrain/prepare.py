@@ -218,7 +218,7 @@ def _without_new_rows(settings: Pretrain) -> Pretrain:
     phases = tuple(phase for phase in settings.phases if phase.trains != "new_rows")
     if not phases:
         raise RecipeError(
-            "pretrain.phases: trains new_rows alone, and the tokenizer has no new token; add a phase that trains "
+            "pretrain.phases: trains new_rows alone, and the tokenizer has no new token. Add a phase that trains "
             "embeddings or all, or make the tokenizer with tokenizer.choice: extend"
         )
     if left := settings.steps - sum(phase.steps for phase in phases):

@@ -138,7 +138,7 @@ def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
 
 def local_rows(parameter: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
-    """Column of 1 for those of this process's rows that are among `rows` of the whole table, else 0: (local rows, 1)."""
+    """Mark with 1 the local rows that are among `rows` of the whole table, with 0 all others: (local rows, 1)."""
     chosen = torch.zeros(parameter.shape[0], 1)
     chosen[list(rows)] = 1
     local = local_part(parameter)
