@@ -12,7 +12,7 @@ from anadil.model.family import Architecture
 from anadil.model.family_table import EXPERT_COUNTS, check_family, families, logit_scale_and_cap
 from anadil.recipe.sections import Recipe
 
-Trains = Literal["embeddings", "all"]
+Trains = Literal["new_rows", "embeddings", "all"]
 LLAMA = Architecture()
 
 KNOWN: Mapping[str, Mapping[str, object]] = {

@@ -35,7 +35,7 @@ from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeigh
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.order import TrainingData, sizes_of, text_parts
 from anadil.pretrain.data.training_tokens import tokens_of
-from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
+from anadil.pretrain.embedding_init import fit_vocabulary, new_row_ids, vocabulary_rows
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.loss_forward import last_hidden
@@ -123,6 +123,8 @@ def prepare(
     data = TrainingData(sources=_packed(job.recipe, tokens), teachers=_teachers(job, tokens))
     # Only the packed corpus knows how many steps an epoch has.
     settings = _settings(job.recipe, data, start)
+    new_rows = new_row_ids(job.inputs["tokenizer"])
+    settings = settings if new_rows else _without_new_rows(settings)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     try:
         job.recipe.refuse_few_checkpoints()
@@ -136,6 +138,7 @@ def prepare(
     if processes.is_first:
         _log_lengths(net, data, settings)
     trainer = Trainer(net, data, job.recipe, processes)
+    trainer.new_rows = new_rows
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -208,6 +211,22 @@ def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretra
     if not data.names:
         return recipe.pretrain.within_epochs(data.num_sequences)
     return within_epochs(recipe.pretrain, sizes_of(recipe, data.sources), recipe.target_sources)
+
+
+def _without_new_rows(settings: Pretrain) -> Pretrain:
+    """The phases of a model with the base's own vocabulary."""
+    phases = tuple(phase for phase in settings.phases if phase.trains != "new_rows")
+    if not phases:
+        raise RecipeError(
+            "pretrain.phases: trains new_rows alone, and the tokenizer has no new token. Add a phase that trains "
+            "embeddings or all, or make the tokenizer with tokenizer.choice: extend"
+        )
+    if left := settings.steps - sum(phase.steps for phase in phases):
+        log.warning(
+            "pretrain.phases: %s steps of new_rows are left out, since the tokenizer has no new token",
+            f"{left:,}",
+        )
+    return settings.model_copy(update={"phases": phases})
 
 
 def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:

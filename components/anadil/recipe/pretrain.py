@@ -76,8 +76,8 @@ OPTIMIZERS: Mapping[str, OptimizerFacts] = {
 class Phase(StrictModel):
     """A phase of continued pre-training with its own trainable set and learning rate."""
 
-    trains: Literal["embeddings", "all"]
-    """`embeddings` freezes the backbone, so that new tokens find their place first."""
+    trains: Literal["new_rows", "embeddings", "all"]
+    """`new_rows` changes only the embedding rows of new tokens, without weight decay, and is left out where there are none; `embeddings` freezes the backbone; `all` trains the whole model."""
     steps: PositiveInt
     """Optimizer steps, not micro-batches."""
     lr: PositiveFloat

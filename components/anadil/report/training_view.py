@@ -13,7 +13,7 @@ from anadil.recipe.retrain import part_name
 from anadil.report.read import Facts
 from anadil.report.verdict import FINETUNING, PRETRAINING, learnings
 
-PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
+PHASE_NAMES = {"new_rows": "rows of new tokens", "embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 """Brackets of `mask_audit.json` around the trained spans of a sample."""
