@@ -21,6 +21,7 @@ LIGHT_STAGES = ("clean", "report")
 HEAVY = {"torch", "transformers", "kfp", "mlflow"}
 MODEL_TESTS = (
     "bases/",
+    "distill/",
     "encode/",
     "evaluate/",
     "finetune/",
@@ -112,8 +113,8 @@ def test_no_file_is_long() -> None:
 
 
 MAX_PRODUCT, MAX_TESTS = (
-    94_900,
-    84_600,
+    95_500,
+    85_500,
 )  # the stage `distill` and its loss; tests: a base as teacher in every layout
 """Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
 

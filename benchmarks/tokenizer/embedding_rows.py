@@ -9,9 +9,7 @@ them are worth.
 OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py
 OMP_NUM_THREADS=1 python benchmarks/tokenizer/embedding_rows.py --text news.jsonl prose.jsonl --tokens 3000 --base-text en.jsonl tr.jsonl
 
-`distill` is no setting of the product: rows begin as means and learn for a few steps, alone, to give the hidden states that
-the base gives for their pieces (token distillation, arXiv:2505.20133). Training then has so many steps fewer that the
-compute is equal. `--base` takes another base than `tiny`.
+`--base` takes another base than `tiny`.
 """
 
 import argparse
@@ -35,7 +33,7 @@ from anadil.artifacts.base_model import base_tokenizer, read_tokenizer
 from anadil.artifacts.base_vocabulary import base_settings
 from anadil.model.load import load_model
 from anadil.model.tiny import base_model
-from anadil.pretrain.embedding_init import Init, embedding_map, fit_vocabulary
+from anadil.pretrain.embedding_init import Init, fit_vocabulary
 from anadil.recipe.sections import Base
 from anadil.tokenizer.bpe import continue_merges
 from anadil.tokenizer.candidate import (
@@ -49,8 +47,7 @@ from anadil.tokenizer.candidate import (
 from anadil.tokenizer.pretokens import count_texts
 
 BUILT_IN = Path(artifact.__file__).parents[1] / "builtin" / "az"
-DISTILL = "distill"
-INITS: tuple[str, ...] = (*get_args(Init), DISTILL)
+INITS: tuple[str, ...] = get_args(Init)
 Scores = dict[str, list[list[float]]]
 
 WARMUP = 10
@@ -71,8 +68,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, choices=sorted(STUDENT_T))
     parser.add_argument("--inits", nargs="+", choices=INITS, default=get_args(Init))
     parser.add_argument("--base", default="tiny", help="a directory, or the built-in one")
-    parser.add_argument("--distill-steps", type=int, default=20, help="steps of new rows alone")
-    parser.add_argument("--distill-lr", type=float, default=1e-3)
     parser.add_argument("--heldout-chars", type=int, default=40_000, help="scored characters")
     parser.add_argument("--lr", type=float, default=5e-4)
     parser.add_argument("--rows", type=int, default=8, help="sequences of a step")
@@ -160,17 +155,9 @@ def one(
     model.load_state_dict(base)
     fit_vocabulary(model, folder / "tokenizer", "random" if init == "random" else "mean", seed=seed)
     encoder = read_tokenizer(folder / "tokenizer")
-    ends = list(settings.steps)
-    if init == DISTILL:
-        teacher: Any = load_model(place)
-        teacher.load_state_dict(base)
-        ids = token_ids(encoder, train)
-        rows = embedding_map(folder / "tokenizer") or []
-        used = distill(model, teacher, rows, ids, settings, seed)
-        ends = [max(0, round(end - used)) for end in ends]
     scores = [bits_per_byte(model, encoder, heldout, settings)]
-    steps = training(model, encoder, train, settings, seed, max(ends), settings.lr)
-    scores += [bits_per_byte(model, encoder, heldout, settings) for step in steps if step in ends]
+    steps = training(model, encoder, train, settings, seed, max(settings.steps), settings.lr)
+    scores += [bits_per_byte(model, encoder, heldout, settings) for step in steps if step in settings.steps]
     return scores
 
 
@@ -179,44 +166,6 @@ def token_ids(encoder: Any, texts: Sequence[str]) -> Any:
     return np.concatenate(
         [encoding.ids for encoding in encoder.encode_batch(texts, add_special_tokens=False)]
     )
-
-
-def distill(
-    model: Any, teacher: Any, rows: Sequence[Sequence[int]], ids: Any, settings: argparse.Namespace, seed: int
-) -> float:
-    """Train the rows of new tokens alone, and return the steps of training that cost as much.
-
-    Both models read the same text, the base in pieces. Where a token ends, their last hidden states shall be equal.
-    """
-    random = np.random.default_rng([seed, 1])
-    table = model.get_input_embeddings().weight
-    is_new = torch.tensor([len(pieces) > 1 for pieces in rows])[:, None]
-    model.requires_grad_(requires_grad=False)
-    table.requires_grad_(requires_grad=True)
-    optimizer = torch.optim.AdamW([table], lr=settings.distill_lr, betas=(0.9, 0.95), weight_decay=0.0)
-    used = 0.0
-    for _ in range(settings.distill_steps):
-        starts = random.integers(0, len(ids) - settings.length, settings.rows)
-        windows = torch.from_numpy(np.stack([ids[at : at + settings.length] for at in starts]))
-        pieces = [[piece for token in row for piece in rows[token]] for row in windows.tolist()]
-        # Where each token's last piece stands. What follows a text is seen by no place before it.
-        ends = torch.tensor([[len(rows[token]) for token in row] for row in windows.tolist()]).cumsum(1) - 1
-        longest = max(map(len, pieces))
-        read = torch.tensor([row + [0] * (longest - len(row)) for row in pieces])
-        with torch.no_grad():
-            states = teacher.model(input_ids=read, use_cache=False).last_hidden_state
-            expected = states.gather(1, ends[:, :, None].expand(-1, -1, states.shape[-1]))
-        loss = functional.mse_loss(
-            model.model(input_ids=windows, use_cache=False).last_hidden_state.float(), expected.float()
-        )
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-        table.grad *= is_new
-        optimizer.step()
-        # Forward pass of the base, forward of the model, backward to its input: a step of training is three of them.
-        used += (read.numel() / windows.numel() + 2) / 3
-    model.requires_grad_(requires_grad=True)
-    return used
 
 
 def training(

@@ -72,12 +72,12 @@ def test_an_image_takes_every_room_that_its_entry_point_loads(name: str) -> None
 def test_an_image_takes_no_other_stage(name: str) -> None:
     # The trial of tokenizers trains with pretrain's loop, and measures as these two do. Training encodes where nobody has.
     # A merge carries rows of embeddings as training makes them.
-    # Sources are compared by clean's keys, new text by its statistics, and replay writes as evaluate does.
+    # Sources are compared by clean's keys, new text by its statistics, replay writes as evaluate does, and distill scores.
     shares = {
         "pretrain": {"trial", "merge", "tokenizer", "evaluate"},
         "tokenizer": {"encode"},
         "clean": {"overlap", "admit"},
-        "evaluate": {"replay"},
+        "evaluate": {"replay", "distill"},
     }
     assert rooms(name) & {stage.name for stage in FLOW} == {name} | shares.get(name, set())
     # The tokenizer's choice counts the compute of the model, whose families need no torch.

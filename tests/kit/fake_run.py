@@ -98,6 +98,10 @@ def _peak_of(
         model = AutoModelForCausalLM.from_config(
             config_of(shape, work.sequence_length, more), dtype=torch.float32, trust_remote_code=False
         )
+        for parameter in model.parameters():
+            parameter.constant = (
+                None  # else operators see the number of which it was made, whatever it is cast to
+            )
         net = parallelize.parallelize(model, settings, mesh, FAKE_DEVICE)
         return _step(net, settings, borders)
 
@@ -163,15 +167,17 @@ def config_of(
         "vocab_size": shape.vocabulary,
         "max_position_embeddings": max(2_048, sequence_length),
         "tie_word_embeddings": shape.tied,
-        "attention_bias": shape.attention_bias,
         "use_cache": False,
         # Sizes decide memory; a shorter window or a row for padding would only be in the way. Gemma 3 needs a window.
         "sliding_window": max(2_048, sequence_length),
         "pad_token_id": None,
         "attn_implementation": "sdpa",
     }
-    if shape.mlp_bias:
-        settings["mlp_bias"] = True
+    biases = {
+        shape.architecture.mlp_bias_key: shape.mlp_bias,
+        shape.architecture.bias_key: shape.attention_bias,
+    }
+    settings |= {key: value for key, value in biases.items() if key}
     if shape.rotary_share != 1:
         settings["partial_rotary_factor"] = shape.rotary_share
     config: PreTrainedConfig = AutoConfig.for_model(shape.model_type, **(settings | dict(more)))

@@ -148,15 +148,15 @@ def test_a_type_that_is_trained_but_not_planned_is_not_refused(tmp_path: Path) -
         "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
         "vocab_size": 512,
     }  # fmt: skip
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bitnet", **sizes}), encoding="utf-8")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "diffllama", **sizes}), encoding="utf-8")
     recipe = load_recipe("smoke", [f"base.model={tmp_path}"])
     settings = ("cluster.instance=p5.48xlarge", "pretrain.parallelism.pipeline=2", "pretrain.batch_size=64")
     cut = load_recipe("smoke", [f"base.model={tmp_path}", *settings])
 
     assert check_fits(recipe, here=True).startswith("the memory of pretrain is not checked: base.model")
-    assert "'bitnet' is not planned" in check_finetune(recipe, here=True)
+    assert "'diffllama' is not planned" in check_finetune(recipe, here=True)
     with pytest.raises(
-        PreflightError, match=r"pretrain\.parallelism\.pipeline: 2 is not proven for .* 'bitnet'"
+        PreflightError, match=r"pretrain\.parallelism\.pipeline: 2 is not proven for .* 'diffllama'"
     ):
         check_fits(cut, here=False)
 

@@ -22,6 +22,7 @@ NAMES = (
     "tokenizer",
     "trial",
     "encode",
+    "distill",
     "pretrain",
     "merge",
     "finetune",

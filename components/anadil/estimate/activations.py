@@ -79,9 +79,12 @@ def normalized_states(shape: Shape, work: Work, layout: Layout) -> float:
 
 def _normalized(width: int, size: int, shape: Shape, work: Work) -> float:
     """Torch's norm: the FP32 copy, and the normalized states where the norm's own weight learns."""
-    if shape.architecture.norms_in_fp32:
+    kind = shape.architecture
+    if kind.norm in ("layer", "bare"):  # torch's own makes the normalized states again
+        return float((FP32 if kind.norm == "bare" else size) * width)
+    if kind.norms_in_fp32:
         size = FP32
-    centred = FP32 * shape.architecture.centred_norms
+    centred = FP32 * (kind.norm == "centred")
     return float((FP32 + centred + size * (work.trains == "all")) * width)
 
 
@@ -109,8 +112,13 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         # Rotated heads are as precise as the cosines.
         read = bytes_of(work, layout).stream if kind == "rotated" else size
         norms = _normalized(shape.query_width + shape.kv_width, read, shape, work)
+        if shape.architecture.fused_inputs and shape.architecture.norm == "layer":
+            norms = 0.0  # they read a part of what one matrix made
         saved += (norms + FP32 * (2 if kind == "width" else shape.heads + shape.kv_heads)) / layout.tensor
     saved += rotation_bytes(shape, work, layout)
+    if shape.architecture.inner_norms:  # what the last matrix reads is then the norm's
+        norm = inner_norm_bytes(shape, work, layout) + size * (work.trains == "all")
+        saved += shape.query_width * norm + FP32
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return saved + (size * work.sequence_length if work.packed else 0)
 
@@ -137,20 +145,26 @@ def mixture_bytes(shape: Shape, work: Work, layout: Layout) -> float:
 def rotation_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """Cosines and sines that a layer has for itself."""
     size, kind = bytes_of(work, layout), shape.architecture.rotation
-    if kind == "own":
-        return 2 * size.stream * shape.rotary_share * shape.head_dim
-    # FSDP casts what a layer is given, once for each layer.
-    return 2.0 * size.compute * shape.head_dim if kind == "fp32" and _casts(size, layout) else 0.0
+    if kind in ("own", "own_fp32"):
+        precise = kind == "own_fp32" and not _casts(size, layout)
+        return 2 * (FP32 if precise else size.stream) * shape.rotary_share * shape.head_dim
+    return cast_rotation(shape, work, layout)
+
+
+def cast_rotation(shape: Shape, work: Work, layout: Layout) -> float:
+    """Cosines and sines that FSDP casts from FP32, once for each layer."""
+    size, precise = bytes_of(work, layout), shape.architecture.rotation in ("fp32", "own_fp32")
+    return 2 * size.compute * shape.rotary_share * shape.head_dim if precise and _casts(size, layout) else 0.0
 
 
 def shared_rotation(shape: Shape, work: Work, layout: Layout) -> float:
     """Cosines and sines that all layers share."""
     size, kind = bytes_of(work, layout), shape.architecture.rotation
-    if kind == "own":  # each layer makes its own of them, and again in its second forward pass
-        return 0.0 if layout.recompute == "none" else 2 * size.stream * shape.rotary_share * shape.head_dim
-    if kind == "fp32" and _casts(size, layout):
+    # Each layer makes its own of them, and again in its second forward pass.
+    made = kind in ("own", "own_fp32") and layout.recompute == "none"
+    if made or (kind in ("fp32", "own_fp32") and _casts(size, layout)):
         return 0.0
-    return 2.0 * (FP32 if kind == "fp32" else size.stream) * shape.head_dim
+    return 2 * (FP32 if kind in ("fp32", "own_fp32") else size.stream) * shape.rotary_share * shape.head_dim
 
 
 def _casts(size: Bytes, layout: Layout) -> bool:
@@ -162,11 +176,11 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """One layer that keeps everything."""
     kind, size = shape.architecture, bytes_of(work, layout).compute
     entries = entry_bytes(shape, work, layout, attention_readers(shape))
-    if not kind.parallel:
+    if not (kind.parallel and kind.shared_norm):
         entries += entry_bytes(shape, work, layout, mlp_readers(shape))
-    # The MLP keeps gate, up and (torch) the activated gate; their product where the next matrix learns.
-    tables = (2 if has_liger_layers(shape, work) else 3) + (1 if work.trains == "all" else 0)
-    mlp = tables * size * shape.linear_width / layout.tensor
+    if kind.parallel and not kind.shared_norm:  # both norms keep the same states
+        entries -= bytes_of(work, layout).stream * shape.hidden
+    mlp = mlp_bytes(shape, work, layout) * shape.linear_width / layout.tensor
     if shape.experts:
         mlp += mixture_bytes(shape, work, layout)
         mlp += size * (shape.hidden + 1) if shape.shared else 0  # the shared one's share, and what it is of
@@ -176,15 +190,51 @@ def layer_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     return entries + attention_bytes(shape, work, layout) + mlp + exits
 
 
+def mlp_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Bytes that an MLP keeps for each column of its matrices."""
+    kind, size, learns = shape.architecture.mlp, bytes_of(work, layout), work.trains == "all"
+    if kind == "xielu":
+        # The states it reads and their exponential; for two weights the square's half, FP32 as they are, and a difference.
+        # Signs are Booleans.
+        saved = (2 + learns) * size.compute + size.stream + 1
+    elif kind == "gated":
+        # Gate, up and (torch) the activated gate.
+        saved = (2 if has_liger_layers(shape, work) else 3) * size.compute
+    else:
+        saved = size.compute
+    # The input of the last matrix, where it learns.
+    return saved + size.compute * learns + inner_norm_bytes(shape, work, layout)
+
+
+def mlp_gradient_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Bytes of gradients inside an MLP of torch's kernels at their worst, for each column.
+
+    What its last matrix read is dropped by then, where it was kept.
+    """
+    kind, size, learns = shape.architecture.mlp, bytes_of(work, layout), work.trains == "all"
+    if kind == "xielu":
+        # A second forward pass lets go of what a gradient was made from.
+        copied = size.autocast and layout.recompute == "none"
+        return (3 + learns) * size.stream + size.compute * (1 + copied - learns) - 1
+    return size.compute * ({"gated": 3, "gelu": 2, "relu2": 4}[kind] - learns)
+
+
+def inner_norm_bytes(shape: Shape, work: Work, layout: Layout) -> float:
+    """Bytes that a norm in front of a last matrix keeps for each column."""
+    if not shape.architecture.inner_norms:
+        return 0.0
+    return _normalized(1, bytes_of(work, layout).compute, shape, work)
+
+
 def attention_readers(shape: Shape) -> int:
     """Matrix products that read the input of attention, with the MLP's where it is the same."""
     kind = shape.architecture
-    return (1 if kind.fused_inputs else 3) + (mlp_readers(shape) if kind.parallel else 0)
+    return (1 if kind.fused_inputs else 3) + (mlp_readers(shape) if kind.parallel and kind.shared_norm else 0)
 
 
 def mlp_readers(shape: Shape) -> int:
     """Matrix products that read the input of the MLP."""
-    gates = 1 if shape.architecture.fused_gate else 2
+    gates = 1 if shape.architecture.fused_gate or not shape.architecture.gated else 2
     if shape.experts:  # the router, and where there is a shared expert, that and its share
         return 1 + (gates + 1 if shape.shared else 0)
     return gates
@@ -196,10 +246,12 @@ def received_apart(shape: Shape, work: Work, layout: Layout) -> float:
     if has_liger_layers(shape, work):
         shared = True
     elif shape.architecture.norms_before:
-        shared = size.stream == FP32 and not shape.architecture.centred_norms
+        kind = shape.architecture.norm
+        shared = kind == "layer" or (size.stream == FP32 and kind != "centred")
     else:
         shared = work.trains == "all" and not size.autocast
-    return 0.0 if shared else size.stream * shape.hidden / layout.tensor
+    rotation = cast_rotation(shape, work, layout) if shape.architecture.rotation == "own_fp32" else 0.0
+    return rotation + (0.0 if shared else size.stream * shape.hidden / layout.tensor)
 
 
 def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
@@ -211,13 +263,12 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     """
     size = bytes_of(work, layout)
     received = size.stream * shape.hidden / layout.tensor
-    if shape.architecture.rotation == "fp32":
-        received += rotation_bytes(shape, work, layout)
+    received += cast_rotation(shape, work, layout)
     if layout.recompute == "full":
         return received
     if layout.recompute == "none":
         return layer_bytes(shape, work, layout)
-    split = 2 * shape.query_width + 2 * shape.kv_width + 2 * shape.linear_width
+    split = 2 * shape.query_width + 2 * shape.kv_width + (shape.mlp_matrices - 1) * shape.linear_width
     whole = (2 if shape.linear_width else 1) * shape.hidden + shape.experts + (shape.shared > 0)
     outputs = size.compute * (split / layout.tensor + whole)
     return received + outputs + FP32 * shape.heads / layout.tensor

@@ -114,7 +114,7 @@ class _Stage:
         ends = int(self.first) + int(self.last)
         self.tables = each.table * (1 if shape.tied and ends else ends)
         # Parameters outside the layers, which FSDP gathers as one group.
-        self.root = self.tables + (shape.hidden if self.last else 0)
+        self.root = self.tables + (shape.architecture.norm_size * shape.hidden if self.last else 0)
         self.learning_layers = self.layers * each.parameters if self.learns else 0.0
         # torch's stages let FSDP add gradients up whole, over all micro-batches.
         self.adds_up_whole = layout.pipeline > 1 and layout.shard > 1
@@ -198,12 +198,16 @@ class _Stage:
             parts = self.in_backward(layers)
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
+            if self.layout.recompute == "selective" and not self.has_liger_layers:
+                yield f"second forward pass of layer {layers}, attention", parts | self.in_rotation(layers)
             yield f"backward of layer {layers}, its end", parts | self.at_layer_end(layers)
             if self.shape.experts:
                 yield f"backward of layer {layers}, scores of its experts", parts | self.in_scores(layers)
                 yield f"backward of layer {layers}, input of its experts", parts | self.in_experts(layers)
                 if self.layout.recompute != "none" or layers == self.layers:
                     yield f"forward pass of layer {layers}", parts | self.in_forward(layers)
+            if self.shape.architecture.inner_norms:
+                yield f"backward of layer {layers}, norm in its MLP", parts | self.in_inner_norm()
             if self.shape.architecture.norms_after:
                 yield f"backward of layer {layers}, its last norm", parts | self.in_last_norm(layers)
         yield "end of backward", self.at_end()
@@ -244,7 +248,10 @@ class _Stage:
 
     def in_norm(self) -> float:
         """Torch's norm, backwards: a gradient, and four FP32 copies for the square of what it read; per token."""
-        return 5 * FP32 * self.shape.hidden / self.layout.tensor
+        kind, hidden = self.shape.architecture.norm, self.shape.hidden / self.layout.tensor
+        if kind == "layer":
+            return 2 * self.size.stream * hidden
+        return (2 if kind == "bare" else 5) * FP32 * hidden
 
     def head_gradient(self) -> float:
         """Gradient of the output table, whole until the root group is summed."""
@@ -262,7 +269,7 @@ class _Stage:
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
         copies = self.copies(layers if self.layout.recompute == "none" else 1)
-        if copies and not self.learns and not self.has_liger_layers:
+        if copies and not (self.learns or self.has_liger_layers or self.shape.experts):
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
@@ -278,6 +285,12 @@ class _Stage:
             "recomputation": self.tokens * (self.again() + self.flow()),
             "communication": communication,
         }
+
+    def in_inner_norm(self) -> dict[str, float]:
+        """Parts that differ inside the norm of what an MLP's last matrix reads, which is through."""
+        width, learns = self.shape.intermediate, self.learns
+        flow = self.size.stream * self.shape.hidden + (5 * FP32 - 2 * learns * self.size.compute) * width
+        return {"recomputation": self.tokens * (self.again() + flow)}
 
     def in_last_norm(self, layers: int) -> dict[str, float]:
         """Parts that differ inside the norm after the MLP, with which the layer's backward pass begins."""
@@ -297,7 +310,8 @@ class _Stage:
             saved += size.compute * shape.query_width / tensor
         # The input, and the gradients of output, queries, keys and values.
         flow = size.stream * shape.hidden + size.compute * 2 * (shape.query_width + keys)
-        matrices = shape.hidden * (3 * shape.linear_width + shape.query_width) / tensor + 3 * shape.stack
+        matrices = shape.hidden * (shape.mlp_matrices * shape.linear_width + shape.query_width) / tensor
+        matrices += 3 * shape.stack
         others = self.saved(layers) - self.tokens * self.each.saved
         return {
             "gradients": self.gradients(self.layers - layers)
@@ -305,6 +319,18 @@ class _Stage:
             + (self.gradient * matrices if self.learns else 0.0),
             "activations": others + self.tokens * saved,
             "recomputation": self.tokens * flow / tensor,
+        }
+
+    def in_rotation(self, layers: int) -> dict[str, float]:
+        """Parts that differ in a second forward pass that has rotated queries and keys and laid them out for attention."""
+        shape, size, heads = self.shape, self.size, self.shape.query_width + self.shape.kv_width
+        # The incoming gradient and its copy, the norm's output and its copy.
+        flow = 2.0 * (size.stream + size.compute * size.autocast) * shape.hidden
+        flow += (2 * size.stream + size.compute * size.autocast) * heads
+        return {
+            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "autocast copies": BF16 * size.autocast * shape.hidden * (heads + shape.kv_width),
+            "recomputation": self.tokens * flow / self.layout.tensor,
         }
 
     def in_scores(self, layers: int) -> dict[str, float]:
@@ -325,7 +351,8 @@ class _Stage:
         shape, frozen, size = self.shape, not self.learns, self.expert_size
         again = self.layout.recompute != "none"
         # Beside what is kept: the gradients of the layer and of rows, what was added last and what is not read again.
-        beside = 2 * self.size.stream + frozen * self.size.compute
+        # A first pass still has the embeddings, which no norm keeps unless they are in FP32.
+        beside = (2 + (not again and self.size.stream < FP32)) * self.size.stream + frozen * self.size.compute
         beside += shape.chosen * (again * self.scored_size + frozen * size)
         # Biases of each row, and what they were clamped to.
         biases = 3 * shape.architecture.expert_biases
@@ -383,11 +410,21 @@ class _Stage:
             made = (2 if self.learns else 3) * width - self.shape.chosen * hidden
             return self.size.stream * hidden + self.expert_size * made
         # Beside the MLP's waits the gradient of what attention gave, in the precision of products.
-        of_attention = self.size.compute * hidden * (self.shape.architecture.parallel and self.size.autocast)
+        kind = self.shape.architecture
+        of_attention = self.size.compute * hidden * (kind.parallel and self.size.autocast)
         if not self.has_liger_layers:
-            # Three gradients are made; the product is dropped, where it was kept.
-            stream = FP32 if self.layout.recompute == "none" else self.size.stream
-            return stream * hidden / self.layout.tensor + of_attention + (2 if self.learns else 3) * inner
+            in_fp32 = self.layout.recompute == "none" and kind.gated and kind.norm != "bare"
+            stream = FP32 if in_fp32 else self.size.stream
+            width, tensor, compute = self.shape.intermediate, self.layout.tensor, self.size.compute
+            each = activations.mlp_gradient_bytes(self.shape, self.work, self.layout)
+            # Before it, one gradient, of what the last matrix read, and the copy that made it.
+            read = compute * (width / tensor + hidden * self.size.autocast)
+            gradients = max(each * width / tensor + of_attention, read)
+            if kind.mlp == "xielu" and not self.learns and self.layout.recompute != "none":
+                # Terms of a second forward pass, beside states that it still needs and the norm's output.
+                states = compute * hidden * (2 if self.size.stream < FP32 else 1)
+                gradients = max(gradients, (3 * self.size.stream + compute) * width + states)
+            return stream * hidden / tensor + gradients
         # Liger writes the gradients of gate and up over the values themselves.
         incoming = self.size.stream * hidden / self.layout.tensor
         if self.size.autocast:

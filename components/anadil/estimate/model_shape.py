@@ -12,7 +12,7 @@ from anadil.model.family import Architecture
 from anadil.model.family_table import EXPERT_COUNTS, check_family, families, logit_scale_and_cap
 from anadil.recipe.sections import Recipe
 
-Trains = Literal["embeddings", "all"]
+Trains = Literal["new_rows", "embeddings", "all"]
 LLAMA = Architecture()
 
 KNOWN: Mapping[str, Mapping[str, object]] = {
@@ -48,7 +48,7 @@ class Shape:
     attention_bias: bool = False
     """True if products of attention add the biases that `Architecture.bias` names."""
     mlp_bias: bool = False
-    """True if the products of a Llama's MLP add biases."""
+    """True if the products of the MLP add biases."""
     rotary_share: float = 1.0
     """Share of a head that is rotated."""
     scales_logits: bool = False
@@ -110,7 +110,12 @@ class Shape:
     def layer_matrices(self) -> int:
         """Numbers of one layer that a token is multiplied with."""
         attention = self.hidden * (2 * self.query_width + 2 * self.kv_width)
-        return attention + 3 * self.hidden * self.intermediate
+        return attention + self.mlp_matrices * self.hidden * self.intermediate
+
+    @property
+    def mlp_matrices(self) -> int:
+        """Matrices of an MLP or an expert."""
+        return 3 if self.architecture.gated else 2
 
     @property
     def linear_matrices(self) -> int:
@@ -123,7 +128,7 @@ class Shape:
         where = self.architecture.bias if self.attention_bias else "none"
         of_inputs = 0 if where == "none" else self.query_width + 2 * self.kv_width
         of_output = self.hidden if where == "all" else 0
-        of_mlp = 2 * self.intermediate + self.hidden if self.mlp_bias else 0
+        of_mlp = (self.mlp_matrices - 1) * self.intermediate + self.hidden if self.mlp_bias else 0
         of_experts = 0
         if self.architecture.expert_biases:
             of_experts = self.experts * (2 * self.expert_width + self.hidden + 1) + self.heads
@@ -132,19 +137,23 @@ class Shape:
     @property
     def norm_weights(self) -> int:
         """Numbers of one layer's norms."""
-        kind = self.architecture.head_norms
-        heads = self.query_width + self.kv_width if kind == "width" else 2 * self.head_dim
-        return self.architecture.norms * self.hidden + (heads if kind != "none" else 0)
+        kind, width = self.architecture, self.architecture.norms * self.hidden
+        if kind.head_norms != "none":
+            width += self.query_width + self.kv_width if kind.head_norms == "width" else 2 * self.head_dim
+        if kind.inner_norms:
+            width += self.query_width + self.intermediate
+        return kind.norm_size * width
 
     @property
     def layer(self) -> int:
         """Parameters of one layer: its matrices, their biases, and its norms."""
-        return self.layer_matrices + self.idle + self.biases + self.norm_weights
+        of_activation = 2 * (self.architecture.mlp == "xielu")
+        return self.layer_matrices + self.idle + self.biases + self.norm_weights + of_activation
 
     @property
     def parameters(self) -> int:
         """Parameters of the model, tied ones once."""
-        return self.layers * self.layer + self.hidden + self.embeddings
+        return self.layers * self.layer + self.architecture.norm_size * self.hidden + self.embeddings
 
     def flops_per_token(self, context: int, trains: Trains = "all") -> float:
         """FLOPs of one training step per token: 6 for each multiplied number, and attention.
@@ -175,18 +184,21 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
             )
         return value
 
+    def given(key: str) -> bool:
+        return bool(config.get(key, defaults.get(key)))
+
     # A type may have no MLP but experts.
     widest = next(filter(config.get, ("intermediate_size", "moe_intermediate_size")), "intermediate_size")
+    _refuse_others(config, name, kind)
     heads, hidden, width = size("num_attention_heads"), size("hidden_size"), size(widest)
     mixture: dict[str, int] = {}
     if (family := families().get(kind)) and family.experts:
-        _refuse_dense_layers(config, name, kind)
-        given = {**defaults, **config}
+        known = {**defaults, **config}
         # Versions of transformers name the count differently, and Granite's dense models count 0.
         counts = {key: value for key, value in config.items() if key in EXPERT_COUNTS} or defaults
         num = max((size(key) for key in EXPERT_COUNTS if counts.get(key)), default=0 if counts else 1)
         chosen, of_one = min(num, size("num_experts_per_tok", 1)), size("moe_intermediate_size", width)
-        shared = given.get("shared_expert_intermediate_size", given.get("shared_intermediate_size"))
+        shared = known.get("shared_expert_intermediate_size", known.get("shared_intermediate_size"))
         shared = shared if isinstance(shared, int) else 0
         mixture = {"experts": num, "chosen": chosen, "shared": shared if num else 0}
         width = chosen * of_one + shared
@@ -199,24 +211,23 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         kv_heads=size("num_key_value_heads", heads),
         head_dim=size("head_dim", max(1, hidden // heads)),
         vocabulary=size("vocab_size"),
-        tied=bool(config.get("tie_word_embeddings", defaults.get("tie_word_embeddings"))),
+        tied=given("tie_word_embeddings"),
         model_type=kind,
-        attention_bias=architecture.has_bias
-        or bool(config.get("attention_bias", defaults.get("attention_bias"))),
-        mlp_bias=architecture.mlp_bias and bool(config.get("mlp_bias")),
+        attention_bias=architecture.has_bias or given(architecture.bias_key),
+        mlp_bias=given(architecture.mlp_bias_key),
         rotary_share=_rotary_share(config, defaults),
         scales_logits=logit_scale_and_cap({**defaults, **config})[0] != 1,
         **mixture,
     )
 
 
-def _refuse_dense_layers(config: Mapping[str, object], name: str, kind: str) -> None:
-    """Refuse a mixture with layers of two kinds, by whose mean a plan would be wrong."""
-    for key, alike in (("mlp_only_layers", []), ("decoder_sparse_step", 1)):
-        if config.get(key) not in (None, alike):
+def _refuse_others(config: Mapping[str, object], name: str, kind: str) -> None:
+    """Refuse layers that the formulas are not of, such as a mixture's with and without experts."""
+    for key, planned in _architecture(kind).only.items():
+        if config.get(key) not in (None, planned):
             raise NotPlannedError(
-                f"{name}/config.json: {key} is {config[key]}, and memory is planned for layers that all have experts, so "
-                "measure it with a short run of pretrain",
+                f"{name}/config.json: {key} is {config[key]!r}, and the memory of the model type {kind!r} is planned with "
+                f"{planned!r} alone, so measure it with a short run of pretrain",
                 kind,
             )
 

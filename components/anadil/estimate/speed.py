@@ -245,7 +245,7 @@ class _Kernels:
     def products_s(self) -> float:
         """All matrix products of a layer in one direction; both gradients take as long again each."""
         shape = self.shape
-        widths = (2, shape.query_width), (2, shape.kv_width), (3, shape.intermediate)
+        widths = (2, shape.query_width), (2, shape.kv_width), (shape.mlp_matrices, shape.intermediate)
         return sum(
             number * self.product_s(self.tokens, shape.hidden, width / self.tensor)
             for number, width in widths

@@ -168,7 +168,9 @@ def _adapter_parts(
     # Two small matrices stand beside each of a layer's seven; a fused gate has one of them less.
     widths = 2 * (shape.hidden + shape.query_width) + 2 * (shape.hidden + shape.kv_width)
     if shape.linear_width:  # adapters leave experts out
-        widths += (2 if shape.architecture.fused_gate else 3) * shape.hidden + 3 * shape.linear_width
+        widths += (
+            activations.mlp_readers(shape) + 1
+        ) * shape.hidden + shape.mlp_matrices * shape.linear_width
     learning = shape.layers * rank * widths + rows * shape.embeddings / shape.vocabulary
     saved = activations.saved_bytes(shape, work, layout) if recompute else made
     gathered = shape.embeddings + 2 * shape.layer if devices > 1 else 0

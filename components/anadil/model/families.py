@@ -28,7 +28,8 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
 EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
-EVERY_LAYER = {"hidden_act": "silu", "decoder_sparse_step": 1, "mlp_only_layers": []}
+EXPERTS_IN_EACH = {"decoder_sparse_step": 1, "mlp_only_layers": []}
+EVERY_LAYER = {"hidden_act": "silu", **EXPERTS_IN_EACH}
 COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
 COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
 GLM_DEFAULTS = {
@@ -36,7 +37,7 @@ GLM_DEFAULTS = {
 }  # fmt: skip
 COHERE = Architecture(
     parallel=True,
-    centred_norms=True,
+    norm="centred",
     norms_in_fp32=True,
     defaults={"tie_word_embeddings": True, "logit_scale": 0.0625},
 )
@@ -51,7 +52,7 @@ FAMILIES = (
     Family(
         model_type="llama",
         layouts=ALL_LAYOUTS,
-        architecture=Architecture(mlp_bias=True),
+        architecture=Architecture(mlp_bias_key="mlp_bias"),
         liger="apply_liger_kernel_to_llama",
         gguf=LLAMA_GGUF,
         # Source: config.json of each model; Llama 3, arXiv:2407.21783, table 3.
@@ -217,6 +218,16 @@ FAMILIES = (
     Family(
         model_type="gpt_neox",
         layouts=frozenset(),
+        architecture=Architecture(
+            norm="layer",
+            fused_inputs=True,
+            mlp="gelu",
+            parallel=True,
+            shared_norm=False,
+            mlp_bias_key="mlp_bias",
+            defaults={"attention_bias": True, "mlp_bias": True, "partial_rotary_factor": 0.25},
+            only={"hidden_act": "gelu", "use_parallel_residual": True},
+        ),
         names=ModuleNames(
             embeddings="gpt_neox.embed_in",
             layers="gpt_neox.layers",
@@ -230,6 +241,7 @@ FAMILIES = (
     Family(
         model_type="olmo",
         layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(norm="bare", rotation="fp32"),
         gguf=Gguf(
             architecture="olmo",
             turns_neighbours=True,
@@ -260,10 +272,15 @@ FAMILIES = (
         gguf=Gguf(architecture="phi3", own_head_size=False, partial=True),
     ),
     # Types that nothing here has to treat otherwise than a Llama, but for the layouts that are tested for them.
-    Family(model_type="apertus", layouts=PIPELINE_LAYOUTS),
+    Family(
+        model_type="apertus",
+        layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(head_norms="head", mlp="xielu", only={"hidden_act": "xielu"}),
+    ),
     Family(
         model_type="arcee",
         layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(mlp="relu2", mlp_bias_key="mlp_bias", only={"hidden_act": "relu2"}),
         gguf=Gguf(
             architecture="arcee",
             turns_neighbours=True,
@@ -271,7 +288,11 @@ FAMILIES = (
             fixed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False},
         ),
     ),
-    Family(model_type="bitnet", layouts=SHARD_LAYOUTS),
+    Family(
+        model_type="bitnet",
+        layouts=SHARD_LAYOUTS,
+        architecture=Architecture(inner_norms=True, defaults={"num_key_value_heads": 5}),
+    ),
     Family(
         model_type="cohere",
         architecture=COHERE,
@@ -299,14 +320,20 @@ FAMILIES = (
         model_type="cwm",
         layouts=TENSOR_LAYOUTS,
         architecture=Architecture(
-            bias="none", mlp_bias=True, defaults={"num_key_value_heads": 8, "head_dim": 128}
+            bias="none", mlp_bias_key="mlp_bias", defaults={"num_key_value_heads": 8, "head_dim": 128}
         ),
         gguf=LLAMA_GGUF,
     ),
-    Family(model_type="diffllama", layouts=frozenset()),
+    Family(model_type="diffllama", layouts=frozenset(), unplanned="its layers attend twice"),
     Family(
         model_type="ernie4_5",
         layouts=ALL_LAYOUTS,
+        architecture=Architecture(
+            bias_key="use_bias",
+            mlp_bias_key="use_bias",
+            rotation="own_fp32",
+            defaults={"num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": True},
+        ),
         gguf=Gguf(architecture="ernie4_5", fixed={"hidden_act": "silu", "use_bias": False}),
     ),
     Family(
@@ -324,7 +351,7 @@ FAMILIES = (
         model_type="granite",
         layouts=TENSOR_LAYOUTS,
         logits=LogitKeys(over="logits_scaling"),
-        architecture=Architecture(mlp_bias=True),
+        architecture=Architecture(mlp_bias_key="mlp_bias"),
         gguf=Gguf(
             architecture="granite",
             turns_neighbours=True,
@@ -346,14 +373,37 @@ FAMILIES = (
         experts=True,
         version_4=Version4Keys(layer_types={"full_attention": "attention", "linear_attention": "mamba"}),
     ),
-    Family(model_type="helium", layouts=ALL_LAYOUTS),
+    Family(
+        model_type="helium",
+        layouts=ALL_LAYOUTS,
+        architecture=Architecture(
+            norms_in_fp32=True,
+            bias="inputs",
+            mlp_bias_key="mlp_bias",
+            rotation="own",
+            defaults={"num_key_value_heads": 20, "head_dim": 128},
+        ),
+    ),
     Family(
         model_type="hunyuan_v1_dense",
         architecture=Architecture(head_norms="rotated"),
         gguf=Gguf(architecture="hunyuan-dense", fixed={"hidden_act": "silu", "attention_bias": False}),
     ),
-    Family(model_type="hyperclovax", logits=LogitKeys(times="logits_scaling")),
-    Family(model_type="jais2"),
+    Family(
+        model_type="hyperclovax",
+        logits=LogitKeys(times="logits_scaling"),
+        architecture=Architecture(norms_after=True, mlp_bias_key="mlp_bias", only={"use_post_norm": True}),
+    ),
+    Family(
+        model_type="jais2",
+        architecture=Architecture(
+            norm="layer",
+            mlp="relu2",
+            mlp_bias_key="mlp_bias",
+            only={"hidden_act": "relu2"},
+            defaults={"attention_bias": True, "mlp_bias": True},
+        ),
+    ),
     Family(
         model_type="lfm2",
         layouts=PIPELINE_LAYOUTS,
@@ -415,6 +465,7 @@ FAMILIES = (
         architecture=Architecture(
             bias="inputs",
             has_bias=True,
+            only=EXPERTS_IN_EACH,
             defaults={
                 "num_key_value_heads": 16,
                 "num_experts": 60,
@@ -439,6 +490,7 @@ FAMILIES = (
         experts=True,
         architecture=Architecture(
             head_norms="head",
+            only=EXPERTS_IN_EACH,
             defaults={
                 "num_key_value_heads": 4,
                 "num_experts": 128,
@@ -453,7 +505,20 @@ FAMILIES = (
             counts={**EXPERT_COUNTS, **OWN_WIDTH},
         ),
     ),
-    Family(model_type="persimmon", layouts=frozenset()),
+    Family(
+        model_type="persimmon",
+        layouts=frozenset(),
+        architecture=Architecture(
+            norm="layer",
+            head_norms="head",
+            fused_inputs=True,
+            mlp="relu2",
+            has_bias=True,
+            mlp_bias_key="mlp_bias",
+            defaults={"mlp_bias": True, "partial_rotary_factor": 0.5},
+            only={"hidden_act": "relu2", "qk_layernorm": True},
+        ),
+    ),
     Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
     Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
     Family(
@@ -461,7 +526,7 @@ FAMILIES = (
         layouts=ALL_LAYOUTS,
         architecture=Architecture(
             bias="inputs",
-            mlp_bias=True,
+            mlp_bias_key="mlp_bias",
             defaults={"num_key_value_heads": 8, "head_dim": 128, "attention_bias": True},
         ),
         gguf=Gguf(
@@ -473,7 +538,7 @@ FAMILIES = (
         model_type="smollm3",
         layouts=TENSOR_LAYOUTS,
         architecture=Architecture(
-            mlp_bias=True, defaults={"num_key_value_heads": 4, "tie_word_embeddings": True}
+            mlp_bias_key="mlp_bias", defaults={"num_key_value_heads": 4, "tie_word_embeddings": True}
         ),
         gguf=Gguf(
             architecture="smollm3",
@@ -485,6 +550,14 @@ FAMILIES = (
     Family(
         model_type="starcoder2",
         layouts=PIPELINE_LAYOUTS,
+        architecture=Architecture(
+            norm="layer",
+            mlp="gelu",
+            bias_key="use_bias",
+            mlp_bias_key="use_bias",
+            defaults={"num_key_value_heads": 2, "use_bias": True, "tie_word_embeddings": True},
+            only={"hidden_act": "gelu_pytorch_tanh"},
+        ),
         gguf=Gguf(
             architecture="starcoder2",
             own_head_size=False,

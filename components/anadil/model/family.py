@@ -11,24 +11,30 @@ from typing import Literal
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
 HeadNorms = Literal["none", "head", "width", "rotated"]
-Rotation = Literal["shared", "fp32", "own"]
+Rotation = Literal["shared", "fp32", "own", "own_fp32"]
 Bias = Literal["none", "inputs", "all"]
+NormKind = Literal["rms", "centred", "layer", "bare"]
+MlpKind = Literal["gated", "gelu", "relu2", "xielu"]
 TensorStyle = Literal["norm", "gather", "gather_keyword", "columns", "rows"]
 """Style in which tensor parallelism splits a module, see `pretrain/parallel/tensor.py`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A decoder layer for the planner's formulas: attention and a gated MLP, with norms around them."""
+    """A decoder layer for the planner's formulas: attention and an MLP, with norms around them."""
 
     norms_before: bool = True
     """Norms of what attention and the MLP read."""
     norms_after: bool = False
     """Norms of what attention and the MLP give, before it is added."""
     parallel: bool = False
-    """True if one norm serves attention and the MLP, which read the same states."""
-    centred_norms: bool = False
-    """True if norms take the mean off first."""
+    """True if attention and the MLP read the same states."""
+    shared_norm: bool = True
+    """True if one norm serves both, where they do."""
+    norm: NormKind = "rms"
+    """RMSNorm; the same with the mean taken off first; torch's LayerNorm with weights and biases, or in FP32 without any."""
+    inner_norms: bool = False
+    """True if what the last matrices of attention and of the MLP read is normed."""
     head_norms: HeadNorms = "none"
     """Norms of queries and keys: of each head, with one weight for all, before it is rotated or after, or of the whole width."""
     norms_in_fp32: bool = False
@@ -37,12 +43,15 @@ class Architecture:
     """True if one matrix makes queries, keys and values."""
     fused_gate: bool = False
     """True if one matrix makes the gate and what it gates."""
+    mlp: MlpKind = "gated"
+    """Three matrices, or two with an activation between them. xIELU has two weights of its own."""
     bias: Bias = "all"
-    """Where `attention_bias` puts biases: nowhere, at queries, keys and values, or at the output too."""
+    """Where `bias_key` puts biases: nowhere, at queries, keys and values, or at the output too."""
+    bias_key: str = "attention_bias"
     has_bias: bool = False
     """True if attention has its biases whatever config.json says."""
-    mlp_bias: bool = False
-    """True if `mlp_bias` puts biases into the MLP."""
+    mlp_bias_key: str = ""
+    """Key of config.json that puts biases into the MLP. Empty: it has none."""
     scores_in_fp32: bool = False
     """True if what experts give is multiplied with its scores in FP32, whatever the precision of its products."""
     expert_biases: bool = False
@@ -50,14 +59,26 @@ class Architecture:
     clamped_gate: bool = False
     """True if gate and what it gates are clamped, and what is gated has 1 added."""
     rotation: Rotation = "shared"
-    """Cosines and sines: one pair for all layers, the same in FP32, or a pair that each layer makes of its own."""
+    """Cosines and sines: one pair for all layers, the same in FP32, or for each layer a pair that it makes of either."""
     defaults: Mapping[str, object] = field(default_factory=dict)
     """Values of config.json for keys that are missing."""
+    only: Mapping[str, object] = field(default_factory=dict)
+    """Keys of config.json -> the only value that is planned, also where the key is missing."""
 
     @property
     def norms(self) -> int:
         """Norms of hidden states in a layer."""
-        return 2 * self.norms_before + 2 * self.norms_after - self.parallel
+        return 2 * self.norms_before + 2 * self.norms_after - (self.parallel and self.shared_norm)
+
+    @property
+    def gated(self) -> bool:
+        """True if an MLP or an expert has three matrices."""
+        return self.mlp == "gated"
+
+    @property
+    def norm_size(self) -> int:
+        """Numbers of a norm for each column."""
+        return {"layer": 2, "bare": 0}.get(self.norm, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

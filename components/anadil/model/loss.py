@@ -292,7 +292,7 @@ class _Blocks:
     ) -> None:  # fmt: skip
         self.states, self.table, self.rows, self.space, self.cap = states, table, rows, space, cap
         self.columns = columns
-        """Ids by token whose logits are asked for, each (tokens, any number); negative for none."""
+        """Ids by token whose logits are asked for, each (tokens, any number). A negative one is no id."""
         self.parts: list[tuple[int, torch.Tensor, torch.Tensor]] = []
         """First row of a block, the softmax among its rows, and the logarithm of its exponentials' sum."""
 
@@ -333,7 +333,7 @@ class _Blocks:
 
 
 def _places_in(places: torch.Tensor, num: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where among `num` rows the places are, and 1 for those that are among them, else 0."""
+    """Return where among `num` rows the places are, and 1 for a place among them, else 0."""
     return places.clamp(0, num - 1), ((places >= 0) & (places < num)).float()
 
 

@@ -1,6 +1,6 @@
 """Chances that another model gives to the tokens that may follow, and the divergence of a model from them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -17,7 +17,7 @@ class Teacher:
     """The teacher's most likely tokens at each position, and how much they weigh."""
 
     ids: torch.Tensor
-    """(..., k) of int64: ids of the model that learns; `NONE` for a token that it has not."""
+    """(..., k) of int64: ids of the model that learns. `NONE` stands for a token that it has not."""
     logs: torch.Tensor
     """(..., k + 1), FP16: log-probabilities of `ids`, -inf for `NONE`, then of all other tokens together. A position
     without a teacher has `NONE` alone, and 0 for the others."""
@@ -25,6 +25,13 @@ class Teacher:
     """Nats of the loss for a nat of divergence."""
     totals: torch.Tensor | None = None
     """(2,) of FP64, on the device: nats of divergence and positions with a teacher are added to it."""
+
+    @classmethod
+    def nowhere(cls, shape: Sequence[int], k: int) -> "Teacher":
+        """No teacher at any position of sequences in this shape."""
+        logs = torch.full((*shape, k + 1), -torch.inf, dtype=torch.float16)
+        logs[..., -1] = 0
+        return cls(ids=torch.full((*shape, k), NONE), logs=logs)
 
     @property
     def rows(self) -> torch.Tensor:

@@ -291,7 +291,7 @@ def _memory(request: PlanRequest, layout: Layout, work: Work) -> MemoryEstimate:
 
 def _budget(request: PlanRequest, phases: Sequence[PhaseEstimate]) -> PlanBudget:
     settings, shape, machine = request.recipe.pretrain, request.shape, request.machine
-    learning = {"all": shape.parameters, "embeddings": shape.embeddings}
+    learning = {"all": shape.parameters, "embeddings": shape.embeddings, "new_rows": shape.embeddings}
     work = [
         PhaseWork(steps=each.steps, tokens=each.tokens, flops=each.flops, tokens_per_s=each.tokens_per_s)
         for each in phases

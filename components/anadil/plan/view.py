@@ -35,7 +35,7 @@ LAYOUT_COLUMNS = 27
 NARROWEST = 20
 """Columns that a wrapped text keeps, however long its name is."""
 VERDICTS: dict[FitVerdict, str] = {"fits": "Fits", "tight": "Tight", "no": "Does not fit"}
-PHASE_LABELS = {"embeddings": "embeddings", "all": "whole model"}
+PHASE_LABELS = {"new_rows": "new rows", "embeddings": "embeddings", "all": "whole model"}
 Rows = Sequence[Sequence[str]]
 
 

@@ -147,6 +147,11 @@ def vocabulary_rows(
     return VocabularyRows(sources=sources, random=frozenset(new), seed=seed)
 
 
+def new_row_ids(tokenizer: Path) -> list[int]:
+    """Find the rows that are made of several of the base's, the smallest first."""
+    return [row for row, pieces in enumerate(embedding_map(tokenizer) or ()) if len(pieces) > 1]
+
+
 def embedding_map(tokenizer: Path) -> list[list[int]] | None:
     """Read the base ids of each row; None where the base's own vocabulary stays."""
     return _read_map(tokenizer)[0]

@@ -50,6 +50,8 @@ def make_optimizer(
             of_embeddings = settings.embedding_weight_decay
             decay = settings.weight_decay if of_embeddings is None else of_embeddings
         # Fused kernels want the tensors of a group on one mesh, so each mesh is a group of its own.
+        # Decay would move the rows that a phase of new rows leaves as they are.
+        decay = 0.0 if phase.trains == "new_rows" else decay
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         entry = {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay, "moments": moments}
         group = groups.setdefault((name in embeddings, parameter.ndim < 2, mesh), entry)
@@ -62,6 +64,12 @@ def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
     for group in optimizer.param_groups:
         # From the peak each time: a factor on the last rate would drift after a resume.
         group["lr"] = group["peak_lr"] * factor
+
+
+def set_eps(optimizer: torch.optim.Optimizer, eps: float) -> None:
+    """Set what Adam adds to the root of each second moment."""
+    for group in optimizer.param_groups:
+        group["eps"] = eps
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> None:

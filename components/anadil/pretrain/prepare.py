@@ -35,7 +35,7 @@ from anadil.pretrain.checkpoint.start_point import Start, StartPoint, StartWeigh
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.order import TrainingData, sizes_of, text_parts
 from anadil.pretrain.data.training_tokens import tokens_of
-from anadil.pretrain.embedding_init import fit_vocabulary, vocabulary_rows
+from anadil.pretrain.embedding_init import fit_vocabulary, new_row_ids, vocabulary_rows
 from anadil.pretrain.metrics.metrics import Metrics
 from anadil.pretrain.metrics.throughput import rates_of, usd_per_hour
 from anadil.pretrain.parallel.loss_forward import last_hidden
@@ -53,10 +53,18 @@ from anadil.pretrain.trainer import Trainer
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.retrain import part_name
 from anadil.recipe.sections import Recipe
-from anadil.runtime.cache_key import base_files, extended, recipe_origin, result_version, split_shares
+from anadil.runtime.cache_key import (
+    base_files,
+    base_identity,
+    extended,
+    recipe_origin,
+    result_version,
+    split_shares,
+)
 from anadil.runtime.job import Job, is_left_out, word_of
 from anadil.runtime.tracking_spool import SPOOL_VARIABLE
 from anadil.tokens.packing import Packed
+from anadil.tokens.probabilities import StoredProbabilities, open_probabilities
 from anadil.tokens.stored_tokens import StoredTokens
 
 log = logging.getLogger(__name__)
@@ -112,9 +120,11 @@ def prepare(
 
     with metrics.section("data"):
         tokens = processes.local_first(opened)
-    data = TrainingData(sources=_packed(job.recipe, tokens))
+    data = TrainingData(sources=_packed(job.recipe, tokens), teachers=_teachers(job, tokens))
     # Only the packed corpus knows how many steps an epoch has.
     settings = _settings(job.recipe, data, start)
+    new_rows = new_row_ids(job.inputs["tokenizer"])
+    settings = settings if new_rows else _without_new_rows(settings)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     try:
         job.recipe.refuse_few_checkpoints()
@@ -128,6 +138,7 @@ def prepare(
     if processes.is_first:
         _log_lengths(net, data, settings)
     trainer = Trainer(net, data, job.recipe, processes)
+    trainer.new_rows = new_rows
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -167,6 +178,27 @@ def _packed(recipe: Recipe, tokens: Mapping[str, StoredTokens]) -> dict[str, Pac
     return dict(sorted(parts.items()))
 
 
+def _teachers(job: Job, tokens: Mapping[str, StoredTokens]) -> dict[str, StoredProbabilities]:
+    """Open the base's probabilities of each part of a source whose teacher it is."""
+    recipe, teachers = job.recipe, {}
+    for source in (name for name, each in recipe.sources.items() if each.teacher):
+        facts, stream = tokens[source].facts, job.streams[word_of("probabilities", source)]
+        expected = {
+            "base": base_identity(recipe.base), "tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
+            "stream": facts.stream, "k": recipe.pretrain.distillation.top_k,
+        }  # fmt: skip
+        whole = open_probabilities(stream.uri, stream.manifest, expected)
+        if not recipe.continues_champion:
+            teachers[source] = whole
+            continue
+        is_kept = recipe.retrain and recipe.retrain.kept(word_of("corpus", source))
+        teachers[part_name(source, is_new=False)] = whole
+        teachers[part_name(source, is_new=True)] = replace(
+            whole, first=0 if is_kept else facts.earlier.tokens
+        )
+    return teachers
+
+
 def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretrain:
     """Section `pretrain` with the steps of this text.
 
@@ -179,6 +211,22 @@ def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretra
     if not data.names:
         return recipe.pretrain.within_epochs(data.num_sequences)
     return within_epochs(recipe.pretrain, sizes_of(recipe, data.sources), recipe.target_sources)
+
+
+def _without_new_rows(settings: Pretrain) -> Pretrain:
+    """The phases of a model with the base's own vocabulary."""
+    phases = tuple(phase for phase in settings.phases if phase.trains != "new_rows")
+    if not phases:
+        raise RecipeError(
+            "pretrain.phases: trains new_rows alone, and the tokenizer has no new token. Add a phase that trains "
+            "embeddings or all, or make the tokenizer with tokenizer.choice: extend"
+        )
+    if left := settings.steps - sum(phase.steps for phase in phases):
+        log.warning(
+            "pretrain.phases: %s steps of new_rows are left out, since the tokenizer has no new token",
+            f"{left:,}",
+        )
+    return settings.model_copy(update={"phases": phases})
 
 
 def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:

@@ -24,6 +24,7 @@ from anadil.pretrain.resilience.out_of_memory import no_room
 from anadil.pretrain.resilience.watchdog import watchdog_of
 from anadil.pretrain.schedule_keeper import MixtureKeeper
 from anadil.pretrain.state import State
+from anadil.pretrain.teacher_weight import TeacherWeight
 from anadil.pretrain.trainer import Trainer
 from anadil.pretrain.validation import FirstPositionProbe, text_samples_of, validator_of
 from anadil.pretrain.write_artifact import write_artifact
@@ -84,6 +85,8 @@ def callbacks_of(
         *([MixtureKeeper()] if trainer.data.names else []),
         *([] if validator is None else [validator]),
         *([] if validator is None or texts is None else [texts]),
+        # After the scores that change the weight.
+        *([TeacherWeight(job.recipe, trainer.data.teachers)] if trainer.data.teachers else []),
         ExpertLoad(),
         # After the callbacks that record metrics of a step.
         MetricsLogger(),

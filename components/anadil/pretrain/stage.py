@@ -7,11 +7,12 @@ STAGE = Stage(
     summary="continue pre-training on the corpus",
     writes="model",
     result_version=4,
-    keys=("base", "sources", "pretrain", "seed", "retrain.mix", "retrain.epochs"),
+    keys=("base", "sources", "sources.teacher", "pretrain", "seed", "retrain.mix", "retrain.epochs"),
     reads=(
         # Another result of `encode` is another result of this stage, so both raise `result_version` together: the key of
         # a model names no tokens.
         Input("tokens", how="pieces", instead_of="corpus"),
+        Input("probabilities", how="pieces"),
         Input("tokenizer"),
         Input("corpus", optional=True),
     ),

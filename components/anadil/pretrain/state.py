@@ -38,6 +38,8 @@ class Step:
     """Signal that some process has received; 0 for none."""
     sources: Mapping[str, SourceLoss] = field(default_factory=dict)
     """Loss by source; empty where the recipe has no sources."""
+    divergence: SourceLoss = SourceLoss()
+    """Divergence from the base, and the positions that it was measured at. `loss` does not hold it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,8 @@ class State:
     """Artifact that the run makes; of a saved state only."""
     mixture: dict[str, Any] = field(default_factory=dict)
     """State of `MixtureKeeper`: the order of the sources, and the shares that it follows from; of a saved state only."""
+    distillation: dict[str, Any] = field(default_factory=dict)
+    """State of `TeacherWeight`: the weight, and what it was found by. Empty without a teacher."""
     journal: str = ""
     """Lines of `training.jsonl` so far, for a start on a node that has none; of a saved state only."""
 

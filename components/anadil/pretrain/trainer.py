@@ -13,7 +13,7 @@ from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.order import TrainingData
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
-from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_
+from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_, local_gradient, local_rows
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.state import SourceLoss, Step
 from anadil.recipe.sections import Recipe
@@ -43,6 +43,9 @@ class Trainer:
         """Entered where this process waits for others."""
         self.warmups: Mapping[int, int] = {}
         """Steps of the warm-up by phase, where they are not the recipe's: see `Branch.warmup`."""
+        self.new_rows: Sequence[int] = ()
+        """Rows of the embeddings that `trains: new_rows` changes."""
+        self._learning: Mapping[torch.nn.Parameter, torch.Tensor] = {}
         self._replicas: Replicas | None = None
 
     def begin_phase(self, number: int) -> None:
@@ -57,6 +60,9 @@ class Trainer:
         phase = self.settings.phases[number]
         self.optimizer = optimizers.make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         self._replicas = Replicas(self._trained(), self.net.replicas_group())
+        self._learning = {}
+        if phase.trains == "new_rows":
+            self._learning = {each: local_rows(each, self.new_rows) for each in self._trained()}
         # Phases train different parameters, so each has a peak of its own.
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -94,30 +100,48 @@ class Trainer:
         names = self.data.names
         of_sources = torch.zeros(len(names), dtype=torch.float64, device=self.device)
         self.net.objective.by_source = of_sources if names else None
+        objective = self.net.objective
+        objective.divergence = (
+            torch.zeros(2, dtype=torch.float64, device=self.device) if self.data.teachers else None
+        )
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
             # One collective for all: a signal that only one process has must end all at the same step.
-            sums = torch.zeros(1 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
+            sums = torch.zeros(3 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
             if self.net.counts:
                 sums[0] = mine
-                sums[1 + len(SIGNALS) :] = of_sources
+                sums[3 + len(SIGNALS) :] = of_sources
+                if objective.divergence is not None:
+                    # Curves of runs with and without a teacher compare.
+                    sums[0] -= objective.teacher_weight * objective.divergence[0]
+                    sums[1:3] = objective.divergence
             if received in SIGNALS:
-                sums[1 + SIGNALS.index(received)] = 1
-            loss, *others = self.net.add_up(sums).tolist()
+                sums[3 + SIGNALS.index(received)] = 1
+            loss, divergence, positions, *others = self.net.add_up(sums).tolist()
             counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
             agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
+            for parameter, rows in self._learning.items():
+                if parameter.grad is not None:
+                    local_gradient(parameter).mul_(rows)
             norm = clip_gradients_(
                 self._trained(), self.settings.max_grad_norm, self.net.mesh,
                 on_two_stages=self.net.on_two_stages(),
             )  # fmt: skip
+        if self._learning:
+            # A row that a step does not meet has a small gradient, as a wrong answer. Adam would make a whole step of it,
+            # and rare tokens would forget what they mean: with the root mean square of the gradient as its epsilon, a
+            # step is as small as its gradient.
+            numbers = self.num_trainable(number)
+            optimizers.set_eps(self.optimizer, min(norm, self.settings.max_grad_norm) / math.sqrt(numbers))
         rate = phase.lr * factor
         sources = {
             name: SourceLoss(tokens=count, nats=total)
             for name, count, total in zip(names, by_source, nats, strict=False)
         }
         return Step(
-            phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed, sources=sources
+            phase=number, loss=loss / tokens, lr=rate, grad_norm=norm, tokens=tokens, signal=agreed, sources=sources,
+            divergence=SourceLoss(tokens=int(positions), nats=divergence),
         )  # fmt: skip
 
     def apply(self) -> None:
@@ -147,6 +171,8 @@ class Trainer:
     def num_trainable(self, phase: int) -> int:
         """Trainable parameters of the whole model in a phase (from 0)."""
         shapes = self.net.shapes
+        if self.settings.phases[phase].trains == "new_rows":
+            return sum(len(self.new_rows) * shapes[name][1] for name in shapes if name in self.net.tables)
         return sum(math.prod(shapes[name]) for name in shapes if self._is_trained(name, phase))
 
     def tensors(self, *, moments: bool) -> dict[str, torch.Tensor]:

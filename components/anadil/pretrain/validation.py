@@ -175,9 +175,14 @@ class Validation:
 class Validator(Callback):
     """Scores held-out documents: the base before the first step, then the model where it is due."""
 
-    def __init__(self, validations: Mapping[str, Validation], targets: Collection[str]) -> None:
-        """Score the held-out part of each source; `targets`, in the taught language, have the plain metric together."""
-        self._validations, self._targets = validations, set(targets)
+    def __init__(
+        self, validations: Mapping[str, Validation], targets: Collection[str], *, must_end: bool = False
+    ) -> None:
+        """Score the held-out part of each source. `targets`, in the taught language, have the plain metric together.
+
+        With `must_end` a signal waits for the scores, on which later steps depend.
+        """
+        self._validations, self._targets, self._must_end = validations, set(targets), must_end
 
     def pre_train(self) -> None:
         """Score the base in the run's vocabulary, unless the run resumes."""
@@ -219,7 +224,7 @@ class Validator(Callback):
                     data=net.mesh.data,
                     data_rank=net.mesh.data_rank,
                     add_up=net.add_up,
-                    ends=ends if 0 < done < run.job.recipe.pretrain.steps else None,
+                    ends=ends if 0 < done < run.job.recipe.pretrain.steps and not self._must_end else None,
                 )
                 if total is None:
                     return None
@@ -251,7 +256,10 @@ def validator_of(tokens: Mapping[str, StoredTokens], recipe: Recipe, *, rows: in
         for name, each in tokens.items()
         if (validation := validation_of(each, recipe.pretrain, rows=rows))
     }
-    return Validator(validations, recipe.target_sources or [""]) if validations else None
+    must_end = recipe.pretrain.distillation.weight == "auto" and any(
+        each.teacher for each in recipe.sources.values()
+    )
+    return Validator(validations, recipe.target_sources or [""], must_end=must_end) if validations else None
 
 
 def validation_of(tokens: StoredTokens, settings: Pretrain, *, rows: int) -> Validation | None:

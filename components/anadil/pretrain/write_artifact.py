@@ -23,6 +23,7 @@ from anadil.pretrain.checkpoint.storage import CheckpointStorage
 from anadil.pretrain.metrics_logger import FILE
 from anadil.pretrain.profiler import PROFILE
 from anadil.pretrain.schedule_keeper import MixtureKeeper
+from anadil.pretrain.teacher_weight import TeacherWeight
 from anadil.pretrain.validation import FILE as TEXTS
 from anadil.pretrain.validation import SCORE
 from anadil.recipe.retrain import EARLIER, NEW
@@ -111,6 +112,7 @@ def _summary(training: Training) -> dict[str, Any]:
             if data.names
             else {}
         ),
+        **({"distillation": _callback(training, TeacherWeight).summary} if data.teachers else {}),
         **({"retrain": _week(training)} if is_week else {}),
         **({"start_from": asdict(branch)} if branch else {}),
         **({POINTS: points} if points else {}),

@@ -76,8 +76,8 @@ OPTIMIZERS: Mapping[str, OptimizerFacts] = {
 class Phase(StrictModel):
     """A phase of continued pre-training with its own trainable set and learning rate."""
 
-    trains: Literal["embeddings", "all"]
-    """`embeddings` freezes the backbone, so that new tokens find their place first."""
+    trains: Literal["new_rows", "embeddings", "all"]
+    """`new_rows` changes only the embedding rows of new tokens, without weight decay, and is left out where there are none; `embeddings` freezes the backbone; `all` trains the whole model."""
     steps: PositiveInt
     """Optimizer steps, not micro-batches."""
     lr: PositiveFloat
@@ -149,6 +149,15 @@ class Faults(StrictModel):
     """The same for the price of its nodes, on demand."""
 
 
+class Distillation(StrictModel):
+    """Divergence from the base model on sources with `teacher: base`, added to the loss."""
+
+    weight: PositiveFloat | Literal["auto"] = "auto"
+    """Nats of the loss for a nat of KL(base || model) at such a token. `auto`: the least that keeps these sources, but for those in the taught language, within `evaluate.gate.max_retained_ratio`, changed at each validation."""
+    top_k: Annotated[int, Field(ge=1, le=256)] = 16
+    """Likeliest tokens whose probabilities are stored for each token. All others count together. 16 are 66 or 98 bytes."""
+
+
 class Pretrain(StrictModel):
     """corpus, tokenizer -> model."""
 
@@ -206,6 +215,7 @@ class Pretrain(StrictModel):
     """Gradient clipping. Source: Llama 2, arXiv:2307.09288, section 2.2."""
     z_loss: NonNegativeFloat = 0.0
     """Weight of the squared log of the softmax's sum. PaLM, arXiv:2204.02311, section 5, has 1e-4; Llama none."""
+    distillation: Distillation = Distillation()
     checkpoint_every: Annotated[PositiveInt, NEUTRAL] = 500
     """Optimizer steps between checkpoints."""
     keep_checkpoints: Annotated[PositiveInt, NEUTRAL] = 3

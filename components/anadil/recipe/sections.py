@@ -28,7 +28,7 @@ from anadil.recipe.filter_rules import NO_RULES
 from anadil.recipe.finetune import EmbeddingRows, Finetune
 from anadil.recipe.gate import Gate
 from anadil.recipe.merge import Merge
-from anadil.recipe.pretrain import Pretrain, refuse_mix_mistakes
+from anadil.recipe.pretrain import Distillation, Pretrain, refuse_mix_mistakes
 from anadil.recipe.retrain import Retrain, part_name
 from anadil.recipe.sources import (
     MAX_EPOCHS,
@@ -259,6 +259,29 @@ class Recipe(StrictModel):
     @model_validator(mode="after")
     def _mixes_fit_sources(self) -> "Recipe":
         refuse_mix_mistakes(self.pretrain, self.sources)
+        return self
+
+    @model_validator(mode="after")
+    def _teacher_fits(self) -> "Recipe":
+        taught = [name for name, each in self.sources.items() if each.teacher]
+        key, distillation = "pretrain.distillation", self.pretrain.distillation
+        if not taught:
+            if distillation != Distillation():
+                raise ValueError(
+                    f"{key} is set, and no source has `teacher: base`; give it to a source, or leave it out"
+                )
+            return self
+        if distillation.weight != "auto":
+            return self
+        if set(taught) <= {*self.target_sources}:
+            raise ValueError(
+                f"{key}.weight is auto, and no source with `teacher: base` ({', '.join(taught)}) is in another language than "
+                f"{self.language}, whose loss could be limited; set a number"
+            )
+        if not self.pretrain.validate_every:
+            raise ValueError(
+                f"{key}.weight is auto, and pretrain.validate_every is 0: nothing is measured; set a number, or validate"
+            )
         return self
 
     @model_validator(mode="after")

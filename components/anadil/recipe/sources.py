@@ -133,6 +133,9 @@ class Source(StrictModel):
     """`base`: the base model writes the text itself, as replay against forgetting. `tokens` says how much, and `language` left out is `en`. Source: arXiv:2605.26097."""
     tokens: TokenCount | None = None
     """Tokens that the base writes, such as `5M`, before cleaning."""
+    # It decides the model alone, which names this key.
+    teacher: Annotated[Literal["base"] | None, NEUTRAL] = None
+    """`base`: training keeps to the probabilities that the base model gives to this text, against forgetting. `pretrain.distillation` has the weight. Source: arXiv:2605.26097."""
 
     @model_validator(mode="after")
     def _names_its_text(self) -> "Source":

@@ -13,7 +13,7 @@ from anadil.recipe.retrain import part_name
 from anadil.report.read import Facts
 from anadil.report.verdict import FINETUNING, PRETRAINING, learnings
 
-PHASE_NAMES = {"embeddings": "embeddings", "all": "whole model"}
+PHASE_NAMES = {"new_rows": "rows of new tokens", "embeddings": "embeddings", "all": "whole model"}
 MAX_CHAT_SAMPLE = 4_000
 OPEN, CLOSE = "\N{MATHEMATICAL LEFT WHITE SQUARE BRACKET}", "\N{MATHEMATICAL RIGHT WHITE SQUARE BRACKET}"
 """Brackets of `mask_audit.json` around the trained spans of a sample."""
@@ -23,6 +23,8 @@ CURVES = (
     ("lr", "Learning rate", "step size of AdamW", True),
     ("tokens_per_s", "Throughput", "tokens per second", True),
     ("grad_norm", "Gradient norm", "norm before clipping", True),
+    ("kl", "Divergence from the base", "nats per token with a teacher", True),
+    ("teacher_weight", "Weight of the divergence", "nats of the loss for a nat", True),
     ("expert_load_max", "Load of the busiest expert", "times the mean of its layer", True),
 )
 """Key of a logged line, title, unit, and True for an axis from zero."""

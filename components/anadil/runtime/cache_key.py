@@ -22,7 +22,7 @@ from anadil.core.format import KIB, MIB
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS
 from anadil.recipe.fields import NEUTRAL
-from anadil.recipe.sections import Recipe
+from anadil.recipe.sections import Base, Recipe
 from anadil.runtime.job import by_source, earlier_place, kind_of, source_of, value_of, word_of
 from anadil.text.language import is_pack_path
 from anadil.text.parallel import TEMPLATE_DIGEST, both_languages, is_pair, languages_of
@@ -303,6 +303,11 @@ def base_files(model: str) -> dict[str, str]:
         content = artifact.file_entry(file)["sha256"] if size < 16 * MIB else _sampled(file, size)
         parts.append(f"{file.name} {size} {content}")
     return {BASE_FILES: hashlib.sha256("\n".join(parts).encode()).hexdigest()}
+
+
+def base_identity(base: Base) -> str:
+    """Return name and revision of a base model, and the digest of its files where they are here."""
+    return " ".join([base.model, *filter(None, [base.revision]), *base_files(base.model).values()])
 
 
 def _sampled(path: Path, size: int) -> str:

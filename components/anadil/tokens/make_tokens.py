@@ -60,7 +60,7 @@ def make_tokens(
     earlier = earlier_part(
         settings.champion, settings.corpus, settings.excluded, partial(_is_usable, settings, frame)
     )
-    with _room_for(folder):
+    with room_for(folder, "the token ids of the corpus, about as many bytes as it has of text"):
         train, heldout = (_tasks(settings, frame, part, folder, origin) for part in ("train", "heldout"))
         plan = shard_plan(train, heldout, earlier, settings.max_tokens)
         _encode_plan(plan, settings.max_tokens, executor)
@@ -256,15 +256,15 @@ def _sample(corpus: Path) -> str:
 
 
 @contextmanager
-def _room_for(folder: Path) -> Iterator[None]:
+def room_for(folder: Path, content: str) -> Iterator[None]:
+    """Tell of a full disk what was to be written. Finished parts are kept."""
     try:
         yield
     except OSError as error:
         if error.errno not in FULL:
             raise
-        free = shutil.disk_usage(folder if folder.is_dir() else folder.parent).free
+        free = shutil.disk_usage(next(each for each in (folder, *folder.parents) if each.is_dir())).free
         raise PreflightError(
-            f"{folder}: no space left for the token ids of the corpus ({human_bytes(free)} free), about "
-            "as many bytes as it has of text; free some, or choose another storage.root or ANADIL_WORK, "
-            "and run again: finished parts are kept"
+            f"{folder}: no space left for {content} ({human_bytes(free)} free); free some, or choose another "
+            "storage.root or ANADIL_WORK, and run again: finished parts are kept"
         ) from None

@@ -26,7 +26,10 @@ DATA_BEGIN = 1024
 BLOCK_BYTES = 1024**2
 """Bytes under one checksum: what a read of some tokens fetches and checks."""
 CRC_TABLE = "crc32"
-DTYPES: dict[str, np.dtype[Any]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "U32": np.dtype("<u4")}
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F16": np.dtype("<f2"), "I32": np.dtype("<i4"), "I64": np.dtype("<i8"), "U16": np.dtype("<u2"),
+    "U32": np.dtype("<u4"),
+}  # fmt: skip
 
 
 class TensorWriter:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -10,7 +10,9 @@ import numpy as np
 import torch
 
 from anadil.model.loss import IGNORED
+from anadil.model.teacher import Teacher
 from anadil.tokens.packing import Packed, Sequences
+from anadil.tokens.probabilities import StoredProbabilities
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,8 @@ class Batch:
     another, then the number of all tokens; a row's begin is always among them."""
     sources: torch.Tensor | None = None
     """(sequences,): number of each row's source; None where there is one."""
+    teacher: Teacher | None = None
+    """Probabilities that the base gives. None: no row has a teacher."""
 
     def pinned(self) -> "Batch":
         """The same in page-locked memory, from which a GPU copies while it computes."""
@@ -42,11 +46,14 @@ class Batch:
             labels=change(self.labels),
             borders=self.borders,
             sources=None if self.sources is None else change(self.sources),
+            teacher=self.teacher and self.teacher.changed(change),
         )
 
 
-def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
-    """Make the tensors of some sequences, and of padding up to `rows`; padding has no labels."""
+def batch_of(
+    packed: Packed, sequences: Sequences, *, rows: int = 0, probabilities: StoredProbabilities | None = None
+) -> Batch:
+    """Make the tensors of some sequences, and of padding up to `rows`. Padding has neither labels nor `probabilities`."""
     rows, length = max(rows, len(sequences)), packed.length
     chosen, sizes, begins = packed.pieces_of(sequences)
     inputs = np.zeros(rows * length, dtype=np.int64)
@@ -59,6 +66,13 @@ def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
     for at, num, ids in zip(firsts.tolist(), counts.tolist(), slices, strict=True):
         inputs[at : at + num] = ids[:-1]
         labels[at : at + num] = ids[1:]
+    teacher = Teacher.nowhere((rows, length), probabilities.facts.k) if probabilities else None
+    if teacher and probabilities:
+        for at, num, start in zip(firsts.tolist(), counts.tolist(), starts.tolist(), strict=True):
+            row, first = divmod(at, length)
+            known, logs = probabilities.read(start, start + num)
+            teacher.ids[row, first : first + num] = torch.from_numpy(known)
+            teacher.logs[row, first : first + num] = torch.from_numpy(logs)
     ends = begins + sizes
     borders = np.unique(np.concatenate([begins, ends, np.arange(rows + 1) * length]))
     positions -= np.repeat(borders[:-1], np.diff(borders))
@@ -68,6 +82,7 @@ def batch_of(packed: Packed, sequences: Sequences, *, rows: int = 0) -> Batch:
         position_ids=torch.from_numpy(positions.reshape(shape)),
         labels=torch.from_numpy(labels.reshape(shape)),
         borders=torch.from_numpy(borders.astype(np.int32)),
+        teacher=teacher,
     )
 
 
@@ -76,11 +91,21 @@ def joined(parts: list[Batch]) -> Batch:
     sizes = [part.input_ids.numel() for part in parts]
     begins = np.cumsum([0, *sizes]).tolist()
     borders = [part.borders[:-1] + begin for part, begin in zip(parts, begins[:-1], strict=True)]
+    known = next((part.teacher for part in parts if part.teacher), None)
+    teachers = [
+        part.teacher or Teacher.nowhere(part.input_ids.shape, known.ids.shape[-1]) for part in parts if known
+    ]
     return Batch(
         input_ids=torch.cat([part.input_ids for part in parts]),
         position_ids=torch.cat([part.position_ids for part in parts]),
         labels=torch.cat([part.labels for part in parts]),
         borders=torch.cat([*borders, torch.tensor(begins[-1:], dtype=torch.int32)]),
+        teacher=known
+        and replace(
+            known,
+            ids=torch.cat([each.ids for each in teachers]),
+            logs=torch.cat([each.logs for each in teachers]),
+        ),
     )
 
 

@@ -1,7 +1,7 @@
 """Order of training: the sequences of one source, or of several by a schedule, that each batch takes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import groupby
 
@@ -13,6 +13,7 @@ from anadil.estimate.text_use import TextPart, part_of, part_sizes
 from anadil.pretrain.data.batch import Batch, batch_of, joined
 from anadil.recipe.sections import Recipe
 from anadil.tokens.packing import Packed, Places, Sequences
+from anadil.tokens.probabilities import StoredProbabilities
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +24,8 @@ class TrainingData:
     """One under an empty name where the recipe has no sources."""
     schedule: Schedule | None = None
     """Order of the sources; None where the recipe has none, or before it is planned."""
+    teachers: Mapping[str, StoredProbabilities] = field(default_factory=dict)
+    """The base's probabilities, of the sources whose teacher it is."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -90,11 +93,12 @@ class TrainingData:
         """Make the tensors of some sequences, and of padding up to `rows`; padding has no labels."""
         if not self.names:
             return batch_of(self.first, sequences, rows=rows)
-        numbers, packs = self._source_numbers(sequences), list(self.sources.values())
+        numbers, parts_of_text = self._source_numbers(sequences), list(self.sources.items())
         parts = []
         for number, group in groupby(range(len(sequences)), key=numbers.__getitem__):
             local = sequences[list(group)] - self._begins[number]
-            parts.append(batch_of(packs[number], local))
+            name, packed = parts_of_text[number]
+            parts.append(batch_of(packed, local, probabilities=self.teachers.get(name)))
         if padding := max(rows, len(sequences)) - len(sequences):
             parts.append(batch_of(self.first, sequences[:0], rows=padding))
         sources = np.zeros(len(sequences) + padding, dtype=np.int64)

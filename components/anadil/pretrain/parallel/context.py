@@ -49,6 +49,7 @@ def slice_of(batch: Batch, rank: int, size: int) -> Batch:
         input_ids=batch.input_ids[:, mine].contiguous(),
         position_ids=batch.position_ids[:, mine].contiguous(),
         labels=batch.labels[:, mine].contiguous(),
+        teacher=batch.teacher and batch.teacher.changed(lambda each: each[:, mine].contiguous()),
     )
 
 

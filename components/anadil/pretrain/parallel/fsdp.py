@@ -9,6 +9,7 @@ from torch import distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from anadil.pretrain.parallel.mesh import Mesh
 
@@ -134,6 +135,20 @@ def local_gradient(parameter: torch.Tensor) -> torch.Tensor:
         parameter.grad = parameter.grad.redistribute(placements=parameter.placements)
     assert parameter.grad is not None
     return local_part(parameter.grad)
+
+
+def local_rows(parameter: torch.Tensor, rows: Sequence[int]) -> torch.Tensor:
+    """Mark with 1 the local rows that are among `rows` of the whole table, with 0 all others: (local rows, 1)."""
+    chosen = torch.zeros(parameter.shape[0], 1)
+    chosen[list(rows)] = 1
+    local = local_part(parameter)
+    first = 0
+    if isinstance(parameter, DTensor):
+        placed = compute_local_shape_and_global_offset(
+            parameter.shape, parameter.device_mesh, parameter.placements
+        )
+        first = placed[1][0]
+    return chosen[first : first + len(local)].to(local)
 
 
 def local_part(tensor: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """The training objective as the model's own `forward`, so that FSDP has gathered the head inside of it."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from anadil.model.loss import IGNORED
+from anadil.model.teacher import Teacher
 
 Loss = Callable[..., torch.Tensor]
 """Last hidden states, the head's weight, labels, and the source of each row where there are several -> summed loss in FP32."""
@@ -29,19 +30,27 @@ class Objective:
     cap: float = 0.0
     by_source: torch.Tensor | None = None
     """FP64 sums of all passes since they were set, on the model's device; None adds none up."""
+    teacher_weight: float = 0.0
+    """Weight of the divergence from a teacher."""
+    divergence: torch.Tensor | None = None
+    """Nats of divergence and positions with a teacher, summed as `by_source`."""
 
     def __call__(
         self, hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-        sources: torch.Tensor | None = None,
+        sources: torch.Tensor | None = None, teacher: Teacher | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Sum the loss; `sources` is the number of each row's source."""
+        if teacher is not None:
+            teacher = replace(teacher, weight=self.teacher_weight, totals=self.divergence)
         # Without gradients, in validation, the loss alone.
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0
         hidden = hidden if self.scale == 1 else hidden * self.scale
         if sources is None or self.by_source is None:
-            return self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap)
+            return self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap, teacher=teacher)
         token_losses = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
-        loss = self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap, token_losses=token_losses)
+        loss = self.scored(
+            hidden, weight, labels, z_loss=z_loss, cap=self.cap, token_losses=token_losses, teacher=teacher
+        )
         row_losses = token_losses.sum(1, dtype=torch.float64)
         # A masked sum, not `index_add_`, which on a GPU adds in any order.
         numbers = torch.arange(len(self.by_source), device=sources.device)
@@ -91,7 +100,7 @@ def balance_loss(model: PreTrainedModel, router_logits: tuple[torch.Tensor, ...]
 
 def _loss_of(
     model: PreTrainedModel, loss: Loss, input_ids: torch.Tensor, position_ids: torch.Tensor,
-    labels: torch.Tensor, borders: npt.NDArray[np.int32], *sources: torch.Tensor,
+    labels: torch.Tensor, borders: npt.NDArray[np.int32], *more: Any,
 ) -> torch.Tensor:  # fmt: skip
     head: Any = model.get_output_embeddings()
     weight: nn.Parameter = head.weight
@@ -99,8 +108,8 @@ def _loss_of(
     # there would wait for all its queued work. The states have no name, which would keep them in memory.
     if not (torch.is_grad_enabled() and balances_experts(model.config)):
         return loss(
-            last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *sources
+            last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *more
         )
     outputs = _outputs(model, input_ids, position_ids, torch.from_numpy(borders), output_router_logits=True)
     balance = balance_loss(model, outputs.router_logits) * (labels != IGNORED).sum()
-    return loss(outputs.last_hidden_state, weight, labels, *sources) + balance
+    return loss(outputs.last_hidden_state, weight, labels, *more) + balance

@@ -85,9 +85,9 @@ class ParallelModel:
                 return self.pipeline.loss_of([batch] * self.mesh.pipeline) / self.mesh.pipeline
             whole: Any = self.model
             here = batch.to(self.device)
-            sources = () if here.sources is None else (here.sources,)
+            more = [each for each in (here.sources, here.teacher) if each is not None]
             loss: torch.Tensor = whole(
-                here.input_ids, here.position_ids, here.labels, here.borders.numpy(), *sources
+                here.input_ids, here.position_ids, here.labels, here.borders.numpy(), *more
             )
         return loss
 

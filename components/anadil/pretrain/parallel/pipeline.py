@@ -187,8 +187,12 @@ class Pipeline:
             for tensor in (batch.labels, batch.sources)
             if tensor is not None
         )
-        loss = self.loss(
-            self._part(self.names.norm)(hidden), self._part(self.names.head).weight, labels, *sources
+        teacher = batch.teacher and batch.teacher.changed(
+            lambda each: each.to(self.device, non_blocking=True)
         )
+        loss = self.loss(
+            self._part(self.names.norm)(hidden), self._part(self.names.head).weight, labels, *sources,
+            teacher=teacher,
+        )  # fmt: skip
         self._losses.append(loss.detach())
         return loss

@@ -28,6 +28,7 @@ from anadil.estimate.model_shape import shape_from
 from anadil.model.family import TensorStyle
 from anadil.model.family_table import families
 from anadil.model.loss import summed_loss_of_rows
+from anadil.model.teacher import Teacher
 
 KEY = "pretrain.parallelism.tensor"
 
@@ -79,7 +80,7 @@ def apply_tensor_parallel(part: nn.Module, mesh: DeviceMesh, *, config: Any) -> 
 
 def summed_loss_of_head(
     hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, *, z_loss: float = 0.0,
-    cap: float = 0.0, token_losses: torch.Tensor | None = None,
+    cap: float = 0.0, token_losses: torch.Tensor | None = None, teacher: Teacher | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Sum the loss with the weight of a head that `apply_tensor_parallel` has split, a DTensor.
 
@@ -89,7 +90,7 @@ def summed_loss_of_head(
     rows = weight.to_local()
     first_row = weight.device_mesh.get_local_rank() * len(rows)
     group = weight.device_mesh.get_group()
-    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss, cap, token_losses)
+    return summed_loss_of_rows(hidden, rows, labels, first_row, group, z_loss, cap, token_losses, teacher)
 
 
 class LocalNorm(ParallelStyle):

@@ -1,0 +1,21 @@
+"""The stage `distill`: what it reads, writes and needs."""
+
+from anadil.core.stage import Input, PerSource, Pod, Stage
+
+STAGE = Stage(
+    name="distill",
+    summary="store the base model's probabilities of replayed text, which training keeps to",
+    writes="probabilities",
+    keys=(
+        "base",
+        "language",
+        "sources",
+        "pretrain.sequence_length",
+        "pretrain.validate_documents",
+        "pretrain.distillation.top_k",
+    ),
+    reads=(Input("tokens", how="pieces"), Input("tokenizer")),
+    per_source=PerSource(key="teacher"),
+    pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate", "tokens"), retries=2),
+    brings=("need",),
+)

@@ -1,0 +1,218 @@
+"""Training that keeps to the base's probabilities: every layout alike, killed or not, with a weight of its own."""
+
+import json
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from anadil.artifacts import artifact
+from anadil.core.errors import IntegrityError, RecipeError, Stopped
+from anadil.pretrain import teacher_weight
+from anadil.pretrain.run import run
+from anadil.runtime.job import Stream
+from tests.kit.marks import matrix
+from tests.kit.pretraining import SignalAt, run_in_child, run_in_several
+from tests.kit.sources import PHASES
+from tests.kit.teaching import make_teaching_tokenizer, probabilities, teaching_job, teaching_recipe
+
+STEPS: dict[str, Any] = {"phases": [{**PHASES[1], "steps": 6}], "micro_batch_size": 1}
+
+
+@pytest.fixture
+def taught(mixed: Path) -> Path:
+    """The base of `mixed`, beside a tokenizer that lacks some of its tokens."""
+    make_teaching_tokenizer(mixed.with_name("tokenizer"))
+    return mixed
+
+
+@pytest.fixture(scope="module")
+def alone(inputs: Path, corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one process makes."""
+    folder = tmp_path_factory.mktemp("alone")
+    for each in (*corpora.iterdir(), inputs / "untied"):
+        (folder / each.name).symlink_to(each)
+    make_teaching_tokenizer(folder / "tokenizer")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run(job := teaching_job(folder, teaching_recipe(folder / "untied", **STEPS)))
+    torch.set_num_threads(threads)
+    return job.out
+
+
+def lines(out: Path) -> list[dict[str, Any]]:
+    text = (out / "training.jsonl").read_text()
+    return [line for line in map(json.loads, text.splitlines()) if line["step"]]
+
+
+def curves(out: Path) -> list[dict[str, float]]:
+    """Loss, divergence and its weight of each line, and what sources have of them."""
+    names = ("loss", "kl", "teacher_weight")
+    return [
+        {key: value for key, value in line.items() if key.partition("/")[0] in names} for line in lines(out)
+    ]
+
+
+def test_the_loss_of_a_line_is_that_of_the_text_and_the_divergence_is_beside_it(
+    tmp_path: Path, taught: Path, alone: Path
+) -> None:
+    plain = teaching_recipe(taught, {"en": {}}, **STEPS | {"distillation": {}})
+    run(job := teaching_job(tmp_path, plain, "plain"))
+
+    with_teacher, without = curves(alone), curves(job.out)
+
+    assert with_teacher[0]["loss"] == pytest.approx(without[0]["loss"], rel=1e-6)
+    assert with_teacher[-1]["loss"] != pytest.approx(without[-1]["loss"], rel=1e-5)
+    assert {"kl"} <= set().union(*with_teacher)
+    assert "kl" not in set().union(*without)
+    summary = json.loads((alone / "training.json").read_text())
+    assert summary["distillation"] == {"weight": 0.7}
+
+
+def test_a_teacher_keeps_the_model_near_to_the_base(tmp_path: Path, taught: Path) -> None:
+    steps = STEPS | {"phases": [{**PHASES[1], "steps": 12}]}
+    ends = []
+    for weight in (0.001, 10):
+        run(job := teaching_job(tmp_path, teaching_recipe(taught, weight=weight, **steps), f"of-{weight}"))
+        ends.append([line["kl"] for line in curves(job.out) if "kl" in line][-1])
+
+    assert ends[1] < 0.7 * ends[0]
+
+
+@pytest.mark.parametrize(
+    ("degrees", "processes"),
+    [
+        matrix({}, 2),
+        ({"shard": 2}, 2),
+        matrix({"context": 2}, 2),
+        ({"tensor": 2}, 2),
+        matrix({"pipeline": 2}, 2),
+        matrix({"shard": 2, "tensor": 2}, 4),
+        matrix({"context": 2, "pipeline": 2}, 4),
+        matrix({}, 4),
+    ],
+)
+def test_every_layout_has_the_same_loss_and_divergence(
+    tmp_path: Path, taught: Path, alone: Path, degrees: dict[str, int], processes: int
+) -> None:
+    job = teaching_job(tmp_path, teaching_recipe(taught, parallelism=degrees, **STEPS))
+
+    assert run_in_several(job, processes) == [0] * processes
+
+    for line, expected in zip(curves(job.out), curves(alone), strict=True):
+        assert line == pytest.approx(expected, rel=1e-5, abs=1e-8)
+    first, expected = curves(job.out)[0], curves(alone)[0]
+    assert first == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+AUTO: dict[str, Any] = {"validate_every": 2, "checkpoint_every": 1, "log_every": 3} | STEPS
+
+
+def test_a_killed_run_with_an_automatic_weight_goes_on_to_the_same_bits(tmp_path: Path, taught: Path) -> None:
+    recipe = teaching_recipe(taught, weight="auto", **AUTO)
+    run(whole := teaching_job(tmp_path, recipe, "whole"))
+
+    code = run_in_child(teaching_job(tmp_path, recipe, tracker=SignalAt(3, signal.SIGTERM)))
+    run(job := teaching_job(tmp_path, recipe))
+
+    assert code == Stopped.exit_code
+    assert curves(job.out) == curves(whole.out)
+    one, other = (json.loads((each.out / "training.json").read_text()) for each in (job, whole))
+    assert one["distillation"] == other["distillation"]
+
+
+@pytest.mark.parametrize(("limit", "rises"), [(1e-3, True), (1e3, False)])
+def test_the_automatic_weight_rises_over_the_limit_and_falls_below_it(
+    tmp_path: Path, taught: Path, caplog: pytest.LogCaptureFixture, limit: float, rises: bool
+) -> None:
+    recipe = teaching_recipe(taught, weight="auto", **AUTO)
+    gate = recipe.evaluate.gate.model_copy(update={"max_retained_ratio": limit})
+    recipe = recipe.model_copy(update={"evaluate": recipe.evaluate.model_copy(update={"gate": gate})})
+
+    with caplog.at_level("INFO"):
+        run(job := teaching_job(tmp_path, recipe))
+
+    weights = [line["teacher_weight"] for line in curves(job.out) if "teacher_weight" in line]
+    assert len({*weights}) == 3
+    assert weights == sorted(weights, reverse=not rises)
+    assert "pretrain.distillation.weight: 1 -> " in caplog.text
+    found = json.loads((job.out / "training.json").read_text())["distillation"]
+    assert found["last"]["step"] == 6
+    assert found["last"]["source"] == "en"
+    assert ("no weight kept en within 0.001 times the base's bits per byte" in caplog.text) == rises
+    assert (f"the nearest was {found['nearest']['ratio']:.4g}, after step" in caplog.text) == rises
+    assert ("auto ends with" in caplog.text) != rises
+
+
+def test_the_automatic_weight_compares_with_the_base_in_its_own_vocabulary(
+    tmp_path: Path, taught: Path
+) -> None:
+    # A base in its own vocabulary that has learnt nothing yet is compared with itself.
+    shutil.rmtree(tmp_path / "tokenizer")
+    from tests.kit.pretraining import make_tokenizer_artifact
+
+    make_tokenizer_artifact(tmp_path / "tokenizer")
+    frozen = {"phases": [{**PHASES[1], "steps": 2, "lr": 1e-12}]}
+    run(job := teaching_job(tmp_path, teaching_recipe(taught, weight="auto", **AUTO | frozen)))
+
+    found = json.loads((job.out / "training.json").read_text())["distillation"]
+    assert found["last"]["ratio"] == pytest.approx(1, rel=1e-5)
+    assert curves(job.out)[-1]["kl"] < 1e-4
+
+
+def test_an_automatic_weight_needs_held_out_text(taught: Path) -> None:
+    recipe = teaching_recipe(taught, weight="auto", **AUTO)
+    job = teaching_job(taught.parent, recipe)
+    from anadil.tokens.probabilities import open_probabilities
+
+    stream = job.streams["probabilities.en"]
+    opened = open_probabilities(stream.uri, stream.manifest, {})
+    empty = replace(opened, facts=replace(opened.facts, heldout_documents=0))
+
+    with pytest.raises(
+        RecipeError, match=r"the corpus of sources.en holds nothing out; set a number, or raise"
+    ):
+        teacher_weight.TeacherWeight(recipe, {"en": empty})
+
+
+@pytest.mark.parametrize("name", ["base", "tokenizer", "stream", "k"])
+def test_probabilities_of_something_else_are_refused_with_both_names(
+    tmp_path: Path, taught: Path, name: str
+) -> None:
+    recipe = teaching_recipe(taught, **STEPS)
+    job = teaching_job(tmp_path, recipe)
+    made = Path(probabilities(tmp_path, recipe).uri)
+    other = tmp_path / "other"
+    shutil.copytree(made, other)
+    facts = json.loads((other / "probabilities.json").read_text())
+    ours, facts[name] = facts[name], 3 if name == "k" else "another one"
+    (other / "probabilities.json").write_text(json.dumps(facts))
+    (other / "manifest.json").unlink()
+    artifact.seal(other, kind="probabilities", origin={})
+    manifest = artifact.read_manifest(str(other))
+    assert manifest is not None
+
+    with pytest.raises(IntegrityError) as refusal:
+        run(replace(job, streams={"probabilities.en": Stream(uri=str(other), manifest=manifest)}))
+
+    assert refusal.value.exit_code == 5
+    assert f"{name} is {facts[name]}, and this run has {ours}; run distill again" in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sources": {"en": {}}, "weight": 2}, "no source has `teacher: base`"),
+        ({"sources": {"web": {"teacher": "base"}}, "weight": "auto"}, "in another language than az"),
+        ({"weight": "auto", "validate_every": 0}, "nothing is measured; set a number, or validate"),
+        ({"weight": -1}, "greater than 0"),
+        ({"sources": {"en": {"teacher": "me"}}}, "Input should be 'base'"),
+    ],
+)
+def test_a_recipe_that_cannot_run_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        teaching_recipe(tmp_path, **changes)
