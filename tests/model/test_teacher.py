@@ -6,7 +6,7 @@ from torch import distributed as dist
 from torch import nn
 
 from anadil.model import loss as loss_module
-from anadil.model.loss import CHUNK_TOKENS, IGNORED, summed_loss, summed_loss_of_rows
+from anadil.model.loss import CHUNK_TOKENS, IGNORED, chunked_loss, summed_loss, summed_loss_of_rows
 from anadil.model.teacher import NONE, Teacher
 from tests.kit.ranks import in_ranks
 
@@ -151,3 +151,33 @@ def every_way(rank: int) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_processes_that_share_the_vocabulary_give_loss_and_gradients_of_the_definition(size: int) -> None:
     in_ranks(every_way, size)
+
+
+def test_sequences_without_a_teacher_go_through_liger_and_the_others_through_chunks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hidden, weight, labels, teacher = example()
+    teacher.ids[0], teacher.logs[0, :, :-1], teacher.logs[0, :, -1] = NONE, -torch.inf, 0
+    leaves = [hidden.requires_grad_(), weight.requires_grad_()]
+    expected_each, each = (torch.zeros(labels.shape) for _ in range(2))
+    expected = summed_loss(hidden, weight, labels, token_losses=expected_each, teacher=teacher)
+    gradients = torch.autograd.grad(expected, leaves)
+    given = []
+
+    def liger(
+        hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
+        z_loss: float, cap: float, token_losses: torch.Tensor | None,
+    ) -> torch.Tensor:  # fmt: skip
+        given.append(labels)
+        return chunked_loss(hidden, weight, labels, z_loss=z_loss, cap=cap, token_losses=token_losses)
+
+    monkeypatch.setattr(loss_module, "uses_liger", lambda kernels, _: kernels != "torch")
+    monkeypatch.setattr(loss_module, "_liger_loss", liger)
+
+    loss = summed_loss(hidden, weight, labels, token_losses=each, teacher=teacher)
+
+    assert [len(some) for some in given] == [int((labels[0] != IGNORED).sum())]
+    close(loss, expected)
+    close(each, expected_each)
+    for ours, theirs in zip(torch.autograd.grad(loss, leaves), gradients, strict=True):
+        close(ours, theirs)

@@ -154,6 +154,20 @@ def test_training_begins_with_the_plateau_only_where_its_checkpoint_is_there(tmp
         start(start="plateau")
 
 
+def test_a_week_ends_with_a_mean_unless_the_recipe_says_how_training_ends(
+    tmp_path: Path, registry: Registry
+) -> None:
+    recipe, _ = one_week(tmp_path, registry)
+    add_text(tmp_path / "text", "2.jsonl")
+    decays = parse_recipe(recipe.model_dump_json(exclude_unset=True), "recipe", ["pretrain.schedule=cosine"])
+
+    result, said = resolve(recipe), resolve(decays)
+
+    assert (result.recipe.pretrain.schedule, result.recipe.pretrain.average_last) == ("wsd", 8)
+    assert "training ends with the mean of its last 8 checkpoints, or of as many as it has" in result.lines
+    assert (said.recipe.pretrain.schedule, said.recipe.pretrain.average_last) == ("cosine", None)
+
+
 def test_a_run_from_the_base_keeps_nothing_and_meets_the_champion(tmp_path: Path, registry: Registry) -> None:
     recipe, uris = one_week(tmp_path, registry)
 
