@@ -14,7 +14,7 @@ from tests.kit.pretraining import make_model
 from tests.kit.project_copy import keep_kernels, run
 from without_stage import copy_without
 
-GONE = ("merge", "overlap", "admit", "trial", "replay", "encode")
+GONE = ("merge", "overlap", "admit", "trial", "replay", "encode", "distill")
 COMMANDS = ("plan smoke", "plan real", "doctor smoke", "compile smoke -f pipeline.yaml")
 CODE = """
 import sys

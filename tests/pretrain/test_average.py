@@ -124,7 +124,7 @@ def test_the_mean_is_of_the_checkpoints_that_this_run_writes_of_phases_that_trai
     assert make_recipe(base, **MEAN | {"average_last": 2}, **branch).averaged_steps == (9, 12)
     with pytest.raises(ValidationError, match=r"average_last is 3, .* write 2 checkpoints \(steps 9, 12\)"):
         make_recipe(base, **MEAN, **branch)
-    assert short_recipe(make_recipe(base, **MEAN), 2).averaged_steps == ()
+    assert short_recipe(make_recipe(base, **MEAN), 2, base.with_name("tokenizer")).averaged_steps == ()
 
 
 def make_trainer(tmp_path: Path, base: Path, **pretrain: object) -> Trainer:

@@ -134,7 +134,7 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
         ids={kind: encoded.ids[each.scored.name] for kind, encoded in each.encoded.items()},
         prefix=each.scored.prefix, bos=each.scored.bos,
     )  # fmt: skip
-    steps = points_of(alone, budget.steps_of(budget.rows_of(tokenizer)))
+    steps = points_of(alone, budget.steps_of(budget.rows_of(tokenizer)), tokenizer)
     scores = PointScores(text, steps, budget.context, work / "points.json")
     job = replace(job, recipe=alone, inputs={**job.inputs, "tokenizer": tokenizer}, work=work)
     run = short_run(job, tokenizer, budget, text, processes, device, [scores])
@@ -144,9 +144,9 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
     return Tried(run=run, points=points)
 
 
-def points_of(recipe: Recipe, steps: int) -> set[int]:
+def points_of(recipe: Recipe, steps: int, tokenizer: Path) -> set[int]:
     """Steps of a short run at which it is scored before its end. At step 0 it is the base."""
-    phases = short_recipe(recipe, steps).pretrain.phases
+    phases = short_recipe(recipe, steps, tokenizer).pretrain.phases
     every = {round(steps * 0.5 ** (place / 2)) for place in range(1, POINTS + 1)}
     # An earlier phase, in which the embeddings alone learn, has another curve.
     return {

@@ -102,6 +102,8 @@ def prepare(
     job: Job, processes: Group, device: torch.device, metrics: Metrics, heartbeat: Callable[[Section], None]
 ) -> tuple[Trainer, Mapping[str, StoredTokens], Job, Start | None]:
     """Test the nodes, load the model and open the tokens; return both, the job with its steps, and what it begins with."""
+    # First: epochs, weeks and the place of a checkpoint are counted in the steps that are done.
+    job = replace(job, recipe=fit_phases(job.recipe, job.inputs["tokenizer"]))
     settings = job.recipe.pretrain
     start = processes.run_on_first(lambda: _start(job)) if settings.start_from else None
     if burn_in.burn_in_enabled(settings.faults.burn_in, device):
@@ -123,8 +125,6 @@ def prepare(
     data = TrainingData(sources=_packed(job.recipe, tokens), teachers=_teachers(job, tokens))
     # Only the packed corpus knows how many steps an epoch has.
     settings = _settings(job.recipe, data, start)
-    new_rows = new_row_ids(job.inputs["tokenizer"])
-    settings = settings if new_rows else _without_new_rows(settings)
     job = replace(job, recipe=job.recipe.model_copy(update={"pretrain": settings}))
     try:
         job.recipe.refuse_few_checkpoints()
@@ -138,7 +138,7 @@ def prepare(
     if processes.is_first:
         _log_lengths(net, data, settings)
     trainer = Trainer(net, data, job.recipe, processes)
-    trainer.new_rows = new_rows
+    trainer.new_rows = new_row_ids(tokenizer)
     trainer.micro_batch_size = micro_batch_size(job.recipe, job.work, processes)
     metrics.rates = rates_of(
         net.model.config, context=settings.sequence_length, devices=processes.size, device=device
@@ -213,20 +213,22 @@ def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretra
     return within_epochs(recipe.pretrain, sizes_of(recipe, data.sources), recipe.target_sources)
 
 
-def _without_new_rows(settings: Pretrain) -> Pretrain:
-    """The phases of a model with the base's own vocabulary."""
-    phases = tuple(phase for phase in settings.phases if phase.trains != "new_rows")
+def fit_phases(recipe: Recipe, tokenizer: Path) -> Recipe:
+    """Leave the phases of new_rows out of a recipe where the tokenizer has no new token."""
+    phases = tuple(phase for phase in recipe.pretrain.phases if phase.trains != "new_rows")
+    left = recipe.pretrain.steps - sum(phase.steps for phase in phases)
+    if not left or new_row_ids(tokenizer):
+        return recipe
     if not phases:
         raise RecipeError(
             "pretrain.phases: trains new_rows alone, and the tokenizer has no new token. Add a phase that trains "
             "embeddings or all, or make the tokenizer with tokenizer.choice: extend"
         )
-    if left := settings.steps - sum(phase.steps for phase in phases):
-        log.warning(
-            "pretrain.phases: %s steps of new_rows are left out, since the tokenizer has no new token",
-            f"{left:,}",
-        )
-    return settings.model_copy(update={"phases": phases})
+    log.warning(
+        "pretrain.phases: %s steps of new_rows are left out, since the tokenizer has no new token",
+        f"{left:,}",
+    )
+    return recipe.model_copy(update={"pretrain": recipe.pretrain.model_copy(update={"phases": phases})})
 
 
 def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:

@@ -21,6 +21,7 @@ from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.batch import batch_of
 from anadil.pretrain.embedding_init import vocabulary_rows
 from anadil.pretrain.parallel.parallelize import ParallelModel
+from anadil.pretrain.prepare import fit_phases
 from anadil.pretrain.run import train
 from anadil.recipe.pretrain import Copies, scaled_phases
 from anadil.recipe.sections import Recipe
@@ -76,9 +77,10 @@ def budget_of(recipe: Recipe, steps: int) -> Budget:
     )
 
 
-def short_recipe(recipe: Recipe, steps: int) -> Recipe:
+def short_recipe(recipe: Recipe, steps: int, tokenizer: Path) -> Recipe:
     """Make the recipe of a short run: pretrain's, shorter, and without settings that only a long run needs."""
-    settings = recipe.pretrain
+    # Before they are scaled: without its steps of new_rows a run would have less compute than the others.
+    settings = fit_phases(recipe, tokenizer).pretrain
     faults = settings.faults.model_copy(update={"budget_hours": None, "budget_usd": None, "burn_in": "never"})
     phases = scaled_phases(settings.phases, steps)
     # Its few steps read the text in the taught language alone, as often as they need.
@@ -137,7 +139,7 @@ def short_run(
     log.info("%s: %s steps with %s embedding rows", name, f"{steps:,}", f"{rows:,}")
     alone = replace(
         job,
-        recipe=short_recipe(job.recipe, steps),
+        recipe=short_recipe(job.recipe, steps, tokenizer),
         inputs={word: path for word, path in job.inputs.items() if word != "tokenizer"}
         | {"tokenizer": tokenizer},
         out=job.work / "out",
