@@ -12,8 +12,11 @@ import torch
 from anadil.core.errors import RecipeError, Stopped
 from anadil.model.load import load_model
 from anadil.pretrain.embedding_init import fit_vocabulary
+from anadil.pretrain.optimizer import make_optimizer, set_eps
 from anadil.pretrain.run import run
 from anadil.pretrain.short_run import short_recipe
+from anadil.recipe.pretrain import Phase, Pretrain
+from anadil.recipe.sections import Recipe
 from tests.kit.marks import matrix
 from tests.kit.pretraining import (
     SignalAt,
@@ -105,6 +108,27 @@ def test_a_killed_phase_of_new_rows_goes_on(tmp_path: Path, base: Path) -> None:
     assert losses(tmp_path / "a/out") == losses(tmp_path / "one/out")
     one, other = (load_model(tmp_path / name / "out").get_input_embeddings() for name in ("one", "a"))
     assert torch.equal(one.weight, other.weight)
+
+
+def test_a_recipe_that_keeps_its_tokens_has_more_than_new_rows(base: Path) -> None:
+    content = make_recipe(base, **SETTINGS).model_dump(mode="json")
+
+    with pytest.raises(
+        ValueError, match=r"new_rows alone, and the tokenizer is the base's.*choice to extend"
+    ):
+        Recipe.model_validate(content | {"tokenizer": {"choice": "base"}})
+
+
+def test_a_row_without_a_gradient_stays_a_number() -> None:
+    table = torch.nn.Parameter(torch.ones(3, 2))
+    table.grad = torch.zeros(3, 2)
+    phase = Phase(trains="new_rows", steps=1, lr=0.1)
+    optimizer = make_optimizer({"table": table}, phase, Pretrain(), ("table",))
+
+    set_eps(optimizer, 0.0)
+    optimizer.step()
+
+    assert torch.equal(table, torch.ones(3, 2))
 
 
 def test_a_vocabulary_without_new_tokens_leaves_the_phase_out(

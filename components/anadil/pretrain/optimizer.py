@@ -49,9 +49,9 @@ def make_optimizer(
             lr = phase.lr if phase.embedding_lr is None else phase.embedding_lr
             of_embeddings = settings.embedding_weight_decay
             decay = settings.weight_decay if of_embeddings is None else of_embeddings
-        # Fused kernels want the tensors of a group on one mesh, so each mesh is a group of its own.
         # Decay would move the rows that a phase of new rows leaves as they are.
         decay = 0.0 if phase.trains == "new_rows" else decay
+        # Fused kernels want the tensors of a group on one mesh, so each mesh is a group of its own.
         mesh = parameter.device_mesh if isinstance(parameter, DTensor) else None
         entry = {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay, "moments": moments}
         group = groups.setdefault((name in embeddings, parameter.ndim < 2, mesh), entry)
@@ -67,9 +67,9 @@ def set_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
 
 def set_eps(optimizer: torch.optim.Optimizer, eps: float) -> None:
-    """Set what Adam adds to the root of each second moment."""
+    """Set what Adam adds to the root of each second moment; never 0, which would make NaN of a row without a gradient."""
     for group in optimizer.param_groups:
-        group["eps"] = eps
+        group["eps"] = max(eps, 1e-12)
 
 
 def allocate_state(optimizer: torch.optim.Optimizer) -> None:

@@ -262,6 +262,15 @@ class Recipe(StrictModel):
         return self
 
     @model_validator(mode="after")
+    def _new_rows_are_not_all(self) -> "Recipe":
+        if self.keeps_tokens and {phase.trains for phase in self.pretrain.phases} == {"new_rows"}:
+            raise ValueError(
+                "pretrain.phases: trains new_rows alone, and the tokenizer is the base's, which has no new token. Add a phase "
+                "that trains embeddings or all, or set tokenizer.choice to extend"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _teacher_fits(self) -> "Recipe":
         taught = [name for name, each in self.sources.items() if each.teacher]
         key, distillation = "pretrain.distillation", self.pretrain.distillation
@@ -366,10 +375,14 @@ class Recipe(StrictModel):
         return self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})
 
     @property
+    def keeps_tokens(self) -> bool:
+        """True if no tokenizer but the base's own can be chosen."""
+        return self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
+
+    @property
     def trained_embeddings(self) -> EmbeddingRows:
         """Embedding rows that learn beside an adapter; see `finetune.trains_embeddings`."""
-        keeps_tokens = self.tokenizer.choice == "base" or set(self.tokenizer.strategies) == {"base"}
-        return self.finetune.trains_embeddings or ("none" if keeps_tokens else "control")
+        return self.finetune.trains_embeddings or ("none" if self.keeps_tokens else "control")
 
     def image_of(self, stage: str) -> str:
         """Image of a stage, or of what the light tools run (`launch`); that of `clean` goes by its engine."""
