@@ -52,7 +52,7 @@ REFUSALS = [
     (LAUNCH | {"launch": {"enabled": True, "inputs": {"corpus": "/data/corpus"}}}, "launch.inputs: pretrain reads"),
     (
         LAUNCH | {"launch": {"enabled": True, "inputs": TRAINED | {"scores": "/data/scores"}}},
-        "launch.inputs: pretrain reads tokenizer, and takes corpus, tokens, trial",
+        "launch.inputs: pretrain reads tokenizer, and takes corpus, probabilities, tokens, trial",
     ),
     (
         LAUNCH | {"launch": {"enabled": True, "stage": "finetune", "inputs": TRAINED}},

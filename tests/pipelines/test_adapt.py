@@ -25,7 +25,7 @@ RECIPE = load_recipe(
     "smoke",
     [ONE_TEXT, "cluster.image=registry.example/{stage}:{version}-cuda", "tokenizer.trial={steps: 20}", "merge.base_share=0.25", "evaluate.tasks=[az]", "retrain={}"],
 )  # fmt: skip
-LEFT_OUT = {"replay", "overlap", "admit", "merge", "trial", "tasks", "release"}
+LEFT_OUT = {"replay", "distill", "overlap", "admit", "merge", "trial", "tasks", "release"}
 """Stages that a recipe has only where it asks for them."""
 ALONE = tuple(stage.name for stage in FLOW if stage.per_source in (None, PerSource()))
 """Stages of a recipe without sources."""

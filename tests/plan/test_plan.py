@@ -24,7 +24,7 @@ from tests.kit.plans import TEXT
 from tests.plan.test_families import MIXTURES, SIZES, based_on
 
 SECTIONS = (
-    "expected version recipe language model machine layout from text text_fault replay encode merge phases after search choices time cost reliability "
+    "expected version recipe language model machine layout from text text_fault replay encode distill merge phases after search choices time cost reliability "
     "checkpoints storage calibration assumptions"
 )
 KEYS = {

@@ -149,9 +149,9 @@ def test_a_trial_of_a_type_whose_compute_is_not_known_is_refused_before_anything
     base = make_base_tokenizer(tmp_path / "base", "phi")
     config = json.loads((base / "config.json").read_text(encoding="utf-8"))
     del config["model_type"]
-    make_family(base, "starcoder2", **config)
+    make_family(base, "diffllama", **config)
 
-    with pytest.raises(PreflightError, match=r"tokenizer.trial: .* model type 'starcoder2'"):
+    with pytest.raises(PreflightError, match=r"tokenizer.trial: .* model type 'diffllama'"):
         refuse(PlannedRun(by=RECIPE, recipe=recipe(base, "base", "extend", trial={"steps": 4})))
 
 

@@ -56,7 +56,7 @@ nonsense: 3
         "  line 2: seed: must be at least 0 (got -1)",
         "  line 4: clean.input: unknown key; did you mean 'inputs'? (got [\"a.txt\"])",
         '  line 6: pretrain.batch_size: must be a whole number (got "many")',
-        "  line 8: pretrain.phases.0.trains: must be 'embeddings' or 'all' (got \"embedings\")",
+        "  line 8: pretrain.phases.0.trains: must be 'new_rows', 'embeddings' or 'all' (got \"embedings\")",
         "  line 9: pretrain.phases.1.lr: is missing",
         "  line 12: finetune.dropout: must be at most 1 (got 1.5)",
         "  line 13: nonsense: unknown key (got 3)",

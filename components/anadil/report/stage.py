@@ -18,6 +18,7 @@ STAGE = Stage(
         Input("overlap", optional=True, how="pieces", beside=True),
         Input("tokenizer", files=("fertility.json", "choice.json", "speed.json"), beside=True),
         Input("tokens", optional=True, how="pieces", beside=True),
+        Input("probabilities", optional=True, how="pieces", beside=True),
         Input("model", files=("training.",), beside=True),
         Input("adapter", optional=True, files=("mask_audit.json", "training.", "preference."), beside=True),
         Input("tasks", optional=True, how="pieces", beside=True),
