@@ -117,7 +117,7 @@ def one(
     if settings.steps:
         phase = {"trains": "all", "steps": settings.steps, "lr": settings.lr}
         if row_steps:
-            # What has learnt its rows is a base with a vocabulary of its own.
+            # Its output has the extended vocabulary as its own: the second run takes it as a base, with no row to make.
             own = folder / f"{name}-tokenizer"
             shutil.copytree(folder / "extend", own)
             (own / "embedding_map.json").write_text('{"rows": null}')

@@ -32,7 +32,7 @@ def taught(mixed: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(inputs: Path, corpora: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What one process makes."""
+    """Losses and files of a run in one process, which every layout is compared with."""
     folder = tmp_path_factory.mktemp("alone")
     for each in (*corpora.iterdir(), inputs / "untied"):
         (folder / each.name).symlink_to(each)
