@@ -105,12 +105,12 @@ def main() -> None:
     print(
         f"{len(heldout)} held-out documents, {len(train)} in the training part, load {os.getloadavg()[0]:.1f}\n"
     )
-    clean = find_contamination(heldout, train, language)
+    clean, _ = find_contamination(heldout, train, language)
     show_false_alarms(clean, heldout)
     blamed = set(clean.contaminated)
     print("\n| leak | found | of | exact |\n|---|---:|---:|---:|")
     for name in LEAKS:
-        contamination = find_contamination(heldout, [*train, *planted(name, heldout, train)], language)
+        contamination, _ = find_contamination(heldout, [*train, *planted(name, heldout, train)], language)
         others = [document.id for document in heldout if document.id not in blamed]
         count = len(set(contamination.contaminated) & set(others))
         print(f"| {name} | {count} | {len(others)} | {len(contamination.exact)} |", flush=True)

@@ -236,7 +236,7 @@ def sharing(own: list[str], others: int) -> list[str]:
 def seen(corpus: Path, code: str = "az") -> tuple[int, int]:
     """Held-out documents that evaluation calls contaminated, and those that share anything."""
     heldout, train = (list(read_documents(corpus, part)) for part in ("heldout", "train"))
-    found = find_contamination(heldout, iter(train), load_language(code))
+    found, _ = find_contamination(heldout, iter(train), load_language(code))
     return len(found.contaminated), len(found.overlapping)
 
 

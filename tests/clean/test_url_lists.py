@@ -293,15 +293,28 @@ def test_text_of_task_files_is_left_out_and_tasks_without_files_are_named(
     choices = tmp_path / "choices.jsonl"
     choices.write_text(json.dumps({"question": own[5], "choices": ["a", "b"], "answer": 0}), encoding="utf-8")
     raw = write_jsonl(tmp_path / "a.jsonl", own)
-    tasks = [str(folder), str(choices), "belebele_azj_Latn", "az"]
+    tasks = [str(folder), str(choices), "belebele_azj_Latn", "auto"]
 
     made = clean(tmp_path, raw, decontaminate=True, others={"evaluate": {"tasks": tasks}})
 
     assert stats(made)["dropped"] == {"contaminated": 2}
     assert {own[3], own[5]}.isdisjoint(document.text for document in documents(made))
-    assert re.search(
-        r"not compared with belebele_azj_Latn, builtin:az/tasks\.yaml, .*notes\.xml", caplog.text
-    )
+    assert re.search(r"not compared with belebele_azj_Latn, auto, .*notes\.xml", caplog.text)
+
+
+def test_texts_of_named_tasks_are_looked_for_in_the_file_that_fetch_wrote(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = texts(12)
+    items = write_jsonl(tmp_path / "items.jsonl", [own[7]])
+    raw = write_jsonl(tmp_path / "a.jsonl", own)
+    others = {"evaluate": {"tasks": "auto", "task_items": [str(items)]}}
+
+    made = clean(tmp_path, raw, decontaminate=True, others=others)
+
+    assert stats(made)["dropped"] == {"contaminated": 1}
+    assert own[7] not in [document.text for document in documents(made)]
+    assert "not compared with" not in caplog.text
 
 
 az, ja = load_language("az"), load_language("ja")

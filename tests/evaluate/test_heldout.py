@@ -227,11 +227,26 @@ JAPANESE = "東京は日本の首都であり、世界でも有数の大都市�
 
 
 def find(heldout: tuple[str, ...], train: tuple[str, ...], code: str = "az") -> Contamination:
-    return find_contamination(
-        [document(text, f"h{i}") for i, text in enumerate(heldout)],
-        iter([document(text) for text in train]),
-        load_language(code),
+    heldout_documents = [document(text, f"h{i}") for i, text in enumerate(heldout)]
+    return find_contamination(heldout_documents, iter(map(document, train)), load_language(code))[0]
+
+
+def test_other_items_are_compared_in_the_same_pass_and_change_no_figure() -> None:
+    heldout, train, items = (
+        [document(text, f"{name}{place}") for place, text in enumerate(part)]
+        for name, part in (
+            ("h", HELDOUT[:2]),
+            ("t", (*TEXTS, HELDOUT[1], HELDOUT[2])),
+            ("i", (*HELDOUT[2:], "Çörək nədir?")),
+        )
     )
+    language = load_language("az")
+
+    found, seen = find_contamination(heldout, iter(train), language, items)
+
+    assert found == find_contamination(heldout, iter(train), language)[0]
+    assert (found.contaminated, found.num_documents) == (("h1",), 2)
+    assert seen == {"i0"}
 
 
 def test_clean_text_is_clean() -> None:

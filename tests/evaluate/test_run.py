@@ -281,7 +281,7 @@ def test_what_the_stage_tasks_found_goes_into_the_scores_as_it_is(tmp_path: Path
 
 
 def test_a_recipe_without_tasks_leaves_the_stage_out_and_tasks_alone_decide_no_scores() -> None:
-    without, named = Recipe(), Recipe.model_validate({"evaluate": {"tasks": ["az"], "task_shots": 5}})
+    without, named = Recipe(), Recipe.model_validate({"evaluate": {"tasks": "auto", "task_shots": 5}})
 
     assert is_left_out(STAGES["tasks"], without)
     assert not is_left_out(STAGES["tasks"], named)

@@ -268,6 +268,9 @@ def scores(**more: Any) -> Json:
                 for name, value in (("base", 0.26), ("adapted", 0.31), ("finetuned", 0.34))
             }
         },
+        "task_facts": {
+            "belebele_azj_Latn": {"measures": "reading comprehension", "questions": 900, "contaminated": 2}
+        },
         "contamination": {
             "unit": "words", "ngram": 8, "num_documents": 120, "num_train_documents": 13_163, "exact": ["ab12"],
             "contaminated": ["ab12", "cd34"], "overlapping": ["ab12", "cd34", "ef56"], "coverage": 0.0171,

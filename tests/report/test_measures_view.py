@@ -81,7 +81,17 @@ def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Mea
 
 def test_tasks_have_their_errors_and_chance(found: dict[str, Measure]) -> None:
     assert found["Tasks"].table.rows == [
-        ("belebele_azj_Latn", "acc", "0.2500", "0.2600 ± 0.014", "0.3100 ± 0.014", "0.3400 ± 0.014")
+        (
+            "belebele_azj_Latn",
+            "reading comprehension",
+            "900",
+            "2",
+            "acc",
+            "0.2500",
+            "0.2600 ± 0.014",
+            "0.3100 ± 0.014",
+            "0.3400 ± 0.014",
+        )
     ]
 
 

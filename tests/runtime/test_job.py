@@ -323,13 +323,14 @@ def test_a_base_that_an_input_was_made_of_and_that_has_gone_is_no_hub_id(
 
 
 def test_of_the_tasks_files_are_read_and_names_are_not() -> None:
-    tasks = ["belebele_azj_Latn", "az", "own.yaml", "s3://bucket/tasks/", "questions.jsonl"]
+    tasks = ["belebele_azj_Latn", "auto", "own.yaml", "s3://bucket/tasks/", "questions.jsonl"]
     recipe = Recipe.model_validate({"evaluate": {"tasks": tasks}})
 
-    places = ("builtin:az/tasks.yaml", "own.yaml", "s3://bucket/tasks/", "questions.jsonl")
+    places = ("own.yaml", "s3://bucket/tasks/", "questions.jsonl")
     assert named_side_files(STAGES["tasks"], recipe) == {"evaluate.tasks": places}
-    names = Recipe.model_validate({"evaluate": {"tasks": tasks[:1]}})
-    assert named_side_files(STAGES["tasks"], names) == {}
+    for names in ("auto", tasks[:1]):
+        recipe = Recipe.model_validate({"evaluate": {"tasks": names}})
+        assert named_side_files(STAGES["tasks"], recipe) == {}
 
 
 def test_a_run_from_the_base_has_one_key_with_the_section_retrain_and_without_it() -> None:

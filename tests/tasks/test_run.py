@@ -59,6 +59,11 @@ def test_questions_of_a_file_are_asked_of_all_candidates_and_all_is_stored(
         assert figures["metric"] == "acc_bytes"
         assert figures["value"] * 3 == pytest.approx(round(figures["value"] * 3))
         assert figures["chance"] == pytest.approx(chance)
+    items = [json.loads(line) for line in (job.out / "items.jsonl").read_text().splitlines()]
+    assert items[0] == {
+        "task": "questions", "text": "Bakı hansı dənizin sahilindədir?\nXəzər\nQara\nAralıq"
+    }  # fmt: skip
+    assert len(items) == 3
     samples = samples_of(job, "adapted")
     assert [sample["doc"]["answer"] for sample in samples] == [0, 0, 1]
     ((score, _),) = samples[0]["resps"][0]
@@ -93,8 +98,12 @@ def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> N
     folder = tmp_path / "own"
     folder.mkdir()
     write_rows(folder / "rows.jsonl", rows)
-    task = yaml.safe_load((SHIPPED / "tumlu_azerbaijani.yaml").read_text())
-    del task["dataset_name"], task["fewshot_split"]
+    task = {
+        key: value
+        for name in ("_tumlu", "tumlu_kazakh")
+        for key, value in yaml.safe_load((SHIPPED / f"{name}.yaml").read_text()).items()
+        if key not in ("include", "dataset_name", "fewshot_split")
+    }
     task |= {"dataset_path": "json", "dataset_kwargs": {"data_files": {"test": "rows.jsonl"}}}
     (folder / "tumlu.yaml").write_text(yaml.safe_dump(task))
     job = job_of(str(folder))
@@ -103,14 +112,14 @@ def test_the_task_of_tumlu_asks_for_a_letter(job_of: JobOf, tmp_path: Path) -> N
 
     (sample,) = samples_of(job, "base")
     asked = [list(each.values()) if isinstance(each, dict) else each for each in sample["arguments"]]
-    assert asked == [["Bakı?\nA. 4n\nB. 4n-1\nC. 4n-3\nCavab:", f" {letter}"] for letter in "ABC"]
+    assert asked == [["Bakı?\nA. 4n\nB. 4n-1\nC. 4n-3\nЖауап:", f" {letter}"] for letter in "ABC"]
     assert sample["target"] in (2, "2")
-    assert math.isclose(stored(job)["tumlu_azerbaijani"]["base"]["chance"], 1 / 3)
+    assert math.isclose(stored(job)["tumlu_kazakh"]["base"]["chance"], 1 / 3)
 
 
 def test_a_task_whose_data_is_neither_here_nor_reachable_is_refused(job_of: JobOf) -> None:
     with pytest.raises(
-        PreflightError, match=r"data of tumlu_azerbaijani is not in the cache.*anadil.tasks.fetch"
+        PreflightError, match=r"data of tumlu_azerbaijani is not in the cache.*anadil tasks fetch"
     ):
         run(job_of("tumlu_azerbaijani"))
 

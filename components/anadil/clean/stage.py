@@ -18,9 +18,8 @@ STAGE = Stage(
         SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         SideFiles(key="finetune.preference.inputs", only_if="clean.decontaminate"),
         SideFiles(key="evaluate.questions", only_if="clean.decontaminate"),
-        SideFiles(
-            key="evaluate.tasks", only_if="clean.decontaminate", of_language="tasks.yaml", or_names=True
-        ),
+        SideFiles(key="evaluate.tasks", only_if="clean.decontaminate", or_names=True),
+        SideFiles(key="evaluate.task_items", only_if="clean.decontaminate"),
     ),
     extends=Extends(key="clean.since"),
     per_source=PerSource(),

@@ -77,6 +77,7 @@ COMMANDS = {
 }  # fmt: skip
 """The whole command line, in the order of the help."""
 CLEAN_VERBS = ("stages.clean_verbs", "add_clean_verb")
+TASK_VERBS = ("stages.task_verbs", "add_task_verb")
 JUDGE_VERBS = ("stages.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
@@ -87,6 +88,10 @@ STAGE_VERBS = {
     },
     "tokenizer": {
         "inspect": Command("show how tokenizers cut a text, side by side", "stages.tokenizer_verbs", "add_inspect"),
+    },
+    "tasks": {
+        "list": Command("list the benchmarks that a language has, with what each measures", *TASK_VERBS),
+        "fetch": Command("fetch the data of a recipe's tasks, for machines without network", *TASK_VERBS),
     },
     "evaluate": {
         "judge-export": Command("print pairs of answers for a judge, blind and in both orders", *JUDGE_VERBS),

@@ -199,9 +199,13 @@ class Contamination:
 
 
 def find_contamination(
-    heldout: Sequence[Document], train: Iterable[Document], language: Language
-) -> Contamination:
-    """Compare the held-out documents with all training documents."""
+    heldout: Sequence[Document], train: Iterable[Document], language: Language, items: Sequence[Document] = ()
+) -> tuple[Contamination, frozenset[str]]:
+    """Compare the held-out documents with all training documents, and in the same pass other `items`.
+
+    Returns:
+        What was found of the held-out documents, and the ids of the items that training text holds.
+    """
     sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
     by_character = all(len(unit) == 1 for unit in sample)
     ngram = ngram_overlap.CHARACTERS_OF_NGRAM if by_character else ngram_overlap.WORDS_OF_NGRAM
@@ -211,7 +215,8 @@ def find_contamination(
         return ngram_overlap.unit_hashes(text, language, by_character=by_character)
 
     # The corpus is normalized already, held-out files of the user's are not.
-    units = [units_of(language.normalize(document.text)) for document in heldout]
+    documents = [*heldout, *items]
+    units = [units_of(language.normalize(document.text)) for document in documents]
     grams = [ngram_overlap.ngram_hashes(each, ngram) for each in units]
     index = ngram_overlap.SeenNgrams(np.concatenate([np.empty(0, np.uint64), *grams]))
     wholes = {each.tobytes() for each in units}
@@ -228,10 +233,12 @@ def find_contamination(
     marks = [index.seen_of(each) for each in grams]
     figures = [
         (ngram_overlap.seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)
-        for document, each, hashes in zip(heldout, marks, units, strict=True)
+        for document, each, hashes in zip(documents, marks, units, strict=True)
     ]
+    of_items = figures[len(heldout) :]
+    del figures[len(heldout) :], marks[len(heldout) :]
     num_grams = sum(map(len, marks))
-    return Contamination(
+    found = Contamination(
         unit="characters" if by_character else "words",
         ngram=ngram,
         stretch=stretch,
@@ -243,3 +250,4 @@ def find_contamination(
         coverage=sum(int(each.sum()) for each in marks) / num_grams if num_grams else 0.0,
         seen=tuple(one for one, whole in figures if whole or one.is_contaminated or one.stretch >= stretch),
     )
+    return found, frozenset(one.id for one, whole in of_items if whole or one.is_contaminated)

@@ -24,6 +24,7 @@ from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_
 from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
 from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
+from anadil.evaluate.task_items import read_items, task_facts
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
@@ -57,7 +58,8 @@ def run(job: Job) -> Figures:
         own_chat=open_own_chat(recipe.base.model, candidates[0]),
     )  # fmt: skip
     train = read_corpora(corpora.values(), "train")
-    contamination = find_contamination(encoded.documents, train, language)
+    items = read_items(job.inputs.get("tasks"))
+    contamination, seen_items = find_contamination(encoded.documents, train, language, items)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
     results, known = {}, _measured_before(job)
@@ -78,6 +80,7 @@ def run(job: Job) -> Figures:
     log_scores(verdict, results, contamination, differences)
     tasks = _table(job, "tasks", "tasks.json")
     scores = scores_table(heldout, material, results, differences, contamination, verdict, tasks)
+    scores["task_facts"] = task_facts(items, seen_items, _table(job, "tasks", "measures.json"))
     if tuning:
         scores["tuning"] = tuning
     write_indented(job.out / "scores.json", scores, allow_nan=False)

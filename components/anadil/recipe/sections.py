@@ -160,14 +160,21 @@ class Evaluate(StrictModel):
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     # The stage `tasks` names these two among the keys that decide.
-    tasks: Annotated[tuple[Text, ...], NEUTRAL] = ()
-    """Tasks of lm-evaluation-harness by name, `az` or `ja` for a list of them, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
+    tasks: Annotated[Literal["auto"] | tuple[Text, ...], NEUTRAL] = ()
+    """Tasks of lm-evaluation-harness by name, `auto` for those of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
+    task_items: Annotated[tuple[str, ...], NEUTRAL] = ()
+    """Texts of tasks that `anadil tasks fetch --items` wrote, for `clean.decontaminate`: tasks that are named have their text elsewhere."""
     task_shots: Annotated[NonNegativeInt | None, NEUTRAL] = None
     """Examples before each question of a task; left out, as many as the task says."""
     # Its content decides, which is an input of the stage; its place does not.
     champion: Annotated[Place | None, NEUTRAL] = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
+
+    @property
+    def listed_tasks(self) -> tuple[str, ...]:
+        """Entries of `tasks`; `auto` is one."""
+        return (self.tasks,) if isinstance(self.tasks, str) else self.tasks
 
 
 class Report(StrictModel):

@@ -187,7 +187,7 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
 
 
 def _tasks(scores: Json, candidates: Candidates) -> Measure:
-    rows = []
+    rows, facts = [], dict(named_tables(scores.get("task_facts")))
     for task, by_candidate in named_tables(scores.get("tasks"))[:MAX_NAMES]:
         entries = [table_of(by_candidate.get(name)) for name in candidates]
         first = next(filter(None, entries), {})
@@ -197,9 +197,17 @@ def _tasks(scores: Json, candidates: Candidates) -> Measure:
             more = "" if error is None else f" \N{PLUS-MINUS SIGN} {figure(error, 2)}"
             cells.append(DASH if number(entry.get("value")) is None else f"{figure(entry['value'])}{more}")
         metric = clip(first.get("metric") or DASH, 40)
-        rows.append((clip(task, 80), metric, figure(first.get("chance")), *cells))
-    lead = "Benchmarks of lm-evaluation-harness with standard errors. A model at chance only guesses."
-    table = Table("Tasks", ("task", "metric", "chance", *candidates), rows, words=(1,))
+        known = facts.get(task, {})
+        of_task = (
+            clip(known.get("measures") or DASH, 80), figure(known.get("questions")), figure(known.get("contaminated"))
+        )  # fmt: skip
+        rows.append((clip(task, 80), *of_task, metric, figure(first.get("chance")), *cells))
+    lead = (
+        "Benchmarks of lm-evaluation-harness with standard errors. A model at chance only guesses. Questions that stand in the "
+        "training text may be known by heart."
+    )
+    columns = ("task", "measures", "questions", "in the training text", "metric", "chance", *candidates)
+    table = Table("Tasks", columns, rows, words=(1, 4))
     return Measure("Tasks", lead, table)
 
 

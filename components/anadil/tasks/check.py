@@ -15,6 +15,7 @@ from anadil.core.format import counted
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.job import is_place
+from anadil.tasks.native import AUTO, named_tasks, native_tasks
 from anadil.tasks.stage import STAGE
 
 KEY = "evaluate.tasks"
@@ -40,7 +41,7 @@ def _tasks(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
 def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
     """Look the names up in the task files of lm-evaluation-harness, and packages of their code; places are not checked."""
     kind = next(each for each in STAGE.side_files if each.key == KEY)
-    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
+    named = [name for name in named_tasks(recipe) if not is_place(name, kind)]
     files = TaskFiles([SHIPPED])
     if set(named) - files.own.keys():
         files = TaskFiles([SHIPPED, *_harness()])
@@ -60,13 +61,17 @@ def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
             raise PreflightError(
                 f"{KEY}: {name} needs {', '.join(sorted(lacks))}, which {who} does not hold; take {name} out, or {remedy}"
             )
-    if missing and len(named) < len(recipe.evaluate.tasks):
+    if missing and any(is_place(name, kind) for name in recipe.evaluate.listed_tasks):
         return check.skipped(KEY, f"{', '.join(missing)}: only a task file of the recipe may hold it")
     if missing:
         from anadil.tasks.harness import task_manager
 
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
             task_manager(missing, Path(folder))
+    if AUTO in recipe.evaluate.listed_tasks and not native_tasks(recipe.language):
+        return check.passed(
+            KEY, f"auto: no benchmark has tasks in {recipe.language}; `anadil tasks list` shows languages"
+        )
     return check.passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 

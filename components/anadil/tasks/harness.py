@@ -5,7 +5,7 @@ import logging
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import yaml
 from datasets.exceptions import DatasetsError
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.evaluator import simple_evaluate
 from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
@@ -36,19 +37,45 @@ DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
 """Figures of which the first that a task has stands in the scores: by bytes does not favour a vocabulary."""
 
 
-def find_tasks(names: Sequence[str], folder: Path) -> tuple[TaskManager, list[str]]:
-    """Load tasks and fetch their data; return the manager, and the names without members of named groups."""
+def find_tasks(
+    names: Sequence[str], folder: Path, optional: Container[str] = ()
+) -> tuple[TaskManager, dict[str, list[ConfigurableTask]]]:
+    """Load tasks and fetch their data; return the manager, and by name, without members of named groups, the tasks.
+
+    Args:
+        names: Tasks, groups and tags.
+        folder: Where the recipe's own task files lie.
+        optional: Names that are skipped, and said, if their data cannot be read.
+    """
     manager = task_manager(names, folder)
     group_of: dict[str, str] = {}
+    found: dict[str, list[ConfigurableTask]] = {}
     for name in names:
-        with _data_faults(name):
-            loaded = manager.load([name])
+        try:
+            with _data_faults(name):
+                loaded = manager.load([name])
+        except DataError as error:
+            if name not in optional:
+                raise
+            log.warning("%s; skipped", error)
+            continue
+        found[name] = list(loaded["tasks"].values())
         members = {*loaded["tasks"], *loaded["groups"]} - {name}
         if twice := members & group_of.keys():
             task = min(twice)
             raise RecipeError(f"{KEY}: {group_of[task]} and {name} both hold {task}; take one of them out")
         group_of |= dict.fromkeys(members, name)
-    return manager, [name for name in names if name not in group_of]
+    return manager, {name: tasks for name, tasks in found.items() if name not in group_of}
+
+
+def item_texts(task: ConfigurableTask) -> Iterator[str]:
+    """Yield the text of each question of a task, with its choices."""
+    for doc in task.eval_docs:
+        asked = task.doc_to_text(doc)
+        choices = (
+            task.doc_to_choice(doc) if task.OUTPUT_TYPE == "multiple_choice" else [task.doc_to_target(doc)]
+        )
+        yield "\n".join(str(each) for each in (asked, *choices) if each and not isinstance(each, int))
 
 
 def task_manager(names: Sequence[str], folder: Path) -> TaskManager:
@@ -82,7 +109,7 @@ def _data_faults(name: str) -> Iterator[None]:
     except (ConnectionError, TimeoutError) as error:
         raise PreflightError(
             f"{KEY}: the data of {name} is not in the cache and cannot be fetched ({error}); fill the cache where there "
-            "is network with `python -m anadil.tasks.fetch RECIPE`, and set HF_HOME to it, or take the task out"
+            "is network with `anadil tasks fetch RECIPE`, and set HF_HOME to it, or take the task out"
         ) from None
     except ImportError as error:
         raise PreflightError(

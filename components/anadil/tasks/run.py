@@ -7,10 +7,14 @@ import json
 import logging
 import os
 import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import zstandard
+from lm_eval.api.task import ConfigurableTask
+from lm_eval.tasks import TaskManager
 from lm_eval.utils import handle_non_serializable
 
 from anadil.artifacts.base_model import model_config
@@ -25,8 +29,11 @@ from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Figures, Job, is_place
 from anadil.tasks import harness
+from anadil.tasks.native import benchmark_of, named_tasks, native_tasks
 
 log = logging.getLogger(__name__)
+
+ITEMS = "items.jsonl"
 
 
 def run(job: Job) -> Figures:
@@ -35,10 +42,15 @@ def run(job: Job) -> Figures:
     tables: dict[str, dict[str, Any]] = {}
     with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:
         folder = Path(scratch)
-        named = task_names(job.recipe, job.side_files.get(harness.KEY, ()), folder)
         # Before a model is loaded: all data is fetched here.
-        manager, names = harness.find_tasks(named, folder)
-        candidates = _candidates(job)
+        manager, found = load_tasks(job.recipe, job.side_files.get(harness.KEY, ()), folder)
+        names = list(found)
+        write_items(found, job.out / ITEMS)
+        measures = {name: each.measures for name in names if (each := benchmark_of(name))}
+        write_indented(job.out / "measures.json", measures)
+        if not found:
+            log.warning("evaluate.tasks: no task in %s; nothing is measured", job.recipe.language)
+        candidates = _candidates(job) if found else {}
         # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
         begins = any(window_bos(load_tokenizer(path)) is not None for path in candidates.values())
         for candidate, path in candidates.items():
@@ -57,11 +69,27 @@ def run(job: Job) -> Figures:
     return {"tasks": len(tables), "candidates": len(candidates)}
 
 
-def task_names(recipe: Recipe, uris: tuple[str, ...], folder: Path) -> list[str]:
-    """Return the tasks to run: names of the recipe, and those of its task files, which are put into `folder`."""
+def load_tasks(
+    recipe: Recipe, uris: tuple[str, ...], folder: Path
+) -> tuple[TaskManager, dict[str, list[ConfigurableTask]]]:
+    """Fetch the data of the tasks to run: those that the recipe names, and those of its files, which are put into `folder`."""
     kind = next(each for each in STAGES["tasks"].side_files if each.key == harness.KEY)
-    named = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
-    return list(dict.fromkeys([*named, *harness.place_task_files(uris, folder)]))
+    named = [name for name in named_tasks(recipe) if not is_place(name, kind)]
+    names = list(dict.fromkeys([*named, *harness.place_task_files(uris, folder)]))
+    return harness.find_tasks(
+        names, folder, {each.task for each in native_tasks(recipe.language)} - {*recipe.evaluate.listed_tasks}
+    )
+
+
+def write_items(tasks: Mapping[str, Sequence[ConfigurableTask]], file: Path) -> Counter[str]:
+    """Write the text of each question as JSON lines; return how many each name has."""
+    counts: Counter[str] = Counter()
+    with file.open("w", encoding="utf-8") as out:
+        for name, members in tasks.items():
+            for text in (text for task in members for text in harness.item_texts(task)):
+                counts[name] += 1
+                out.write(json.dumps({"task": name, "text": text}, ensure_ascii=False) + "\n")
+    return counts
 
 
 def _candidates(job: Job) -> dict[str, Path]:

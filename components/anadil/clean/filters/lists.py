@@ -79,7 +79,7 @@ ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
 URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY = "evaluate.heldout"
-TASK_KEY = "evaluate.tasks"
+TASK_KEY, ITEMS_KEY = "evaluate.tasks", "evaluate.task_items"
 CHAT_KEYS = ("finetune.inputs", "finetune.preference.inputs", "evaluate.questions")
 READ_SUFFIXES = (*LINE_SUFFIXES, ".json", ".parquet", ".arrow", ".txt", *TEXT_TABLES)
 SIDE_FILE = "correct or remove it, or set clean.decontaminate to false"
@@ -391,7 +391,12 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
             shutil.copyfile(path, folder / MODEL)
     chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
     tasks = _task_files(recipe, side_files.get(TASK_KEY, ()))
-    if uris := [*side_files.get(TEXT_KEY, ()), *check_chat_files(chats), *tasks]:
+    if uris := [
+        *side_files.get(TEXT_KEY, ()),
+        *check_chat_files(chats),
+        *tasks,
+        *side_files.get(ITEMS_KEY, ()),
+    ]:
         items = Decontamination(read_items(uris), load_language(recipe.language))
         if items.num_short:
             log.warning(
@@ -406,13 +411,13 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
 def _task_files(recipe: Recipe, uris: Sequence[str]) -> list[str]:
     """Return the data among the files of `evaluate.tasks`; warn of tasks that have theirs elsewhere."""
     kind = next(each for each in STAGES["clean"].side_files if each.key == TASK_KEY)
-    names = [name for name in recipe.evaluate.tasks if not is_place(name, kind)]
-    names += [uri for uri in uris if uri.startswith(storage.BUILT_IN)]
+    items = recipe.evaluate.task_items
+    names = [name for name in recipe.evaluate.listed_tasks if not is_place(name, kind) and not items]
     unread = [uri for uri in uris if not uri.lower().endswith((*READ_SUFFIXES, ".yaml"))]
     if recipe.clean.decontaminate and (names or unread):
         log.warning(
             "clean.decontaminate: not compared with %s: the text of tasks is read of files that evaluate.tasks names, which "
-            "end in one of %s",
+            "end in one of %s, and of evaluate.task_items, which `anadil tasks fetch RECIPE --items FILE` writes",
             ", ".join([*names, *unread]), " ".join(READ_SUFFIXES),
         )  # fmt: skip
     return [uri for uri in uris if uri.lower().endswith(READ_SUFFIXES)]

@@ -62,13 +62,14 @@ def _percent(text: str) -> float:
 
 def run_bases(options: argparse.Namespace) -> int:
     """Measure the candidates and print the comparison. The exit code is 0, or of the first refusal."""
+    work = work_of(options)
+    recipe = with_root(load_recipe(options.recipe, options.set), work)
+    # Imports of torch take seconds, so a mistake in the recipe comes first.
     require_packages("evaluate")
     from anadil.bases.candidates import take
     from anadil.bases.measure import corpora_of, encode, measure, read_texts
     from anadil.bases.view import lines_of, result_of
 
-    work = work_of(options)
-    recipe = with_root(load_recipe(options.recipe, options.set), work)
     work.mkdir(parents=True, exist_ok=True)
     texts = read_texts(recipe, options.text_bytes)
     candidates, refused = take(options.candidates, recipe)

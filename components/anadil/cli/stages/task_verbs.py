@@ -1,0 +1,93 @@
+"""`anadil tasks list` and `tasks fetch`: benchmarks of a language, and their data for machines without network."""
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
+from anadil.cli.output import print_result
+from anadil.core.errors import DataError
+from anadil.core.table import Table
+from anadil.preflight.this_machine import require_packages
+from anadil.tasks.native import languages, native_tasks
+from anadil.text.language import known_languages
+from anadil.text.language_data import UnknownLanguageError
+
+log = logging.getLogger(__name__)
+
+
+def add_task_verb(name: str, commands: Any, text: str) -> None:
+    """Add one of the two commands with its options."""
+    command = commands.add_parser(name, help=text, description=text)
+    if name == "list":
+        command.add_argument(
+            "language", metavar="LANGUAGE", nargs="?",
+            help="id of a language, or a pack; left out, all languages that have tasks",
+        )  # fmt: skip
+        add_output_option(command)
+        command.set_defaults(command=list_tasks)
+        return
+    command.description = "Fetch the data of a recipe's tasks into the cache of Hugging Face (HF_HOME)."
+    add_recipe_argument(command)
+    text = "also write the text of each question, as evaluate.task_items for clean.decontaminate"
+    command.add_argument("--items", type=Path, metavar="FILE.jsonl", help=text)
+    add_set_option(command)
+    command.set_defaults(command=fetch)
+
+
+def list_tasks(options: argparse.Namespace) -> int:
+    """Print the tasks of a language, or the languages that have some."""
+    if options.language is None:
+        names = {code: known_languages()[code].name for code in languages() if code in known_languages()}
+        print_result(names, [f"{code:<10}{name}" for code, name in names.items()], options.output)
+        return 0
+    try:
+        rows = [each.row for each in native_tasks(options.language)]
+    except UnknownLanguageError as error:
+        raise DataError(str(error)) from None
+    if not rows and options.output != "json":
+        raise DataError(
+            f"no benchmark has tasks in {options.language!r}; `anadil tasks list` lists the languages of all"
+        )
+    cells = [
+        (
+            row["task"], row["benchmark"], row["measures"], _number(row["items"], ","), _number(row["chance"], "g"),
+            "yes" if row["auto"] else f"no: {row['why_not']}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    columns = ("task", "benchmark", "measures", "questions", "chance", "auto")
+    print_result(rows, Table("", columns, cells, words=(1, 2, 5)).lines(), options.output)
+    return 0
+
+
+def fetch(options: argparse.Namespace) -> int:
+    """Fetch the data, and print how many questions each task has."""
+    from anadil.core.files import write_atomic
+    from anadil.core.stages import STAGES
+    from anadil.recipe.load import load_recipe
+    from anadil.runtime.job import external_side_files
+
+    recipe = load_recipe(options.recipe, options.set)
+    require_packages("tasks")
+    from anadil.tasks.harness import KEY
+    from anadil.tasks.run import load_tasks, write_items
+
+    with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
+        uris = external_side_files(STAGES["tasks"], recipe).get(KEY, ())
+        _, tasks = load_tasks(recipe, uris, Path(folder))
+        items = Path(folder) / "items.jsonl"
+        counts = write_items(tasks, items)
+        if options.items:
+            write_atomic(options.items, items.read_text(encoding="utf-8"))
+    sys.stdout.writelines(f"{name}: {counts[name]:,} questions\n" for name in tasks)
+    if not tasks:
+        log.warning("the recipe has no tasks")
+    return 0
+
+
+def _number(value: float | None, how: str) -> str:
+    return "" if value is None else format(value, how)
