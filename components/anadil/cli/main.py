@@ -84,6 +84,7 @@ STAGE_VERBS = {
         "plan": Command("estimate shards, memory, disk and CPU hours of a run", "stages.clean_verbs", "add_clean_plan"),
         "explain": Command("trace one input document through every step, to the rule that decided", *CLEAN_VERBS),
         "diff": Command("compare two corpora, by rule and document", *CLEAN_VERBS),
+        "teach": Command("learn a classifier of good text from labels", "stages.teach_verb", "add_teach"),
         "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
     },
     "tokenizer": {

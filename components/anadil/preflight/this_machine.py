@@ -31,7 +31,7 @@ MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run
 IMPORT_NAMES = {
     "fasttext-predict": "fasttext", "mlflow-skinny": "mlflow", "pyyaml": "yaml",
     "liger-kernel": "liger_kernel", "kfp-kubernetes": "kfp.kubernetes", "markdown-it-py": "markdown_it",
-    "tensorboardx": "tensorboardX",
+    "tensorboardx": "tensorboardX", "scikit-learn": "sklearn",
 }  # fmt: skip
 SHOWN_PACKAGES = 5
 """In a message: the remedy installs all."""

@@ -1,0 +1,98 @@
+"""Texts that people called good or bad."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlparse
+
+from anadil.artifacts.text_files import json_rows
+from anadil.core.errors import DataError
+
+GOOD, BAD = "good", "bad"
+LEAST = 20
+"""Fewest texts of a label. Chosen by us: five parts with four of each."""
+REMEDY = 'a row is {"text": ..., "label": "good" or "bad"}, or stands in a file good.jsonl or bad.jsonl'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledText:
+    """A text with its label."""
+
+    text: str
+    is_good: bool
+    source: str
+    """Host of its address, or its file; empty if the row names neither."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labels:
+    """Texts, each once, and what was skipped."""
+
+    texts: tuple[LabelledText, ...]
+    repeated: int
+    """Rows whose text and label another row has."""
+    without_text: int
+    """Rows that hold no text, such as one of a page that is not stored any more."""
+
+    @property
+    def num_good(self) -> int:
+        """Texts that are good."""
+        return sum(each.is_good for each in self.texts)
+
+
+def read_labels(files: Sequence[Path]) -> Labels:
+    """Read labels of JSON lines, and refuse those that a classifier cannot learn from.
+
+    Raises:
+        DataError: A file cannot be read, a row has no label, a text has both, or one label has fewer than `LEAST` texts.
+    """
+    found: dict[str, tuple[LabelledText, str]] = {}
+    skipped: Counter[str] = Counter()
+    for path, name in ((path, str(path)) for each in files for path in files_of(each)):
+        for number, row in json_rows(path, name, REMEDY):
+            place = f"{name}:{number}"
+            if not isinstance(row, dict):
+                raise DataError(f"{place}: not an object; {REMEDY}")
+            label = row.get("label", path.stem.split(".")[0])
+            if label not in (GOOD, BAD):
+                raise DataError(f"{place}: label {str(label)[:40]!r} is neither good nor bad; {REMEDY}")
+            text = row.get("text")
+            if not isinstance(text, str) or not text.strip():
+                skipped["without_text"] += 1
+                continue
+            key, is_good = " ".join(text.split()), label == GOOD
+            if key not in found:
+                found[key] = LabelledText(text=key, is_good=is_good, source=_source(row)), place
+            elif found[key][0].is_good == is_good:
+                skipped["repeated"] += 1
+            else:
+                raise DataError(
+                    f"{place}: is {label}, and the same text in {found[key][1]} is not; keep one label"
+                )
+    labels = Labels(
+        texts=tuple(each for each, _ in found.values()),
+        **{key: skipped[key] for key in ("repeated", "without_text")},
+    )
+    for word, count in ((GOOD, labels.num_good), (BAD, len(found) - labels.num_good)):
+        if count < LEAST:
+            raise DataError(
+                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from; label {LEAST} of each at least, "
+                "better 150"
+            )
+    return labels
+
+
+def files_of(path: Path) -> list[Path]:
+    """The file, or those of a folder of labels as `anadil watch` writes it."""
+    if not path.is_dir():
+        return [path]
+    found = [path / f"{each}.jsonl" for each in (GOOD, BAD) if (path / f"{each}.jsonl").is_file()]
+    if not found:
+        raise DataError(f"{path}: holds neither good.jsonl nor bad.jsonl; name the file of labels")
+    return found
+
+
+def _source(row: dict[str, object]) -> str:
+    host = urlparse(str(row.get("url") or "")).netloc
+    return host or str(row.get("source") or "").rpartition(":")[0] or str(row.get("source") or "")
