@@ -24,7 +24,7 @@ def page() -> str:
     """The text of the table."""
     by_name = {row.name.lower(): row.code for row in known_languages().values() if "-" not in row.code}
     rows, unknown = set(), []
-    for benchmark, language, task in found():
+    for benchmark, language, task in harness_tasks():
         named = NAMES.get(language) or TUMLU.get(language) or by_name.get(language.lower())
         row = find_language(language) if named is None else None
         # An id with a region, such as `fra_latn_cana`.
@@ -41,7 +41,7 @@ def page() -> str:
     return "".join("\t".join(line) + "\n" for line in [("language", "benchmark", "task"), *lines])
 
 
-def found() -> Iterator[tuple[str, str, str]]:
+def harness_tasks() -> Iterator[tuple[str, str, str]]:
     """Yield benchmark, language as it is called there, and task."""
     spec = importlib.util.find_spec("lm_eval")
     harness = Path(spec.submodule_search_locations[0]) / "tasks"  # type: ignore[union-attr,index]

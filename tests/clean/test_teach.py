@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anadil.clean.teach.classifier import _shares, learn
-from anadil.clean.teach.fasttext_file import BUCKETS, write_model
-from anadil.clean.teach.labels import LabelledText, files_of, read_labels
 from anadil.cli import main
 from anadil.core.errors import DataError
+from anadil.language.classifier import _shares, learn
+from anadil.language.fasttext_file import BUCKETS, write_model
+from anadil.language.labels import LabelledText, files_of, read_labels
 from anadil.text.fasttext_model import QualityModel
 from tests.kit.clean_inputs import texts
 from tests.kit.clean_stage import clean, documents, stats

@@ -67,7 +67,7 @@ def test_a_run_of_auto_in_such_a_language_measures_nothing(
     assert run(job) == {"tasks": 0, "candidates": 0}
 
     assert json.loads((job.out / "tasks.json").read_text()) == {}
-    assert "no task in eo; nothing is measured" in caplog.text
+    assert "no task in eo, nothing is measured" in caplog.text
 
 
 def test_tasks_of_a_language_are_listed_with_what_they_measure(capsys: pytest.CaptureFixture[str]) -> None:
@@ -118,7 +118,8 @@ def test_only_a_task_of_auto_is_skipped_if_its_data_is_a_script(
     _, found = harness.find_tasks(names, tmp_path / "in", optional=names)
 
     assert found == {}
-    assert "Dataset scripts are no longer supported, but found x.py); skipped" in caplog.text
+    assert "skipped: evaluate.tasks: the data of own_questions" in caplog.text
+    assert "Dataset scripts are no longer supported, but found x.py)" in caplog.text
 
 
 def test_a_task_that_is_in_no_table_measures_nothing_known() -> None:

@@ -204,7 +204,7 @@ def find_contamination(
     """Compare the held-out documents with all training documents, and in the same pass other `items`.
 
     Returns:
-        What was found of the held-out documents, and the ids of the items that training text holds.
+        Contamination of the held-out documents, and the ids of the items that training text holds.
     """
     sample = language.shingle_units(" ".join(language.prompts) or "".join(each.text for each in heldout[:1]))
     by_character = all(len(unit) == 1 for unit in sample)
@@ -238,7 +238,7 @@ def find_contamination(
     of_items = figures[len(heldout) :]
     del figures[len(heldout) :], marks[len(heldout) :]
     num_grams = sum(map(len, marks))
-    found = Contamination(
+    contamination = Contamination(
         unit="characters" if by_character else "words",
         ngram=ngram,
         stretch=stretch,
@@ -250,4 +250,4 @@ def find_contamination(
         coverage=sum(int(each.sum()) for each in marks) / num_grams if num_grams else 0.0,
         seen=tuple(one for one, whole in figures if whole or one.is_contaminated or one.stretch >= stretch),
     )
-    return found, frozenset(one.id for one, whole in of_items if whole or one.is_contaminated)
+    return contamination, frozenset(one.id for one, whole in of_items if whole or one.is_contaminated)

@@ -1,4 +1,4 @@
-"""Questions of the tasks, and those among them that stand in the training text."""
+"""Questions of the tasks, and how many stand in the training text."""
 
 import logging
 from collections import Counter
@@ -13,7 +13,7 @@ log = logging.getLogger(__name__)
 
 
 def read_items(tasks: Path | None) -> list[Document]:
-    """Return the questions in an artifact of tasks, with their task as source; none without one."""
+    """Return the questions in an artifact of tasks, with their task as source."""
     rows: Any = json_rows(tasks / "items.jsonl", "tasks/items.jsonl") if tasks else ()
     return [
         Document(id=f"{row['task']}:{number}", text=row["text"], source=row["task"], url="", lang="")

@@ -161,9 +161,9 @@ class Evaluate(StrictModel):
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     # The stage `tasks` names these two among the keys that decide.
     tasks: Annotated[Literal["auto"] | tuple[Text, ...], NEUTRAL] = ()
-    """Tasks of lm-evaluation-harness by name, `auto` for those of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
+    """Tasks of lm-evaluation-harness by name, `auto` for all of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
     task_items: Annotated[tuple[str, ...], NEUTRAL] = ()
-    """Texts of tasks that `anadil tasks fetch --items` wrote, for `clean.decontaminate`: tasks that are named have their text elsewhere."""
+    """Texts of tasks that `anadil tasks fetch --items` wrote, for `clean.decontaminate`."""
     task_shots: Annotated[NonNegativeInt | None, NEUTRAL] = None
     """Examples before each question of a task; left out, as many as the task says."""
     # Its content decides, which is an input of the stage; its place does not.
@@ -173,7 +173,7 @@ class Evaluate(StrictModel):
 
     @property
     def listed_tasks(self) -> tuple[str, ...]:
-        """Entries of `tasks`; `auto` is one."""
+        """Entries of `tasks`, `auto` as one of them."""
         return (self.tasks,) if isinstance(self.tasks, str) else self.tasks
 
 

@@ -69,9 +69,7 @@ def inspect_tasks(recipe: Recipe, by: str = check.RECIPE) -> check.CheckResult:
         with tempfile.TemporaryDirectory(prefix="anadil-") as folder:
             task_manager(missing, Path(folder))
     if AUTO in recipe.evaluate.listed_tasks and not native_tasks(recipe.language):
-        return check.passed(
-            KEY, f"auto: no benchmark has tasks in {recipe.language}; `anadil tasks list` shows languages"
-        )
+        return check.passed(KEY, f"auto: no benchmark has tasks in {recipe.language} (`anadil tasks list`)")
     return check.passed(KEY, f"{counted(len(named), 'name')} of tasks found")
 
 

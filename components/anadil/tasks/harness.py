@@ -40,7 +40,7 @@ DECIDING = ("acc_bytes", "acc_norm", "acc", "exact_match", "f1", "chrf", "bleu")
 def find_tasks(
     names: Sequence[str], folder: Path, optional: Container[str] = ()
 ) -> tuple[TaskManager, dict[str, list[ConfigurableTask]]]:
-    """Load tasks and fetch their data; return the manager, and by name, without members of named groups, the tasks.
+    """Load tasks and fetch their data. Return the manager, and the tasks of each name that is in no named group.
 
     Args:
         names: Tasks, groups and tags.
@@ -49,7 +49,7 @@ def find_tasks(
     """
     manager = task_manager(names, folder)
     group_of: dict[str, str] = {}
-    found: dict[str, list[ConfigurableTask]] = {}
+    by_name: dict[str, list[ConfigurableTask]] = {}
     for name in names:
         try:
             with _data_faults(name):
@@ -57,15 +57,15 @@ def find_tasks(
         except DataError as error:
             if name not in optional:
                 raise
-            log.warning("%s; skipped", error)
+            log.warning("skipped: %s", error)
             continue
-        found[name] = list(loaded["tasks"].values())
+        by_name[name] = list(loaded["tasks"].values())
         members = {*loaded["tasks"], *loaded["groups"]} - {name}
         if twice := members & group_of.keys():
             task = min(twice)
             raise RecipeError(f"{KEY}: {group_of[task]} and {name} both hold {task}; take one of them out")
         group_of |= dict.fromkeys(members, name)
-    return manager, {name: tasks for name, tasks in found.items() if name not in group_of}
+    return manager, {name: tasks for name, tasks in by_name.items() if name not in group_of}
 
 
 def item_texts(task: ConfigurableTask) -> Iterator[str]:

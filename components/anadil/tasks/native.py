@@ -1,4 +1,4 @@
-"""Tasks by language, of benchmarks that many languages have; `scripts/make_native_tasks.py` writes the table.
+"""Tasks by language, of benchmarks that many languages have. `scripts/make_native_tasks.py` writes the table.
 
 It imports nothing of the harness, so that they can be listed and planned on any machine.
 """
@@ -25,11 +25,11 @@ class Benchmark:
     name: str
     measures: str
     chance: float | None
-    """What guessing reaches; None for written answers."""
+    """Accuracy of guessing. None for written answers."""
     items: int | None = None
-    """Questions of a language; None where languages differ."""
+    """Questions of a language. None where languages differ."""
     why_not: str = ""
-    """Why `auto` does not take it; empty where it does."""
+    """Reason why `auto` does not take it. Empty where it does."""
 
 
 BENCHMARKS = {
@@ -53,14 +53,14 @@ BENCHMARKS = {
     ),
     "tumlu": Benchmark(name="TUMLU-mini", measures="school questions, from the language", chance=0.25),
     "az_eval": Benchmark(
-        name="AZ-Eval", measures="short answers, written; the same questions exist in English", chance=None
+        name="AZ-Eval", measures="short answers, written, with the same questions in English", chance=None
     ),
     "flores": Benchmark(
         name="FLORES-200", measures="translation from or into English", chance=None, items=1_012,
         why_not="its data comes as a script, which datasets 5 does not run",
     ),
 }  # fmt: skip
-"""In the order of the lists. Sizes and chance are those that their authors state."""
+"""In the order of the lists. Sizes and chance are the figures of their authors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,11 +85,11 @@ class NativeTask:
 
 @cache
 def _by_language() -> dict[str, tuple[NativeTask, ...]]:
-    found: dict[str, list[NativeTask]] = {}
+    by_language: dict[str, list[NativeTask]] = {}
     for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]:
         language, benchmark, task = line.split("\t")
-        found.setdefault(language, []).append(NativeTask(task=task, benchmark=BENCHMARKS[benchmark]))
-    return {language: tuple(tasks) for language, tasks in found.items()}
+        by_language.setdefault(language, []).append(NativeTask(task=task, benchmark=BENCHMARKS[benchmark]))
+    return {language: tuple(tasks) for language, tasks in by_language.items()}
 
 
 def languages() -> tuple[str, ...]:
@@ -100,7 +100,7 @@ def languages() -> tuple[str, ...]:
 
 
 def native_tasks(language: str) -> tuple[NativeTask, ...]:
-    """Tasks of a language: an id, the path of a pack, or a pair, which has those of both."""
+    """Tasks of a language: an id, the path of a pack, or a pair, which has the tasks of both."""
     codes = map(_code, languages_of(language) if is_pair(language) else [language])
     return tuple(task for code in codes for task in _by_language().get(code, ()))
 
@@ -112,7 +112,7 @@ def _code(language: str) -> str:
 
 
 def benchmark_of(task: str) -> Benchmark | None:
-    """The benchmark of a task's name; None for a task that is in no table."""
+    """Return the benchmark of a task, or None if the table lacks the task."""
     return next(
         (each.benchmark for tasks in _by_language().values() for each in tasks if each.task == task), None
     )

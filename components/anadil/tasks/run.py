@@ -43,14 +43,14 @@ def run(job: Job) -> Figures:
     with tempfile.TemporaryDirectory(prefix="anadil-") as scratch:
         folder = Path(scratch)
         # Before a model is loaded: all data is fetched here.
-        manager, found = load_tasks(job.recipe, job.side_files.get(harness.KEY, ()), folder)
-        names = list(found)
-        write_items(found, job.out / ITEMS)
+        manager, tasks = load_tasks(job.recipe, job.side_files.get(harness.KEY, ()), folder)
+        names = list(tasks)
+        write_items(tasks, job.out / ITEMS)
         measures = {name: each.measures for name in names if (each := benchmark_of(name))}
         write_indented(job.out / "measures.json", measures)
-        if not found:
-            log.warning("evaluate.tasks: no task in %s; nothing is measured", job.recipe.language)
-        candidates = _candidates(job) if found else {}
+        if not tasks:
+            log.warning("evaluate.tasks: no task in %s, nothing is measured", job.recipe.language)
+        candidates = _candidates(job) if tasks else {}
         # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
         begins = any(window_bos(load_tokenizer(path)) is not None for path in candidates.values())
         for candidate, path in candidates.items():
@@ -72,7 +72,7 @@ def run(job: Job) -> Figures:
 def load_tasks(
     recipe: Recipe, uris: tuple[str, ...], folder: Path
 ) -> tuple[TaskManager, dict[str, list[ConfigurableTask]]]:
-    """Fetch the data of the tasks to run: those that the recipe names, and those of its files, which are put into `folder`."""
+    """Fetch the data of the tasks that the recipe names, and of its task files, which are put into `folder`."""
     kind = next(each for each in STAGES["tasks"].side_files if each.key == harness.KEY)
     named = [name for name in named_tasks(recipe) if not is_place(name, kind)]
     names = list(dict.fromkeys([*named, *harness.place_task_files(uris, folder)]))
@@ -82,7 +82,7 @@ def load_tasks(
 
 
 def write_items(tasks: Mapping[str, Sequence[ConfigurableTask]], file: Path) -> Counter[str]:
-    """Write the text of each question as JSON lines; return how many each name has."""
+    """Write the text of each question as JSON lines. Return the number of questions by name."""
     counts: Counter[str] = Counter()
     with file.open("w", encoding="utf-8") as out:
         for name, members in tasks.items():

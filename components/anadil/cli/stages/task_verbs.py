@@ -25,7 +25,7 @@ def add_task_verb(name: str, commands: Any, text: str) -> None:
     if name == "list":
         command.add_argument(
             "language", metavar="LANGUAGE", nargs="?",
-            help="id of a language, or a pack; left out, all languages that have tasks",
+            help="id of a language, or a pack (default: list the languages that have tasks)",
         )  # fmt: skip
         add_output_option(command)
         command.set_defaults(command=list_tasks)
@@ -50,7 +50,7 @@ def list_tasks(options: argparse.Namespace) -> int:
         raise DataError(str(error)) from None
     if not rows and options.output != "json":
         raise DataError(
-            f"no benchmark has tasks in {options.language!r}; `anadil tasks list` lists the languages of all"
+            f"no benchmark has tasks in {options.language!r}: `anadil tasks list` lists the languages"
         )
     cells = [
         (

@@ -6,10 +6,10 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from anadil.clean.teach.labels import files_of, read_labels
 from anadil.cli.options import add_output_option
 from anadil.cli.output import print_result
 from anadil.core.files import file_sha256, write_atomic
+from anadil.language.labels import files_of, read_labels
 from anadil.preflight.this_machine import require_packages
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ def add_teach(name: str, commands: Any, text: str) -> None:
         'JSON lines {"text": ..., "label": "good" or "bad"}, or the folder labels/ that anadil watch writes'
     )
     command.add_argument("labels", metavar="LABELS", nargs="+", type=Path, help=text)
-    text = "file to write, in the format of fastText; figures and digests stand beside it in FILE.json"
+    text = "file to write, in the format of fastText. Figures and digests stand beside it in FILE.json"
     command.add_argument("--out", required=True, type=Path, metavar="FILE", help=text)
     add_output_option(command)
     command.set_defaults(command=teach)
@@ -32,8 +32,8 @@ def teach(options: argparse.Namespace) -> int:
     """Write the classifier, and print how it does on texts that it has not seen."""
     labels = read_labels(options.labels)
     require_packages("teach")
-    from anadil.clean.teach.classifier import learn
-    from anadil.clean.teach.fasttext_file import write_model
+    from anadil.language.classifier import learn
+    from anadil.language.fasttext_file import write_model
 
     fit = learn(labels.texts)
     write_model(fit.weights, options.out)
@@ -51,12 +51,12 @@ def teach(options: argparse.Namespace) -> int:
     alone = "sources are not named" if fit.source_auc is None else f"{fit.source_auc:.3f} by the source alone"
     if fit.source_auc is not None and fit.auc_interval[0] <= fit.source_auc:
         log.warning(
-            "the classifier is not surely better than the source of a text alone; label good and bad texts of the same sources"
+            "the classifier is not surely better than the source of a text alone: label good and bad texts of the same sources"
         )
     low, high = fit.auc_interval
-    skipped = f"; skipped: {labels.repeated:,} repeated, {labels.without_text:,} without text"
+    skipped = f", skipped: {labels.repeated:,} repeated, {labels.without_text:,} without text"
     lines = [
-        f"{options.out}: set clean.quality_model to it; rules.min_quality 0.5 keeps what is likelier good than bad",
+        f"{options.out}: set clean.quality_model to it. rules.min_quality 0.5 keeps what is likelier good than bad",
         f"{labels.num_good:,} good and {result['bad']:,} bad texts{skipped}",
         f"precision {fit.precision:.3f} of texts that it calls good, unseen",
         f"recall {fit.recall:.3f} of good texts, unseen",

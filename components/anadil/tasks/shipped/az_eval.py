@@ -1,4 +1,4 @@
-"""Four steps of scoring a short answer in Azerbaijani, each more lenient than the one before.
+"""Four steps of scoring a short answer in Azerbaijani, in the order of their lenience.
 
 A model that knows an answer may inflect it, leave out its diacritics, or write it in Cyrillic. The step that first accepts
 the answer says which.

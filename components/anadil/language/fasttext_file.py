@@ -20,7 +20,7 @@ SHORTEST, LONGEST = 2, 5
 GOOD_LABEL, BAD_LABEL = "__label__hq", "__label__lq"
 MAGIC, VERSION, SOFTMAX, SUPERVISED = 793_712_314, 12, 3, 3
 END_OF_LINE = "</s>"
-"""Its row counts in each average, once for a text; the only word of the dictionary."""
+"""The only word of the dictionary. Its row counts once in the average of each text."""
 
 
 def ngram_rows(word: str) -> list[int]:
@@ -41,7 +41,7 @@ def ngram_rows(word: str) -> list[int]:
 
 
 def write_model(weights: NDArray[np.float32], path: Path) -> None:
-    """Write a model of `weights` by row: that of the end of a line, then those of the buckets."""
+    """Write a model of `weights` by row: the end of a line, then the buckets."""
     args = struct.pack(
         "<12id", 1, 1, 1, 1, 0, 1, SOFTMAX, SUPERVISED, BUCKETS, SHORTEST, LONGEST, 1, 1e-4
     )  # dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate, t

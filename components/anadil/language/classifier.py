@@ -14,13 +14,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
 
-from anadil.clean.teach.fasttext_file import BUCKETS, ngram_rows
-from anadil.clean.teach.labels import LabelledText
+from anadil.language.fasttext_file import BUCKETS, ngram_rows
+from anadil.language.labels import LabelledText
 
 PARTS = 5
 """Each text is scored by the classifier of the other parts."""
 DRAWS = 1_000
-"""Of texts, for the interval."""
+"""Draws of texts for the interval."""
 SCALE = 100.0
 """A share of n-grams is small beside the penalty of weights: at 1 nothing is learnt."""
 
@@ -30,18 +30,18 @@ class Fit:
     """A classifier with its figures on unseen texts."""
 
     weights: NDArray[np.float32]
-    """Of each bucket, the bias in all: their mean over a text's n-grams is its log-odds of being good."""
+    """Weight of each bucket, with the bias in all. Their mean over a text's n-grams is its log-odds of being good."""
     precision: float
     recall: float
     auc: float
     auc_interval: tuple[float, float]
     """95 %, over texts."""
     source_auc: float | None
-    """That of a judge who knows only where a text is from; None if no two sources are named."""
+    """AUC of a judge who knows only where a text is from. None if no two sources are named."""
 
 
 def learn(texts: Sequence[LabelledText]) -> Fit:
-    """Learn from all texts; the figures are of classifiers that did not see the text."""
+    """Learn from all texts. The figures are of classifiers that did not see the text."""
     shares, good = _shares([each.text for each in texts]), np.array([each.is_good for each in texts])
     scores, by_source = np.zeros(len(texts)), np.zeros(len(texts))
     sources = np.array([each.source for each in texts])
@@ -61,11 +61,11 @@ def learn(texts: Sequence[LabelledText]) -> Fit:
 def _shares(texts: Sequence[str]) -> Any:
     """Share of each row among the n-grams of a text and its end, as fastText averages them: texts x rows, sparse."""
     rows_of = functools.cache(ngram_rows)
-    found = [[0, *(row for word in text.split() for row in rows_of(word))] for text in texts]
-    sizes = [len(each) for each in found]
+    rows = [[0, *(row for word in text.split() for row in rows_of(word))] for text in texts]
+    sizes = [len(each) for each in rows]
     places = (
         np.repeat(np.arange(len(texts)), sizes),
-        np.fromiter(itertools.chain.from_iterable(found), np.int64, sum(sizes)),
+        np.fromiter(itertools.chain.from_iterable(rows), np.int64, sum(sizes)),
     )
     return csr_matrix((np.repeat(1 / np.array(sizes), sizes), places), shape=(len(texts), BUCKETS + 1))
 
@@ -81,15 +81,15 @@ def _weights(shares: Any, good: NDArray[np.bool_]) -> NDArray[np.float64]:
 
 
 def _share(of_source: NDArray[np.bool_], all_: NDArray[np.bool_]) -> float:
-    """Share of good texts, drawn to that of all where a source has few."""
+    """Share of good texts of a source, drawn to the share of all where the source has few."""
     return float((of_source.sum() + all_.mean()) / (len(of_source) + 1))
 
 
 def _interval(good: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, float]:
-    rng, found = np.random.default_rng(0), []
+    rng, areas = np.random.default_rng(0), []
     for _ in range(DRAWS):
         drawn = rng.integers(0, len(good), len(good))
         if 0 < good[drawn].sum() < len(drawn):
-            found.append(roc_auc_score(good[drawn], scores[drawn]))
-    low, high = np.percentile(found, (2.5, 97.5))
+            areas.append(roc_auc_score(good[drawn], scores[drawn]))
+    low, high = np.percentile(areas, (2.5, 97.5))
     return float(low), float(high)

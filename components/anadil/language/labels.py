@@ -22,7 +22,7 @@ class LabelledText:
     text: str
     is_good: bool
     source: str
-    """Host of its address, or its file; empty if the row names neither."""
+    """Host of its address, or its file. Empty if the row names neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,55 +42,55 @@ class Labels:
 
 
 def read_labels(files: Sequence[Path]) -> Labels:
-    """Read labels of JSON lines, and refuse those that a classifier cannot learn from.
+    """Read labels of JSON lines, and refuse sets that a classifier cannot learn from.
 
     Raises:
         DataError: A file cannot be read, a row has no label, a text has both, or one label has fewer than `LEAST` texts.
     """
-    found: dict[str, tuple[LabelledText, str]] = {}
+    by_text: dict[str, tuple[LabelledText, str]] = {}
     skipped: Counter[str] = Counter()
     for path, name in ((path, str(path)) for each in files for path in files_of(each)):
         for number, row in json_rows(path, name, REMEDY):
             place = f"{name}:{number}"
             if not isinstance(row, dict):
-                raise DataError(f"{place}: not an object; {REMEDY}")
+                raise DataError(f"{place}: not an object: {REMEDY}")
             label = row.get("label", path.stem.split(".")[0])
             if label not in (GOOD, BAD):
-                raise DataError(f"{place}: label {str(label)[:40]!r} is neither good nor bad; {REMEDY}")
+                raise DataError(f"{place}: label {str(label)[:40]!r} is neither good nor bad: {REMEDY}")
             text = row.get("text")
             if not isinstance(text, str) or not text.strip():
                 skipped["without_text"] += 1
                 continue
             key, is_good = " ".join(text.split()), label == GOOD
-            if key not in found:
-                found[key] = LabelledText(text=key, is_good=is_good, source=_source(row)), place
-            elif found[key][0].is_good == is_good:
+            if key not in by_text:
+                by_text[key] = LabelledText(text=key, is_good=is_good, source=_source(row)), place
+            elif by_text[key][0].is_good == is_good:
                 skipped["repeated"] += 1
             else:
                 raise DataError(
-                    f"{place}: is {label}, and the same text in {found[key][1]} is not; keep one label"
+                    f"{place}: is {label}, and the same text in {by_text[key][1]} is not: keep one label"
                 )
     labels = Labels(
-        texts=tuple(each for each, _ in found.values()),
+        texts=tuple(each for each, _ in by_text.values()),
         **{key: skipped[key] for key in ("repeated", "without_text")},
     )
-    for word, count in ((GOOD, labels.num_good), (BAD, len(found) - labels.num_good)):
+    for word, count in ((GOOD, labels.num_good), (BAD, len(by_text) - labels.num_good)):
         if count < LEAST:
             raise DataError(
-                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from; label {LEAST} of each at least, "
+                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from: label {LEAST} of each at least, "
                 "better 150"
             )
     return labels
 
 
 def files_of(path: Path) -> list[Path]:
-    """The file, or those of a folder of labels as `anadil watch` writes it."""
+    """Return the file, or the files of a folder of labels as `anadil watch` writes it."""
     if not path.is_dir():
         return [path]
-    found = [path / f"{each}.jsonl" for each in (GOOD, BAD) if (path / f"{each}.jsonl").is_file()]
-    if not found:
+    files = [path / f"{each}.jsonl" for each in (GOOD, BAD) if (path / f"{each}.jsonl").is_file()]
+    if not files:
         raise DataError(f"{path}: holds neither good.jsonl nor bad.jsonl; name the file of labels")
-    return found
+    return files
 
 
 def _source(row: dict[str, object]) -> str:
