@@ -89,7 +89,7 @@ def files_of(path: Path) -> list[Path]:
         return [path]
     files = [path / f"{each}.jsonl" for each in (GOOD, BAD) if (path / f"{each}.jsonl").is_file()]
     if not files:
-        raise DataError(f"{path}: holds neither good.jsonl nor bad.jsonl; name the file of labels")
+        raise DataError(f"{path}: holds neither good.jsonl nor bad.jsonl. Name the file of labels")
     return files
 
 
