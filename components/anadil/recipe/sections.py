@@ -344,6 +344,13 @@ class Recipe(StrictModel):
         return self.pretrain.last_checkpoints(number) if number else ()
 
     @property
+    def as_planned(self) -> "Recipe":
+        """The same without phases of new_rows where no tokenizer but the base's own can be chosen."""
+        if not self.keeps_tokens:
+            return self
+        return self.model_copy(update={"pretrain": self.pretrain.without_new_rows})
+
+    @property
     def language_code(self) -> str:
         """Id of the language, also where the recipe names a pack."""
         return load_language(self.language).code
