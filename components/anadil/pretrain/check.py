@@ -31,8 +31,8 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> check.CheckResu
             return check.passed(KEY, "; ".join(["a finished model, with new moments", *said]))
         run = f" of {start.run}" if start.run else ""
         left = f"{steps - start.step:,} steps are left"
-        steps = "the new text makes the steps" if recipe.continues_champion else left
-        return check.passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
+        ahead = "the new text makes the steps" if recipe.continues_champion else left
+        return check.passed(KEY, f"step {start.step:,}{run}; {ahead}", "; ".join(said))
 
     return check.inspect_where_visible(
         KEY, inspect, here=here, hidden=check.claims_of([place], recipe, here=here)

@@ -207,7 +207,7 @@ class Trainer:
         return len(self._unseen)
 
     def _see_rows(self, begin: int, step: int) -> None:
-        """Let those rows learn whose token some batch of the phase, which began with step `begin`, has held.
+        """Let the rows learn whose tokens batches have held since step `begin`, with which the phase began.
 
         Any other row would learn that it is a wrong answer, and nothing of its token.
         """

@@ -58,14 +58,10 @@ class Base(StrictModel):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-def _kind_of_sizes(value: object) -> str:
-    return f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"
-
-
 VocabSizes = Annotated[
     Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
     | Annotated[tuple[PositiveInt, ...], Field(min_length=1), Tag(f"{UNION_TAG}sizes")],
-    Discriminator(_kind_of_sizes),
+    Discriminator(lambda value: f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"),
 ]
 
 

@@ -129,7 +129,7 @@ def test_a_checkpoint_of_a_run_without_new_tokens_may_begin_one(tmp_path: Path) 
     assert (result.status, result.detail) == ("passed", "step 34; 6 steps are left")
     assert "fits only if the tokenizer has no new token" in result.remedy
     other = recipe.model_copy(update={"base": recipe.base.model_copy(update={"model": "org/other"})})
-    with pytest.raises(RecipeError, match="base.model is org/other"):
+    with pytest.raises(RecipeError, match=r"base\.model is org/other"):
         inspect_start_point(other)
 
 
