@@ -109,7 +109,7 @@ class TrainingData:
 
     def tokens_of(self, sequences: Sequences) -> NDArray[np.int64]:
         """Tokens of some sequences, as inputs and as targets; padding and tokens before pieces count as none."""
-        # What teachers say of a token would be read too.
+        # Else probabilities of teachers would be read too.
         batch = replace(self, teachers={}).batch_of(sequences)
         is_text = batch.labels != IGNORED
         return torch.cat([batch.input_ids[is_text], batch.labels[is_text]]).numpy()
