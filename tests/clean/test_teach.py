@@ -11,7 +11,7 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.language.classifier import _shares, learn
+from anadil.language.classifier import learn, shares_of_rows
 from anadil.language.fasttext_file import BUCKETS, write_model
 from anadil.language.labels import LabelledText, files_of, read_labels
 from anadil.text.fasttext_model import QualityModel
@@ -47,7 +47,7 @@ def test_the_file_scores_as_the_weights_say_in_any_script(tmp_path: Path) -> Non
     model = QualityModel(str(tmp_path / "model.bin"), "__label__hq")
     said = ["Nənəm çörək bişirir.", "東京は日本の首都である", "שלום עולם", "👩‍👩‍👧 ok", "a", "Bakı \u00a0 b"]
 
-    expected = 1 / (1 + np.exp(-(_shares(said) @ weights.astype(float))))
+    expected = 1 / (1 + np.exp(-(shares_of_rows(said) @ weights.astype(float))))
 
     # fastText adds 1e-5 to each probability.
     assert [model.score(text) for text in said] == pytest.approx(expected, abs=2e-5)
@@ -78,8 +78,7 @@ def test_the_command_writes_a_model_that_clean_uses(
     assert list(figures["labels"]) == [str(labels)]
     unseen = own[60:]
     raw = write_rows(tmp_path / "raw.jsonl", rows_of(unseen))
-    modes = {"modes": {}, "rules": {"min_quality": 0.5}}
-    made = clean(tmp_path, raw, quality_model=str(out), **modes)
+    made = clean(tmp_path, raw, quality_model=str(out), rules={"min_quality": 0.5})
     kept = [document.text for document in documents(made)]
     assert len(set(kept) & set(unseen)) > 0.8 * len(unseen)
     assert stats(made)["dropped"]["quality"] > 0.8 * len(unseen) - sum(

@@ -42,7 +42,7 @@ class Fit:
 
 def learn(texts: Sequence[LabelledText]) -> Fit:
     """Learn from all texts. The figures are of classifiers that did not see the text."""
-    shares, good = _shares([each.text for each in texts]), np.array([each.is_good for each in texts])
+    shares, good = shares_of_rows([each.text for each in texts]), np.array([each.is_good for each in texts])
     scores, by_source = np.zeros(len(texts)), np.zeros(len(texts))
     sources = np.array([each.source for each in texts])
     for seen, unseen in StratifiedKFold(PARTS, shuffle=True, random_state=0).split(shares, good):
@@ -58,7 +58,7 @@ def learn(texts: Sequence[LabelledText]) -> Fit:
     )  # fmt: skip
 
 
-def _shares(texts: Sequence[str]) -> Any:
+def shares_of_rows(texts: Sequence[str]) -> Any:
     """Share of each row among the n-grams of a text and its end, as fastText averages them: texts x rows, sparse."""
     rows_of = functools.cache(ngram_rows)
     rows = [[0, *(row for word in text.split() for row in rows_of(word))] for text in texts]
