@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
@@ -48,9 +49,8 @@ ROWS: dict[str, dict[str, float]] = {
     "10 % real English": {"web": 0.9, "en": 0.1},
     "10 % written by the base": {"web": 0.9, "self": 0.1},
 }
-# Of some hundreds of short texts some are held out, which `auto` needs.
 HELD_OUT = 0.15
-"""Share of a source's documents that no row trains on, and that `auto` compares with the base."""
+"""Share of a source's documents that no row trains on, and that `auto` compares with the base: some of a dozen written ones."""
 WEIGHTS: dict[str, float | str] = {
     f"{row}, KL {weight}": weight for row in list(ROWS)[2:] for weight in (1, 5, "auto")
 }
@@ -91,6 +91,7 @@ def parser() -> argparse.ArgumentParser:
         "--documents", type=int, help="at most so many of a language or column, of all its files"
     )
     made.add_argument("--validate-every", type=int, default=10, help="steps between changes of `auto`")
+    made.add_argument("--validate-documents", type=int, default=200, help="most of a source, for `auto`")
     made.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     made.add_argument("--prepare", action="store_true", help="make tokens, and stop before training")
     return made
@@ -124,8 +125,10 @@ def write_texts(folder: Path, most: int | None, most_chars: int, trained_chars: 
     ):
         return
     for name, each in texts(most_chars, trained_chars).items():
-        every = max(1, len(each) // (most or len(each)))
-        write_lines(folder / f"{name}.jsonl", [{"text": text} for text in each[::every][:most]])
+        count = min(most or len(each), len(each))
+        write_lines(
+            folder / f"{name}.jsonl", [{"text": each[at * len(each) // count]} for at in range(count)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +166,7 @@ class Benchmark:
     ) -> Path:
         """Write a recipe that trains on a mixture, as JSON, which is YAML."""
         asked = self.asked
-        kept = {"distillation": {"weight": weight}} if weight else {}
+        distillation = {"distillation": {"weight": weight}} if weight else {}
         scored = {each: str(self.work / f"texts/scored.{each}.jsonl") for each in COLUMNS}
         settings = {
             "language": "az",
@@ -183,7 +186,8 @@ class Benchmark:
                 "sequence_length": asked.length,
                 "checkpoint_every": asked.steps,
                 "validate_every": asked.validate_every if weight == "auto" else 0,
-                **kept,
+                "validate_documents": asked.validate_documents,
+                **distillation,
                 "faults": {"burn_in": "never"},
             },
             # `clean` leaves out training text that holds scored text.
@@ -252,12 +256,18 @@ class Benchmark:
 
     def of_base(self) -> DocumentScores:
         """Score the base."""
-        settings = {"base": str(self.asked.base.resolve()), "length": self.asked.length}
+        settings = {
+            "base": str(self.asked.base.resolve()),
+            "length": self.asked.length,
+            "in": self.asked.precision,
+        }
         return self.runs.saved("base", settings, lambda: self.scores(self.asked.base))
 
     def scores(self, model: Path) -> DocumentScores:
         """Score a model on each column, in windows of the training's length."""
-        with self.scoring:
+        # FP32 takes over twice the CPU seconds.
+        in_bf16 = torch.autocast("cpu", torch.bfloat16, enabled=self.asked.precision == "bf16")
+        with self.scoring, in_bf16:
             read = {column: read_texts(self.work / f"texts/scored.{column}.jsonl") for column in COLUMNS}
             return score_documents(model, read, self.asked.length)
 
@@ -306,11 +316,11 @@ def against_base(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScore
         cells = [f"{gained[name] / gained['none']:.3f}"]
         for column in lost:
             nats, sizes = np.array(base[column][0]), np.array(base[column][1])
-            found = paired_difference(
+            change = paired_difference(
                 np.mean([each[column][0] for each in seeds], axis=0), nats, sizes, seed=0
             )
             value, low, high = (
-                1 + each / bits(base)[column] for each in (found.value, found.low, found.high)
+                1 + each / bits(base)[column] for each in (change.value, change.low, change.high)
             )
             cells.append(f"{value:.4f} ({low:.4f} to {high:.4f})")
         yield f"| {name} | {' | '.join(cells)} |"
