@@ -300,29 +300,42 @@ def ratios(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
-def against_base(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScores]]) -> Iterator[str]:
-    """Yield Azerbaijani gained, as a share of what is gained without replay, and other bits per byte over the base's.
+def change(
+    base: DocumentScores, to: Sequence[DocumentScores], since: Sequence[DocumentScores], column: str
+) -> tuple[float, ...]:
+    """Return how far the seeds' mean is from another, as a share of the base's bits, and the 95 % interval over documents."""
+    nats, other = (np.mean([each[column][0] for each in seeds], axis=0) for seeds in (to, since))
+    moved = paired_difference(nats, other, np.array(base[column][1]), seed=0)
+    return tuple(each / bits(base)[column] for each in (moved.value, moved.low, moved.high))
 
-    Intervals of 95 % are over documents, of the seeds' mean.
-    """
+
+def against_base(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScores]]) -> Iterator[str]:
+    """Yield Azerbaijani gained, as a share of what is gained without replay, and other bits per byte over the base's."""
     lost = [column for column in COLUMNS if column != "az"]
     yield f"| replay | Azerbaijani gained, of none | {' | '.join(f'{TITLES[each]}: over the base' for each in lost)} |"
     yield "|---|" + "---:|" * len(COLUMNS)
-    gained = {
-        name: float(np.mean([bits(base)["az"] - bits(each)["az"] for each in seeds]))
-        for name, seeds in rows.items()
-    }
+    gained = {name: change(base, seeds, [base], "az")[0] for name, seeds in rows.items()}
     for name, seeds in rows.items():
         cells = [f"{gained[name] / gained['none']:.3f}"]
         for column in lost:
-            nats, sizes = np.array(base[column][0]), np.array(base[column][1])
-            change = paired_difference(
-                np.mean([each[column][0] for each in seeds], axis=0), nats, sizes, seed=0
-            )
-            value, low, high = (
-                1 + each / bits(base)[column] for each in (change.value, change.low, change.high)
-            )
+            value, low, high = (1 + each for each in change(base, seeds, [base], column))
             cells.append(f"{value:.4f} ({low:.4f} to {high:.4f})")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def against_plain(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScores]]) -> Iterator[str]:
+    """Yield what the divergence changes beside the same replay without it, in per cent of the base's bits."""
+    yield f"| replay | {' | '.join(f'{TITLES[column]}, %' for column in COLUMNS)} |"
+    yield "|---|" + "---:|" * len(COLUMNS)
+    for name, seeds in rows.items():
+        if name not in WEIGHTS:
+            continue
+        cells = []
+        for column in COLUMNS:
+            value, low, high = (
+                100 * each for each in change(base, seeds, rows[name.partition(",")[0]], column)
+            )
+            cells.append(f"{value:+.2f} ({low:+.2f} to {high:+.2f})")
         yield f"| {name} | {' | '.join(cells)} |"
 
 
@@ -351,6 +364,9 @@ def main() -> None:
     if "none" in rows:
         print("\n" + "\n".join(ratios(bits(base.result()), means)))
         print("\n" + "\n".join(against_base(base.result(), rows)))
+        # A row whose replay alone was left out has nothing to compare with.
+        if all(row.partition(",")[0] in rows for row in rows):
+            print("\n" + "\n".join(against_plain(base.result(), rows)))
 
 
 if __name__ == "__main__":
