@@ -85,13 +85,13 @@ def test_new_rows_learn_and_all_else_stays(
             assert (new - one[name]).norm() < 1e-3 * (new - old).norm()
         else:
             assert torch.equal(new, old), name
-    # A row that no batch held would only learn that it is a wrong answer.
-    rows = set.union(*learnt.values())
-    assert (
-        rows == learnt[max(learnt, key=lambda name: len(learnt[name]))] <= tokens_of_text(tmp_path) & {*NEW}
-    )
+    # As an output each row learns. A table that is an input alone learns what stood in a batch.
     written = json.loads((job.out / "training.json").read_text())
-    assert written["phases"][0]["rows_unseen"] == len(NEW) - len(rows) > 0
+    unseen = written["phases"][0]["rows_unseen"]
+    assert unseen >= len({*NEW} - tokens_of_text(tmp_path)) > 0
+    assert set.union(*learnt.values()) == {*NEW}
+    if len(learnt) > 1:
+        assert len(learnt["model.embed_tokens.weight"]) <= len(NEW) - unseen
 
 
 def tokens_of_text(tmp_path: Path) -> set[int]:

@@ -88,7 +88,7 @@ class MetricsLogger(Callback):
         self._write(line)
         if run.is_phase_end and trains == "new_rows":
             log.info(
-                "phase %s: %s of %s rows of new tokens stood in no batch, and stay as they were before it",
+                "phase %s: %s of %s rows of new tokens stood in no batch, and learnt only as wrong answers",
                 step.phase + 1, f"{run.trainer.rows_unseen:,}", f"{len(run.trainer.new_rows):,}",
             )  # fmt: skip
         sources = {name: SourceState(tokens=each.tokens) for name, each in state.sources.items()}

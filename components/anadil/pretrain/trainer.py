@@ -64,6 +64,8 @@ class Trainer:
         self.optimizer = optimizers.make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         self._replicas = Replicas(self._trained(), self.net.replicas_group())
         self._learning, self._seen_until = {}, -1
+        if phase.trains == "new_rows":
+            self._learning = {each: local_rows(each, self.new_rows) for each in self._trained()}
         # Phases train different parameters, so each has a peak of its own.
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -135,11 +137,7 @@ class Trainer:
             # A row that a step does not meet has a small gradient, as a wrong answer. Adam would make a whole step of it,
             # and rare tokens would forget what they mean: with the root mean square of the gradient as its epsilon, a
             # step is as small as its gradient.
-            numbers = (
-                self.num_trainable(number)
-                * max(1, len(self.new_rows) - self.rows_unseen)
-                / len(self.new_rows)
-            )
+            numbers = self.num_trainable(number)
             optimizers.set_eps(self.optimizer, min(norm, self.settings.max_grad_norm) / math.sqrt(numbers))
         rate = phase.lr * factor
         sources = {
@@ -207,21 +205,17 @@ class Trainer:
         return len(self._unseen)
 
     def _see_rows(self, begin: int, step: int) -> None:
-        """Let the rows learn whose tokens batches have held since step `begin`, with which the phase began.
+        """Count the rows whose token no batch of the phase, which began with step `begin`, has held.
 
-        Any other row would learn that it is a wrong answer, and nothing of its token.
+        They learn too, as wrong answers. Rows that stayed as they were kept too much probability: .11 bits per byte worse
+        in the demo, with 591 of 4,096 rows unseen.
         """
         # After a resume, and after batches that are skipped, the batches before are read again: no state has to hold them.
         if self._seen_until != step:
-            self._unseen, self._learning, self._seen_until = np.array(self.new_rows), {}, begin
-        before = len(self._unseen)
+            self._unseen, self._seen_until = np.array(self.new_rows), begin
         for each in range(self._seen_until, step + 1):
-            tokens = self.data.tokens_of(self.sequences(each))
-            self._unseen = self._unseen[~np.isin(self._unseen, tokens)]
+            self._unseen = self._unseen[~np.isin(self._unseen, self.data.tokens_of(self.sequences(each)))]
         self._seen_until = step + 1
-        if not self._learning or len(self._unseen) < before:
-            seen = np.setdiff1d(self.new_rows, self._unseen)
-            self._learning = {each: local_rows(each, seen.tolist()) for each in self._trained()}
 
     def _trained(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.parameters.values() if parameter.requires_grad]
