@@ -119,6 +119,7 @@ def test_a_folder_of_the_page_is_read_and_what_is_skipped_is_counted(tmp_path: P
         (lambda rows: [*rows, {"text": "x", "label": "fine"}], r":41: label 'fine' is neither good nor bad"),
         (lambda rows: [*rows, {"text": "x"}], r"label 'labels' is neither good nor bad.*good.jsonl or bad.jsonl"),
         (lambda rows: [*rows, ["x"]], r":41: not an object"),
+        (lambda rows: rows[1:] + rows[1:2] + [{"label": "good"}], "19 good texts .* beside 1 repeated and 1 without text"),
     ],
 )  # fmt: skip
 def test_labels_that_cannot_be_learnt_from_are_refused(tmp_path: Path, change: Any, words: str) -> None:
@@ -126,6 +127,49 @@ def test_labels_that_cannot_be_learnt_from_are_refused(tmp_path: Path, change: A
 
     with pytest.raises(DataError, match=words):
         read_labels([labels])
+
+
+@pytest.mark.parametrize(
+    ("out", "words"),
+    [
+        ("labels.jsonl", "would write over the labels in"),
+        ("labels", "would write over the labels in"),
+        ("s3://bucket/q.bin", "is no local path"),
+    ],
+)
+def test_a_place_that_would_lose_the_labels_or_is_none_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    out: str, words: str,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    names = [write_rows(tmp_path / name, rows_of(texts(20))).name for name in ("labels.jsonl", "labels.json")]
+
+    assert main.main(["clean", "teach", *names, "--out", out]) == 2
+
+    assert words in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
+
+
+def test_a_classifier_that_learnt_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # No text shares an n-gram with another.
+    rows = [
+        {"text": chr(first + place) * 2, "label": label}
+        for label, first in (("good", 0x61), ("bad", 0x430))
+        for place in range(20)
+    ]
+    labels = write_rows(tmp_path / "labels.jsonl", rows)
+
+    assert main.main(["clean", "teach", str(labels), "--out", str(tmp_path / "q.bin")]) == 0
+
+    assert "not surely better than chance" in capsys.readouterr().err
+
+
+def test_an_address_that_is_none_names_no_source(tmp_path: Path) -> None:
+    rows = [{**row, "url": "http://[page", "source": "a.jsonl:1"} for row in rows_of(texts(20))]
+
+    labels = read_labels([write_rows(tmp_path / "labels.jsonl", rows)])
+
+    assert {each.source for each in labels.texts} == {"a.jsonl"}
 
 
 def test_a_folder_without_labels_is_refused(tmp_path: Path) -> None:

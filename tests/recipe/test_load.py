@@ -70,6 +70,7 @@ nonsense: 3
         ("seed: true", "seed: must be a whole number (got true)"),
         ("seed: 4294967296", "seed: must be below 4294967296"),
         ("clean: [1]", "clean: must be a table of keys (got [1])"),
+        ("evaluate: {tasks: az}", 'evaluate.tasks: must be a list, such as [a, b] (got "az")'),
         ("clean: {inputs: a.txt}", 'clean.inputs: must be a list, such as [a, b] (got "a.txt")'),
         ("clean: {text_field: 5}", "clean.text_field: must be text; put quotes around it (got 5)"),
         ("finetune: {lr: .nan}", 'finetune.lr: must be a number (got ".nan")'),

@@ -14,7 +14,9 @@ log = logging.getLogger(__name__)
 
 def read_items(tasks: Path | None) -> list[Document]:
     """Return the questions in an artifact of tasks, with their task as source."""
-    rows: Any = json_rows(tasks / "items.jsonl", "tasks/items.jsonl") if tasks else ()
+    file = tasks / "items.jsonl" if tasks else None
+    # Tasks of an older version wrote none.
+    rows: Any = json_rows(file, "tasks/items.jsonl") if file and file.is_file() else ()
     return [
         Document(id=f"{row['task']}:{number}", text=row["text"], source=row["task"], url="", lang="")
         for number, row in rows

@@ -4,10 +4,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlparse
 
 from anadil.artifacts.text_files import json_rows
 from anadil.core.errors import DataError
+from anadil.text.domains import host_of
 
 GOOD, BAD = "good", "bad"
 LEAST = 20
@@ -77,8 +77,8 @@ def read_labels(files: Sequence[Path]) -> Labels:
     for word, count in ((GOOD, labels.num_good), (BAD, len(by_text) - labels.num_good)):
         if count < LEAST:
             raise DataError(
-                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from: label {LEAST} of each at least, "
-                "better 150"
+                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from, beside {labels.repeated} repeated "
+                f"and {labels.without_text} without text: label {LEAST} of each at least, better 150"
             )
     return labels
 
@@ -94,5 +94,5 @@ def files_of(path: Path) -> list[Path]:
 
 
 def _source(row: dict[str, object]) -> str:
-    host = urlparse(str(row.get("url") or "")).netloc
+    host = host_of(str(row.get("url") or ""))
     return host or str(row.get("source") or "").rpartition(":")[0] or str(row.get("source") or "")

@@ -64,6 +64,12 @@ VocabSizes = Annotated[
     Discriminator(lambda value: f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"),
 ]
 
+Tasks = Annotated[
+    Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
+    | Annotated[tuple[Text, ...], Tag(f"{UNION_TAG}names")],
+    Discriminator(lambda value: f"{UNION_TAG}{'word' if value == 'auto' else 'names'}"),
+]
+
 
 class Trial(StrictModel):
     """A short continued pre-training with each strategy's best tokenizer, at equal compute."""
@@ -156,7 +162,7 @@ class Evaluate(StrictModel):
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     # The stage `tasks` names these two among the keys that decide.
-    tasks: Annotated[Literal["auto"] | tuple[Text, ...], NEUTRAL] = ()
+    tasks: Annotated[Tasks, NEUTRAL] = ()
     """Tasks of lm-evaluation-harness by name, `auto` for all of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
     task_items: Annotated[tuple[str, ...], NEUTRAL] = ()
     """Texts of tasks that `anadil tasks fetch --items` wrote, for `clean.decontaminate`."""

@@ -71,11 +71,15 @@ def _parts(document: Document) -> tuple[str, str, str]:
     """File, source that the record names, and host; empty where there is none."""
     match = SOURCE.fullmatch(document.source)
     file, origin = (match["file"], match["origin"] or "") if match else (document.source, "")
+    return file, origin, host_of(document.url)
+
+
+def host_of(url: str) -> str:
+    """Return the host of an address, empty where there is none."""
     try:
-        host = (urlsplit(document.url).hostname or "").removeprefix("www.")
+        return (urlsplit(url).hostname or "").removeprefix("www.")
     except ValueError:  # as in http://[
-        host = ""
-    return file, origin, host
+        return ""
 
 
 def name_of_file(file: str) -> str:

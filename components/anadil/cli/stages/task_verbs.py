@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
+from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, place
 from anadil.cli.output import print_result
 from anadil.core.errors import DataError
 from anadil.core.table import Table
@@ -33,7 +33,7 @@ def add_task_verb(name: str, commands: Any, text: str) -> None:
     command.description = "Fetch the data of a recipe's tasks into the cache of Hugging Face (HF_HOME)."
     add_recipe_argument(command)
     text = "also write the text of each question, as evaluate.task_items for clean.decontaminate"
-    command.add_argument("--items", type=Path, metavar="FILE.jsonl", help=text)
+    command.add_argument("--items", type=place, metavar="FILE.jsonl", help=text)
     add_set_option(command)
     command.set_defaults(command=fetch)
 
@@ -47,7 +47,7 @@ def list_tasks(options: argparse.Namespace) -> int:
     try:
         rows = [each.row for each in native_tasks(options.language)]
     except UnknownLanguageError as error:
-        raise DataError(str(error)) from None
+        raise DataError(f"{options.language!r}: {error}") from None
     if not rows and options.output != "json":
         raise DataError(
             f"no benchmark has tasks in {options.language!r}: `anadil tasks list` lists the languages"
@@ -82,7 +82,7 @@ def fetch(options: argparse.Namespace) -> int:
         items = Path(folder) / "items.jsonl"
         counts = write_items(tasks, items)
         if options.items:
-            write_atomic(options.items, items.read_text(encoding="utf-8"))
+            write_atomic(Path(options.items), items.read_text(encoding="utf-8"))
     sys.stdout.writelines(f"{name}: {counts[name]:,} questions\n" for name in tasks)
     if not tasks:
         log.warning("the recipe has no tasks")

@@ -6,8 +6,9 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from anadil.cli.options import add_output_option
+from anadil.cli.options import add_output_option, place
 from anadil.cli.output import print_result
+from anadil.core.errors import RecipeError
 from anadil.core.files import file_sha256, write_atomic
 from anadil.language.labels import files_of, read_labels
 from anadil.preflight.this_machine import require_packages
@@ -23,40 +24,45 @@ def add_teach(name: str, commands: Any, text: str) -> None:
     )
     command.add_argument("labels", metavar="LABELS", nargs="+", type=Path, help=text)
     text = "file to write, in the format of fastText. Figures and digests stand beside it in FILE.json"
-    command.add_argument("--out", required=True, type=Path, metavar="FILE", help=text)
+    command.add_argument("--out", required=True, type=place, metavar="FILE", help=text)
     add_output_option(command)
     command.set_defaults(command=teach)
 
 
 def teach(options: argparse.Namespace) -> int:
     """Write the classifier, and print how it does on texts that it has not seen."""
-    labels = read_labels(options.labels)
+    out, files = Path(options.out), [path for each in options.labels for path in files_of(each)]
+    figures = out.with_name(f"{out.name}.json")
+    if "://" in options.out:
+        raise RecipeError(f"--out {options.out}: is no local path. Write to a path, then copy the file")
+    if over := {out.resolve(), figures.resolve()} & {each.resolve() for each in files}:
+        raise RecipeError(f"--out {out}: would write over the labels in {min(over)}. Name another file")
+    labels = read_labels(files)
     require_packages("teach")
     from anadil.language.classifier import learn
     from anadil.language.fasttext_file import write_model
 
     fit = learn(labels.texts)
-    write_model(fit.weights, options.out)
+    write_model(fit.weights, out)
     result = {
-        "model": str(options.out), "sha256": file_sha256(options.out), "good": labels.num_good,
+        "model": str(out), "sha256": file_sha256(out), "good": labels.num_good,
         "bad": len(labels.texts) - labels.num_good, "repeated": labels.repeated, "without_text": labels.without_text,
-        "labels": {str(path): file_sha256(path) for each in options.labels for path in files_of(each)},
+        "labels": {str(path): file_sha256(path) for path in files},
         "precision": fit.precision, "recall": fit.recall, "auc": fit.auc, "auc_interval": fit.auc_interval,
         "auc_of_source_alone": fit.source_auc,
     }  # fmt: skip
-    write_atomic(
-        options.out.with_name(f"{options.out.name}.json"),
-        json.dumps(result, ensure_ascii=False, indent=2) + "\n",
-    )
+    write_atomic(figures, json.dumps(result, ensure_ascii=False, indent=2) + "\n")
     alone = "sources are not named" if fit.source_auc is None else f"{fit.source_auc:.3f} by the source alone"
-    if fit.source_auc is not None and fit.auc_interval[0] <= fit.source_auc:
+    low, high = fit.auc_interval
+    if low <= 0.5:
+        log.warning("the classifier is not surely better than chance: label more texts")
+    elif fit.source_auc is not None and low <= fit.source_auc:
         log.warning(
             "the classifier is not surely better than the source of a text alone: label good and bad texts of the same sources"
         )
-    low, high = fit.auc_interval
     skipped = f", skipped: {labels.repeated:,} repeated, {labels.without_text:,} without text"
     lines = [
-        f"{options.out}: set clean.quality_model to it. rules.min_quality 0.5 keeps what is likelier good than bad",
+        f"{out}: set clean.quality_model to it. rules.min_quality 0.5 keeps what is likelier good than bad",
         f"{labels.num_good:,} good and {result['bad']:,} bad texts{skipped}",
         f"precision {fit.precision:.3f} of texts that it calls good, unseen",
         f"recall {fit.recall:.3f} of good texts, unseen",
