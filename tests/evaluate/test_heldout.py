@@ -12,11 +12,12 @@ from benchmarks.evaluate.leaks import LEAKS, planted
 from pyarrow import parquet
 
 from anadil.artifacts import storage
+from anadil.artifacts.scored_text import read_retained
 from anadil.artifacts.text_files import TEXT_SUFFIXES
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB
 from anadil.evaluate import heldout
-from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout, read_retained
+from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import write_documents
 from anadil.text.language import load_language

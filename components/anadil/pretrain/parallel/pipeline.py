@@ -182,17 +182,9 @@ class Pipeline:
             )  # fmt: skip
         if not self.is_last:
             return hidden
-        labels, *sources = (
-            tensor.to(self.device, non_blocking=True)
-            for tensor in (batch.labels, batch.sources)
-            if tensor is not None
-        )
-        teacher = batch.teacher and batch.teacher.changed(
-            lambda each: each.to(self.device, non_blocking=True)
-        )
-        loss = self.loss(
-            self._part(self.names.norm)(hidden), self._part(self.names.head).weight, labels, *sources,
-            teacher=teacher,
-        )  # fmt: skip
+        here = batch.to(self.device)
+        more = [each for each in (here.sources, here.teacher) if each is not None]
+        head = self._part(self.names.head)
+        loss = self.loss(self._part(self.names.norm)(hidden), head.weight, here.labels, *more)
         self._losses.append(loss.detach())
         return loss
