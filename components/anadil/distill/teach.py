@@ -86,7 +86,7 @@ class BaseTeacher:
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16], Counter[str]]:
         """Return ids and log-probabilities behind each token of some documents, and other targets by reason.
 
-        `length` is that of training, by which documents are cut. `name` names them in messages.
+        Documents are cut at `length`, the sequence length of training. `name` stands for them in messages.
         """
         num = len(stream.ids)
         ids = np.full((num, self._k), NONE, dtype=np.int64)
