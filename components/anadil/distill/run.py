@@ -97,9 +97,11 @@ def _scores(
     facts, num, recipe = tokens.facts, job.recipe.pretrain.validate_documents, job.recipe
     documents, num_bytes = tokens.heldout(num)
     decode = partial(load_tokenizer(tokenizer).decode, clean_up_tokenization_spaces=False)
-    is_written = recipe.sources[facts.source].written_by is not None
-    by_base = teacher.encode([decode(ids[1:]) for ids in documents], reads_special=is_written)
-    encoded = {facts.source: (by_base, num_bytes)} if documents else {}
+    [(source, settings)] = recipe.sources.items()
+    by_base = teacher.encode(
+        [decode(ids[1:]) for ids in documents], reads_special=settings.written_by is not None
+    )
+    encoded = {source: (by_base, num_bytes)} if documents else {}
     cuts = [
         (teacher.vocabulary.expand(ids[1:]), alone[1:]) for ids, alone in zip(documents, by_base, strict=True)
     ]
@@ -109,7 +111,7 @@ def _scores(
         log.warning(
             "sources.%s.teacher: its held-out text takes %s tokens of the base as this vocabulary cuts it, and %s as the base does. "
             "Probabilities are then those of text as the base never read it: set tokenizer.choice to extend, or leave `teacher` out",
-            facts.source, f"{pieces:,}", f"{alone:,}",
+            source, f"{pieces:,}", f"{alone:,}",
         )  # fmt: skip
     if recipe.finds_teacher_weight:
         files, text_field = job.side_files.get(RETAINED_KEY, ()), recipe.retained_text_field
