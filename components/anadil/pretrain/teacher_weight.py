@@ -47,7 +47,8 @@ class TeacherWeight(Callback):
                 f"{KEY} is auto, and neither the sources that the base teaches nor evaluate.retained have a document for it. Set "
                 "a number, or raise clean.heldout_fraction"
             )
-        self._unwatched = sorted({*recipe.sources} - {*recipe.target_sources, *scores})
+        taught = [name for name, each in recipe.sources.items() if each.teacher]
+        self._unwatched = sorted({*recipe.sources} - {*recipe.target_sources, *taught})
         self._state: dict[str, Any] = {}
         """The weight, the divergence since the last line, and the last and the nearest score: text, its ratio, step, weight."""
 
