@@ -27,12 +27,10 @@ STAGE = Stage(
         Input("corpus", optional=True),
     ),
     # By their loss, at each validation, training finds the weight of the probabilities.
-    side_files=(
-        SideFiles(
-            key="evaluate.retained", only_if="finds_teacher_weight", of_language="retained.jsonl",
-            keys=("evaluate.gate.max_retained_ratio", "pretrain.validate_every", "clean.text_field"),
-        ),
-    ),
+    side_files=(SideFiles(
+        key="evaluate.retained", only_if="finds_teacher_weight", of_language="retained.jsonl",
+        keys=("evaluate.gate.max_retained_ratio", "pretrain.validate_every", "clean.text_field"),
+    ),),
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
     champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),
