@@ -109,6 +109,14 @@ def test_a_killed_trial_goes_on_from_its_last_checkpoint_and_trains_no_candidate
     assert without_time(again) == without_time(whole[1])
 
 
+def test_the_whole_training_has_no_steps_of_new_rows(folder: Path, tmp_path: Path) -> None:
+    phases = [{"trains": "all", "steps": 60, "lr": 0.005}]
+    plain = recipe(folder, tmp_path, phases=phases)
+    more = recipe(folder, tmp_path, phases=[{"trains": "new_rows", "steps": 40, "lr": 0.005}, *phases])
+
+    assert trial.whole_flops(more, []) == trial.whole_flops(plain, [])
+
+
 def test_curves_fall_on_by_the_median_of_their_exponents_and_every_one_is_in_the_interval() -> None:
     shares = [0, *(0.01 * 0.5 ** (place / 2) for place in range(8, -1, -1))]
     sizes = np.full(60, 500.0)

@@ -13,7 +13,15 @@ from anadil.estimate.layout import Layout
 from anadil.estimate.speed import Calibration
 from anadil.estimate.text_use import TextSize
 from anadil.plan import schema
-from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, plan_as_file, request_for
+from anadil.plan.plan import (
+    PlanRequest,
+    PlanResult,
+    build_plan,
+    choose_layout,
+    plan_as_file,
+    plan_of,
+    request_for,
+)
 from anadil.plan.schema import LayoutOption
 from anadil.plan.view import answer_sentence, calibration_sentence, cost_lines, plan_lines
 from anadil.recipe.load import load_recipe, parse_recipe
@@ -316,6 +324,20 @@ def test_a_trial_of_tokenizers_counts_in_time_and_money_and_not_in_steps() -> No
         assert 1.016 < tried[section][key] / plain[section][key] < 1.02
     assert any("count the trial of 2 tokenizers" in each for each in tried["assumptions"])
     assert not any("the trial of" in each for each in plain["assumptions"])
+
+
+def test_steps_of_new_rows_count_where_a_token_may_be_new() -> None:
+    phases = "pretrain.phases=[{trains: new_rows, steps: 60, lr: 0.02}, {trains: all, steps: 100, lr: 0.001}]"
+    plans = [
+        plan_of(load_recipe("azerbaijani-1b", [COPIES, phases, *more]), "mine", here=False)
+        for more in ([], ["tokenizer.choice=extend"], ["tokenizer.choice=base"])
+    ]
+
+    assert [each.time.steps for each in plans] == [160, 160, 100]
+    said = [
+        [line for line in each.assumptions if "60 steps of new_rows are counted" in line] for each in plans
+    ]
+    assert [len(each) for each in said] == [1, 0, 0]
 
 
 def test_where_no_machine_is_named_no_plan_is_kept() -> None:

@@ -48,8 +48,8 @@ def mean_by_hand(work: Path, base: Path, tokenizer: Path, steps: tuple[int, ...]
         out = work / f"exported-{step}"
         export_checkpoints([work / f"checkpoints/step-{step:08}"], base, tokenizer, out)
         for name, tensor in tensors_of(out).items():
-            total[name] = total[name] + tensor if name in total else tensor
-    return {name: tensor / len(steps) for name, tensor in total.items()}
+            total[name] = total[name] + tensor if name in total else tensor.double()
+    return {name: (tensor / len(steps)).float() for name, tensor in total.items()}
 
 
 @pytest.mark.parametrize(("processes", "shard"), [(1, 1), (2, 2), matrix(2, 1)])

@@ -241,7 +241,7 @@ def test_a_run_that_goes_on_from_the_archive_alone_has_every_line_of_its_journal
 
 
 SOMETIMES = {
-    "mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte", "expert_load_max", "experts_idle",
+    "mfu", "peak_memory_bytes", "straggler_ratio", "cost_usd", "validation_bits_per_byte", "rows_unseen", "expert_load_max", "experts_idle",
     "kl", "teacher_weight",
 }  # fmt: skip
 """On a GPU, in several processes, where there is a price, a held-out part, a mixture of experts, or a base as teacher."""

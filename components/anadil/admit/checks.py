@@ -39,7 +39,7 @@ KINDS = {
 }
 """Check -> reasons that `clean` drops documents for."""
 OF_OVERLAP = dict(zip(REASONS, (CONTAMINATED, *DUPLICATES.values()), strict=True))
-"""Reason of `overlap` -> that of `clean` which says the same."""
+"""Reason of a comparison of sources -> the reason of `clean` for the same."""
 JUDGED = tuple(name for name in STATISTICS if name not in EXTERNAL)
 NO_STYLE = [BLOCKED, PAGE_LIMITS, *(reason for each in KINDS.values() for reason in each)]
 """Reasons that say nothing of how a text is written."""

@@ -105,11 +105,7 @@ class Lease(ABC):
         """Let others acquire the lease."""
 
     def acquire(self, patience_s: float = 0.0) -> None:
-        """Wait until the lease is free, or its owner has been silent for too long.
-
-        Args:
-            patience_s: How long to wait for an owner that lives.
-        """
+        """Wait until the lease is free, or its owner has been silent for too long, or `patience_s` have gone."""
         deadline, has_waited = time.monotonic() + patience_s, False
         tag, since, is_alive = "", math.nan, False
         while True:
@@ -286,12 +282,7 @@ class FileLease(Lease):
 
 @contextlib.contextmanager
 def locked(work: Path, patience_s: float | None = None) -> Iterator[None]:
-    """Make sure that one process of this machine at a time makes the artifact.
-
-    Args:
-        work: The directory; it goes when it is empty.
-        patience_s: How long to wait for another process; None: `PATIENCE_S`.
-    """
+    """Make sure that one process of this machine at a time makes the artifact; `work` goes when it is empty."""
     lease = FileLease(str(work / LOCK))
     try:
         lease.acquire(PATIENCE_S if patience_s is None else patience_s)

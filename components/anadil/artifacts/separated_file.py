@@ -39,12 +39,7 @@ class SeparatedFile:
     """A table whose first row names its columns."""
 
     def __init__(self, text: IO[str], name: str, column: str) -> None:
-        """Read the first row.
-
-        Args:
-            text: The table, opened with `newline=""`.
-            column: A column that should be there: it tells separators apart.
-        """
+        """Read the first row of `text`, opened with `newline=""`; a `column` that is there tells separators apart."""
         # Cells are bounded by the library, a row of many by `_Lines`.
         csv.field_size_limit(MAX_LINE_BYTES)
         self._lines = _Lines(text)

@@ -330,11 +330,7 @@ FOLDERS = frozenset(("_delta_log", "_temporary", "_spark_metadata", "_symlink_fo
 
 
 def is_no_data(path: str) -> bool:
-    """Return whether a file's name says that it holds no data.
-
-    Args:
-        path: From the directory that a recipe names, so that hidden directories above count for nothing.
-    """
+    """Return whether a file's name, from the directory that a recipe names, says that it holds no data."""
     *folders, name = path.split("/")
     if any(folder in FOLDERS or folder.startswith(".") for folder in folders):
         return True

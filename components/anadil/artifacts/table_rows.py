@@ -35,9 +35,7 @@ def parquet_batches(
 ) -> Iterator[pa.RecordBatch]:  # fmt: skip
     """Yield batches of rows; of one row each where more would take too much memory.
 
-    Args:
-        columns: Names or paths; None: all.
-        groups: Numbers of row groups; None: all.
+    `columns` are names or paths, `groups` numbers of row groups.
     """
     metadata = pq.read_metadata(stream)
     # A text that stands in a million lists is stored once. Decoded as a dictionary, it stays so.

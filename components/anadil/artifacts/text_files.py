@@ -138,8 +138,7 @@ Row = tuple[Place, dict[str, object] | Fault]
 def separated_rows(path: Path, name: str, letters: Letters = UNKNOWN) -> Iterator[Row]:
     """Yield each row with the number of its first line; a cell without text is None.
 
-    Args:
-        letters: Letters of the language, which tell code pages apart; without them a file must be UTF-8 or UTF-16.
+    Without `letters` of the language, which tell code pages apart, a file must be UTF-8 or UTF-16.
     """
     with _table(path, name, letters) as table:
         columns = _columns(table.columns, f"{name}:{table.first_line}")

@@ -152,22 +152,13 @@ def read_header(file: Path) -> dict[str, StoredTensor]:
 
 
 def holds_own_head(tensors: Mapping[str, StoredTensor], tables: tuple[str, str]) -> bool:
-    """Return whether the files hold an output table that is not the input table, whatever config.json says.
-
-    Args:
-        tables: Names of the input and of the output table.
-    """
+    """Return whether the files hold an output table that is not the input table, whatever config.json says."""
     inputs, head = (tensors.get(name) for name in tables)
     return inputs is not None and head is not None and not _same(inputs, head)
 
 
 def files_of(sizes: Mapping[str, int], max_bytes: int) -> dict[str, list[str]]:
-    """Name of each file -> names of its tensors, in order.
-
-    Args:
-        sizes: Bytes of each tensor as it will be stored, by name.
-        max_bytes: Most bytes of a file; a larger tensor has one of its own.
-    """
+    """Name of each file -> names of its tensors, in order; a tensor of more than `max_bytes` has a file of its own."""
     shards: list[list[str]] = [[]]
     filled = 0
     for name, size in sizes.items():

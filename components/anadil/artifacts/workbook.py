@@ -50,11 +50,7 @@ Span = tuple[int, int, int, int]
 
 @contextmanager
 def open_workbook(file: ReadableFile, name: str, column: str = "") -> Iterator["Workbook"]:
-    """Open a workbook for as long as its rows are read.
-
-    Args:
-        column: A column that should be there: the first sheet with it is read.
-    """
+    """Open a workbook for as long as its rows are read: of the first sheet that has `column`."""
     with file.open("rb") as stream:
         content = _content(stream, name)
     yield Workbook(content, name, column)

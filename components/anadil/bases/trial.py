@@ -106,7 +106,8 @@ def whole_flops(recipe: Recipe, measured: Sequence[Measured]) -> float:
     """FLOPs of the recipe's whole training with its own base, or with the first candidate whose sizes are known."""
     for base in (recipe.base, *(each.candidate.base for each in measured)):
         try:
-            return budget_of(with_base(recipe, base), recipe.pretrain.steps).flops
+            # Each candidate keeps its vocabulary, in which no row is new.
+            return budget_of(with_base(recipe, base), recipe.pretrain.without_new_rows.steps).flops
         except LEFT_OUT as error:
             log.info("%s: its compute is not known: %s", base.model, message_of(error))
     raise PreflightError("--trial: the compute of no base is known, so none is equal. Leave --trial out")

@@ -428,15 +428,12 @@ def choose_values(job: Job, base: Path, model: Path, load_into: LoadInto) -> tup
     texts = read_tuning_texts(job)
     gate = recipe.evaluate.gate
     limits = Limits(retained=gate.max_retained_ratio, target=gate.max_finetuned_bits_per_byte_ratio)
-    share, *weights = map(_open_value, (merge.base_share, *(each.weight for each in merge.add)))
+    values = (merge.base_share, *(each.weight for each in merge.add))
+    share, *weights = (None if isinstance(value, str) else value for value in values)
     choice = choose(score_of(recipe, base, model, load_into, texts), share, weights, limits)
     free_memory()
     log_choice(choice)
     return choice, choice.as_json() | {"limits": asdict(limits), "texts": texts.counts}
-
-
-def _open_value(value: float | str) -> float | None:
-    return None if isinstance(value, str) else value
 
 
 def log_choice(choice: Choice) -> None:

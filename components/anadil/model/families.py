@@ -1,5 +1,7 @@
 """The model families, by likeness; a new one is a record more."""
 
+from dataclasses import replace
+
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
@@ -26,6 +28,10 @@ def _llama_3(width: int, mlp_width: int, layers: int, heads: int, **others: obje
 
 
 GEMMA_LOGITS = LogitKeys(cap="final_logit_softcapping")
+GEMMA_FIXED = {"hidden_activation": "gelu_pytorch_tanh", "attention_bias": False}
+GEMMA_NUMBERS = {
+    "attention.layer_norm_rms_epsilon": "rms_norm_eps", "final_logit_softcapping": "final_logit_softcapping",
+}  # fmt: skip
 EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
 EXPERTS_IN_EACH = {"decoder_sparse_step": 1, "mlp_only_layers": []}
@@ -151,16 +157,8 @@ FAMILIES = (
             norm_offset=1.0,
             windows="own_base",
             widest=62,
-            fixed={
-                "hidden_activation": "gelu_pytorch_tanh",
-                "attention_bias": False,
-                "attn_logit_softcapping": None,
-                "use_bidirectional_attention": False,
-            },
-            numbers={
-                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-                "final_logit_softcapping": "final_logit_softcapping",
-            },
+            fixed={**GEMMA_FIXED, "attn_logit_softcapping": None, "use_bidirectional_attention": False},
+            numbers=GEMMA_NUMBERS,
         ),
     ),
     Family(
@@ -185,16 +183,8 @@ FAMILIES = (
             queries="attn_q",
             widest=46,
             needs=("attn_logit_softcapping", "final_logit_softcapping"),
-            fixed={
-                "hidden_activation": "gelu_pytorch_tanh",
-                "attention_bias": False,
-                "tie_word_embeddings": True,
-            },
-            numbers={
-                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-                "attn_logit_softcapping": "attn_logit_softcapping",
-                "final_logit_softcapping": "final_logit_softcapping",
-            },
+            fixed={**GEMMA_FIXED, "tie_word_embeddings": True},
+            numbers={**GEMMA_NUMBERS, "attn_logit_softcapping": "attn_logit_softcapping"},
         ),
     ),
     # Its heads have two sizes, and its last layers may take keys and values of earlier ones.
@@ -291,10 +281,9 @@ FAMILIES = (
         model_type="arcee",
         layouts=PIPELINE_LAYOUTS,
         architecture=Architecture(mlp="relu2", mlp_bias_key="mlp_bias", only={"hidden_act": "relu2"}),
-        gguf=Gguf(
+        gguf=replace(
+            LLAMA_GGUF,
             architecture="arcee",
-            turns_neighbours=True,
-            scalings=LLAMA_GGUF.scalings,
             fixed={"hidden_act": "relu2", "attention_bias": False, "mlp_bias": False},
         ),
     ),
@@ -362,10 +351,9 @@ FAMILIES = (
         layouts=TENSOR_LAYOUTS,
         logits=LogitKeys(over="logits_scaling"),
         architecture=Architecture(mlp_bias_key="mlp_bias"),
-        gguf=Gguf(
+        gguf=replace(
+            LLAMA_GGUF,
             architecture="granite",
-            turns_neighbours=True,
-            scalings=LLAMA_GGUF.scalings,
             numbers={
                 "attention.layer_norm_rms_epsilon": "rms_norm_eps",
                 "attention.scale": "attention_multiplier",
@@ -430,12 +418,7 @@ FAMILIES = (
             bias="none",
             defaults={"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
         ),
-        gguf=Gguf(
-            architecture="llama",
-            turns_neighbours=True,
-            scalings=LLAMA_GGUF.scalings,
-            counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"},
-        ),
+        gguf=replace(LLAMA_GGUF, counts={**EXPERT_COUNTS, "expert_count": "num_local_experts"}),
     ),
     Family(
         model_type="gpt_oss",

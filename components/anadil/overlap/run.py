@@ -96,12 +96,7 @@ class Counts:
 
 
 def run(job: Job, executor: Executor | None = None) -> Figures:
-    """Fill `excluded.jsonl` and its counts.
-
-    Args:
-        job: What the stage gets; its recipe is that of one source.
-        executor: Instead of that of the recipe.
-    """
+    """Fill `excluded.jsonl` and its counts for the one source of the job's recipe."""
     corpora = corpora_of(job)
     if len(corpora) < 2:
         raise RecipeError("overlap: the recipe names fewer than two sources, so there is nothing to compare")

@@ -125,7 +125,7 @@ def request_for(
     then: Collection[str] = BEHIND_TRAINING,
 ) -> PlanRequest:
     """A request in which `pretrain.max_epochs` has shortened the phases; all steps count where the text is not known."""
-    recipe, planned = plan_text(recipe, text)
+    recipe, planned = plan_text(recipe.as_planned, text)
     if (supported := _supported(recipe, planned)) and recipe.tokenizer.vocab_sizes == "auto":
         sized = recipe.tokenizer.model_copy(update={"vocab_sizes": (supported,)})
         recipe = recipe.model_copy(update={"tokenizer": sized})
@@ -385,6 +385,12 @@ def _assumptions(request: PlanRequest, layout: Layout) -> tuple[str, ...]:
         assumptions.append(
             f"A token has {BYTES_PER_TOKEN:g} bytes of text, and cleaning drops none where there is no corpus yet "
             "(assumption: the most text, the fewest passes over it)."
+        )
+    left = recipe.pretrain.steps - recipe.pretrain.without_new_rows.steps
+    if left and recipe.tokenizer.choice == "auto" and "base" in recipe.tokenizer.strategies:
+        assumptions.append(
+            f"{left:,} steps of new_rows are counted. They are left out where the base's own tokenizer is chosen, which has no "
+            "new token."
         )
     assumptions += [text for _, text in trainings_before(request.needs)]
     if layout.batch_size != recipe.pretrain.batch_size:

@@ -94,7 +94,7 @@ def text_of(recipe: Recipe, root: str | None = None) -> dict[str, TextSize]:
 
 def inspect_text(recipe: Recipe, root: str | None = None) -> Iterator[CheckResult]:
     """Say how often training passes over each source."""
-    _, plan = plan_text(recipe, text_of(recipe, root))
+    _, plan = plan_text(recipe.as_planned, text_of(recipe, root))
     if not plan.uses:
         yield skipped(EPOCHS, "the size of the text is not known here, so passes over it are not counted")
     for each in plan.uses:

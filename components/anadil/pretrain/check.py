@@ -2,8 +2,10 @@
 
 import logging
 from collections.abc import Iterator
+from contextlib import suppress
 
-from anadil.pretrain.checkpoint.start_point import KEY, StartWeights, check_start, read_start
+from anadil.core.errors import RecipeError
+from anadil.pretrain.checkpoint.start_point import KEY, Start, StartWeights, check_start, read_start
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.cache_key import base_files
@@ -23,18 +25,37 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> check.CheckResu
 
     def inspect() -> check.CheckResult:
         start = read_start(place)
-        said = check_start(start, recipe, base_files(recipe.base.model))
+        steps, said = _compare(start, recipe)
         said = [each.removeprefix(f"{KEY}: ") for each in said]
         if isinstance(start, StartWeights):
             return check.passed(KEY, "; ".join(["a finished model, with new moments", *said]))
         run = f" of {start.run}" if start.run else ""
-        left = f"{recipe.pretrain.steps - start.step:,} steps are left"
-        steps = "the new text makes the steps" if recipe.continues_champion else left
-        return check.passed(KEY, f"step {start.step:,}{run}; {steps}", "; ".join(said))
+        left = f"{steps - start.step:,} steps are left"
+        ahead = "the new text makes the steps" if recipe.continues_champion else left
+        return check.passed(KEY, f"step {start.step:,}{run}; {ahead}", "; ".join(said))
 
     return check.inspect_where_visible(
         KEY, inspect, here=here, hidden=check.claims_of([place], recipe, here=here)
     )
+
+
+def _compare(start: Start, recipe: Recipe) -> tuple[int, list[str]]:
+    """Steps of the phases that the checkpoint fits, and what is to be said."""
+    origin, settings = base_files(recipe.base.model), recipe.pretrain
+    try:
+        return settings.steps, check_start(start, recipe, origin)
+    except RecipeError:
+        # Its run may have had a tokenizer without new tokens, and this run has the same tokenizer.
+        fewer = settings.without_new_rows
+        if recipe.continues_champion or fewer == settings:
+            raise
+        with suppress(RecipeError):
+            said = check_start(start, recipe.model_copy(update={"pretrain": fewer}), origin)
+            return fewer.steps, [
+                *said,
+                "it fits only if the tokenizer has no new token, for then pretrain.phases of new_rows are left out",
+            ]
+        raise
 
 
 CHECKS = (

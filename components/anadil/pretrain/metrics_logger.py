@@ -80,11 +80,17 @@ class MetricsLogger(Callback):
             "step": state.step, "phase": step.phase + 1, "loss": step.loss, "lr": step.lr,
             "grad_norm": step.grad_norm, "tokens": state.tokens, "seconds": round(state.seconds, 3),
             **_by_source(state), **run.metrics.figures(tokens, now - before, trains),
+            **({"rows_unseen": run.trainer.rows_unseen} if trains == "new_rows" else {}),
             **({} if peak is None else {"peak_memory_bytes": peak}),
             "resident_memory_bytes": resident_bytes(),
         }  # fmt: skip
         run.metrics.show_own(peak)
         self._write(line)
+        if run.is_phase_end and trains == "new_rows":
+            log.info(
+                "phase %s: %s of %s rows of new tokens stood in no batch, and stay as they were before it",
+                step.phase + 1, f"{run.trainer.rows_unseen:,}", f"{len(run.trainer.new_rows):,}",
+            )  # fmt: skip
         sources = {name: SourceState(tokens=each.tokens) for name, each in state.sources.items()}
         run.state = replace(state, sources=sources)
 

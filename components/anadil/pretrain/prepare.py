@@ -215,20 +215,20 @@ def _settings(recipe: Recipe, data: TrainingData, start: Start | None) -> Pretra
 
 def fit_phases(recipe: Recipe, tokenizer: Path) -> Recipe:
     """Leave the phases of new_rows out of a recipe where the tokenizer has no new token."""
-    phases = tuple(phase for phase in recipe.pretrain.phases if phase.trains != "new_rows")
-    left = recipe.pretrain.steps - sum(phase.steps for phase in phases)
-    if not left or new_row_ids(tokenizer):
+    trained = {phase.trains for phase in recipe.pretrain.phases}
+    if "new_rows" not in trained or new_row_ids(tokenizer):
         return recipe
-    if not phases:
+    if trained == {"new_rows"}:
         raise RecipeError(
             "pretrain.phases: trains new_rows alone, and the tokenizer has no new token. Add a phase that trains "
             "embeddings or all, or make the tokenizer with tokenizer.choice: extend"
         )
+    settings = recipe.pretrain.without_new_rows
     log.warning(
         "pretrain.phases: %s steps of new_rows are left out, since the tokenizer has no new token",
-        f"{left:,}",
+        f"{recipe.pretrain.steps - settings.steps:,}",
     )
-    return recipe.model_copy(update={"pretrain": recipe.pretrain.model_copy(update={"phases": phases})})
+    return recipe.model_copy(update={"pretrain": settings})
 
 
 def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:

@@ -9,8 +9,8 @@ STAGE = Stage(
     result_version=4,
     keys=("base", "sources", "sources.teacher", "pretrain", "seed", "retrain.mix", "retrain.epochs"),
     reads=(
-        # Another result of `encode` is another result of this stage, so both raise `result_version` together: the key of
-        # a model names no tokens.
+        # Other tokens are another result of this stage, so their stage and this one raise `result_version` together: the
+        # key of a model names no tokens.
         Input("tokens", how="pieces", instead_of="corpus"),
         Input("probabilities", how="pieces"),
         Input("tokenizer"),

@@ -5,6 +5,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+import numpy as np
 import torch
 
 from anadil.core.errors import RecipeError
@@ -46,6 +47,8 @@ class Trainer:
         self.new_rows: Sequence[int] = ()
         """Rows of the embeddings that `trains: new_rows` changes."""
         self._learning: Mapping[torch.nn.Parameter, torch.Tensor] = {}
+        self._unseen = np.array([], dtype=np.int64)
+        self._seen_until = -1
         self._replicas: Replicas | None = None
 
     def begin_phase(self, number: int) -> None:
@@ -60,9 +63,7 @@ class Trainer:
         phase = self.settings.phases[number]
         self.optimizer = optimizers.make_optimizer(self.parameters, phase, self.settings, self.net.tables)
         self._replicas = Replicas(self._trained(), self.net.replicas_group())
-        self._learning = {}
-        if phase.trains == "new_rows":
-            self._learning = {each: local_rows(each, self.new_rows) for each in self._trained()}
+        self._learning, self._seen_until = {}, -1
         # Phases train different parameters, so each has a peak of its own.
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -88,6 +89,8 @@ class Trainer:
         assert self._replicas is not None
         number, within = phase_of(step, self.settings.phases)
         phase = self.settings.phases[number]
+        if phase.trains == "new_rows":
+            self._see_rows(step - within, step)
         factor = rate_factor(within, phase, self.settings, self.warmups.get(number))
         optimizers.set_rates(self.optimizer, factor)
         # Freed, not filled with zeros: else they lie beside the activations of the forward pass.
@@ -132,7 +135,11 @@ class Trainer:
             # A row that a step does not meet has a small gradient, as a wrong answer. Adam would make a whole step of it,
             # and rare tokens would forget what they mean: with the root mean square of the gradient as its epsilon, a
             # step is as small as its gradient.
-            numbers = self.num_trainable(number)
+            numbers = (
+                self.num_trainable(number)
+                * max(1, len(self.new_rows) - self.rows_unseen)
+                / len(self.new_rows)
+            )
             optimizers.set_eps(self.optimizer, min(norm, self.settings.max_grad_norm) / math.sqrt(numbers))
         rate = phase.lr * factor
         sources = {
@@ -193,6 +200,28 @@ class Trainer:
         """Set the optimizer's step count to that after optimizer step `step` of all phases."""
         assert self.optimizer is not None
         optimizers.set_step(self.optimizer, phase_of(step, self.settings.phases)[1])
+
+    @property
+    def rows_unseen(self) -> int:
+        """Rows of new tokens that no batch of a phase of new_rows has held so far."""
+        return len(self._unseen)
+
+    def _see_rows(self, begin: int, step: int) -> None:
+        """Let the rows learn whose tokens batches have held since step `begin`, with which the phase began.
+
+        Any other row would learn that it is a wrong answer, and nothing of its token.
+        """
+        # After a resume, and after batches that are skipped, the batches before are read again: no state has to hold them.
+        if self._seen_until != step:
+            self._unseen, self._learning, self._seen_until = np.array(self.new_rows), {}, begin
+        before = len(self._unseen)
+        for each in range(self._seen_until, step + 1):
+            tokens = self.data.tokens_of(self.sequences(each))
+            self._unseen = self._unseen[~np.isin(self._unseen, tokens)]
+        self._seen_until = step + 1
+        if not self._learning or len(self._unseen) < before:
+            seen = np.setdiff1d(self.new_rows, self._unseen)
+            self._learning = {each: local_rows(each, seen.tolist()) for each in self._trained()}
 
     def _trained(self) -> list[torch.nn.Parameter]:
         return [parameter for parameter in self.parameters.values() if parameter.requires_grad]

@@ -81,12 +81,14 @@ def _summary(training: Training) -> dict[str, Any]:
     is_week, branch = training.job.recipe.continues_champion, state.branch
     points = _callback(training, CheckpointStorage).branch_points()
     done = settings.steps - sum(each.steps for each in settings.phases_left) if is_week else 0
+    unseen = {line["phase"]: line["rows_unseen"] for line in lines if "rows_unseen" in line}
     ends = accumulate(phase.steps for phase in settings.phases)
     phases = [
         {
             **phase.model_dump(mode="json"),
             **({"mix": None, "anneal": None} if end <= done else {}),
             "trainable_parameters": trainer.num_trainable(number),
+            **({"rows_unseen": unseen[number + 1]} if number + 1 in unseen else {}),
         }
         for number, (phase, end) in enumerate(zip(settings.phases, ends, strict=True))
     ]

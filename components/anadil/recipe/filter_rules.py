@@ -15,11 +15,7 @@ class Rules(limits_model(StrictModel, has_defaults=False)):  # type: ignore[misc
     """Limits of the document filters; a key left out takes the language's own limit. `rules: none`: no limit judges, and only empty documents go."""
 
 
-def _kind_of_rules(value: object) -> str:
-    return f"{UNION_TAG}{'word' if isinstance(value, str) else 'limits'}"
-
-
 RulesOrNone = Annotated[
     Annotated[Literal["none"], Tag(f"{UNION_TAG}word")] | Annotated[Rules, Tag(f"{UNION_TAG}limits")],
-    Discriminator(_kind_of_rules),
+    Discriminator(lambda value: f"{UNION_TAG}{'word' if isinstance(value, str) else 'limits'}"),
 ]

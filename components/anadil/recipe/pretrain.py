@@ -314,6 +314,12 @@ class Pretrain(StrictModel):
         return tuple(left) or self.phases
 
     @property
+    def without_new_rows(self) -> "Pretrain":
+        """The same for a tokenizer without new tokens: no phase of new_rows, unless all are."""
+        phases = tuple(phase for phase in self.phases if phase.trains != "new_rows")
+        return self.model_copy(update={"phases": phases or self.phases})
+
+    @property
     def start_step(self) -> int:
         """Step of the checkpoint that `start_from` names, by its name; 0 where it has another one."""
         match = re.search(r"step-(\d+)/*$", self.start_from or "")

@@ -58,14 +58,10 @@ class Base(StrictModel):
     """Commit of a hub model; pin it, so that the run can be repeated."""
 
 
-def _kind_of_sizes(value: object) -> str:
-    return f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"
-
-
 VocabSizes = Annotated[
     Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
     | Annotated[tuple[PositiveInt, ...], Field(min_length=1), Tag(f"{UNION_TAG}sizes")],
-    Discriminator(_kind_of_sizes),
+    Discriminator(lambda value: f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"),
 ]
 
 
@@ -342,6 +338,13 @@ class Recipe(StrictModel):
         """Steps of the checkpoints of `pretrain` that are averaged; none where none are."""
         number = self.pretrain.average_last
         return self.pretrain.last_checkpoints(number) if number else ()
+
+    @property
+    def as_planned(self) -> "Recipe":
+        """The same without phases of new_rows where no tokenizer but the base's own can be chosen."""
+        if not self.keeps_tokens:
+            return self
+        return self.model_copy(update={"pretrain": self.pretrain.without_new_rows})
 
     @property
     def language_code(self) -> str:

@@ -229,7 +229,7 @@ def refuse_source_mistakes(language: str, clean: Clean, sources: Mapping[str, So
             f"sources.{' and sources.'.join(written)} are all written by the base, which writes the same text for each; "
             "leave one, with the tokens of all"
         )
-    # `overlap` compares signatures, which say nothing of those that were made in another way.
+    # Sources are compared by signatures, which have to be made in one way.
     settings = {
         name: (each.clean.minhash_bands, each.clean.minhash_rows, each.clean.minhash_shingle)
         for name, each in sources.items()

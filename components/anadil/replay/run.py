@@ -151,7 +151,7 @@ class Writer:
         elif is_loop(row.tokens):
             dropped = "loop"
         elif self._words.pattern.search(text):
-            # `encode` reads such letters as the token in all that the base wrote: only templates may write them.
+            # Encoding reads such letters as the token in all that the base wrote: only templates may write them.
             dropped = "control"
         return WrittenDocument(
             number=number, kind=kind, text=text, dropped=dropped, tokens=len(row.tokens) + row.ended

@@ -158,9 +158,7 @@ def model_card(model: str, scores: str | None = None) -> str:
 
     Inputs of the artifact are searched beside it, as a run stores them. The card skips those that are gone.
 
-    Args:
-        model: URI of a model, a merged model or an adapter.
-        scores: URI of its scores; left out, the newest that lie beside it.
+    Without `scores` it takes the newest that lie beside the model.
     """
     return card_of_model(facts_of_model(model, artifact.finished_manifest(model, *BY_KIND), scores))
 

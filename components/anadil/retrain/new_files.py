@@ -76,12 +76,7 @@ def compare_inputs(recipe: Recipe, files: Mapping[str, Mapping[str, str]]) -> di
 
 
 def compare_chats(recipe: Recipe, files: Mapping[str, str]) -> Inputs:
-    """Return the files of chats and pairs; none where the recipe names no chats.
-
-    Args:
-        recipe: Its patterns are expanded.
-        files: URI -> digest of each file that was learnt.
-    """
+    """Return the files of chats and pairs, compared with the learnt `files`; none where the recipe names no chats."""
     stage = STAGES["finetune"]
     if not (patterns := named_files(stage, recipe)):
         return NO_FILES
@@ -170,13 +165,7 @@ def _listed(uris: Sequence[str]) -> str:
 
 
 def short_inputs(new: Sequence[str], others: Collection[str], key: str) -> tuple[str, ...]:
-    """Return names or patterns of new files, and of no others.
-
-    Args:
-        new: Each of them.
-        others: Files of the same inputs that are not to be read.
-        key: Recipe key of the inputs, for messages.
-    """
+    """Return names or patterns of new files, and of no `others` of the same inputs."""
     if _size(new) <= MOST_BYTES:
         return tuple(new)
     patterns = tuple(

@@ -37,10 +37,8 @@ def main(
     """Run one stage from its command line and return the exit code.
 
     Args:
-        name: Of the stage.
         argv: Its options; left out, those of this process.
         prog: What the help calls the program; left out, this is a container.
-        verbose: Whether to log more.
         verbs: What the help says of commands beside the stage.
         engines: Engines of `clean` that need more rooms than the stage may know.
     """

@@ -168,7 +168,7 @@ def named_inputs(
 
 
 def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], words: Iterable[str]) -> None:
-    """Warn where documents of several sources are used that no artifact `overlap` was read for."""
+    """Warn where documents of several sources are used that were not compared."""
     if len(recipe.sources) < 2:
         return
     # A stage that makes its own tokens reads corpora alone. One that only tells of lists and tokens leaves nothing out.
@@ -178,8 +178,9 @@ def _warn_of_overlap(stage: Stage, recipe: Recipe, inputs: Mapping[str, str], wo
     for kind in sorted(missing):
         log.warning(
             "--%s is not given: documents that stand in another source, or hold its held-out text, are not left out; "
-            "run overlap and encode first",
+            "run %s first",
             kind,
+            WRITERS[kind].name,
         )
 
 

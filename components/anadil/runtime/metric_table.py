@@ -75,6 +75,7 @@ METRICS = (
     MetricSpec(name="expert_load_max", doc="Tokens of the busiest expert of any layer over the mean of its layer, in the step",
                group="train"),
     MetricSpec(name="experts_idle", doc="Experts of all layers that got no token in the step", group="train"),
+    MetricSpec(name="rows_unseen", doc="Rows of new tokens that no batch of a phase of new_rows has held so far", group="train"),
     MetricSpec(name="accuracy", doc="Share of target tokens that the model would have chosen", group="train",
                stages="finetune"),
     MetricSpec(name="tokens", doc="Target tokens so far, over all starts", unit="short", panel="Tokens"),

@@ -81,8 +81,7 @@ def command(arguments: Sequence[str], hyperparameters: Path = HYPERPARAMETERS) -
 def secrets(names: str) -> dict[str, str]:
     """Return variables out of AWS Secrets Manager, which neither the request nor the log of a job shows.
 
-    Args:
-        names: JSON, secret -> keys of the JSON object that it holds.
+    `names` is JSON: secret -> keys of the JSON object that it holds.
     """
     values = {}
     for name, keys in json.loads(names).items():

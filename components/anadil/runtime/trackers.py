@@ -64,8 +64,6 @@ class GuardedClient:
         Args:
             uri: `tracking.uri`, of W&B or TensorBoard.
             folder: Of the run, shared by its steps.
-            stage: Name of the step.
-            name: Of the run.
             group: Id of a run whose other steps share no folder with this one; empty for none.
         """
         self._kind, self._folder = tracker(uri), folder

@@ -153,10 +153,8 @@ class Tracker:
 
         Args:
             name: The candidate: adapted, merged, finetuned.
-            uri: Where it lies.
             digest: Of the artifact; a registered version is known by it.
             kind: model, merged or adapter.
-            metrics: Its figures.
             is_new: This stage made it.
             dataset: What the figures were measured on.
         """
@@ -297,10 +295,6 @@ def run_sender(
     """Run a sender beside the block, and wait a bounded time for it at the end.
 
     Args:
-        spool: Its directory.
-        uri: Address of the tracker.
-        experiment: MLflow's.
-        name: Name of the run.
         shared: Id of a run whose other stages have senders of their own, and the same parent.
         unsent: Directory to which its steps take what could not be sent, where no next step sees this disk.
         status: How the shared run ended, where nothing comes after this.

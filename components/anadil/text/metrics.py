@@ -36,9 +36,7 @@ def bits_per_byte(nats: float, num_bytes: int) -> float:
     Perplexity per token rewards a vocabulary for cutting text coarsely. Bits per byte does not, so it can compare a model
     before and after its tokenizer changed.
 
-    Args:
-        nats: Sum of -ln p over the tokens of the text, without special tokens.
-        num_bytes: Length of that text in UTF-8.
+    `nats` are summed over the tokens of the text, without special tokens.
 
     Source: Gao et al. 2020, "The Pile", arXiv:2101.00027, section 3.1.
     """

@@ -35,7 +35,7 @@ BRACKETS = re.compile(r"[()\[\]{}«»]")
 
 def put_in_reading_order(text: str) -> str:
     """Turn the lines round that are surely spelt backwards; idempotent."""
-    shown = _letters_alone(text)
+    shown = SHAPES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
     if len(BACKWARDS.findall(shown)) < MIN_BACKWARDS:
         return text
     lines, shown_lines = text.split("\n"), shown.split("\n")
@@ -51,11 +51,6 @@ def put_in_reading_order(text: str) -> str:
         _turned(line) if (others if verdict is None else verdict) and LETTERS.search(line) else line
         for line, verdict in zip(lines, verdicts, strict=True)
     )
-
-
-def _letters_alone(text: str) -> str:
-    """The text with letters in place of their forms."""
-    return SHAPES.sub(lambda match: unicodedata.normalize("NFKC", match[0]), text)
 
 
 def _is_backwards(lines: Sequence[str]) -> bool | None:

@@ -164,5 +164,5 @@ class TensorFile:
     def _damaged(self, what: str) -> IntegrityError:
         return IntegrityError(
             f"{self.place.name}: {what} differ from what was written; copy the file again, or remove the artifact "
-            "and run encode again"
+            "and run its stage again"
         )

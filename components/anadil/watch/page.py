@@ -57,9 +57,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 def page(request: Request, template: str, view: Mapping[str, object], *, status: int = 200) -> Response:
     """Fill a template of `templates`. It extends `watch.html.j2`, and text from outside is escaped whatever it is.
 
-    Args:
-        request: Gives the path, by which the header marks the page.
-        view: `title`; `run` where the page is one of a run; and what the template shows.
+    `view` has `title`, `run` where the page is one of a run, and what the template shows.
     """
     text = environment(FOLDER / "templates").get_template(template).render(
         {"run": None, "tabs": TABS, "path": request.url.path, "version": __version__, **view}

@@ -57,7 +57,6 @@ def serve(roots: tuple[str, ...], port: int | None, *, say: Callable[[str], obje
     """Serve the pages until a signal ends the process.
 
     Args:
-        roots: Work directories and `storage.root` addresses.
         port: 0: a free one; None: the first free one from `PORT` on.
         say: Gets the address, with its token, once the server listens.
     """

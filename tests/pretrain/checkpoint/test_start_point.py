@@ -119,6 +119,20 @@ def test_a_checkpoint_that_cannot_be_the_begin_is_refused_with_both_values(
         check_start_point(plateau, recipe_of(**changes), origin)
 
 
+def test_a_checkpoint_of_a_run_without_new_tokens_may_begin_one(tmp_path: Path) -> None:
+    begin = {"trains": "new_rows", "steps": 20, "lr": 0.01}
+    place = write(tmp_path)
+    recipe = recipe_of(phases=[begin, *PLATEAU["phases"]], start_from=place)
+
+    result = inspect_start_point(recipe)
+
+    assert (result.status, result.detail) == ("passed", "step 34; 6 steps are left")
+    assert "fits only if the tokenizer has no new token" in result.remedy
+    other = recipe.model_copy(update={"base": recipe.base.model_copy(update={"model": "org/other"})})
+    with pytest.raises(RecipeError, match=r"base\.model is org/other"):
+        inspect_start_point(other)
+
+
 def test_the_end_of_a_phase_has_no_moments_and_only_a_new_phase_can_begin_there(tmp_path: Path) -> None:
     end = read_start_point(write(tmp_path, step=40))
 

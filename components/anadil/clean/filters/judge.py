@@ -92,11 +92,7 @@ class Judge:
         modes: Mapping[RuleName, Mode] | None = None, ng_words: Iterable[str] = (),
         characters: Characters | None = None,
     ) -> None:  # fmt: skip
-        """Take the limits of a language, a recipe's in their place.
-
-        Args:
-            characters: Tables of a language that differs in its limits alone.
-        """
+        """Take the limits of a language, a recipe's in their place; `characters` are of a language with other limits alone."""
         rules, modes = rules or Rules(), modes or {}
         self.limits = limits_of_rules(language, rules)
         self.is_enforced = np.array([modes.get(name, mode) == "enforce" for name, mode in MODES.items()])
@@ -116,8 +112,7 @@ class Judge:
     ) -> Judgements:  # fmt: skip
         """Judge normalized texts; a batch of hundreds costs each the least.
 
-        Args:
-            identified: Answer of the identifier for each; None takes all for texts of the language.
+        Without `identified`, all are taken for texts of the language.
         """
         rows = self._statistics.measure(texts)
         if identified is not None:

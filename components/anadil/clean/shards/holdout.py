@@ -106,9 +106,7 @@ class Candidates:
     def choose(self, hits: Sequence[Path], documents: Numbers, most: int) -> HeldOut:
         """Hold out the first of those that share no run; where these are too few, others of which little was seen.
 
-        Args:
-            hits: Files of runs of other documents, sorted.
-            most: Documents to hold out.
+        `hits` are files of runs of other documents, sorted.
         """
         shares, is_contaminated = self._judge(self._marks(hits, is_shared_seen=True))
         order = np.lexsort((shares, is_contaminated))

@@ -101,8 +101,7 @@ def write_shared(
 ) -> None:
     """Write the sorted keys that more than a share of their host's kept documents have, and how many have each.
 
-    Args:
-        starts: Number of the first document of each.
+    `starts` are the numbers of their first documents.
     """
     files = [
         (

@@ -25,7 +25,7 @@ from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout,
 from anadil.plan.view import plan_lines
 from anadil.preflight.base_model import refuse_planned_base
 from anadil.preflight.memory import refusal_text
-from anadil.preflight.text_size import text_of
+from anadil.preflight.text_size import LAST, text_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import find_run
@@ -119,7 +119,7 @@ def _text(recipe: Recipe, tokens: Sequence[tuple[str, int]]) -> dict[str, TextSi
             whose = "the recipe has sources" if recipe.sources else "the recipe has one text"
             raise RecipeError(
                 f"--tokens {given}: {whose}; write {names}, or leave it out: the sizes of the files are used, or the tokens "
-                "after `anadil run --until encode`"
+                f"after `anadil run --until {LAST.name}`"
             )
         return {source: TextSize(basis="given", tokens=count) for source, count in tokens}
     decides = bool(recipe.sources) or recipe.pretrain.max_epochs is not None

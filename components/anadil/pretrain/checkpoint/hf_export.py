@@ -105,7 +105,7 @@ def _write_mean(
 
 
 def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:
-    """Read a tensor of one checkpoint as it is; the mean of several is summed in FP32, in the order of their steps."""
+    """Read a tensor of one checkpoint as it is; the mean of several is summed in FP64, in the order of their steps."""
     total: torch.Tensor | None = None
     for checkpoint in checkpoints:
         saved: Any = checkpoint.metadata.state_dict_metadata[name]
@@ -113,9 +113,10 @@ def _mean(checkpoints: Sequence[VerifiedCheckpoint], name: str) -> torch.Tensor:
         read_tensors(checkpoint, {name: tensor}, None)
         if not checkpoints[1:]:
             return tensor
-        total = tensor.float() if total is None else total.add_(tensor)
+        # In FP32 the mean of equal numbers may be another number, and a row that no step trained would move.
+        total = tensor.double() if total is None else total.add_(tensor)
     assert total is not None
-    return total.div_(len(checkpoints))
+    return total.div_(len(checkpoints)).float()
 
 
 def _constants(model: PreTrainedModel, base: Path) -> dict[str, torch.Tensor]:

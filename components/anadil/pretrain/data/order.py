@@ -7,9 +7,11 @@ from itertools import groupby
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from anadil.estimate.schedule import Schedule, SourceSize
 from anadil.estimate.text_use import TextPart, part_of, part_sizes
+from anadil.model.loss import IGNORED
 from anadil.pretrain.data.batch import Batch, batch_of, joined
 from anadil.recipe.sections import Recipe
 from anadil.tokens.packing import Packed, Places, Sequences
@@ -104,6 +106,13 @@ class TrainingData:
         sources = np.zeros(len(sequences) + padding, dtype=np.int64)
         sources[: len(sequences)] = numbers
         return replace(joined(parts), sources=torch.from_numpy(sources))
+
+    def tokens_of(self, sequences: Sequences) -> NDArray[np.int64]:
+        """Tokens of some sequences, as inputs and as targets; padding and tokens before pieces count as none."""
+        # Else probabilities of teachers would be read too.
+        batch = replace(self, teachers={}).batch_of(sequences)
+        is_text = batch.labels != IGNORED
+        return torch.cat([batch.input_ids[is_text], batch.labels[is_text]]).numpy()
 
     def _source_numbers(self, sequences: Sequences) -> Sequences:
         return np.searchsorted(self._ends, sequences, side="right")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from anadil.artifacts import artifact, sealed_dir
 from anadil.core.errors import DataError, IntegrityError
-from anadil.core.stages import PIECES, STAGES
+from anadil.core.stages import PIECES, STAGES, WRITERS
 from anadil.model.load import document_ids, encode_text, load_tokenizer, window_bos
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import Job, word_of
@@ -62,7 +62,7 @@ def check_tokenizer(facts: TokensFacts, uri: str, folder: Path) -> None:
     if facts.tokenizer != (digest := artifact.digest_of(folder)):
         raise IntegrityError(
             f"{uri}: are tokens of the tokenizer {facts.tokenizer[:16]}, and {folder} is {digest[:16]}; give the "
-            "tokenizer that they were made with, or run encode again"
+            f"tokenizer that they were made with, or run {WRITERS[PIECES].name} again"
         )
     tokenizer = load_tokenizer(folder)
     frame = (*document_ids(tokenizer, str(folder)), window_bos(tokenizer))
@@ -80,5 +80,5 @@ def _check_length(tokens: StoredTokens, length: int) -> None:
     if tokens.facts.sequence_length != length:
         raise IntegrityError(
             f"{tokens.uri}: are packed for sequences of {tokens.facts.sequence_length:,} tokens, and "
-            f"pretrain.sequence_length is {length:,}; run encode with the same recipe"
+            f"pretrain.sequence_length is {length:,}; run {WRITERS[PIECES].name} with the same recipe"
         )

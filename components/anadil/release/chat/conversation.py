@@ -162,11 +162,7 @@ class Chat:
 
 
 def open_chat(uri: str, settings: ChatSettings, tracking: str | None = None) -> ChatModel:
-    """Find a model by any name that `find_model` takes, check it against the settings, and load it.
-
-    Args:
-        tracking: Address of the registry of `models:/`.
-    """
+    """Find a model by any name that `find_model` takes, check it against the settings, and load it."""
     source = find_model(uri, tracking=tracking)
     if source.directory is None:
         raise RecipeError(

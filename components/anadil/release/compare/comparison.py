@@ -95,8 +95,6 @@ def compare(a: str, b: str, *, work: str | Path | None = WORK, root: str | None 
     Args:
         a: A work directory (its latest run), the URI of a report, scores, adapter or model, or a run's id or its beginning.
         b: The other one; differences are B minus A.
-        work: Work directory whose runs have ids.
-        root: Store whose runs have ids.
     """
     first, second = (find_facts(name, work, root) for name in (a, b))
     parts = [brought(stage, "compare").compared(first, second) for stage in FLOW if "compare" in stage.brings]

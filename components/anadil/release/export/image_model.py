@@ -84,11 +84,7 @@ def _digest(uri: str, manifest: Manifest) -> str:
 
 
 def write_image_model(base: Path, text: Path, out: Path, precision: str | None) -> None:
-    """Write the base with the weights, tokenizer and settings of a text model.
-
-    Args:
-        precision: Of the text model's weights, in torch's words. Others keep theirs.
-    """
+    """Write the base with the weights, tokenizer and settings of a text model; `precision` is of the text's weights."""
     _require_sizes(base, text)
     stored = all_tensors(base)
     trained = {name_in_wrapper(name, stored): each for name, each in stored_tensors(text).items()}
