@@ -342,7 +342,8 @@ class _Stage:
     def in_capped_scores(self, layers: int) -> dict[str, float]:
         """Parts that differ inside a document's attention, when what the last matrix read is dropped."""
         parts = self.in_attention(layers)
-        read = self.size.compute * self.shape.query_width * (self.learns + (self.layout.recompute == "selective"))
+        copies = self.learns + (self.layout.recompute == "selective")
+        read = copies * self.size.compute * self.shape.query_width
         return {
             **parts,
             "activations": parts["activations"] - self.tokens * read,

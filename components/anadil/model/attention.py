@@ -144,7 +144,7 @@ def attend_by_document(
         [end - begin for begin, end in pairwise(borders.tolist())] for borders in (query_borders, key_borders)
     )
     # Not slices: each of them would have a gradient as large as the whole.
-    parts = query.split(num_queries), key.split(num_keys), value.split(num_keys)
+    parts = torch.split(query, num_queries), torch.split(key, num_keys), torch.split(value, num_keys)
     for each in zip(*parts, strict=True):
         one_query, its_keys, its_values = (part.transpose(0, 1)[None] for part in each)
         length, seen = one_query.shape[2], its_keys.shape[2]
