@@ -16,6 +16,8 @@ NEWS = ("NTREX", "FLORES")
 """Names of files that hold news."""
 Scores = dict[str, float]
 """Column -> bits per byte."""
+DocumentScores = dict[str, tuple[list[float], list[int]]]
+"""Column -> nats and UTF-8 bytes of each document."""
 
 
 class FailedStage(Exception):
@@ -88,21 +90,31 @@ class StageRuns:
 
 def score(model: Path, columns: Mapping[str, Sequence[str]], length: int) -> Scores:
     """Score a model's directory on texts by column, in windows of `length` tokens."""
-    from anadil.evaluate.models import load_for_scoring
-
-    return score_loaded(load_for_scoring(model, "base"), model, columns, length)
+    return bits(score_documents(model, columns, length))
 
 
-def score_loaded(model: Any, tokenizer: Path, columns: Mapping[str, Sequence[str]], length: int) -> Scores:
-    """Score a model in memory, with the tokenizer of a directory."""
-    from anadil.evaluate.models import BATCH_TOKENS, CandidateModel, encode_for_all, open_model
-    from anadil.text.corpus import Document
+def bits(scores: DocumentScores) -> Scores:
+    """Bits per byte of all documents of each column."""
     from anadil.text.metrics import bits_per_byte
 
-    candidate = open_model("base", tokenizer)
+    return {column: bits_per_byte(sum(nats), sum(sizes)) for column, (nats, sizes) in scores.items()}
+
+
+def score_documents(model: Path, columns: Mapping[str, Sequence[str]], length: int) -> DocumentScores:
+    """Score each document."""
+    from anadil.evaluate.models import (
+        BATCH_TOKENS,
+        CandidateModel,
+        encode_for_all,
+        load_for_scoring,
+        open_model,
+    )
+    from anadil.text.corpus import Document
+
+    candidate, loaded = open_model("base", model), load_for_scoring(model, "base")
     ready = CandidateModel(
-        candidate=candidate, load=lambda: model, context=length, stride=length,
-        batch_tokens=BATCH_TOKENS[model.device.type],
+        candidate=candidate, load=lambda: loaded, context=length, stride=length,
+        batch_tokens=BATCH_TOKENS[loaded.device.type],
     )  # fmt: skip
     scores = {}
     for column, texts in columns.items():
@@ -111,7 +123,7 @@ def score_loaded(model: Any, tokenizer: Path, columns: Mapping[str, Sequence[str
         ]
         encoded = encode_for_all([candidate], read)
         nats = ready.nats(encoded.ids["base"])
-        scores[column] = bits_per_byte(float(nats.sum()), int(encoded.num_bytes.sum()))
+        scores[column] = (nats.tolist(), encoded.num_bytes.tolist())
     return scores
 
 

@@ -18,19 +18,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 sys.path[:0] = [str(Path(__file__).parents[2])]
 
 from benchmarks.stage_runs import (  # noqa: E402  scripts are installed nowhere
     NEWS,
+    DocumentScores,
     FailedStage,
     Scores,
     StageRuns,
+    bits,
     documents,
     read_texts,
-    score,
+    score_documents,
     with_spread,
     write_lines,
 )
+
+from anadil.evaluate.bootstrap import paired_difference  # noqa: E402
 
 HELD_OUT_EVERY = 16
 """One document of so many is scored and not trained on."""
@@ -42,6 +49,13 @@ ROWS: dict[str, dict[str, float]] = {
     "10 % real English": {"web": 0.9, "en": 0.1},
     "10 % written by the base": {"web": 0.9, "self": 0.1},
 }
+HELD_OUT = 0.15
+"""Share of a source's documents that no row trains on, and that `auto` compares with the base: some of a dozen written ones."""
+WEIGHTS: dict[str, float | str] = {
+    f"{row}, KL {weight}": weight for row in list(ROWS)[2:] for weight in (1, 5, "auto")
+}
+"""Weight of the divergence from the base on all but `web`, by row."""
+ROWS |= {row: ROWS[row.partition(",")[0]] for row in WEIGHTS}
 COLUMNS = ("az", "en", "news", "code")
 TITLES = {
     "az": "Azerbaijani",
@@ -57,7 +71,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--base", type=Path, required=True, help="directory of the base model")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     made.add_argument("--work", type=Path, default=Path("forgetting"), help="default: %(default)s")
-    made.add_argument("--rows", nargs="+", choices=tuple(ROWS), default=tuple(ROWS))
+    made.add_argument(
+        "--rows", nargs="+", choices=tuple(ROWS), default=[row for row in ROWS if row not in WEIGHTS]
+    )
     made.add_argument("--seeds", type=int, default=3)
     made.add_argument("--steps", type=int, default=120)
     made.add_argument("--batch", type=int, default=32, help="sequences of a step")
@@ -70,13 +86,18 @@ def parser() -> argparse.ArgumentParser:
     )
     # A few long documents would be most of the figure.
     made.add_argument("--scored-chars", type=int, default=20_000, help="of a document, at most")
-    made.add_argument("--documents", type=int, help="at most so many of a language or column")
+    made.add_argument("--trained-chars", type=int, help="of a document, at most")
+    made.add_argument(
+        "--documents", type=int, help="at most so many of a language or column, of all its files"
+    )
+    made.add_argument("--validate-every", type=int, default=10, help="steps between changes of `auto`")
+    made.add_argument("--validate-documents", type=int, default=200, help="most of a source, for `auto`")
     made.add_argument("--jobs", type=int, default=1, help="trainings side by side")
     made.add_argument("--prepare", action="store_true", help="make tokens, and stop before training")
     return made
 
 
-def texts(most_chars: int) -> dict[str, list[str]]:
+def texts(most_chars: int, trained_chars: int | None) -> dict[str, list[str]]:
     """Training text by source, and scored text by column behind `scored.`; all English news is scored and none trained on."""
     az, en = documents("az"), documents("en")
     is_news = [any(name in file for name in NEWS) for file, _ in en]
@@ -90,21 +111,24 @@ def texts(most_chars: int) -> dict[str, list[str]]:
         "code": [path.read_text(encoding="utf-8") for path in library],
     }
     trained = {
-        "web": [text for at, text in enumerate(web) if at % HELD_OUT_EVERY],
-        "en": [text for at, text in enumerate(pages) if at % HELD_OUT_EVERY],
+        "web": [text[:trained_chars] for at, text in enumerate(web) if at % HELD_OUT_EVERY],
+        "en": [text[:trained_chars] for at, text in enumerate(pages) if at % HELD_OUT_EVERY],
     }
     return trained | {f"scored.{name}": [text[:most_chars] for text in each] for name, each in scored.items()}
 
 
-def write_texts(folder: Path, most: int | None, most_chars: int) -> None:
+def write_texts(folder: Path, most: int | None, most_chars: int, trained_chars: int | None) -> None:
     """Write each text as JSON lines, unless it is there."""
     folder.mkdir(parents=True, exist_ok=True)
     if all(
         (folder / f"{name}.jsonl").exists() for name in ("web", "en", *(f"scored.{each}" for each in COLUMNS))
     ):
         return
-    for name, each in texts(most_chars).items():
-        write_lines(folder / f"{name}.jsonl", [{"text": text} for text in each[:most]])
+    for name, each in texts(most_chars, trained_chars).items():
+        count = min(most or len(each), len(each))
+        write_lines(
+            folder / f"{name}.jsonl", [{"text": each[at * len(each) // count]} for at in range(count)]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,15 +161,22 @@ class Benchmark:
         language = {} if name == "web" else {"language": name}
         return {"inputs": [str(self.work / f"texts/{name}.jsonl")], "max_epochs": 50, **language}
 
-    def recipe(self, name: str, mix: Mapping[str, float], seed: int = 0) -> Path:
+    def recipe(
+        self, name: str, mix: Mapping[str, float], seed: int = 0, weight: float | str | None = None
+    ) -> Path:
         """Write a recipe that trains on a mixture, as JSON, which is YAML."""
         asked = self.asked
+        distillation = {"distillation": {"weight": weight}} if weight else {}
         scored = {each: str(self.work / f"texts/scored.{each}.jsonl") for each in COLUMNS}
         settings = {
             "language": "az",
             "seed": seed,
             "base": {"model": str(asked.base.resolve())},
-            "sources": {source: self.source(source) for source in mix},
+            "sources": {
+                source: self.source(source) | ({"teacher": "base"} if weight and source != "web" else {})
+                for source in mix
+            },
+            "clean": {"heldout_fraction": HELD_OUT},
             "tokenizer": {"strategies": ["base"]},
             "pretrain": {
                 "phases": [{"trains": "all", "steps": asked.steps, "lr": asked.lr, "mix": dict(mix)}],
@@ -154,13 +185,16 @@ class Benchmark:
                 "micro_batch_size": min(asked.micro, asked.batch),
                 "sequence_length": asked.length,
                 "checkpoint_every": asked.steps,
-                "validate_every": 0,
+                "validate_every": asked.validate_every if weight == "auto" else 0,
+                "validate_documents": asked.validate_documents,
+                **distillation,
                 "faults": {"burn_in": "never"},
             },
             # `clean` leaves out training text that holds scored text.
             "evaluate": {
                 "heldout": [scored["az"]],
                 "retained": [scored["en"], scored["news"], scored["code"]],
+                "gate": {"max_retained_ratio": 1},
             },
         }
         return self.runs.recipe(name, settings)
@@ -182,6 +216,11 @@ class Benchmark:
         options = ["--source", source, "--corpus", self.corpus(source), "--tokenizer", self.tokenizer()]
         return self.once("encode", f"tokens-{source}", *options)
 
+    def probabilities(self, source: str) -> str:
+        """Store what the base expects behind each token of a source."""
+        options = ["--source", source, "--tokens", self.tokens(source), "--tokenizer", self.tokenizer()]
+        return self.once("distill", f"probabilities-{source}", *options)
+
     def once(self, stage: str, name: str, *options: str) -> str:
         """Run a stage of the recipe with all sources; others that ask for the artifact wait for it."""
         with self.locks[name]:
@@ -189,20 +228,22 @@ class Benchmark:
                 self.made[name] = self.runs.stage(stage, self.work / "all.yaml", self.work / name, *options)
         return self.made[name]
 
-    def trained(self, row: str) -> list[Scores]:
+    def trained(self, row: str) -> list[DocumentScores]:
         """Train a row once a seed, and score each."""
         with ThreadPoolExecutor(self.asked.seeds) as pool:
             return list(pool.map(lambda seed: self.one(row, seed), range(self.asked.seeds)))
 
-    def one(self, row: str, seed: int) -> Scores:
+    def one(self, row: str, seed: int) -> DocumentScores:
         """Train a row with a seed and score it, unless `--work` has the scores of this recipe."""
         mix, name = ROWS[row], f"{row.replace(' ', '-').replace('%', 'percent')}-{seed}"
-        recipe = self.recipe(name, mix, seed)
+        recipe = self.recipe(name, mix, seed, WEIGHTS.get(row))
 
-        def made() -> Scores:
+        def made() -> DocumentScores:
             options = ["--tokenizer", self.tokenizer()]
             for source in mix:
                 options += ["--tokens", f"{source}={self.tokens(source)}"]
+                if row in WEIGHTS and source != "web":
+                    options += ["--probabilities", f"{source}={self.probabilities(source)}"]
             if self.asked.prepare:
                 return {}
             with self.turns:
@@ -210,19 +251,25 @@ class Benchmark:
             return self.scores(Path(model))
 
         scores = self.runs.saved(name, json.loads(recipe.read_text(encoding="utf-8")), made)
-        print(f"{row}, seed {seed}: {scores}", file=sys.stderr, flush=True)
+        print(f"{row}, seed {seed}: {bits(scores)}", file=sys.stderr, flush=True)
         return scores
 
-    def of_base(self) -> Scores:
+    def of_base(self) -> DocumentScores:
         """Score the base."""
-        settings = {"base": str(self.asked.base.resolve()), "length": self.asked.length}
+        settings = {
+            "base": str(self.asked.base.resolve()),
+            "length": self.asked.length,
+            "in": self.asked.precision,
+        }
         return self.runs.saved("base", settings, lambda: self.scores(self.asked.base))
 
-    def scores(self, model: Path) -> Scores:
+    def scores(self, model: Path) -> DocumentScores:
         """Score a model on each column, in windows of the training's length."""
-        with self.scoring:
+        # FP32 takes over twice the CPU seconds.
+        in_bf16 = torch.autocast("cpu", torch.bfloat16, enabled=self.asked.precision == "bf16")
+        with self.scoring, in_bf16:
             read = {column: read_texts(self.work / f"texts/scored.{column}.jsonl") for column in COLUMNS}
-            return score(model, read, self.asked.length)
+            return score_documents(model, read, self.asked.length)
 
 
 def matrix(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
@@ -253,14 +300,54 @@ def ratios(base: Scores, rows: Mapping[str, Sequence[Scores]]) -> Iterator[str]:
         yield f"| {name} | {' | '.join(cells)} |"
 
 
+def change(
+    base: DocumentScores, to: Sequence[DocumentScores], since: Sequence[DocumentScores], column: str
+) -> tuple[float, ...]:
+    """Return how far the seeds' mean is from another, as a share of the base's bits, and the 95 % interval over documents."""
+    nats, other = (np.mean([each[column][0] for each in seeds], axis=0) for seeds in (to, since))
+    moved = paired_difference(nats, other, np.array(base[column][1]), seed=0)
+    return tuple(each / bits(base)[column] for each in (moved.value, moved.low, moved.high))
+
+
+def against_base(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScores]]) -> Iterator[str]:
+    """Yield Azerbaijani gained, as a share of what is gained without replay, and other bits per byte over the base's."""
+    lost = [column for column in COLUMNS if column != "az"]
+    yield f"| replay | Azerbaijani gained, of none | {' | '.join(f'{TITLES[each]}: over the base' for each in lost)} |"
+    yield "|---|" + "---:|" * len(COLUMNS)
+    gained = {name: change(base, seeds, [base], "az")[0] for name, seeds in rows.items()}
+    for name, seeds in rows.items():
+        cells = [f"{gained[name] / gained['none']:.3f}"]
+        for column in lost:
+            value, low, high = (1 + each for each in change(base, seeds, [base], column))
+            cells.append(f"{value:.4f} ({low:.4f} to {high:.4f})")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
+def against_plain(base: DocumentScores, rows: Mapping[str, Sequence[DocumentScores]]) -> Iterator[str]:
+    """Yield what the divergence changes beside the same replay without it, in per cent of the base's bits."""
+    yield f"| replay | {' | '.join(f'{TITLES[column]}, %' for column in COLUMNS)} |"
+    yield "|---|" + "---:|" * len(COLUMNS)
+    for name, seeds in rows.items():
+        if name not in WEIGHTS:
+            continue
+        cells = []
+        for column in COLUMNS:
+            value, low, high = (
+                100 * each for each in change(base, seeds, rows[name.partition(",")[0]], column)
+            )
+            cells.append(f"{value:+.2f} ({low:+.2f} to {high:+.2f})")
+        yield f"| {name} | {' | '.join(cells)} |"
+
+
 def main() -> None:
     """Train all rows, and print the tables."""
     asked = parser().parse_args()
     benchmark = Benchmark(asked=asked, turns=threading.Semaphore(asked.jobs), scoring=threading.Lock())
-    write_texts(benchmark.work / "texts", asked.documents, asked.scored_chars)
+    write_texts(benchmark.work / "texts", asked.documents, asked.scored_chars, asked.trained_chars)
     if asked.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-    benchmark.recipe("all", dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1))
+    mix = dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1)
+    benchmark.recipe("all", mix, weight=1 if WEIGHTS.keys() & set(asked.rows) else None)
     rows = {}
     with ThreadPoolExecutor(len(asked.rows) + 1) as pool:
         # First, while tokens are made: without the base's row the others say little.
@@ -272,9 +359,14 @@ def main() -> None:
                 print(f"{row}: left out, {error}", file=sys.stderr)
     if base is None:
         return
-    print("\n".join(matrix(base.result(), rows)))
+    means = {row: [bits(each) for each in seeds] for row, seeds in rows.items()}
+    print("\n".join(matrix(bits(base.result()), means)))
     if "none" in rows:
-        print("\n" + "\n".join(ratios(base.result(), rows)))
+        print("\n" + "\n".join(ratios(bits(base.result()), means)))
+        print("\n" + "\n".join(against_base(base.result(), rows)))
+        # A row whose replay alone was left out has nothing to compare with.
+        if all(row.partition(",")[0] in rows for row in rows):
+            print("\n" + "\n".join(against_plain(base.result(), rows)))
 
 
 if __name__ == "__main__":

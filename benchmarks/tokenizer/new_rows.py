@@ -40,6 +40,8 @@ from anadil.tokenizer.pretokens import count_texts, cutter_of
 
 HELD_OUT = 20
 """Documents that are scored, spread over the files."""
+KINDS = ("own", "means", "new_rows", "own, as much compute")
+"""Rows of the table; in the last, all weights take the compute of new rows and steps together."""
 
 
 def main() -> None:
@@ -48,6 +50,7 @@ def main() -> None:
     parser.add_argument("--base", type=Path, required=True)
     parser.add_argument("--text", type=Path, nargs="+", required=True, help="for the vocabulary and training")
     parser.add_argument("--heldout", type=Path, nargs="+", required=True)
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=KINDS)
     parser.add_argument("--tokens", type=int, default=2_048, help="new ones")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--row-steps", type=int, default=60, help="of new_rows, 4 sequences of 256 tokens")
@@ -64,16 +67,17 @@ def main() -> None:
         folder = Path(name)
         make_corpus(folder / "corpus", train)
         print("| vocabulary | seed | step 0 | after training all weights |\n|---|---:|---:|---:|")
-        for kind, strategy, row_steps in (
-            ("own", "base", 0), ("means", "extend", 0), ("new_rows", "extend", settings.row_steps),
-        ):  # fmt: skip
-            tokenizer = folder / strategy
+        for kind in settings.kinds:
+            row_steps = settings.row_steps if kind == "new_rows" else 0
+            # A step of new rows has twice the tokens of one of all weights.
+            steps = settings.steps + (2 * settings.row_steps if kind == KINDS[-1] else 0)
+            tokenizer = folder / ("base" if kind.startswith("own") else "extend")
             if not tokenizer.exists():
                 make_vocabulary(tokenizer, settings, train)
             for seed in settings.seeds:
                 (folder / "tokenizer").unlink(missing_ok=True)
                 (folder / "tokenizer").symlink_to(tokenizer)
-                cells = one(folder, f"{kind}-{seed}", settings, row_steps, seed, text)
+                cells = one(folder, f"{KINDS.index(kind)}-{seed}", settings, row_steps, steps, seed, text)
                 print(
                     f"| {kind} | {seed} | " + " | ".join(f"{each:.3f}" for each in cells) + " |", flush=True
                 )
@@ -103,7 +107,7 @@ def make_vocabulary(folder: Path, settings: argparse.Namespace, train: Sequence[
 
 
 def one(
-    folder: Path, name: str, settings: argparse.Namespace, row_steps: int, seed: int, text: str
+    folder: Path, name: str, settings: argparse.Namespace, row_steps: int, steps: int, seed: int, text: str
 ) -> list[float]:
     """Bits per byte before training all weights, and after."""
     place = settings.base
@@ -114,8 +118,8 @@ def one(
     if not row_steps:
         fit_vocabulary(model, folder / "tokenizer")
     cells = [bits_per_byte(model, folder / "tokenizer", settings, text)]
-    if settings.steps:
-        phase = {"trains": "all", "steps": settings.steps, "lr": settings.lr}
+    if steps:
+        phase = {"trains": "all", "steps": steps, "lr": settings.lr}
         if row_steps:
             # Its output has the extended vocabulary as its own: the second run takes it as a base, with no row to make.
             own = folder / f"{name}-tokenizer"
