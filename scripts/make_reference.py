@@ -53,7 +53,7 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 - whether [export](../guides/export.md#gguf) writes it as GGUF
 
 Every type also trains in one process and in copies of it. Any other type is refused by name before anything is loaded. Gemma 2
-caps the scores of its attention, which Flash attention does not: its documents are attended to one by one, and `anadil plan`
+caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. `anadil plan`
 takes each for as long as a sequence. Written models have the tensors of their base's files: an entry for each expert where
 those have one, stacks where they are published so, as Qwen 3.5 is. The loss that spreads tokens over experts is added if
 `config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are unpacked to BF16
