@@ -124,7 +124,7 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
 
 
 def attended_bytes(shape: Shape, work: Work, size: int) -> float:
-    """What attention gives, and log-sum-exp; with capped scores documents are attended to again, and the last matrix reads it."""
+    """Output of attention and log-sum-exp; with capped scores, which are made again, the output that the last matrix reads."""
     output = size * shape.query_width
     return float(output * (work.trains == "all") if shape.caps_scores else output + FP32 * shape.heads)
 

@@ -124,7 +124,7 @@ class _Stage:
         self.adds_at_once = layout.shard == 1 < layout.micro_batches
         # Bytes of a number's gradient that autocast's copy has in a pipeline. Casts of the first micro-batch are older
         # than all that later ones do, so that autograd comes to them last.
-        self.waiting = BF16 * (self.learns and self.size.autocast and layout.pipeline > 1)
+        self.copy_gradient = BF16 * (self.learns and self.size.autocast and layout.pipeline > 1)
 
     # Parts.
 
@@ -186,13 +186,15 @@ class _Stage:
         if self.layout.micro_batches > 1:
             learning = self.learning_layers + self.tables
             whole = self.size.reduce * learning / (1 if self.adds_up_whole else self.layout.shard)
-            return whole + (self.waiting * layers * self.shape.linear_matrices if self.waiting else 0.0)
+            return whole + (
+                self.copy_gradient * layers * self.shape.linear_matrices if self.copy_gradient else 0.0
+            )
         done = layers * self.each.parameters if self.learns else 0.0
         return self.size.reduce * done / self.layout.shard
 
-    def above(self, layers: int, numbers: float = 0.0) -> float:
+    def gradients_above(self, layers: int, numbers: float = 0.0) -> float:
         """Gradients of what is above a layer (from 1), and of some numbers of the layer itself."""
-        each = self.waiting if self.adds_at_once else self.gradient * self.learns
+        each = self.copy_gradient if self.adds_at_once else self.gradient * self.learns
         return self.gradients(self.layers - layers) + self.head_gradient() + each * numbers
 
     def left_over(self) -> float:
@@ -295,7 +297,7 @@ class _Stage:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
-            "gradients": self.above(layers) + (stack or down * self.learns),
+            "gradients": self.gradients_above(layers) + (stack or down * self.learns),
             # Its own and the next ones', or all that it has not come to yet.
             "gathered weights": self.gathered(
                 min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
@@ -317,7 +319,7 @@ class _Stage:
         normalized = activations.normalized_states(self.shape, self.work, self.layout)
         flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
         return {
-            "gradients": self.above(layers),
+            "gradients": self.gradients_above(layers),
             "recomputation": self.tokens * (self.again() + flow),
         }
 
@@ -334,7 +336,7 @@ class _Stage:
         matrices += 3 * shape.stack
         others = self.saved(layers) - self.tokens * self.each.saved
         return {
-            "gradients": self.above(layers, matrices),
+            "gradients": self.gradients_above(layers, matrices),
             "activations": others + self.tokens * saved,
             "recomputation": self.tokens * flow / tensor,
         }
@@ -357,7 +359,7 @@ class _Stage:
         flow = 2.0 * (size.stream + size.compute * size.autocast) * shape.hidden
         flow += (2 * size.stream + size.compute * size.autocast) * heads
         return {
-            "gradients": self.above(layers),
+            "gradients": self.gradients_above(layers),
             "autocast copies": BF16 * size.autocast * shape.hidden * (heads + shape.kv_width),
             "recomputation": self.tokens * flow / self.layout.tensor,
         }
@@ -371,7 +373,7 @@ class _Stage:
         rows = 3 * product + (size if size != product and self.layout.recompute == "none" else 0)
         flow = self.size.stream * (2 if shape.shared else 1) + rows * shape.chosen
         return {
-            "gradients": self.above(layers),
+            "gradients": self.gradients_above(layers),
             "recomputation": self.tokens * (self.again() + flow * shape.hidden),
         }
 
@@ -400,7 +402,7 @@ class _Stage:
         )
         again = self.again() - activations.mixture_bytes(shape, self.work, self.layout)
         return {
-            "gradients": self.above(layers, 3 * shape.stack),
+            "gradients": self.gradients_above(layers, 3 * shape.stack),
             "activations": self.saved(layers) + self.tokens * (mine - self.each.saved),
             "recomputation": self.tokens * (max(0.0, again) + rows + self.size.stream * shape.hidden),
         }
@@ -409,7 +411,7 @@ class _Stage:
         """Parts that differ when all gradients of a layer exist, and the input of its first norm is left."""
         entry = self.size.stream * self.shape.hidden / self.layout.tensor
         return {
-            "gradients": self.above(layers, self.each.parameters),
+            "gradients": self.gradients_above(layers, self.each.parameters),
             "activations": self.saved(layers) - self.tokens * (self.each.saved - entry),
             # The input, the gradients of queries, keys and values, and their sum.
             "recomputation": self.tokens * 5 * entry,
