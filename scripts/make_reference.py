@@ -53,12 +53,12 @@ The table lists the model types (`model_type` of `config.json`) that are trained
 - whether [export](../guides/export.md#gguf) writes it as GGUF
 
 Every type also trains in one process and in copies of it. Any other type is refused by name before anything is loaded. Gemma 2
-caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. Written
-models have the tensors of their base's files: an entry for each expert where those have one, stacks where they are published
-so, as Qwen 3.5 is. The loss that spreads tokens over experts is added if
-`config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are
-unpacked to BF16 once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Convolutions and
-states of {recurrent} start anew at every document. With `context` each process computes them for whole
+caps the scores of its attention, which Flash attention does not: its documents are attended to one by one. `anadil plan`
+takes each for as long as a sequence. Written models have the tensors of their base's files: an entry for each expert where
+those have one, stacks where they are published so, as Qwen 3.5 is. The loss that spreads tokens over experts is added if
+`config.json` sets `output_router_logits`. An adapter leaves experts out. Experts of GPT-OSS in MXFP4 are unpacked to BF16
+once, into `base` below `storage.root` or `ANADIL_CACHE`: 42 GB for 20B, 234 GB for 120B. Convolutions and states of
+{recurrent} start anew at every document. With `context` each process computes them for whole
 sequences. On a GPU with `flash-linear-attention` and `causal-conv1d` the kernels are told where documents begin, which was
 not run yet. Generated from `components/anadil/model/families.py` by `scripts/make_reference.py`.
 

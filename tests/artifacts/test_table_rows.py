@@ -164,7 +164,7 @@ from anadil.text.chats import DroppedChats
 print(len(list(read_chats([sys.argv[1]], DroppedChats()))))
 """
 HELDOUT = """
-from anadil.evaluate.heldout import documents_of
+from anadil.artifacts.scored_text import documents_of
 print(len(list(documents_of([sys.argv[1]], "messages", "az"))))
 """
 ITEMS = """

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch.nn import functional
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
+from anadil.artifacts.scored_text import read_retained
 from anadil.core.errors import DataError
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures, score, windows
-from anadil.evaluate.heldout import read_retained
 from anadil.model.load import encode_text
 from anadil.text.corpus import Document
 

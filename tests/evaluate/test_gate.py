@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from anadil.evaluate.heldout import read_retained
+from anadil.artifacts.scored_text import read_retained
 from anadil.evaluate.run import run
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job

@@ -11,12 +11,12 @@ import zstandard
 from benchmarks.evaluate.leaks import LEAKS, planted
 from pyarrow import parquet
 
-from anadil.artifacts import storage
+from anadil.artifacts import scored_text, storage
+from anadil.artifacts.scored_text import read_retained
 from anadil.artifacts.text_files import TEXT_SUFFIXES
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.format import MIB
-from anadil.evaluate import heldout
-from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout, read_retained
+from anadil.evaluate.heldout import Contamination, Heldout, find_contamination, read_heldout
 from anadil.recipe.sections import Evaluate
 from anadil.text.corpus import write_documents
 from anadil.text.language import load_language
@@ -186,7 +186,7 @@ def test_more_text_than_can_be_scored_is_refused(
     limit: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = "".join(json.dumps({"text": f"{number:05}"}) + "\n" for number in range(5_000)).encode()
-    monkeypatch.setattr(heldout, limit, {"MAX_DOCUMENTS": 4_000, "MAX_BYTES": 20_000}[limit])
+    monkeypatch.setattr(scored_text, limit, {"MAX_DOCUMENTS": 4_000, "MAX_BYTES": 20_000}[limit])
 
     with pytest.raises(
         DataError, match=r"b\.jsonl\.gz:1501: text of evaluate\.heldout exceeds .*; give it a sample"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from anadil.artifacts.scored_text import tuning_part
 from anadil.core.errors import DataError
 from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.evaluate.models import CandidateModel, ScoredModel, open_model
@@ -20,7 +21,6 @@ from anadil.evaluate.own_chat import (
     open_own_chat,
     outcome_of,
     target_tuning,
-    tuning_part,
     without_tuning,
 )
 from anadil.text.corpus import Document, write_documents

@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
+from anadil.artifacts.scored_text import tuning_part
 from anadil.core.errors import PreflightError
 from anadil.core.stages import STAGES
 from anadil.evaluate import own_chat
-from anadil.evaluate.own_chat import tuning_part
 from anadil.evaluate.run import _table, run
 from anadil.recipe.sections import Recipe
+from anadil.recipe.sources import Source
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.text.corpus import Document, write_documents
@@ -246,27 +247,30 @@ def test_a_post_trained_base_alone_is_asked_in_its_chat_format(
     assert [table["own_chat"]["num"] for table in scores["candidates"].values()] == [24, 24, 24]
 
 
-@pytest.mark.parametrize("base_share", ["auto", 0.5])
-def test_only_text_by_which_a_merge_was_tuned_is_not_scored(
-    base_share: float | str, own: Path, tmp_path: Path
+@pytest.mark.parametrize("tuned_by", ["merge", "teacher", ""])
+def test_only_text_by_which_a_candidate_was_tuned_is_not_scored(
+    tuned_by: str, own: Path, tmp_path: Path
 ) -> None:
     texts = [f"{text} {number}" for number in range(2) for text in TEXTS]
     write_documents(own / "corpus", "heldout", [document(text, f"h{at}") for at, text in enumerate(texts)])
     job = job_on(own, tmp_path / "out")
     del job.inputs["adapter"]
     job.inputs.update(merged=own / "model")
-    merge = Recipe.model_validate({"merge": {"base_share": base_share}}).merge
+    merge = {"base_share": "auto" if tuned_by == "merge" else 0.5}
+    update: dict[str, Any] = {"merge": Recipe.model_validate({"merge": merge}).merge}
+    if tuned_by == "teacher":
+        update["sources"] = {"en": Source(inputs=("en.jsonl",), language="en", teacher="base")}
 
-    scores, _ = scored(replace(job, recipe=job.recipe.model_copy(update={"merge": merge})))
+    scores, _ = scored(replace(job, recipe=job.recipe.model_copy(update=update)))
 
-    tuned = {each.text for each in tuning_part(map(document, texts))[0]} if base_share == "auto" else set()
+    tuned = {each.text for each in tuning_part(map(document, texts))[0]} if tuned_by == "merge" else set()
     ids = {f"h{at}" for at, text in enumerate(texts) if text not in tuned}
     assert {each["id"] for each in scores["documents"]} == ids
     assert scores["contamination"]["num_documents"] == scores["heldout"]["num_documents"] == len(ids)
     english = {"tuning": 4, "scored": 12}
     counts = {"heldout": {"tuning": len(tuned), "scored": len(ids)}, "retained": {"en": english}}
-    assert scores.get("tuning") == (counts if base_share == "auto" else None)
-    assert len(scores["retained"]["documents"]) == (12 if base_share == "auto" else 16)
+    assert scores.get("tuning") == (counts if tuned_by else None)
+    assert len(scores["retained"]["documents"]) == (12 if tuned_by else 16)
 
 
 def test_what_the_stage_tasks_found_goes_into_the_scores_as_it_is(tmp_path: Path) -> None:

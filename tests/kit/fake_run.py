@@ -91,7 +91,8 @@ def _peak_of(
     """The peak of one device of a pipeline stage."""
     borders = torch.arange(layout.micro_batch_size + 1, dtype=torch.int32) * work.sequence_length
     with ExitStack() as stack:
-        rank = stage * layout.devices // layout.pipeline
+        # The stage's last process: of those that share a sequence, it sees the most keys.
+        rank = (stage + 1) * layout.devices // layout.pipeline - 1
         mesh = stack.enter_context(_mesh(settings, rank, layout.devices))
         stack.enter_context(_stand_ins(shape, settings))
         stack.enter_context(FakeTensorMode(allow_non_fake_inputs=True))

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from anadil.artifacts.scored_text import tuning_part
 from anadil.core.errors import DataError
 from anadil.evaluate.models import open_candidate, open_model
-from anadil.evaluate.own_chat import tuning_part
 from anadil.merge import auto as measure
 from anadil.merge.auto import TARGET, choose_values, read_tuning_texts, score_of
 from anadil.merge.check import inspect_tuning_text

@@ -40,6 +40,7 @@ EXPERTS = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 
 MORE: dict[str, dict[str, Any]] = {
     # Gemma's default heads, 256 wide, are for few: sixteen would make queries four times as wide as the states.
     "gemma": {"head_dim": 128},
+    "gemma2": {"head_dim": 128, "attn_implementation": "eager"},
     "gemma3_text": {"head_dim": 128},
     "gpt_neox": {"num_key_value_heads": 16},
     "helium": {"head_dim": 64},
@@ -176,7 +177,7 @@ def of_kind(kind: str) -> Shape:
 @pytest.mark.parametrize(
     "kind",
     [
-        kind if kind in ("gemma3_text", "mixtral", "qwen3") else matrix(kind)
+        kind if kind in ("gemma2", "gemma3_text", "mixtral", "qwen3") else matrix(kind)
         for kind in PLANNED
         if kind != "llama"
     ],
@@ -192,8 +193,9 @@ def test_the_closed_form_is_what_the_engine_holds_on_fake_tensors(kind: str, nam
     exact = exact_peak(of_kind(kind), layout, work, more=SIZES | MORE.get(kind, {}))
     closed = peak_memory(of_kind(kind), layout, work)
 
-    # The shared expert of a mixture, and what a first forward pass holds, are counted at moments when they are gone.
-    most = 0.03 if of_kind(kind).experts else WORST
+    # The shared expert of a mixture, what a first forward pass holds, and copies for autocast are counted at moments when
+    # they are gone.
+    most = 0.03 if of_kind(kind).experts or of_kind(kind).caps_scores else WORST
     assert -WORST < closed.allocated / exact - 1 < most, f"{closed.allocated:,} against {exact:,}: {closed}"
 
 
@@ -265,7 +267,7 @@ def test_layers_of_another_kind_are_not_planned_by_the_formulas_of_their_type(
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [("gemma2", "documents one by one"), ("lfm2", "layers are of several kinds")]
+    ("kind", "reason"), [("diffllama", "layers attend twice"), ("lfm2", "layers are of several kinds")]
 )
 def test_a_type_that_is_not_planned_says_why(kind: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(

@@ -8,6 +8,7 @@ import pytest
 from anadil.cli.main import main
 from anadil.core.errors import PreflightError
 from anadil.core.format import GIB, MIB, human_bytes
+from anadil.core.stages import STAGES
 from anadil.estimate.activations import saved_bytes
 from anadil.estimate.instances import machine, this_machine
 from anadil.estimate.layout import Kernels, Layout, Recompute, Work, layout_of, work_of
@@ -110,6 +111,17 @@ def test_a_machine_that_is_large_enough_says_one_line(driver: Path) -> None:
 
     assert not driver.exists()
     assert re.fullmatch(r"pretrain needs [\d.]+ MiB of [\d.]+ GiB per device \(fits\)", line)
+
+
+def test_a_stage_in_front_of_training_is_named_once() -> None:
+    written = [
+        "sources.own={written_by: base, tokens: 1M}",
+        "pretrain.phases.1.mix={az: .8, en: .1, own: .1}",
+    ]
+
+    line = check_fits(load_recipe("smoke", written), here=True, then=STAGES)
+
+    assert line.count("replay needs") == 1
 
 
 def test_a_recipe_without_a_machine_type_is_for_this_machine(driver: Path) -> None:

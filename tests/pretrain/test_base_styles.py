@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from anadil.artifacts.base_model import read_tokenizer
+from anadil.artifacts.base_vocabulary import read_embedding_map
 from anadil.core.errors import DataError, PreflightError
 from anadil.core.stages import STAGES
 from anadil.evaluate.models import open_model
 from anadil.model.load import load_model
 from anadil.preflight.base_model import inspect_base
 from anadil.preflight.checks import refuse
-from anadil.pretrain.embedding_init import embedding_map, fit_vocabulary
+from anadil.pretrain.embedding_init import fit_vocabulary
 from anadil.recipe.sections import Recipe
 from anadil.release.export.gguf_file import read_vocabulary
 from anadil.runtime import execute
@@ -79,7 +80,7 @@ def test_replace_keeps_an_end_of_text_that_is_no_added_token(
     assert (loaded.prefix, loaded.tokenizer.eos_token_id) == (index, index)
     assert open_model("base", base).prefix == ORDINARY
     assert len(loaded.tokenizer) == tokenizer.get_vocab_size() == 330
-    rows = embedding_map(folder)
+    rows = read_embedding_map(folder)[0]
     assert rows is not None
     assert index is not None
     assert rows[index] == [read_tokenizer(base).token_to_id(END)]

@@ -12,13 +12,18 @@ import torch
 
 from anadil.artifacts import artifact
 from anadil.core.errors import IntegrityError, RecipeError, Stopped
+from anadil.core.stages import STAGES
 from anadil.pretrain import teacher_weight
 from anadil.pretrain.run import run
-from anadil.runtime.job import Stream
+from anadil.pretrain.short_run import short_recipe
+from anadil.recipe.sections import Recipe
+from anadil.runtime.cache_key import stage_origin
+from anadil.runtime.job import Job, Stream
+from anadil.tokens.probabilities import StoredProbabilities, TextScore, open_probabilities
 from tests.kit.marks import matrix
 from tests.kit.pretraining import SignalAt, run_in_child, run_in_several
 from tests.kit.sources import PHASES
-from tests.kit.teaching import make_teaching_tokenizer, probabilities, teaching_job, teaching_recipe
+from tests.kit.teaching import make_teaching_tokenizer, teaching_job, teaching_recipe
 
 STEPS: dict[str, Any] = {"phases": [{**PHASES[1], "steps": 6}], "micro_batch_size": 1}
 
@@ -92,7 +97,11 @@ def test_a_teacher_keeps_the_model_near_to_the_base(tmp_path: Path, taught: Path
         ({"tensor": 2}, 2),
         matrix({"pipeline": 2}, 2),
         matrix({"shard": 2, "tensor": 2}, 4),
+        matrix({"shard": 2, "context": 2}, 4),
+        matrix({"shard": 2, "pipeline": 2}, 4),
         matrix({"context": 2, "pipeline": 2}, 4),
+        matrix({"tensor": 2, "pipeline": 2}, 4),
+        matrix({"tensor": 2, "context": 2}, 4),
         matrix({}, 4),
     ],
 )
@@ -142,8 +151,9 @@ def test_the_automatic_weight_rises_over_the_limit_and_falls_below_it(
     assert "pretrain.distillation.weight: 1 -> " in caplog.text
     found = json.loads((job.out / "training.json").read_text())["distillation"]
     assert found["last"]["step"] == 6
-    assert found["last"]["source"] == "en"
-    assert ("no weight kept en within 0.001 times the base's bits per byte" in caplog.text) == rises
+    assert found["last"]["source"] in {"en", "retained.en"}
+    assert ("within 0.001 times the base's bits per byte" in caplog.text) == rises
+    assert "does not watch code, which the gate judges" in caplog.text
     assert (f"the nearest was {found['nearest']['ratio']:.4g}, after step" in caplog.text) == rises
     assert ("auto ends with" in caplog.text) != rises
 
@@ -164,19 +174,63 @@ def test_the_automatic_weight_compares_with_the_base_in_its_own_vocabulary(
     assert curves(job.out)[-1]["kl"] < 1e-4
 
 
-def test_an_automatic_weight_needs_held_out_text(taught: Path) -> None:
+def with_scores(taught: Path, **scores: TextScore) -> tuple[Recipe, StoredProbabilities]:
+    """A recipe with an automatic weight, and probabilities with these scores of the base."""
     recipe = teaching_recipe(taught, weight="auto", **AUTO)
-    job = teaching_job(taught.parent, recipe)
-    from anadil.tokens.probabilities import open_probabilities
-
-    stream = job.streams["probabilities.en"]
+    stream = teaching_job(taught.parent, recipe).streams["probabilities.en"]
     opened = open_probabilities(stream.uri, stream.manifest, {})
-    empty = replace(opened, facts=replace(opened.facts, heldout_documents=0))
+    return recipe, replace(opened, facts=replace(opened.facts, scores=scores))
 
-    with pytest.raises(
-        RecipeError, match=r"the corpus of sources.en holds nothing out; set a number, or raise"
-    ):
+
+def test_an_automatic_weight_needs_a_text(taught: Path) -> None:
+    recipe, empty = with_scores(taught)
+
+    with pytest.raises(RecipeError, match=r"nor evaluate.retained have a document for it. Set a number, or"):
         teacher_weight.TeacherWeight(recipe, {"en": empty})
+
+
+def with_facts(job: Job, folder: Path, **changes: Any) -> Job:
+    """The job with other facts in its probabilities."""
+    shutil.copytree(job.streams["probabilities.en"].uri, folder)
+    facts = json.loads((folder / "probabilities.json").read_text())
+    (folder / "probabilities.json").write_text(json.dumps(facts | changes))
+    (folder / "manifest.json").unlink()
+    artifact.seal(folder, kind="probabilities", origin={})
+    manifest = artifact.read_manifest(str(folder))
+    assert manifest is not None
+    return replace(job, streams={"probabilities.en": Stream(uri=str(folder), manifest=manifest)})
+
+
+def test_the_automatic_weight_rises_for_a_retained_text_alone(tmp_path: Path, taught: Path) -> None:
+    job = teaching_job(tmp_path, teaching_recipe(taught, weight="auto", **AUTO))
+    scores = {
+        "en": {"documents": 2, "bytes": 1, "nats": 1e6},
+        "retained.en": {"documents": 4, "bytes": 1, "nats": 1},
+    }
+
+    run(job := with_facts(job, tmp_path / "other", scores=scores))
+
+    found = json.loads((job.out / "training.json").read_text())["distillation"]
+    assert found["last"]["source"] == "retained.en"
+    assert found["weight"] == 8
+
+
+def test_a_short_run_has_no_teacher(taught: Path) -> None:
+    recipe = teaching_recipe(taught, {"web": {"teacher": "base"}})
+
+    assert short_recipe(recipe, 2, taught.with_name("tokenizer")).sources["web"].teacher is None
+
+
+def test_what_decides_an_automatic_weight_decides_the_model_s_key(taught: Path) -> None:
+    def origin(weight: float | str, limit: float, every: int) -> dict[str, str]:
+        recipe = teaching_recipe(taught, weight=weight, validate_every=every)
+        gate = recipe.evaluate.gate.model_copy(update={"max_retained_ratio": limit})
+        evaluate = recipe.evaluate.model_copy(update={"gate": gate})
+        recipe = recipe.model_copy(update={"evaluate": evaluate})
+        return stage_origin(STAGES["pretrain"], recipe, {}, ())
+
+    assert origin(2, 1.1, 7) == origin(2, 1.2, 8)
+    assert len({tuple(origin("auto", *each).items()) for each in ((1.1, 7), (1.2, 7), (1.1, 8))}) == 3
 
 
 @pytest.mark.parametrize("name", ["base", "tokenizer", "stream", "k"])
@@ -185,22 +239,14 @@ def test_probabilities_of_something_else_are_refused_with_both_names(
 ) -> None:
     recipe = teaching_recipe(taught, **STEPS)
     job = teaching_job(tmp_path, recipe)
-    made = Path(probabilities(tmp_path, recipe).uri)
-    other = tmp_path / "other"
-    shutil.copytree(made, other)
-    facts = json.loads((other / "probabilities.json").read_text())
-    ours, facts[name] = facts[name], 3 if name == "k" else "another one"
-    (other / "probabilities.json").write_text(json.dumps(facts))
-    (other / "manifest.json").unlink()
-    artifact.seal(other, kind="probabilities", origin={})
-    manifest = artifact.read_manifest(str(other))
-    assert manifest is not None
+    facts = json.loads((Path(job.streams["probabilities.en"].uri) / "probabilities.json").read_text())
+    ours, theirs = facts[name], 3 if name == "k" else "another one"
 
     with pytest.raises(IntegrityError) as refusal:
-        run(replace(job, streams={"probabilities.en": Stream(uri=str(other), manifest=manifest)}))
+        run(with_facts(job, tmp_path / "other", **{name: theirs}))
 
     assert refusal.value.exit_code == 5
-    assert f"{name} is {facts[name]}, and this run has {ours}; run distill again" in str(refusal.value)
+    assert f"{name} is {theirs}, and this run has {ours}; run distill again" in str(refusal.value)
 
 
 @pytest.mark.parametrize(

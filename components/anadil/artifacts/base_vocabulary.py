@@ -263,3 +263,18 @@ def ends_by_file(folder: Path, tokenizer: "Tokenizer") -> dict[str, list[str | N
 def begins_turns(bos: str | None, template: str) -> bool:
     """Return whether a token that settings call BOS is the beginning of a turn, which begins no document."""
     return bos in BEGINNINGS_OF_TURNS and "bos_token" not in template
+
+
+def read_embedding_map(tokenizer: Path) -> tuple[list[list[int]] | None, bool]:
+    """Return the base ids of each row, and whether the embedding keeps the size of the base's, which may exceed its vocabulary.
+
+    There are no rows where the base's own vocabulary stays.
+    """
+    file = tokenizer / "embedding_map.json"
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; run the tokenizer stage again")
+    content = json.loads(file.read_text(encoding="utf-8"))
+    if content["rows"] is None:
+        return None, True
+    rows = [[row] if pieces is None else pieces for row, pieces in enumerate(content["rows"])]
+    return rows, content.get("strategy") == "surgery"

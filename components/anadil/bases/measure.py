@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.scored_text import RETAINED_KEY, RETAINED_TEXT, read_retained
 from anadil.bases.candidates import LEFT_OUT, Candidate, Refused, with_base
 from anadil.bases.extrapolate import Curve, Extrapolation
 from anadil.core.errors import AnadilError, DataError, message_of
@@ -20,7 +21,7 @@ from anadil.estimate.instances import Machine, machine, this_machine
 from anadil.estimate.model_shape import shape_from
 from anadil.evaluate import generate, models
 from anadil.evaluate.candidate import openings_of, text_figures
-from anadil.evaluate.heldout import RETAINED_KEY, RETAINED_TEXT, digest_of, read_heldout, read_retained
+from anadil.evaluate.heldout import digest_of, read_heldout
 from anadil.model.template_limits import RAISED
 from anadil.page.values import last_part
 from anadil.plan.plan import build_plan, choose_layout, request_for

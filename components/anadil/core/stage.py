@@ -60,6 +60,8 @@ class SideFiles:
     """Names of the files that are read of a directory; empty: all."""
     of_language: str = ""
     """File of a language's built-in texts that the id of a language stands for."""
+    keys: tuple[str, ...] = ()
+    """Recipe keys that decide the result, too, where they are read."""
     or_names: bool = False
     """True if a value without `/` that ends in neither `.yaml` nor `.jsonl` is a name, not a file."""
 

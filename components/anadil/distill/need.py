@@ -4,11 +4,7 @@ from dataclasses import dataclass
 
 from anadil.core.format import short_count, stored_bytes
 from anadil.estimate.stage_memory import NeedRequest, Needs, StageMemory, scoring_plan, scoring_refusal
-from anadil.estimate.text_use import Basis
-
-BASIS = Basis(phrase="counted by distill", short="distill", counted=True)
-ID_BYTES, SMALL_ID_BYTES, LOG_BYTES = 4, 2, 2
-"""Bytes of an id, of one in a vocabulary of less than 65,536 tokens, and of a log-probability."""
+from anadil.recipe.pretrain import probability_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,10 +31,9 @@ def need(request: NeedRequest) -> DistillNeed | None:
     if not taught:
         return None
     tokens = sum(request.text.encoded[name].tokens for name in taught if name in request.text.encoded)
-    k = recipe.pretrain.distillation.top_k
-    id_bytes = SMALL_ID_BYTES if request.trained.vocabulary < 2**16 - 1 else ID_BYTES
+    size = probability_bytes(recipe.pretrain.distillation.top_k, request.trained.vocabulary)
     memory = scoring_plan(request.base, recipe, request.machine, "distill")
-    return DistillNeed(tokens=tokens, disk_bytes=tokens * (id_bytes * k + LOG_BYTES * (k + 1)), memory=memory)
+    return DistillNeed(tokens=tokens, disk_bytes=tokens * size, memory=memory)
 
 
 def refusal(request: NeedRequest, memory: StageMemory) -> str:

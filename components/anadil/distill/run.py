@@ -6,9 +6,9 @@ Parts of some documents are each whole or absent, so that a killed run resumes b
 """
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,9 @@ import numpy as np
 from anadil.artifacts import artifact, sealed_dir
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.local_directory import link
+from anadil.artifacts.scored_text import RETAINED_KEY, tuning_texts
 from anadil.core.errors import RecipeError
-from anadil.core.format import human_bytes, human_percent
+from anadil.core.format import human_bytes
 from anadil.core.json_text import read_json, write_json
 from anadil.core.progress import progress
 from anadil.core.stages import last_form
@@ -26,14 +27,15 @@ from anadil.distill.teach import BaseTeacher, Vocabulary
 from anadil.estimate.memory import FITS
 from anadil.estimate.model_shape import shape_from
 from anadil.estimate.stage_memory import scoring_parts
-from anadil.model.load import load_placed
+from anadil.model.load import load_placed, load_tokenizer
 from anadil.model.teacher import NONE
 from anadil.model.tiny import base_model
+from anadil.recipe.pretrain import probability_bytes
 from anadil.runtime.cache_key import base_identity
 from anadil.runtime.job import Figures, Job
 from anadil.tokens.make_tokens import room_for
-from anadil.tokens.packing import Ids, Places, TokenStream, stream_of
-from anadil.tokens.probabilities import PartFacts, ProbabilitiesFacts, id_dtype, token_bytes
+from anadil.tokens.packing import Ids, Places, TokenStream
+from anadil.tokens.probabilities import PartFacts, ProbabilitiesFacts, TextScore, id_dtype
 from anadil.tokens.stored_tokens import StoredTokens, open_tokens
 from anadil.tokens.tensor_file import DTYPES, TensorWriter
 
@@ -43,6 +45,8 @@ PART_TOKENS = 2**18
 """Tokens after which a part ends, with a whole document: minutes of work for a kill to undo, 26 MB."""
 PART, FACTS = "part.safetensors", "facts.json"
 """Files of a part's folder."""
+MUCH_CUT = 1.05
+"""Tokens of the base for one of its own cut, from which on its probabilities are of text as it never read it. Chosen by us."""
 
 
 def run(job: Job) -> Figures:
@@ -50,69 +54,76 @@ def run(job: Job) -> Figures:
     stream = job.streams["tokens"]
     tokens = open_tokens(stream.uri, stream.manifest)
     tokenizer, k = job.inputs[last_form("tokenizer", job.inputs)], job.recipe.pretrain.distillation.top_k
-    about: dict[str, Any] = {
-        "base": base_identity(job.recipe.base),
-        "tokenizer": artifact.digest_of(tokenizer),
-        "stream": tokens.facts.stream,
-        "k": k,
-    }
-    origin = {name: str(value) for name, value in about.items()} | {
-        "length": str(tokens.facts.sequence_length)
-    }
+    facts, length = tokens.facts, tokens.facts.sequence_length
+    digests = {"tokenizer": artifact.digest_of(tokenizer), "stream": facts.stream}
+    about: dict[str, Any] = {"base": base_identity(job.recipe.base), "k": k, **digests}
+    origin = {name: str(value) for name, value in {**about, "length": length}.items()}
     folder = job.work / f"probabilities-{artifact.origin_key(origin)}"
-    parts, counts, teacher = [], Counter[str](), None
-    started, made = time.perf_counter(), 0
-    size = token_bytes(k, tokens.facts.vocabulary)
-    room = f"the probabilities of the base, {human_bytes(size * tokens.facts.tokens)}"
-    with room_for(folder, room), progress("tokens", tokens.facts.tokens) as bar:
+    teacher = _teacher(job, tokenizer, k, facts.vocabulary)
+    scores, cut_otherwise = _scores(job, teacher, tokens, tokenizer)
+    parts, counts = [], Counter[str]()
+    num_bytes = probability_bytes(k, facts.vocabulary) * facts.tokens
+    room = f"the probabilities of the base, {human_bytes(num_bytes)}"
+    with room_for(folder, room), progress("tokens", facts.tokens) as bar:
         for number, (name, starts, ids) in enumerate(_documents(tokens)):
-            place = folder / f"part-{number:05}"
+            place, file = folder / f"part-{number:05}", f"part-{number:05}.safetensors"
             if not sealed_dir.verify(place, origin | {"part": str(number)}):
-                teacher = teacher or _teacher(job, tokenizer, k)
-                part = TokenStream(ids=ids, starts=starts, digest="", bos=tokens.facts.bos)
+                part = TokenStream(ids=ids, starts=starts, digest="", bos=facts.bos)
                 with sealed_dir.create(place, origin | {"part": str(number)}) as draft:
                     _write(draft, teacher, part, tokens, name)
-                made += len(ids)
-            facts = read_json(place / FACTS)
-            file = f"part-{number:05}.safetensors"
+            made = read_json(place / FACTS)
             link(place / PART, job.out / file)
-            parts.append(PartFacts(file=file, tokens=len(ids), crc32=facts["crc32"]))
-            counts.update(facts["counts"])
+            parts.append(PartFacts(file=file, tokens=len(ids), crc32=made["crc32"]))
+            counts.update(made["counts"])
             bar.advance(len(ids))
             job.stop.check()
-        documents, num_bytes = tokens.heldout(job.recipe.pretrain.validate_documents)
-        nats = 0.0
-        if documents:
-            teacher = teacher or _teacher(job, tokenizer, k)
-            nats = teacher.nats(stream_of(documents, tokens.facts.bos), tokens.facts.sequence_length)
     positions = counts.pop("positions")
     ProbabilitiesFacts(
-        **about, source=tokens.facts.source, vocabulary=tokens.facts.vocabulary, tokens=tokens.facts.tokens,
-        positions=positions, left_out=dict(counts), heldout_documents=len(documents), heldout_bytes=num_bytes,
-        heldout_nats=nats, parts=tuple(parts),
+        **about, source=facts.source, vocabulary=facts.vocabulary, tokens=facts.tokens, positions=positions,
+        left_out=dict(counts), cut_otherwise=cut_otherwise, scores=scores, parts=tuple(parts),
     ).write(job.out)  # fmt: skip
-    left_out = sum(counts.values())
-    if left_out:
-        reasons = ", ".join(f"{name} {num:,}" for name, num in counts.items() if num)
-        log.info(
-            "%s of %s predicted tokens have no teacher (%s): %s",
-            f"{left_out:,}", f"{left_out + positions:,}", human_percent(left_out / (left_out + positions)), reasons,
-        )  # fmt: skip
     if not positions:
         raise RecipeError(
-            f"sources.{tokens.facts.source}.teacher: no token of its text is one of the base's; leave `teacher` out, or "
+            f"sources.{facts.source}.teacher: no token of its text is one of the base's; leave `teacher` out, or "
             "set tokenizer.choice to extend"
         )
-    activation = DTYPES["F16"].itemsize * int(
-        model_config(base_model(job.recipe.base, job.base_cache))["hidden_size"]
+    return {"positions": positions, "left_out": counts.total(), "bytes": num_bytes}
+
+
+def _scores(
+    job: Job, teacher: BaseTeacher, tokens: StoredTokens, tokenizer: Path
+) -> tuple[dict[str, TextScore], int]:
+    """Return the base's loss on the texts that training is scored on, and the held-out documents that it cuts otherwise."""
+    facts, num, recipe = tokens.facts, job.recipe.pretrain.validate_documents, job.recipe
+    documents, num_bytes = tokens.heldout(num)
+    decode = partial(load_tokenizer(tokenizer).decode, clean_up_tokenization_spaces=False)
+    [(source, settings)] = recipe.sources.items()
+    by_base = teacher.encode(
+        [decode(ids[1:]) for ids in documents], reads_special=settings.written_by is not None
     )
-    log.info("%s bytes a token, %.3f of a hidden state in BF16", size, size / activation)
+    encoded = {source: (by_base, num_bytes)} if documents else {}
+    cuts = [
+        (teacher.vocabulary.expand(ids[1:]), alone[1:]) for ids, alone in zip(documents, by_base, strict=True)
+    ]
+    cut_otherwise = sum(not np.array_equal(*pair) for pair in cuts)
+    pieces, alone = (sum(map(len, each)) for each in zip(*cuts, strict=True)) if cuts else (0, 0)
+    if pieces > MUCH_CUT * alone:
+        log.warning(
+            "sources.%s.teacher: its held-out text takes %s tokens of the base as this vocabulary cuts it, and %s as the base does. "
+            "Probabilities are then those of text as the base never read it: set tokenizer.choice to extend, or leave `teacher` out",
+            source, f"{pieces:,}", f"{alone:,}",
+        )  # fmt: skip
+    if recipe.finds_teacher_weight:
+        files, text_field = job.side_files.get(RETAINED_KEY, ()), recipe.retained_text_field
+        for name, texts in tuning_texts(files, text_field, num).items():
+            encoded[name] = teacher.encode(texts), sum(len(text.encode()) for text in texts)
     return {
-        "positions": positions,
-        "left_out": left_out,
-        "bytes": size * tokens.facts.tokens,
-        "tokens_per_s": round(made / (time.perf_counter() - started), 1),
-    }
+        name: TextScore(
+            documents=len(ids), bytes=size,
+            nats=teacher.nats(ids, facts.sequence_length, name, sets_bos=facts.bos is not None),
+        )
+        for name, (ids, size) in encoded.items()
+    }, cut_otherwise  # fmt: skip
 
 
 def _documents(tokens: StoredTokens) -> Iterator[tuple[str, Places, Ids]]:
@@ -127,7 +138,7 @@ def _documents(tokens: StoredTokens) -> Iterator[tuple[str, Places, Ids]]:
             first = last
 
 
-def _teacher(job: Job, tokenizer: Path, k: int) -> BaseTeacher:
+def _teacher(job: Job, tokenizer: Path, k: int, num_ids: int) -> BaseTeacher:
     base = base_model(job.recipe.base, job.base_cache)
     config: dict[str, Any] = model_config(base)
     model = load_placed(
@@ -136,7 +147,7 @@ def _teacher(job: Job, tokenizer: Path, k: int) -> BaseTeacher:
     num_base = len(model.get_output_embeddings().weight)
     if k > num_base:
         raise RecipeError(f"pretrain.distillation.top_k: {k} tokens, and the base has {num_base:,}; lower it")
-    return BaseTeacher(model, base, Vocabulary(tokenizer, num_base), k)
+    return BaseTeacher(model, base, Vocabulary(tokenizer, num_base, num_ids), k)
 
 
 def _write(draft: Path, teacher: BaseTeacher, part: TokenStream, tokens: StoredTokens, name: str) -> None:

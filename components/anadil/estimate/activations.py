@@ -107,7 +107,7 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     keys = 2 * (shape.query_width if work.packed else shape.kv_width) * layout.context
     # Values are a part of what one matrix made, and hold all of it.
     others = shape.query_width + shape.kv_width if shape.architecture.fused_inputs else 0
-    saved = (size * (2 * shape.query_width + keys + others) + FP32 * shape.heads) / layout.tensor
+    saved = (size * (shape.query_width + keys + others) + attended_bytes(shape, work, size)) / layout.tensor
     if kind != "none":
         # Rotated heads are as precise as the cosines.
         read = bytes_of(work, layout).stream if kind == "rotated" else size
@@ -121,6 +121,21 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         saved += shape.query_width * norm + FP32
     # torch turns the Boolean mask into numbers in every layer, and keeps them.
     return saved + (size * work.sequence_length if work.packed else 0)
+
+
+def attended_bytes(shape: Shape, work: Work, size: int) -> float:
+    """Output of attention and log-sum-exp; with capped scores, which are made again, the output that the last matrix reads."""
+    output = size * shape.query_width
+    return float(output * (work.trains == "all") if shape.caps_scores else output + FP32 * shape.heads)
+
+
+def score_tables(shape: Shape, work: Work, layout: Layout) -> float:
+    """Bytes of capped scores of a document that fills a sequence, in its second pass, beside what it keeps and gives."""
+    # Scaled scores, their tangent, that times the cap, and that with the mask; the mask itself; keys and values for each
+    # head. Its gradients are not there yet, but that of its result is there twice.
+    tables = work.sequence_length * (4 * FP32 * shape.heads + work.compute_bytes) / layout.context
+    width = 2 * (shape.query_width - shape.kv_width) - shape.query_width / layout.context
+    return work.sequence_length * (tables + work.compute_bytes * width)
 
 
 def expert_size(work: Work, layout: Layout) -> int:
@@ -268,7 +283,8 @@ def saved_bytes(shape: Shape, work: Work, layout: Layout) -> float:
         return received
     if layout.recompute == "none":
         return layer_bytes(shape, work, layout)
-    split = 2 * shape.query_width + 2 * shape.kv_width + (shape.mlp_matrices - 1) * shape.linear_width
+    attended = 0.0 if shape.caps_scores else attended_bytes(shape, work, size.compute)
+    split = shape.query_width + 2 * shape.kv_width + (shape.mlp_matrices - 1) * shape.linear_width
     whole = (2 if shape.linear_width else 1) * shape.hidden + shape.experts + (shape.shared > 0)
     outputs = size.compute * (split / layout.tensor + whole)
-    return received + outputs + FP32 * shape.heads / layout.tensor
+    return received + outputs + attended / layout.tensor

@@ -120,6 +120,11 @@ class _Stage:
         self.adds_up_whole = layout.pipeline > 1 and layout.shard > 1
         # Bytes of a gradient before devices add theirs: as the weight that was used.
         self.gradient = self.size.weight if layout.shard == 1 else self.size.compute
+        # True if gradients of several micro-batches are added up at once, as no devices share them.
+        self.adds_at_once = layout.shard == 1 < layout.micro_batches
+        # Bytes of a number's gradient that autocast's copy has in a pipeline. Casts of the first micro-batch are older
+        # than all that later ones do, so that autograd comes to them last.
+        self.copy_gradient = BF16 * (self.learns and self.size.autocast and layout.pipeline > 1)
 
     # Parts.
 
@@ -129,11 +134,13 @@ class _Stage:
         # torch's stages receive states of every micro-batch from before, gradients from behind.
         states = self.tokens * self.size.stream * self.shape.hidden / self.layout.tensor
         neighbours = int(not self.first) + int(not self.last)
+        # And it keeps the gradients that it sent last until it sends others.
+        buffers = neighbours * self.layout.micro_batches + int(not self.first)
         parameters = self.layers * self.each.parameters + self.root
         return {
             "weights": self.size.weight * parameters / self.layout.shard,
             "optimizer": moments * self.size.weight * learning / self.layout.shard,
-            "pipeline buffers": neighbours * self.layout.micro_batches * states,
+            "pipeline buffers": buffers * states,
         }
 
     def gathered(self, layers: float, *, root: bool = True) -> float:
@@ -145,12 +152,15 @@ class _Stage:
     def copies(self, layers: float, *, head: bool = False) -> float:
         """Autocast's copies of the weights of some layers and of the output table.
 
-        Each micro-batch that waits for its backward pass has copies of its own, unless they are
-        made again with its activations.
+        A pipeline's step is one autocast, whose cache holds those of weights that learn until its end. Of frozen ones
+        each micro-batch that waits for its backward pass has copies of its own, unless they are made again with its
+        activations.
         """
         if not self.size.autocast:
             return 0.0
-        if self.layout.recompute == "none":
+        if self.layout.pipeline > 1 and self.learns:
+            layers = self.layers
+        elif self.layout.recompute == "none":
             layers += (self.in_flight - 1) * self.layers
         small = self.shape.hidden * (self.shape.experts + (self.shape.shared > 0))
         matrices = self.shape.linear_matrices + small
@@ -161,8 +171,11 @@ class _Stage:
         per_layer = self.each.saved
         # Cosines and sines, the integers, and what the next stage has been sent.
         beside = activations.shared_rotation(self.shape, self.work, self.layout) + 3 * INTEGER
+        states = self.size.stream * self.shape.hidden / self.layout.tensor
         if not self.last:
-            beside += self.size.stream * self.shape.hidden / self.layout.tensor
+            beside += states
+        if not self.first and (self.layout.recompute != "none" or self.each.apart < states):
+            beside -= states  # the first layer holds the pipeline's buffer
         if self.work.packed and self.layout.recompute != "none":
             beside += self.work.sequence_length  # the mask of Booleans, for the second forward pass
         others = (self.in_flight - 1) * (self.layers * per_layer + beside)
@@ -172,9 +185,17 @@ class _Stage:
         """Gradients of layers that are done; all of them where steps are accumulated."""
         if self.layout.micro_batches > 1:
             learning = self.learning_layers + self.tables
-            return self.size.reduce * learning / (1 if self.adds_up_whole else self.layout.shard)
+            whole = self.size.reduce * learning / (1 if self.adds_up_whole else self.layout.shard)
+            return whole + (
+                self.copy_gradient * layers * self.shape.linear_matrices if self.copy_gradient else 0.0
+            )
         done = layers * self.each.parameters if self.learns else 0.0
         return self.size.reduce * done / self.layout.shard
+
+    def gradients_above(self, layers: int, numbers: float = 0.0) -> float:
+        """Gradients of what is above a layer (from 1), and of some numbers of the layer itself."""
+        each = self.copy_gradient if self.adds_at_once else self.gradient * self.learns
+        return self.gradients(self.layers - layers) + self.head_gradient() + each * numbers
 
     def left_over(self) -> float:
         """Buffer from which FSDP summed the tables' gradients in the micro-batch before, until the next such sum."""
@@ -198,6 +219,8 @@ class _Stage:
             parts = self.in_backward(layers)
             yield f"backward of layer {layers}", parts
             yield f"backward of layer {layers}, attention", parts | self.in_attention(layers)
+            if self.shape.caps_scores:
+                yield f"backward of layer {layers}, scores", parts | self.in_capped_scores(layers)
             if self.layout.recompute == "selective" and not self.has_liger_layers:
                 yield f"second forward pass of layer {layers}, attention", parts | self.in_rotation(layers)
             yield f"backward of layer {layers}, its end", parts | self.at_layer_end(layers)
@@ -254,8 +277,9 @@ class _Stage:
         return (2 if kind == "bare" else 5) * FP32 * hidden
 
     def head_gradient(self) -> float:
-        """Gradient of the output table, whole until the root group is summed."""
-        return self.gradient * self.each.table if self.last else 0.0
+        """Gradient of the output table, whole until the root group is summed, or a tied one's until its lookup's is there."""
+        added = self.adds_at_once and not (self.shape.tied and self.first)
+        return self.gradient * self.each.table if self.last and not added else 0.0
 
     def in_backward(self, layers: int) -> dict[str, float]:
         """Inside the MLP of a layer (from 1), when all above it are done."""
@@ -273,9 +297,7 @@ class _Stage:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
-            "gradients": self.gradients(done)
-            + self.head_gradient()
-            + (stack or (down if self.learns else 0.0)),
+            "gradients": self.gradients_above(layers) + (stack or down * self.learns),
             # Its own and the next ones', or all that it has not come to yet.
             "gathered weights": self.gathered(
                 min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
@@ -297,15 +319,15 @@ class _Stage:
         normalized = activations.normalized_states(self.shape, self.work, self.layout)
         flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
         return {
-            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "gradients": self.gradients_above(layers),
             "recomputation": self.tokens * (self.again() + flow),
         }
 
     def in_attention(self, layers: int) -> dict[str, float]:
         """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
         shape, tensor, size = self.shape, self.layout.tensor, self.size
-        keys = shape.query_width if self.work.packed else shape.kv_width
-        saved = self.each.attention
+        keys = (shape.query_width if self.work.packed else shape.kv_width) * self.layout.context
+        saved = self.each.attention + (self.each.apart if self.layout.recompute != "none" else 0.0)
         if self.layout.recompute == "selective":
             saved += size.compute * shape.query_width / tensor
         # The input, and the gradients of output, queries, keys and values.
@@ -314,11 +336,20 @@ class _Stage:
         matrices += 3 * shape.stack
         others = self.saved(layers) - self.tokens * self.each.saved
         return {
-            "gradients": self.gradients(self.layers - layers)
-            + self.head_gradient()
-            + (self.gradient * matrices if self.learns else 0.0),
+            "gradients": self.gradients_above(layers, matrices),
             "activations": others + self.tokens * saved,
             "recomputation": self.tokens * flow / tensor,
+        }
+
+    def in_capped_scores(self, layers: int) -> dict[str, float]:
+        """Parts that differ inside a document's attention, when what the last matrix read is dropped."""
+        parts = self.in_attention(layers)
+        copies = self.learns + (self.layout.recompute == "selective")
+        read = copies * self.size.compute * self.shape.query_width
+        return {
+            **parts,
+            "activations": parts["activations"] - self.tokens * read,
+            "scores": activations.score_tables(self.shape, self.work, self.layout),
         }
 
     def in_rotation(self, layers: int) -> dict[str, float]:
@@ -328,7 +359,7 @@ class _Stage:
         flow = 2.0 * (size.stream + size.compute * size.autocast) * shape.hidden
         flow += (2 * size.stream + size.compute * size.autocast) * heads
         return {
-            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "gradients": self.gradients_above(layers),
             "autocast copies": BF16 * size.autocast * shape.hidden * (heads + shape.kv_width),
             "recomputation": self.tokens * flow / self.layout.tensor,
         }
@@ -342,7 +373,7 @@ class _Stage:
         rows = 3 * product + (size if size != product and self.layout.recompute == "none" else 0)
         flow = self.size.stream * (2 if shape.shared else 1) + rows * shape.chosen
         return {
-            "gradients": self.gradients(self.layers - layers) + self.head_gradient(),
+            "gradients": self.gradients_above(layers),
             "recomputation": self.tokens * (self.again() + flow * shape.hidden),
         }
 
@@ -371,9 +402,7 @@ class _Stage:
         )
         again = self.again() - activations.mixture_bytes(shape, self.work, self.layout)
         return {
-            "gradients": self.gradients(self.layers - layers)
-            + self.head_gradient()
-            + (self.gradient * 3 * shape.stack if self.learns else 0.0),
+            "gradients": self.gradients_above(layers, 3 * shape.stack),
             "activations": self.saved(layers) + self.tokens * (mine - self.each.saved),
             "recomputation": self.tokens * (max(0.0, again) + rows + self.size.stream * shape.hidden),
         }
@@ -382,9 +411,7 @@ class _Stage:
         """Parts that differ when all gradients of a layer exist, and the input of its first norm is left."""
         entry = self.size.stream * self.shape.hidden / self.layout.tensor
         return {
-            "gradients": self.gradients(self.layers - layers)
-            + self.head_gradient()
-            + (self.gradient * self.each.parameters if self.learns else 0.0),
+            "gradients": self.gradients_above(layers, self.each.parameters),
             "activations": self.saved(layers) - self.tokens * (self.each.saved - entry),
             # The input, the gradients of queries, keys and values, and their sum.
             "recomputation": self.tokens * 5 * entry,
@@ -436,8 +463,7 @@ class _Stage:
 
     def at_end(self) -> dict[str, float]:
         """All gradients are there; a tied table's twice, and their sum, or what the other end of the pipeline made."""
-        ends = int(self.first) + int(self.last)
-        tables = self.each.table * (ends + int(self.shape.tied and ends > 0))
+        tables = self.each.table * (self.first + (self.shape.tied and (self.first or self.last)))
         if self.layout.tensor > 1 and self.first:
             # A lookup in a table that is split by rows gives the gradient of the whole table first. Then a
             # process copies its rows; before, it has gathered the gradients of all tokens.
@@ -446,7 +472,7 @@ class _Stage:
         added_up = self.layout.shard > 1 and self.learns
         return {
             **self.state(),
-            "gradients": self.gradients(self.layers) + self.gradient * tables,
+            "gradients": self.gradients(self.layers) + self.head_gradient() + self.gradient * tables,
             "gathered weights": self.gathered(0 if added_up else 1),
             "autocast copies": self.copies(0),
             "activations": self.saved(0),

@@ -53,6 +53,8 @@ class Shape:
     """Share of a head that is rotated."""
     scales_logits: bool = False
     """True if the head's product is multiplied with a number of config.json."""
+    caps_scores: bool = False
+    """True if the scores of attention are capped."""
     experts: int = 0
     """Experts of a layer, 0 in a dense model. `intermediate` is the width of a token's experts together."""
     chosen: int = 0
@@ -217,6 +219,7 @@ def shape_from(config: Mapping[str, object], name: str) -> Shape:
         mlp_bias=given(architecture.mlp_bias_key),
         rotary_share=_rotary_share(config, defaults),
         scales_logits=logit_scale_and_cap({**defaults, **config})[0] != 1,
+        caps_scores=given("attn_logit_softcapping"),
         **mixture,
     )
 

@@ -6,33 +6,20 @@ with figures of another.
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 
-from anadil.artifacts import storage
-from anadil.artifacts.text_files import TEXT_SUFFIXES, text_of, text_rows, text_suffix
+from anadil.artifacts.scored_text import documents_of, refuse_too_large
 from anadil.core.errors import DataError
-from anadil.core.format import MIB, human_bytes
 from anadil.core.progress import track
 from anadil.text import ngram_overlap
 from anadil.text.corpus import Document, read_corpora
-from anadil.text.domains import name_of_file
 from anadil.text.language_data import Language
 
 log = logging.getLogger(__name__)
-
-MAX_DOCUMENTS, MAX_BYTES = 100_000, 256 * MIB
-"""Most held-out text. Our choice: fifty times what `clean` keeps by default. All of it is held in memory and scored by
-each candidate, and an interval on bits per byte gains nothing from more."""
-NO_SOURCES: Mapping[str, Path] = MappingProxyType({})
-RETAINED_KEY = "evaluate.retained"
-"""Recipe key of the files of languages that the base knows."""
-RETAINED_TEXT = f"{storage.BUILT_IN}en/retained.jsonl"
-"""Short documents that come with the program, so that the figure can be compared over runs; no stage trains on them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,83 +76,6 @@ def read_heldout(corpora: Sequence[Path], files: Sequence[str], text_field: str,
         log.warning("held-out: %d empty documents skipped, %d are duplicates", empty, repeated)
     place = "files" if files else "corpus"
     return Heldout(documents=documents, source=place, files=tuple(files), empty=empty, repeated=repeated)
-
-
-def read_retained(
-    files: Sequence[str] = (), text_field: str = "text", sources: Mapping[str, Path] = NO_SOURCES
-) -> tuple[Document, ...]:
-    """Read text of languages that the base knows. Every model is scored on it, to tell what it lost of them.
-
-    `sources` are corpora by the names of their sources, of which the held-out parts are read. A source that is called as
-    a language of the files, such as `en`, has a figure of its own, `en_source`.
-
-    Returns:
-        Documents whose `lang` is what the record names, or else the name of its file or its source.
-    """
-    of_files = tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
-    languages = {document.lang for document in of_files}
-    of_sources = (
-        replace(document, lang=f"{name}_source" if name in languages else name)
-        for name, corpus in sources.items()
-        for document in read_corpora([corpus], "heldout")
-        if document.text
-    )
-    return (*of_files, *of_sources)
-
-
-def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:
-    for uri in files:
-        built_in = uri.startswith(storage.BUILT_IN)
-        name = uri.removeprefix(storage.BUILT_IN).partition("/")[0] if built_in else name_of_file(uri)
-        is_empty = True
-        for document in documents_of((uri,), "text" if built_in else text_field, name):
-            if document.text:
-                is_empty = False
-                yield document
-        if is_empty:
-            raise DataError(f"{RETAINED_KEY}: {uri} holds no text; name another file")
-
-
-def documents_of(
-    files: Sequence[str], text_field: str, language: str, copy: storage.Copy = storage.local_copy
-) -> Iterator[Document]:
-    """Yield the documents of files, in order."""
-    check_heldout_files(files)
-    for uri in files:
-        with copy(uri) as path:
-            for place, row in text_rows(path, uri, text_field):
-                text = text_of(row, text_field, place)
-                assert isinstance(row, dict)
-                yield Document(
-                    id=str(row.get("id") or hashlib.sha256(text.encode()).hexdigest()[:16]),
-                    text=text,
-                    source=place,
-                    url=str(row.get("url") or ""),
-                    lang=str(row.get("lang") or language),
-                )
-
-
-def refuse_too_large(documents: Iterable[Document], key: str = "evaluate.heldout") -> Iterator[Document]:
-    """Yield the documents, as long as they are few enough to be held in memory and scored."""
-    num_bytes = 0
-    for number, document in enumerate(documents, start=1):
-        num_bytes += len(document.text.encode())
-        if number > MAX_DOCUMENTS or num_bytes > MAX_BYTES:
-            raise DataError(
-                f"{document.source}: text of {key} exceeds {MAX_DOCUMENTS:,} documents or "
-                f"{human_bytes(MAX_BYTES)}; give it a sample"
-            )
-        yield document
-
-
-def check_heldout_files(files: Sequence[str]) -> None:
-    """Refuse files of another kind, before any is read."""
-    for uri in files:
-        if not text_suffix(uri):
-            raise DataError(
-                f"{uri}: held-out text is read from {', '.join(TEXT_SUFFIXES)} only; convert the file (anadil clean takes "
-                "the text out of .html and .warc, into the .jsonl.zst of a corpus)"
-            )
 
 
 def refuse_no_heldout(num_documents: int, places: Sequence[str]) -> None:

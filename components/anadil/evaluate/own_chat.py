@@ -5,21 +5,21 @@ greedy answers do: those of a 135M in FP32 take 28 CPU seconds a candidate.
 """
 
 import copy
-import hashlib
 import json
 import logging
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from anadil.artifacts.base_kind import BaseKind, base_kind, card_fields, words_of_field
+from anadil.artifacts.scored_text import NO_SOURCES, ONE_IN, RETAINED_KEY, read_retained, tuning_part
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted
 from anadil.evaluate.generate import language_of
-from anadil.evaluate.heldout import NO_SOURCES, RETAINED_KEY, Heldout, read_retained
+from anadil.evaluate.heldout import Heldout
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import end_ids, rendered
@@ -256,24 +256,8 @@ def _words(figures: Mapping[str, Any], language: str) -> str:
     return f"of {figures['num']} answers {', '.join(parts)}"
 
 
-ONE_IN = 4
-"""One document in so many is for tuning. Chosen by us: scores keep most of the text, since their intervals need it."""
 NUMBERS = "or set base_share and weight to numbers"
 """Way out where there is nothing to tune by."""
-
-
-def tuning_part(documents: Iterable[Document]) -> tuple[tuple[Document, ...], tuple[Document, ...]]:
-    """Return the documents for tuning and those for scores, each in order.
-
-    Each text, by `Document.lang`, is split for itself. Where one of its parts would be empty, all of it is for scores:
-    a text that no score tells of is worse than one that nothing is tuned by.
-    """
-    sides = [(document, _is_for_tuning(document.text)) for document in documents]
-    parts = Counter((document.lang, side) for document, side in sides)
-    is_split = {lang: bool(parts[lang, False]) for lang, _ in parts}
-    tuning = tuple(document for document, side in sides if side and is_split[document.lang])
-    scored = tuple(document for document, side in sides if not side or not is_split[document.lang])
-    return tuning, scored
 
 
 def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
@@ -344,11 +328,7 @@ def without_tuning(
     }
     listed = {"held-out text": counts["heldout"], **counts["retained"]}.items()
     log.info(
-        "documents by which the merge was tuned are not scored: %s",
+        "documents by which a candidate was tuned are not scored: %s",
         ", ".join(f"{each['tuning']} of {sum(each.values())} ({text})" for text, each in listed),
     )
     return replace(heldout, documents=documents, repeated=repeated), scored, counts
-
-
-def _is_for_tuning(text: str) -> bool:
-    return int(hashlib.sha256(text.encode()).hexdigest()[:8], 16) % ONE_IN == 0

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.scored_text import RETAINED_KEY, read_retained
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
@@ -21,7 +22,7 @@ from anadil.core.stages import WRITERS
 from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
-from anadil.evaluate.heldout import RETAINED_KEY, by_target, find_contamination, read_heldout, read_retained
+from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
 from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.task_items import read_items, task_facts
@@ -48,6 +49,9 @@ def run(job: Job) -> Figures:
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     tuning: dict[str, Any] = {}
     if _has_tuned(job):
+        # A merge alone was tuned by text in the taught language.
+        merge = recipe.merge if "merged" in job.inputs else None
+        targets = targets if merge and merge.is_auto else []
         heldout, retained, tuning = without_tuning(heldout, retained, targets)
     candidates, encoded = models.encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents

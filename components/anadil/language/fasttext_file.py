@@ -15,8 +15,8 @@ from anadil.core.files import write_atomic
 
 BUCKETS = 2**18
 """Rows that n-grams share by their hash: a file of 1 MiB."""
-SHORTEST, LONGEST = 2, 5
-"""Characters of an n-gram. Chosen by us: an ending in Azerbaijani has 1 to 4 letters."""
+SHORTEST, LONGEST = 1, 4
+"""Characters of an n-gram. Single ones tell most where labels are few (benchmarks/clean)."""
 GOOD_LABEL, BAD_LABEL = "__label__hq", "__label__lq"
 MAGIC, VERSION, SOFTMAX, SUPERVISED = 793_712_314, 12, 3, 3
 END_OF_LINE = "</s>"
@@ -35,7 +35,8 @@ def ngram_rows(word: str) -> list[int]:
         for size, letter in enumerate(letters[start : start + LONGEST], 1):
             for byte in letter:
                 state = (state ^ byte) * 16_777_619 & 0xFFFFFFFF
-            if size >= SHORTEST:
+            # fastText leaves the two signs around a word out as n-grams of their own.
+            if size > 1 or 0 < start < len(letters) - 1:
                 rows.append(state % BUCKETS + 1)
     return rows
 

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from anadil.artifacts.scored_text import ONE_IN, RETAINED_KEY
 from anadil.core.errors import DataError
 from anadil.core.format import human_figure
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.heldout import RETAINED_KEY, by_target
+from anadil.evaluate.heldout import by_target
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_candidate, open_model
-from anadil.evaluate.own_chat import NUMBERS, ONE_IN, retained_tuning, target_tuning
+from anadil.evaluate.own_chat import NUMBERS, retained_tuning, target_tuning
 from anadil.model.load import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job

@@ -140,20 +140,23 @@ def attend_by_document(
 ) -> torch.Tensor:  # fmt: skip
     """Run `attend` document by document, for GPUs in FP32 and scores with a cap."""
     pieces = []
-    queries, keys = pairwise(query_borders.tolist()), pairwise(key_borders.tolist())
-    for (begin, end), (first, last) in zip(queries, keys, strict=True):
-        one_query = query[begin:end].transpose(0, 1)[None]
-        its_keys, its_values = (each[first:last].transpose(0, 1)[None] for each in (key, value))
-        causal = end - begin == last - first and not 0 < window < last - first
+    num_queries, num_keys = (
+        [end - begin for begin, end in pairwise(borders.tolist())] for borders in (query_borders, key_borders)
+    )
+    # Not slices: each of them would have a gradient as large as the whole.
+    parts = torch.split(query, num_queries), torch.split(key, num_keys), torch.split(value, num_keys)
+    for each in zip(*parts, strict=True):
+        one_query, its_keys, its_values = (part.transpose(0, 1)[None] for part in each)
+        length, seen = one_query.shape[2], its_keys.shape[2]
+        causal = length == seen and not 0 < window < seen
         if cap or sinks is not None:
-            mask = lower_right(end - begin, last - first, query, window)
             # Scores of a document are as many as its tokens squared: they are made again, not kept.
             one = checkpoint(
                 _attend_by_scores,
                 one_query,
                 its_keys,
                 its_values,
-                mask,
+                window,
                 scale,
                 cap,
                 sinks,
@@ -162,19 +165,20 @@ def attend_by_document(
         else:
             one = nn.functional.scaled_dot_product_attention(
                 one_query, its_keys, its_values, is_causal=causal, scale=scale, enable_gqa=True,
-                attn_mask=None if causal else lower_right(end - begin, last - first, query, window),
+                attn_mask=None if causal else lower_right(length, seen, query, window),
             )  # fmt: skip
         pieces.append(one[0].transpose(0, 1))
     return torch.cat(pieces)
 
 
 def _attend_by_scores(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, scale: float, cap: float,
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, window: int, scale: float, cap: float,
     sinks: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     """Attend in one document, (1, heads, tokens, head width), with scores in FP32."""
     shared = query.shape[1] // key.shape[1]
     key, value = (each.repeat_interleave(shared, 1) for each in (key, value))
+    mask = lower_right(query.shape[2], key.shape[2], query, window)
     scores = (query @ key.transpose(2, 3)).float() * scale
     scores = ((scores / cap).tanh() * cap if cap else scores) + mask
     if sinks is not None:

@@ -163,8 +163,18 @@ FAMILIES = (
     ),
     Family(
         model_type="gemma2",
-        unplanned="its attention takes documents one by one, so that memory follows from their lengths",
         logits=GEMMA_LOGITS,
+        architecture=Architecture(
+            norms_after=True,
+            norms_in_fp32=True,
+            defaults={
+                "num_attention_heads": 8,
+                "num_key_value_heads": 4,
+                "head_dim": 256,
+                "tie_word_embeddings": True,
+                "attn_logit_softcapping": 50.0,
+            },
+        ),
         gguf=Gguf(
             architecture="gemma2",
             norm_offset=1.0,

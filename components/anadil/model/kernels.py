@@ -153,7 +153,7 @@ def _with_any_borders(
 
 Policy = Literal["none", "selective", "full"]
 
-PRODUCTS = "mm addmm bmm baddbmm _scaled_mm"
+PRODUCTS = "mm addmm _scaled_mm"
 ATTENTIONS = (
     "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "

@@ -80,7 +80,23 @@ def summed_loss(
         if teacher is not None and len(labels) < len(all_labels):
             teacher = teacher.at(all_labels != IGNORED)
     each = None if token_losses is None else token_losses.new_zeros(len(labels))
-    loss = _loss_of_tokens(hidden, weight, labels, kernels, z_loss, cap, each, teacher)
+    device = hidden.device.type
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+    if uses_liger(kernels, hidden.device):
+        loss = _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, each)
+    else:
+        dtype = dtype if has_fast_bf16(hidden.device) else torch.float32
+        with torch.autocast(device, enabled=False):
+            loss = chunked_loss(
+                hidden,
+                weight,
+                labels,
+                dtype=dtype,
+                z_loss=z_loss,
+                cap=cap,
+                token_losses=each,
+                teacher=teacher,
+            )
     if token_losses is not None and each is not None:
         scored = slice(None) if len(labels) == len(all_labels) else all_labels != IGNORED
         token_losses.view(-1)[scored] = each
@@ -104,30 +120,6 @@ def _loss_beside_liger(
         if token_losses is not None and each is not None:
             token_losses[rows] = each
     return torch.stack(parts).sum()
-
-
-def _loss_of_tokens(
-    hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor,
-    kernels: str, z_loss: float, cap: float, token_losses: torch.Tensor | None, teacher: Teacher | None,
-) -> torch.Tensor:  # fmt: skip
-    """Compute `summed_loss` of (tokens, width)."""
-    device = hidden.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-    if uses_liger(kernels, hidden.device):
-        return _liger_loss(hidden.to(dtype), weight.to(dtype), labels, z_loss, cap, token_losses)
-    if not has_fast_bf16(hidden.device):
-        dtype = torch.float32
-    with torch.autocast(device, enabled=False):
-        return chunked_loss(
-            hidden,
-            weight,
-            labels,
-            dtype=dtype,
-            z_loss=z_loss,
-            cap=cap,
-            token_losses=token_losses,
-            teacher=teacher,
-        )
 
 
 def scored_tokens(hidden: torch.Tensor, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

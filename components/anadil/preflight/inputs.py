@@ -473,7 +473,8 @@ def _local_chats(recipe: Recipe) -> Iterator[Chat]:
 
 
 def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:
-    from anadil.evaluate.heldout import check_heldout_files, documents_of, refuse_no_heldout, refuse_too_large
+    from anadil.artifacts.scored_text import check_heldout_files, documents_of, refuse_too_large
+    from anadil.evaluate.heldout import refuse_no_heldout
 
     check_heldout_files(files)
     field, code = recipe.clean.text_field, recipe.language_code

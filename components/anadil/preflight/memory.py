@@ -44,8 +44,9 @@ def check_fits(recipe: Recipe, *, here: bool, then: Collection[str] = BEHIND_TRA
     if verdict == "no":
         raise PreflightError(refusal_text(shape, layout, work, kind, nodes, () if here else machines()))
     request = NeedRequest(recipe=recipe, machine=kind, nodes=nodes)
+    behind = {*then} - {*BEFORE_TRAINING}
     return "; ".join(
-        [*checked_memory(request, BEFORE_TRAINING), f"{line} ({verdict})", *checked_memory(request, then)]
+        [*checked_memory(request, BEFORE_TRAINING), f"{line} ({verdict})", *checked_memory(request, behind)]
     )
 
 

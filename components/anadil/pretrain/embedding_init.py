@@ -5,7 +5,6 @@ how new rows are made of them. A whole model and one that is loaded shard by sha
 same arithmetic, so that rows do not depend on the number of processes.
 """
 
-import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from anadil.artifacts.base_vocabulary import read_embedding_map
 from anadil.core.errors import DataError
 from anadil.model.load import load_tokenizer
 
@@ -111,7 +111,7 @@ def vocabulary_rows(
     tokenizer: Path, num_base: int, init: Init = "mean", *, seed: int = 0
 ) -> VocabularyRows | None:
     """Find the sources of each row for a base of `num_base` rows; None where the base's own vocabulary stays."""
-    rows, keeps_size = _read_map(tokenizer)
+    rows, keeps_size = read_embedding_map(tokenizer)
     loaded = load_tokenizer(tokenizer)
     used = {index: token for token, index in loaded.get_vocab().items()}
     # Bases are published with a token for padding, or for images as Gemma 3 1B, that only the tokenizer was given.
@@ -149,24 +149,7 @@ def vocabulary_rows(
 
 def new_row_ids(tokenizer: Path) -> list[int]:
     """Find the rows that are made of several of the base's, the smallest first."""
-    return [row for row, pieces in enumerate(embedding_map(tokenizer) or ()) if len(pieces) > 1]
-
-
-def embedding_map(tokenizer: Path) -> list[list[int]] | None:
-    """Read the base ids of each row; None where the base's own vocabulary stays."""
-    return _read_map(tokenizer)[0]
-
-
-def _read_map(tokenizer: Path) -> tuple[list[list[int]] | None, bool]:
-    """Read the map, and whether the embedding keeps the size of the base's, which may exceed its vocabulary."""
-    file = tokenizer / "embedding_map.json"
-    if not file.is_file():
-        raise DataError(f"{file}: no such file; run the tokenizer stage again")
-    content = json.loads(file.read_text(encoding="utf-8"))
-    if content["rows"] is None:
-        return None, True
-    rows = [[row] if pieces is None else pieces for row, pieces in enumerate(content["rows"])]
-    return rows, content.get("strategy") == "surgery"
+    return [row for row, pieces in enumerate(read_embedding_map(tokenizer)[0] or ()) if len(pieces) > 1]
 
 
 def _check(rows: list[list[int]], tokenizer: Path, used: Mapping[int, str], num_base: int) -> None:

@@ -58,6 +58,7 @@ from anadil.runtime.cache_key import (
     base_identity,
     extended,
     recipe_origin,
+    result_keys,
     result_version,
     split_shares,
 )
@@ -151,7 +152,7 @@ def training_origin(job: Job, trainer: Trainer) -> dict[str, str]:
     shapes = {name: str(list(shape)) for name, shape in sorted(trainer.net.shapes.items())}
     return {
         **result_version(STAGES["pretrain"]),
-        **split_shares(recipe_origin(job.recipe, STAGES["pretrain"].keys))[0],
+        **split_shares(recipe_origin(job.recipe, result_keys(STAGES["pretrain"], job.recipe)))[0],
         **{
             f"input tokens.{name}" if name else "input tokens": packed.stream.digest
             for name, packed in trainer.data.sources.items()
@@ -187,15 +188,9 @@ def _teachers(job: Job, tokens: Mapping[str, StoredTokens]) -> dict[str, StoredP
             "base": base_identity(recipe.base), "tokenizer": artifact.digest_of(job.inputs["tokenizer"]),
             "stream": facts.stream, "k": recipe.pretrain.distillation.top_k,
         }  # fmt: skip
-        whole = open_probabilities(stream.uri, stream.manifest, expected)
-        if not recipe.continues_champion:
-            teachers[source] = whole
-            continue
-        is_kept = recipe.retrain and recipe.retrain.kept(word_of("corpus", source))
-        teachers[part_name(source, is_new=False)] = whole
-        teachers[part_name(source, is_new=True)] = replace(
-            whole, first=0 if is_kept else facts.earlier.tokens
-        )
+        teachers[source] = open_probabilities(stream.uri, stream.manifest, expected)
+        if recipe.continues_champion:
+            teachers[part_name(source, is_new=True)] = replace(teachers[source], first=facts.earlier.tokens)
     return teachers
 
 

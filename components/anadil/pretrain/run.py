@@ -76,7 +76,7 @@ def callbacks_of(
     job: Job, trainer: Trainer, tokens: Mapping[str, StoredTokens], storage: CheckpointStorage
 ) -> list[Callback]:
     """List them in the order in which their hooks are called."""
-    validator = validator_of(tokens, job.recipe, rows=trainer.micro_batch_size)
+    validator = validator_of(job, tokens, rows=trainer.micro_batch_size)
     texts = text_samples_of(trainer.net, tokens, job.recipe)
     return [
         FirstPositionProbe(),

@@ -85,7 +85,7 @@ def short_recipe(recipe: Recipe, steps: int, tokenizer: Path) -> Recipe:
     phases = scaled_phases(settings.phases, steps)
     # Its few steps read the text in the taught language alone, as often as they need.
     targets = {
-        name: recipe.sources[name].model_copy(update={"max_epochs": SHORT_EPOCHS})
+        name: recipe.sources[name].model_copy(update={"max_epochs": SHORT_EPOCHS, "teacher": None})
         for name in recipe.target_sources
     }
     if targets:

@@ -1,6 +1,16 @@
 """The stage `pretrain`: what it reads, writes and needs."""
 
-from anadil.core.stage import CONTINUES, Candidate, ChampionParts, Extends, Input, Pod, Stage, Training
+from anadil.core.stage import (
+    CONTINUES,
+    Candidate,
+    ChampionParts,
+    Extends,
+    Input,
+    Pod,
+    SideFiles,
+    Stage,
+    Training,
+)
 
 STAGE = Stage(
     name="pretrain",
@@ -16,6 +26,11 @@ STAGE = Stage(
         Input("tokenizer"),
         Input("corpus", optional=True),
     ),
+    # By their loss, at each validation, training finds the weight of the probabilities.
+    side_files=(SideFiles(
+        key="evaluate.retained", only_if="finds_teacher_weight", of_language="retained.jsonl",
+        keys=("evaluate.gate.max_retained_ratio", "pretrain.validate_every", "clean.text_field"),
+    ),),
     extends=Extends(key="pretrain.start_from", kinds=("checkpoint", "model")),
     # Where it encodes by itself, and so divides the text.
     champion=ChampionParts(artifacts=("corpus", "tokens", "overlap")),

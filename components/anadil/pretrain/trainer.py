@@ -106,9 +106,7 @@ class Trainer:
         of_sources = torch.zeros(len(names), dtype=torch.float64, device=self.device)
         self.net.objective.by_source = of_sources if names else None
         objective = self.net.objective
-        objective.divergence = (
-            torch.zeros(2, dtype=torch.float64, device=self.device) if self.data.teachers else None
-        )
+        objective.divergence = torch.zeros(2, dtype=torch.float64, device=self.device)
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
@@ -117,10 +115,9 @@ class Trainer:
             if self.net.counts:
                 sums[0] = mine
                 sums[3 + len(SIGNALS) :] = of_sources
-                if objective.divergence is not None:
-                    # Curves of runs with and without a teacher compare.
-                    sums[0] -= objective.teacher_weight * objective.divergence[0]
-                    sums[1:3] = objective.divergence
+                # Curves of runs with and without a teacher compare.
+                sums[0] -= objective.teacher_weight * objective.divergence[0]
+                sums[1:3] = objective.divergence
             if received in SIGNALS:
                 sums[3 + SIGNALS.index(received)] = 1
             loss, divergence, positions, *others = self.net.add_up(sums).tolist()

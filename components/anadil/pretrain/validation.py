@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from anadil.artifacts.scored_text import RETAINED_KEY, tuning_texts
 from anadil.core.errors import RecipeError
 from anadil.core.files import write_atomic
-from anadil.model.load import document_ids, encode_text, load_tokenizer
+from anadil.model.load import document_ids, encode_text, encode_texts, load_tokenizer, window_bos
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.data.batch import Batch, batch_of
 from anadil.pretrain.parallel.loss_forward import last_hidden
@@ -30,6 +31,7 @@ from anadil.pretrain.resilience.out_of_memory import no_room, out_of_memory
 from anadil.pretrain.state import Step
 from anadil.recipe.pretrain import Pretrain
 from anadil.recipe.sections import Recipe
+from anadil.runtime.job import Job
 from anadil.text.corpus import BEGINNING_CHARS, beginning_of
 from anadil.text.language import load_language
 from anadil.text.metrics import bits_per_byte
@@ -249,16 +251,16 @@ class Validator(Callback):
         }
 
 
-def validator_of(tokens: Mapping[str, StoredTokens], recipe: Recipe, *, rows: int) -> Validator | None:
-    """Prepare the scores of each source's held-out documents; None for no validation. Raises as `validation_of`."""
-    validations = {
-        name: validation
-        for name, each in tokens.items()
-        if (validation := validation_of(each, recipe.pretrain, rows=rows))
-    }
-    must_end = recipe.pretrain.distillation.weight == "auto" and any(
-        each.teacher for each in recipe.sources.values()
-    )
+def validator_of(job: Job, tokens: Mapping[str, StoredTokens], *, rows: int) -> Validator | None:
+    """Prepare the scores of each source's held-out documents, and of retained texts where they decide the teacher's weight.
+
+    None for no validation. Raises as `validation_of`.
+    """
+    recipe, must_end = job.recipe, job.recipe.finds_teacher_weight
+    sources = {name: validation_of(each, recipe.pretrain, rows=rows) for name, each in tokens.items()}
+    validations = {name: each for name, each in sources.items() if each}
+    if must_end:
+        validations |= _of_retained(job, rows)
     return Validator(validations, recipe.target_sources or [""], must_end=must_end) if validations else None
 
 
@@ -271,7 +273,27 @@ def validation_of(tokens: StoredTokens, settings: Pretrain, *, rows: int) -> Val
     if not documents:
         log.info("the corpus holds nothing out: no bits per byte while training; see clean.heldout_fraction")
         return None
-    packed = pack(stream_of(documents, tokens.facts.bos), settings.sequence_length)
+    return _packed(documents, num_bytes, tokens.facts.bos, settings.sequence_length, rows)
+
+
+def _of_retained(job: Job, rows: int) -> dict[str, Validation]:
+    """Encode and pack the texts by which the teacher's weight is found."""
+    folder, settings = job.inputs["tokenizer"], job.recipe.pretrain
+    tokenizer = load_tokenizer(folder)
+    before, _ = document_ids(tokenizer, str(folder))
+    files, field = job.side_files.get(RETAINED_KEY, ()), job.recipe.retained_text_field
+    validations = {}
+    for name, texts in tuning_texts(files, field, settings.validate_documents).items():
+        documents = [np.array([before, *ids], dtype=np.int32) for ids in encode_texts(tokenizer, texts)]
+        num_bytes = sum(len(text.encode()) for text in texts)
+        validations[name] = _packed(
+            documents, num_bytes, window_bos(tokenizer), settings.sequence_length, rows
+        )
+    return validations
+
+
+def _packed(documents: Sequence[Ids], num_bytes: int, bos: int | None, length: int, rows: int) -> Validation:
+    packed = pack(stream_of(documents, bos), length)
     log.info(
         "validation: %s held-out documents, %s bytes, %s tokens in %s sequences",
         f"{len(documents):,}", f"{num_bytes:,}", f"{packed.num_targets:,}", f"{packed.num_sequences:,}",

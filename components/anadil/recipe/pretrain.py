@@ -153,9 +153,14 @@ class Distillation(StrictModel):
     """Divergence from the base model on sources with `teacher: base`, added to the loss."""
 
     weight: PositiveFloat | Literal["auto"] = "auto"
-    """Nats of the loss for a nat of KL(base || model) at such a token. `auto`: the least that keeps these sources, but for those in the taught language, within `evaluate.gate.max_retained_ratio`, changed at each validation."""
+    """Nats of the loss for a nat of KL(base || model) at such a token. `auto`: the least that keeps `evaluate.retained` and these sources, but for those in the taught language, within `evaluate.gate.max_retained_ratio`, changed at each validation."""
     top_k: Annotated[int, Field(ge=1, le=256)] = 16
     """Likeliest tokens whose probabilities are stored for each token. All others count together. 16 are 66 or 98 bytes."""
+
+
+def probability_bytes(k: int, vocabulary: int) -> int:
+    """Return the bytes of a token's probabilities: `k` ids of 2 or 4 bytes, and FP16 for each and for all others."""
+    return (2 if vocabulary < 2**16 - 1 else 4) * k + 2 * (k + 1)
 
 
 class Pretrain(StrictModel):

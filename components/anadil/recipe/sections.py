@@ -238,6 +238,7 @@ class Recipe(StrictModel):
     finetune: Finetune = Finetune()
     evaluate: Evaluate = Evaluate()
     report: Report = Report()
+    _text_field: str = ""
     retrain: Retrain | None = None
     """Teach a released model the text and chats that came since; left out, a run begins with the base."""
 
@@ -289,7 +290,7 @@ class Recipe(StrictModel):
                     f"{key} is set, and no source has `teacher: base`; give it to a source, or leave it out"
                 )
             return self
-        if distillation.weight != "auto":
+        if not self.finds_teacher_weight:
             return self
         if set(taught) <= {*self.target_sources}:
             raise ValueError(
@@ -347,6 +348,13 @@ class Recipe(StrictModel):
         return bool(champion and champion.artifacts and self.pretrain.start_from)
 
     @property
+    def finds_teacher_weight(self) -> bool:
+        """True if training finds the weight of the divergence from the base, by what the model retains."""
+        return self.pretrain.distillation.weight == "auto" and any(
+            each.teacher for each in self.sources.values()
+        )
+
+    @property
     def averaged_steps(self) -> tuple[int, ...]:
         """Steps of the checkpoints of `pretrain` that are averaged; none where none are."""
         number = self.pretrain.average_last
@@ -388,7 +396,14 @@ class Recipe(StrictModel):
             clean = clean.model_copy(update={"line_language": False})
         # How often it is trained on changes neither its corpus nor its tokens.
         source = source.model_copy(update={"max_epochs": MAX_EPOCHS})
-        return self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})
+        recipe = self.model_copy(update={"language": language, "clean": clean, "sources": {name: source}})
+        recipe._text_field = self.retained_text_field  # noqa: SLF001  of this class
+        return recipe
+
+    @property
+    def retained_text_field(self) -> str:
+        """Key of the text in files of `evaluate.retained`, also in the recipe of a source that has another one."""
+        return self._text_field or self.clean.text_field
 
     @property
     def keeps_tokens(self) -> bool:

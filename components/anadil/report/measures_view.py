@@ -356,7 +356,7 @@ def scores_view(facts: Facts) -> ScoresView:
 
 
 def _tuning(scores: Json) -> Json:
-    """Documents of each text that are not scored, since a merge was tuned by them."""
+    """Documents of each text that are not scored, since a candidate was tuned by them."""
     tuning = table_of(scores.get("tuning"))
     texts = {"heldout": table_of(tuning.get("heldout")), **dict(named_tables(tuning.get("retained")))}
     return {

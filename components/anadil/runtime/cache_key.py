@@ -63,7 +63,11 @@ def stage_origin(
     reads = {each.kind: each for each in stage.reads}
     earlier = extended(stage, recipe)
     models = value_of(recipe, stage.models) or () if stage.models else ()
-    origin = {"stage": stage.name, **result_version(stage), **recipe_origin(recipe, stage.keys)}
+    origin = {
+        "stage": stage.name,
+        **result_version(stage),
+        **recipe_origin(recipe, result_keys(stage, recipe)),
+    }
     for name, manifest in inputs.items():
         each = reads[kind_of(name)]
         if each.how == "waits":
@@ -140,6 +144,12 @@ def _made_of(word: str, manifest: Manifest, inputs: Mapping[str, Manifest]) -> d
 def result_version(stage: Stage) -> dict[str, str]:
     """Entry for the program in an origin, also in that of a checkpoint."""
     return {RESULT_VERSION: str(stage.result_version)}
+
+
+def result_keys(stage: Stage, recipe: Recipe) -> tuple[str, ...]:
+    """Recipe keys and sections that decide a stage's result under this recipe."""
+    read = (each.keys for each in stage.side_files if not each.only_if or value_of(recipe, each.only_if))
+    return (*stage.keys, *(key for keys in read for key in keys))
 
 
 def recipe_origin(recipe: Recipe, sections: Sequence[str]) -> dict[str, str]:

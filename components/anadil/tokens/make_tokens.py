@@ -226,7 +226,8 @@ def _write_blocks(
     stored = {shard.file for shard in plan.stored.values()}
 
     def opened(shard: ShardFacts) -> TensorFile:
-        return open_file(plan.champion.uri if plan.champion and shard.file in stored else str(out), shard)
+        uri = plan.champion.uri if plan.champion and shard.file in stored else str(out)
+        return open_file(uri, shard.file, shard.num_bytes, shard.crc32)
 
     blocks = []
     for number, span in enumerate(spans):

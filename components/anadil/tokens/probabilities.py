@@ -4,25 +4,27 @@ A token takes 4 k + 2 bytes where the vocabulary has less than 65,536 tokens, el
 k of 16, and a hidden state of a base of width 576 takes 1,152 in BF16.
 """
 
-import hashlib
-from collections import OrderedDict
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, TypeAdapter
 
-from anadil.artifacts import storage
-from anadil.artifacts.artifact import Manifest, remedy_of
-from anadil.artifacts.random_access import bytes_at
+from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.json_text import write_indented
-from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, DTYPES, TensorFile, size_of
+from anadil.recipe.pretrain import probability_bytes
+from anadil.text.metrics import bits_per_byte
+from anadil.tokens.stored_tokens import begins_of, place_of
+from anadil.tokens.tensor_file import TensorFile
+from anadil.tokens.tokens_file import checked_table, open_file
 
-FILE, FORMAT = "probabilities.json", 1
+FILE, FORMAT = "probabilities.json", 2
 OPEN_FILES = 64
 """Files that stay open beside those of the tokens."""
 
@@ -35,6 +37,20 @@ class PartFacts:
     tokens: NonNegativeInt
     crc32: int
     """Checksum of the file's header and table of checksums."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextScore:
+    """Loss of the base, in its own tokens, on some documents."""
+
+    documents: NonNegativeInt
+    bytes: NonNegativeInt
+    nats: float
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The loss in bits per UTF-8 byte."""
+        return bits_per_byte(self.nats, self.bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +75,11 @@ class ProbabilitiesFacts:
     """Tokens behind which the next one is known to the base, too."""
     left_out: dict[str, int]
     """Other tokens that training predicts, by reason."""
-    heldout_documents: NonNegativeInt
-    heldout_bytes: NonNegativeInt
-    heldout_nats: float
-    """Loss of the base, in its own vocabulary, on the first held-out documents."""
+    cut_otherwise: NonNegativeInt
+    """Held-out documents that the base itself cuts into other tokens."""
+    scores: Mapping[str, TextScore]
+    """Scores of the first held-out documents, by the source's name, and of retained texts, where they decide the weight."""
     parts: tuple[PartFacts, ...]
-
-    @property
-    def id_dtype(self) -> str:
-        """Type of the ids, whose largest number stands for a token that the vocabulary has not."""
-        return id_dtype(self.vocabulary)
 
     def write(self, folder: Path) -> None:
         """Write the file."""
@@ -80,12 +91,7 @@ def id_dtype(vocabulary: int) -> str:
     return "U16" if vocabulary < np.iinfo(np.uint16).max else "U32"
 
 
-def token_bytes(k: int, vocabulary: int) -> int:
-    """Return the bytes that a token's probabilities take."""
-    return DTYPES[id_dtype(vocabulary)].itemsize * k + DTYPES["F16"].itemsize * (k + 1)
-
-
-@dataclass(kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StoredProbabilities:
     """The probabilities of a source's tokens, or of those from one on."""
 
@@ -93,48 +99,39 @@ class StoredProbabilities:
     facts: ProbabilitiesFacts
     first: int = 0
     """Token of the artifact that is the first here."""
-    _open: OrderedDict[int, TensorFile] = field(default_factory=OrderedDict)
 
     def read(self, start: int, stop: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float16]]:
         """Return ids and log-probabilities of some tokens, as in `Teacher`."""
-        begins = np.cumsum([0, *(part.tokens for part in self.facts.parts)])
         start, stop = start + self.first, stop + self.first
         ids, logs = [], []
         while start < stop:
-            number = int(np.searchsorted(begins, start, side="right")) - 1
-            begin, end = int(begins[number]), min(stop, int(begins[number + 1]))
-            file = self._file(number)
-            ids.append(file.read("ids", start - begin, end - begin))
-            logs.append(file.read("logs", start - begin, end - begin))
+            number = place_of(self._begins, start)
+            begin, end = int(self._begins[number]), min(stop, int(self._begins[number + 1]))
+            ids.append(self._file(number).read("ids", start - begin, end - begin))
+            logs.append(self._file(number).read("logs", start - begin, end - begin))
             start = end
-        stored = np.concatenate(ids)
-        return np.where(stored == np.iinfo(stored.dtype).max, -1, stored.astype(np.int64)), np.concatenate(
-            logs
-        )
+        stored, chances = np.concatenate(ids), np.concatenate(logs)
+        return np.where(stored == np.iinfo(stored.dtype).max, -1, stored.astype(np.int64)), chances
 
-    def _file(self, number: int) -> TensorFile:
-        if number not in self._open:
+    @cached_property
+    def _begins(self) -> npt.NDArray[np.int64]:
+        return begins_of([part.tokens for part in self.facts.parts])
+
+    @cached_property
+    def _file(self) -> Callable[[int], TensorFile]:
+        token_bytes = probability_bytes(self.facts.k, self.facts.vocabulary)
+
+        @lru_cache(OPEN_FILES)
+        def opened(number: int) -> TensorFile:
             part = self.facts.parts[number]
-            num_bytes = part.tokens * token_bytes(self.facts.k, self.facts.vocabulary)
-            place = bytes_at(
-                join(self.uri, part.file), size_of(num_bytes), first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES
-            )
-            self._open[number] = TensorFile(place=place, num_bytes=num_bytes, table_crc=part.crc32)
-            if len(self._open) > OPEN_FILES:
-                self._open.popitem(last=False)
-        return self._open[number]
+            return open_file(self.uri, part.file, part.tokens * token_bytes, part.crc32)
+
+        return opened
 
 
 def open_probabilities(uri: str, manifest: Manifest, expected: dict[str, Any]) -> StoredProbabilities:
     """Open an artifact of probabilities, unless it is of another base, tokenizer, text or k than `expected`."""
-    place = join(uri, FILE)
-    content = storage.store(uri).read(place)
-    if hashlib.sha256(content).hexdigest() != manifest.files.get(FILE, {}).get("sha256"):
-        raise IntegrityError(f"{place}: differs from its manifest; {remedy_of(uri)}")
-    try:
-        facts = TypeAdapter(ProbabilitiesFacts).validate_json(content)
-    except ValidationError as error:
-        raise IntegrityError(f"{place}: {error.errors()[0]['msg']}; {remedy_of(uri)}") from None
+    facts, place = checked_table(uri, FILE, manifest, TypeAdapter(ProbabilitiesFacts)), join(uri, FILE)
     for name, ours in {"format": FORMAT, **expected}.items():
         theirs = getattr(facts, name)
         if theirs != ours:

@@ -55,7 +55,7 @@ class StoredTokens:
             length=self.facts.sequence_length,
             num_targets=self.facts.targets,
             num_positions=sum(block.positions for block in self.facts.blocks),
-            blocks=_begins([block.sequences for block in self.facts.blocks]),
+            blocks=begins_of([block.sequences for block in self.facts.blocks]),
         )
 
     def heldout(self, num: int) -> tuple[list[Ids], int]:
@@ -90,7 +90,8 @@ class StoredTokens:
     def _files(self, listed: Sequence[ShardFacts | BlockFacts]) -> Callable[[int], TensorFile]:
         @lru_cache(OPEN_FILES)
         def opened(number: int) -> TensorFile:
-            return open_file(self.uri, listed[number])
+            each = listed[number]
+            return open_file(self.uri, each.file, each.num_bytes, each.crc32)
 
         return opened
 
@@ -108,8 +109,8 @@ class StoredStarts:
 
     def __init__(self, shards: Sequence[ShardFacts], files: Files) -> None:
         self._files = files
-        self.tokens = _begins([shard.tokens for shard in shards])
-        self._documents = _begins([shard.documents for shard in shards])
+        self.tokens = begins_of([shard.tokens for shard in shards])
+        self._documents = begins_of([shard.documents for shard in shards])
 
     def __len__(self) -> int:
         return int(self._documents[-1]) + 1
@@ -129,7 +130,7 @@ class StoredStarts:
 
     def document_at(self, position: int) -> tuple[int, int]:
         """Number and begin of the document in which a token lies."""
-        shard = _place(self.tokens, position)
+        shard = place_of(self.tokens, position)
         begins = self._files(shard).read("starts", 0, int(np.diff(self._documents)[shard]))
         within = position - int(self.tokens[shard])
         number = int(np.searchsorted(begins, within, side="right")) - 1
@@ -150,7 +151,7 @@ class StoredIds:
         assert step == 1
         parts = [np.empty(0, dtype=np.int32)]
         while start < stop:
-            shard = _place(self._begins, start)
+            shard = place_of(self._begins, start)
             begin, end = int(self._begins[shard]), int(self._begins[shard + 1])
             part = self._files(shard).read("ids", start - begin, min(stop, end) - begin)
             if stop <= end and len(parts) == 1:
@@ -187,8 +188,8 @@ class StoredRows:
 
     def __init__(self, blocks: Sequence[BlockFacts], files: Files) -> None:
         self._files = files
-        self._sequences = _begins([block.sequences for block in blocks])
-        self._pieces = _begins([block.pieces for block in blocks])
+        self._sequences = begins_of([block.sequences for block in blocks])
+        self._pieces = begins_of([block.pieces for block in blocks])
 
     def __len__(self) -> int:
         return int(self._sequences[-1]) + 1
@@ -199,7 +200,7 @@ class StoredRows:
         return np.array(chosen, dtype=np.int64).reshape(numbers.shape)
 
     def _row(self, number: int) -> int:
-        block = _place(self._sequences, number)
+        block = place_of(self._sequences, number)
         within = number - int(self._sequences[block])
         return int(self._files(block).read("rows", within, within + 1)[0]) + int(self._pieces[block])
 
@@ -209,7 +210,7 @@ class StoredPieces:
 
     def __init__(self, blocks: Sequence[BlockFacts], files: Files, first_tokens: Sequence[int]) -> None:
         self._files, self._first_tokens = files, first_tokens
-        self._begins = _begins([block.pieces for block in blocks])
+        self._begins = begins_of([block.pieces for block in blocks])
 
     def __len__(self) -> int:
         return int(self._begins[-1])
@@ -223,17 +224,18 @@ class StoredPieces:
 
     def _run(self, start: int, stop: int) -> Iterable[Any]:
         while start < stop:
-            block = _place(self._begins, start)
+            block = place_of(self._begins, start)
             begin, end = int(self._begins[block]), min(stop, int(self._begins[block + 1]))
             pieces = self._files(block).read("pieces", start - begin, end - begin)
             yield pieces + np.array([self._first_tokens[block], 0, 0])
             start = end
 
 
-def _begins(counts: Sequence[int]) -> Places:
+def begins_of(counts: Sequence[int]) -> Places:
+    """Return where parts of these sizes begin, and the end of the last."""
     return np.concatenate([[0], np.cumsum(np.array(counts, dtype=np.int64))]).astype(np.int64)
 
 
-def _place(begins: Places, position: int) -> int:
+def place_of(begins: Places, position: int) -> int:
     """The part in which a position lies; empty parts hold none, and the end lies in the last."""
     return min(int(np.searchsorted(begins, position, side="right")) - 1, len(begins) - 2)

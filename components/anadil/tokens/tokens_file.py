@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
@@ -22,6 +22,7 @@ from anadil.core.json_text import write_indented
 from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
 
 TOKENS = "tokens.json"
+T = TypeVar("T")
 FORMAT = 1
 
 
@@ -169,33 +170,38 @@ class TokensFacts:
         write_indented(folder / TOKENS, values)
 
 
-def open_file(uri: str, facts: ShardFacts | BlockFacts) -> TensorFile:
-    """Open a file of an artifact of tokens where it lies."""
-    size = size_of(facts.num_bytes)
-    place = bytes_at(join(uri, facts.file), size, first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES)
-    return TensorFile(place=place, num_bytes=facts.num_bytes, table_crc=facts.crc32)
+def open_file(uri: str, file: str, num_bytes: int, crc32: int) -> TensorFile:
+    """Open a file of an artifact of tokens or probabilities where it lies."""
+    place = bytes_at(join(uri, file), size_of(num_bytes), first_byte=DATA_BEGIN, block_bytes=BLOCK_BYTES)
+    return TensorFile(place=place, num_bytes=num_bytes, table_crc=crc32)
 
 
 def read_facts(uri: str, manifest: Manifest) -> TokensFacts:
     """The facts of an artifact of tokens, checked against its manifest."""
+    facts = checked_table(uri, TOKENS, manifest, _adapter())
     place = join(uri, TOKENS)
-    entry = manifest.files.get(TOKENS)
+    if facts.format != FORMAT:
+        raise IntegrityError(f"{place}: format {facts.format}, this version reads {FORMAT}; {remedy_of(uri)}")
+    _check_files([*facts.train, *facts.heldout, *facts.blocks], manifest.files, uri)
+    _check_sums(facts, place, uri)
+    return facts
+
+
+def checked_table(uri: str, file: str, manifest: Manifest, adapter: TypeAdapter[T]) -> T:
+    """Read a JSON file of an artifact, checked against its manifest."""
+    place = join(uri, file)
+    entry = manifest.files.get(file)
     if entry is None:
         raise IntegrityError(f"{place}: missing; {remedy_of(uri)}")
     content = storage.store(uri).read(place)
     if hashlib.sha256(content).hexdigest() != entry["sha256"]:
         raise IntegrityError(f"{place}: differs from its manifest; {remedy_of(uri)}")
     try:
-        facts = _adapter().validate_json(content)
+        return adapter.validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         raise IntegrityError(f"{place}: {where}: {first['msg']}; {remedy_of(uri)}") from None
-    if facts.format != FORMAT:
-        raise IntegrityError(f"{place}: format {facts.format}, this version reads {FORMAT}; {remedy_of(uri)}")
-    _check_files([*facts.train, *facts.heldout, *facts.blocks], manifest.files, uri)
-    _check_sums(facts, place, uri)
-    return facts
 
 
 @functools.cache

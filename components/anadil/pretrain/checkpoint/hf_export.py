@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
+from anadil.artifacts.base_vocabulary import read_embedding_map
 from anadil.artifacts.uri import MANIFEST
 from anadil.core.errors import DataError
 from anadil.core.json_text import write_indented
@@ -24,7 +25,6 @@ from anadil.model.safetensors_files import SHARD_BYTES, SafetensorsFiles, Tensor
 from anadil.model.tensor_names import Part, in_files, names_in_model, parts_of, written_names
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.dcp import VerifiedCheckpoint, read_metadata, read_tensors
-from anadil.pretrain.embedding_init import embedding_map
 from anadil.pretrain.state import State
 
 log = logging.getLogger(__name__)
@@ -175,7 +175,7 @@ def clean_generation_settings(folder: Path, tokenizer: Path) -> None:
     sampling = ", ".join(f"{key} {settings[key]}" for key in SAMPLING if settings.get(key) is not None)
     if sampling:
         log.info("%s: the base's sampling is kept: %s", FILE, sampling)
-    rows = embedding_map(tokenizer) if (tokenizer / MAP).is_file() else None
+    rows = read_embedding_map(tokenizer)[0] if (tokenizer / MAP).is_file() else None
     if rows is None:
         return
     same = {index for index, row in enumerate(rows) if row == [index]}

@@ -40,11 +40,11 @@ class Batch:
         return self._with(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _with(self, change: Callable[[torch.Tensor], torch.Tensor]) -> "Batch":
-        return Batch(
+        return replace(
+            self,
             input_ids=change(self.input_ids),
             position_ids=change(self.position_ids),
             labels=change(self.labels),
-            borders=self.borders,
             sources=None if self.sources is None else change(self.sources),
             teacher=self.teacher and self.teacher.changed(change),
         )
@@ -63,16 +63,15 @@ def batch_of(
     firsts = begins + chosen[:, 2]
     starts, counts = chosen[:, 0], chosen[:, 1]
     slices = packed.stream.slices(starts.tolist(), (starts + counts + 1).tolist())
-    for at, num, ids in zip(firsts.tolist(), counts.tolist(), slices, strict=True):
+    teacher = Teacher.nowhere((rows, length), probabilities.facts.k) if probabilities else None
+    places = np.stack([firsts, counts, starts], 1).tolist()
+    for (at, num, start), ids in zip(places, slices, strict=True):
         inputs[at : at + num] = ids[:-1]
         labels[at : at + num] = ids[1:]
-    teacher = Teacher.nowhere((rows, length), probabilities.facts.k) if probabilities else None
-    if teacher and probabilities:
-        for at, num, start in zip(firsts.tolist(), counts.tolist(), starts.tolist(), strict=True):
+        if teacher and probabilities:
             row, first = divmod(at, length)
-            known, logs = probabilities.read(start, start + num)
-            teacher.ids[row, first : first + num] = torch.from_numpy(known)
-            teacher.logs[row, first : first + num] = torch.from_numpy(logs)
+            here, read = (row, slice(first, first + num)), probabilities.read(start, start + num)
+            teacher.ids[here], teacher.logs[here] = map(torch.from_numpy, read)
     ends = begins + sizes
     borders = np.unique(np.concatenate([begins, ends, np.arange(rows + 1) * length]))
     positions -= np.repeat(borders[:-1], np.diff(borders))
@@ -101,10 +100,8 @@ def joined(parts: list[Batch]) -> Batch:
         labels=torch.cat([part.labels for part in parts]),
         borders=torch.cat([*borders, torch.tensor(begins[-1:], dtype=torch.int32)]),
         teacher=known
-        and replace(
-            known,
-            ids=torch.cat([each.ids for each in teachers]),
-            logs=torch.cat([each.logs for each in teachers]),
+        and Teacher(
+            ids=torch.cat([each.ids for each in teachers]), logs=torch.cat([each.logs for each in teachers])
         ),
     )
 

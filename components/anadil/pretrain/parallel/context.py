@@ -144,8 +144,8 @@ def _part(borders: bytes, rows: int, length: int, rank: int, size: int) -> _Part
             queries.append(queries[-1] + min(last, end) - max(first, begin))
             keys.append(keys[-1] + min(last, end) - first)
     return _Part(
-        query_borders=torch.tensor(queries, dtype=torch.int32),
-        key_borders=torch.tensor(keys, dtype=torch.int32),
+        query_borders=torch.from_numpy(np.array(queries, dtype=np.int32)),
+        key_borders=torch.from_numpy(np.array(keys, dtype=np.int32)),
         begins=tuple(begins),
         end=(rank + 1) * length,
     )

@@ -45,12 +45,11 @@ class Objective:
         # Without gradients, in validation, the loss alone.
         z_loss = self.z_loss if torch.is_grad_enabled() else 0.0
         hidden = hidden if self.scale == 1 else hidden * self.scale
+        scored = partial(self.scored, hidden, weight, labels, z_loss=z_loss, cap=self.cap, teacher=teacher)
         if sources is None or self.by_source is None:
-            return self.scored(hidden, weight, labels, z_loss=z_loss, cap=self.cap, teacher=teacher)
+            return scored()
         token_losses = torch.zeros(labels.shape, dtype=torch.float32, device=labels.device)
-        loss = self.scored(
-            hidden, weight, labels, z_loss=z_loss, cap=self.cap, token_losses=token_losses, teacher=teacher
-        )
+        loss = scored(token_losses=token_losses)
         row_losses = token_losses.sum(1, dtype=torch.float64)
         # A masked sum, not `index_add_`, which on a GPU adds in any order.
         numbers = torch.arange(len(self.by_source), device=sources.device)

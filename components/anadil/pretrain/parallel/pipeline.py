@@ -171,6 +171,17 @@ class Pipeline:
     def _forward(self, given: torch.Tensor) -> torch.Tensor:
         """Compute hidden states for the next stage, (sequences, tokens, width), or the summed loss."""
         batch = self._queue.popleft()
+        if not self.is_last:
+            return self._states(given, batch)
+        here = batch.to(self.device)
+        more = [each for each in (here.sources, here.teacher) if each is not None]
+        # The states have no name, which would keep them in memory.
+        loss = self.loss(self._states(given, batch), self._part(self.names.head).weight, here.labels, *more)
+        self._losses.append(loss.detach())
+        return loss
+
+    def _states(self, given: torch.Tensor, batch: Batch) -> torch.Tensor:
+        """Compute hidden states of the stage, (sequences, tokens, width), normed after the last layer."""
         positions = batch.position_ids.to(self.device, non_blocking=True)
         hidden = self._part(self.names.embeddings)(given) if self.is_first else given
         rotate: Any = self.model.base_model.rotary_emb
@@ -180,19 +191,5 @@ class Pipeline:
                 hidden, attention_mask=None, position_ids=positions, position_embeddings=rotary,
                 borders=batch.borders, use_cache=False,
             )  # fmt: skip
-        if not self.is_last:
-            return hidden
-        labels, *sources = (
-            tensor.to(self.device, non_blocking=True)
-            for tensor in (batch.labels, batch.sources)
-            if tensor is not None
-        )
-        teacher = batch.teacher and batch.teacher.changed(
-            lambda each: each.to(self.device, non_blocking=True)
-        )
-        loss = self.loss(
-            self._part(self.names.norm)(hidden), self._part(self.names.head).weight, labels, *sources,
-            teacher=teacher,
-        )  # fmt: skip
-        self._losses.append(loss.detach())
-        return loss
+        normed: torch.Tensor = self._part(self.names.norm)(hidden) if self.is_last else hidden
+        return normed
