@@ -112,10 +112,7 @@ def test_no_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
-MAX_PRODUCT, MAX_TESTS = (
-    96_300,
-    86_000,
-)  # the stage `distill` and its loss; tests: a base as teacher in every layout
+MAX_PRODUCT, MAX_TESTS = 96_300, 85_500  # benchmarks by language, a classifier from labels
 """Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
 
 
