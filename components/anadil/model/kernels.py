@@ -163,7 +163,7 @@ SAVED_OPERATORS: list[Any] = [
     OPERATOR,
     *(getattr(torch.ops.aten, name).default for name in f"{PRODUCTS} {ATTENTIONS}".split()),
 ]
-"""Results that `selective` keeps. Source: torchtitan's list of saved operators, with every matrix product."""
+"""Results that `selective` keeps. Source: torchtitan's list of saved operators, with every product of a weight."""
 
 
 def decoder_layers(model: PreTrainedModel) -> Sequence[nn.Module]:
