@@ -104,7 +104,7 @@ def test_a_folder_of_the_page_is_read_and_what_is_skipped_is_counted(tmp_path: P
     )
     write_rows(tmp_path / "bad.jsonl", [{"text": text} for text in own[20:]] + [{"id": "x"}])
 
-    labels = read_labels([tmp_path])
+    labels = read_labels(files_of(tmp_path))
 
     assert (labels.num_good, len(labels.texts), labels.repeated, labels.without_text) == (20, 40, 1, 1)
     assert [path.name for path in files_of(tmp_path)] == ["good.jsonl", "bad.jsonl"]
@@ -174,4 +174,4 @@ def test_an_address_that_is_none_names_no_source(tmp_path: Path) -> None:
 
 def test_a_folder_without_labels_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds neither good\.jsonl nor bad\.jsonl"):
-        read_labels([tmp_path])
+        files_of(tmp_path)

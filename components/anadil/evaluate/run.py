@@ -17,7 +17,7 @@ from anadil.artifacts.scored_text import RETAINED_KEY, read_retained
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
-from anadil.core.stage import ANSWERS
+from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import WRITERS
 from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
@@ -48,11 +48,11 @@ def run(job: Job) -> Figures:
     heldout = read_heldout(targets, job.files, recipe.clean.text_field, language.code)
     retained = read_retained(job.side_files.get(RETAINED_KEY, ()), recipe.clean.text_field, others)
     tuning: dict[str, Any] = {}
-    if _has_tuned(job):
-        # A merge alone was tuned by text in the taught language.
-        merge = recipe.merge if "merged" in job.inputs else None
-        targets = targets if merge and merge.is_auto else []
-        heldout, retained, tuning = without_tuning(heldout, retained, targets)
+    if tuners := _tuners(job):
+        # Others were tuned by retained text alone.
+        asked = (each.only_if for stage in tuners for each in stage.reads if each.kind == "corpus")
+        by_corpus = any(key and value_of(recipe, key) for key in asked)
+        heldout, retained, tuning = without_tuning(heldout, retained, targets if by_corpus else [])
     candidates, encoded = models.encode_with_champion(
         _candidates(job), job.inputs.get("champion"), heldout.documents
     )
@@ -110,10 +110,13 @@ def _of_champion(recipe: Recipe) -> set[str]:
     return {each.name for each in CANDIDATES if each.use != ANSWERS} if keeps_model else set()
 
 
-def _has_tuned(job: Job) -> bool:
-    """True if a candidate was chosen by a part of the texts: its stage reads the retained ones, too."""
-    read = [file for each in CANDIDATES if each.kind in job.inputs for file in WRITERS[each.kind].side_files]
-    return any(file.key == RETAINED_KEY and value_of(job.recipe, file.only_if) for file in read)
+def _tuners(job: Job) -> list[Stage]:
+    """Return the stages that chose a candidate by a part of the texts: they read the retained ones, too."""
+    return [
+        stage
+        for stage in (WRITERS[each.kind] for each in CANDIDATES if each.kind in job.inputs)
+        if any(file.key == RETAINED_KEY and value_of(job.recipe, file.only_if) for file in stage.side_files)
+    ]
 
 
 def _candidates(job: Job) -> list[models.ScoredModel]:

@@ -49,9 +49,9 @@ def read_labels(files: Sequence[Path]) -> Labels:
     """
     by_text: dict[str, tuple[LabelledText, str]] = {}
     skipped: Counter[str] = Counter()
-    for path, name in ((path, str(path)) for each in files for path in files_of(each)):
-        for number, row in json_rows(path, name, REMEDY):
-            place = f"{name}:{number}"
+    for path in files:
+        for number, row in json_rows(path, str(path), REMEDY):
+            place = f"{path}:{number}"
             if not isinstance(row, dict):
                 raise DataError(f"{place}: not an object: {REMEDY}")
             label = row.get("label", path.stem.split(".")[0])
@@ -72,7 +72,8 @@ def read_labels(files: Sequence[Path]) -> Labels:
                 )
     labels = Labels(
         texts=tuple(each for each, _ in by_text.values()),
-        **{key: skipped[key] for key in ("repeated", "without_text")},
+        repeated=skipped["repeated"],
+        without_text=skipped["without_text"],
     )
     for word, count in ((GOOD, labels.num_good), (BAD, len(by_text) - labels.num_good)):
         if count < LEAST:

@@ -43,7 +43,7 @@ class Clean(StrictModel):
     pii: bool = False
     """Replace e-mail addresses, telephone, card and personal numbers by `<EMAIL>`, `<PHONE>` and so on."""
     decontaminate: bool = False
-    """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
+    """Drop documents that hold text of `evaluate.heldout`, `evaluate.questions`, `evaluate.task_items`, files of `evaluate.tasks`, `finetune.inputs` or `finetune.preference.inputs`: a run of 8 words or 40 characters."""
     line_language: bool = True
     """Remove lines and sentences of 40 characters and more that are in another language; a document full of them is dropped."""
     rules: RulesOrNone = Rules()
