@@ -80,7 +80,11 @@ def test_tasks_of_a_language_are_listed_with_what_they_measure(capsys: pytest.Ca
         "measures": "reading comprehension, translated by people",
     }  # fmt: skip
     assert main.main(["tasks", "list"]) == 0
-    assert "kk        Kazakh" in capsys.readouterr().out
+    listed = capsys.readouterr().out
+    assert "kk        Kazakh" in listed
+    # An id in another script than the usual one has no row of its own.
+    assert "ur-Latn   Urdu" in listed
+    assert len(listed.splitlines()) == len(languages())
 
 
 def test_a_language_without_tasks_is_refused_by_the_list(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from anadil.core.errors import DataError
 from anadil.core.table import Table
 from anadil.preflight.this_machine import require_packages
 from anadil.tasks.native import languages, native_tasks
-from anadil.text.language import known_languages
+from anadil.text.language import find_language
 from anadil.text.language_data import UnknownLanguageError
 
 log = logging.getLogger(__name__)
@@ -41,7 +41,7 @@ def add_task_verb(name: str, commands: Any, text: str) -> None:
 def list_tasks(options: argparse.Namespace) -> int:
     """Print the tasks of a language, or the languages that have some."""
     if options.language is None:
-        names = {code: known_languages()[code].name for code in languages() if code in known_languages()}
+        names = {code: row.name for code in languages() if (row := find_language(code))}
         print_result(names, [f"{code:<10}{name}" for code, name in names.items()], options.output)
         return 0
     try:
