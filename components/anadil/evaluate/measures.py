@@ -13,7 +13,7 @@ from anadil.text.language_data import Language
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What a measure may prepare itself from."""
+    """Inputs of a measure."""
 
     recipe: Recipe
     language: Language
