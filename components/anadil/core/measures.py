@@ -36,7 +36,10 @@ class Measure:
     checks: tuple[MeasureCheck, ...] = ()
 
 
-MEASURES = (Measure(name="own_chat"),)
+MEASURES = (
+    Measure(name="own_chat"),
+    Measure(name="made", checks=(MeasureCheck(name="made", limit="min_made_difference", at_least=True),)),
+)
 """A row for each measure, in the order of the report."""
 
 

@@ -35,10 +35,8 @@ MIN_WORDS, MAX_CHARS = 5, 400
 """Words and characters of a sentence that items are made of."""
 CONTINUED = 12
 """Words of a continuation, or half its letters."""
-MAX_PAIRS = 2_000
-"""Pairs of parallel text among which near translations are sought."""
 NEAR = 50
-"""Pairs of about the same length whose words are compared."""
+"""Sentences of other documents among which one of about the same length is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +111,9 @@ class Vocabulary:
                 for cut in range(max(MIN_STEM, len(word) - MAX_ENDING), len(word) + 1):
                     by_stem[word[:cut]].append(word)
         self.by_class = by_class
-        self.by_stem = {stem: sorted(words) for stem, words in (followers or by_stem).items() if len(words) > 1}
+        self.by_stem = {
+            stem: sorted(words) for stem, words in (followers or by_stem).items() if len(words) > 1
+        }
         self.endings = Counter(word[len(stem) :] for stem, words in self.by_stem.items() for word in words)
         return self
 
@@ -130,7 +130,11 @@ class Vocabulary:
     def is_content(self, word: str) -> bool:
         """True for a word that is neither short nor among the most frequent."""
         letters = MIN_LETTERS[not self.language.word_unit] // self.letters_per_word
-        return len(word) >= letters and self.counts[word] > 1 and not {word, self.language.fold(word)} & self.frequent
+        return (
+            len(word) >= letters
+            and self.counts[word] > 1
+            and not {word, self.language.fold(word)} & self.frequent
+        )
 
     @property
     def letters_per_word(self) -> int:
@@ -153,6 +157,7 @@ def _items(
     kind: str, make: "Maker", sentences: Sequence[Sentence], vocabulary: Vocabulary, seed: int
 ) -> Iterator[Item]:
     """Yield an item of each sentence that allows one: one of each document, then another."""
+
     # The text itself decides, so that a document more or less moves no other item.
     def digest(sentence: Sentence) -> str:
         return hashlib.sha256(f"{seed} {kind} {sentence.text}".encode()).hexdigest()
@@ -167,30 +172,36 @@ def _items(
 
 
 def _sentences(documents: Iterable[Document], language: Language) -> list[Sentence]:
-    """Sentences of running text, each once."""
-    found: dict[str, Sentence] = {}
-    for document in documents:
+    """Sentences of running text that stand in one place only."""
+    found: dict[str, list[Sentence]] = defaultdict(list)
+    for document in {each.text: each for each in documents}.values():
         text = document.text
         spans = list(sentence_spans(text, language))
         for place, (first, last) in enumerate(spans):
             words = word_spans(text[first:last], language)
-            if len(words) < MIN_WORDS or last - first > MAX_CHARS or text[first:last] in found:
+            if len(words) < MIN_WORDS or last - first > MAX_CHARS:
                 continue
             start = spans[place - 1][0] if place else first
             stop = spans[place + 1][1] if place + 1 < len(spans) else last
-            found[text[first:last]] = Sentence(
-                document=document.id, text=text[first:last], words=tuple(words),
-                before=text[start:first] if first - start <= MAX_CHARS else "",
-                after=text[last:stop] if stop - last <= MAX_CHARS else "",
+            found[text[first:last]].append(
+                Sentence(
+                    document=document.id, text=text[first:last], words=tuple(words),
+                    before=text[start:first] if first - start <= MAX_CHARS else "",
+                    after=text[last:stop] if stop - last <= MAX_CHARS else "",
+                )
             )  # fmt: skip
-    return [found[text] for text in sorted(found)]
+    return [places[0] for _, places in sorted(found.items()) if len(places) == 1]
 
 
-def _changed(sentence: Sentence, vocabulary: Vocabulary, place: int, num: int, choices: Sequence[str]) -> Item:
+def _changed(
+    sentence: Sentence, vocabulary: Vocabulary, place: int, num: int, choices: Sequence[str]
+) -> Item:
     """Return the item in which `num` words from a place are one of the choices."""
     following = FOLLOWING * vocabulary.letters_per_word
     first, last = sentence.words[place][0], sentence.words[place + num - 1][1]
-    stop = sentence.words[min(place + num - 1 + following, len(sentence.words) - 1)][1]
+    behind = place + num - 1 + following
+    # The sign at the end tells a word from a longer one.
+    stop = sentence.words[behind][1] if behind < len(sentence.words) - 1 else len(sentence.text)
     context = sentence.before + sentence.text[:first]
     # A blank belongs to the token behind it.
     shown = context.rstrip()
@@ -202,7 +213,9 @@ def _changed(sentence: Sentence, vocabulary: Vocabulary, place: int, num: int, c
     )
 
 
-def _cloze(sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]) -> Item | None:
+def _cloze(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
     """A content word among words of its frequency class and ending."""
     fold = vocabulary.language.fold
     for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
@@ -214,14 +227,18 @@ def _cloze(sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: S
             each
             for each in vocabulary.by_class[vocabulary.class_of(word)]
             # Words of one stem may both fit.
-            if vocabulary.is_content(each) and fold(each) not in around and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
+            if vocabulary.is_content(each)
+            and fold(each) not in around
+            and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
         ]
         if len(others) >= NUM_CHOICES - 1:
             return _changed(sentence, vocabulary, place, 1, [word, *draw.sample(others, NUM_CHOICES - 1)])
     return None
 
 
-def _ending(sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]) -> Item | None:
+def _ending(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
     """A word with its own ending, and with one that it takes elsewhere."""
     for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
         word = sentence.word(place)
@@ -259,19 +276,30 @@ def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
     return []
 
 
-def _order(sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]) -> Item | None:
+def _order(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
     """Two neighbouring words, and the same the other way round."""
     gap = "" if vocabulary.language.word_unit else " "
     for place in draw.sample(range(1, len(sentence.words) - 1), len(sentence.words) - 2):
         first, second = sentence.word(place), sentence.word(place + 1)
         between = sentence.text[sentence.words[place][1] : sentence.words[place + 1][0]]
         # A capital gives the place of a name or of a beginning away.
-        if between == gap and first != second and (second, first) not in vocabulary.pairs and first.islower() == second.islower():
-            return _changed(sentence, vocabulary, place, 2, [f"{first}{gap}{second}", f"{second}{gap}{first}"])
+        if (
+            between == gap
+            and first != second
+            and (second, first) not in vocabulary.pairs
+            and first.islower() == second.islower()
+        ):
+            return _changed(
+                sentence, vocabulary, place, 2, [f"{first}{gap}{second}", f"{second}{gap}{first}"]
+            )
     return None
 
 
-def _sentence_order(sentence: Sentence, vocabulary: Vocabulary, _: random.Random, __: Sequence[Sentence]) -> Item | None:
+def _sentence_order(
+    sentence: Sentence, vocabulary: Vocabulary, _: random.Random, __: Sequence[Sentence]
+) -> Item | None:
     """A sentence and the next one, and the same the other way round."""
     following = sentence.after.lstrip()
     if len(vocabulary.language.words(following)) < MIN_WORDS:
@@ -299,19 +327,6 @@ def _continuation(
     return Item(contexts=(context, other), choices=(own, own), document=sentence.document)
 
 
-def _shuffled(sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]) -> Item | None:
-    """The beginning of the next sentence, and its words shuffled."""
-    own = _beginning(sentence.after, vocabulary.language)
-    spans = word_spans(own, vocabulary.language)
-    words = [own[first:last] for first, last in spans]
-    mixed = draw.sample(words, len(words))
-    if len(words) < MIN_WORDS or mixed == words:
-        return None
-    gaps = [own[last:first] for last, first in itertools.pairwise([0, *itertools.chain.from_iterable(spans), len(own)])][::2]
-    shuffled = "".join(itertools.chain.from_iterable(itertools.zip_longest(gaps, mixed, fillvalue="")))
-    return Item(contexts=(sentence.before + sentence.text,), choices=(own, shuffled), document=sentence.document)
-
-
 def _beginning(text: str, language: Language) -> str:
     """First words of a text, with what stands between and before them; empty for too few."""
     spans = word_spans(text, language)
@@ -326,6 +341,5 @@ KINDS: dict[str, Maker] = {
     "word_order": _order,
     "sentence_order": _sentence_order,
     "continuation": _continuation,
-    "shuffled": _shuffled,
 }
 """Kind -> what makes an item of it from a sentence."""
