@@ -13,9 +13,8 @@ from anadil.core.files import write_atomic
 from anadil.core.json_text import read_json
 from anadil.core.table import Table
 from anadil.evaluate.preference import pairs as blind
-from anadil.evaluate.preference.key import key_json
 from anadil.evaluate.preference.view import FIGURES, figure_cells
-from anadil.evaluate.preference.votes import open_votes, opened_json, preference, read_key
+from anadil.evaluate.preference.votes import open_votes, preference, read_key
 from anadil.page.values import field
 from anadil.report.verdict import answering
 
@@ -33,23 +32,25 @@ def add_judge(name: str, commands: Any, text: str) -> None:
     text = "write a page that shows two texts side by side and not who wrote them, and the key that judges do not get"
     page = verbs.add_parser("page", help=text, description=text)
     page.add_argument("scores", metavar="SCORES", help="scores artifact with the texts")
-    page.add_argument(
-        "--between", nargs=2, required=True, metavar="NAME", help="candidates; the preference is for the first"
-    )
-    page.add_argument("--out", required=True, type=place, metavar="DIR", help="folder for judge.html and key.json")
+    text = "candidates. The preference is for the first"
+    page.add_argument("--between", nargs=2, required=True, metavar="NAME", help=text)
+    text = "folder for judge.html and key.json"
+    page.add_argument("--out", required=True, type=place, metavar="DIR", help=text)
     text = "texts that are compared (default: answers if a candidate was taught to answer)"
     page.add_argument("--kind", choices=[*KIND.values()], help=text)
     text = "decoding of the texts (default: %(default)s)"
     page.add_argument("--mode", choices=["greedy", "sampled"], default="greedy", help=text)
     page.add_argument("--seen", action="store_true", help="include questions that training has seen")
-    page.add_argument("--pairs", type=int, default=NUM_PAIRS, metavar="N", help="most pairs (default: %(default)s)")
+    text = "most pairs (default: %(default)s)"
+    page.add_argument("--pairs", type=int, default=NUM_PAIRS, metavar="N", help=text)
     page.add_argument("--seed", type=int, default=0, metavar="N", help="seed of pairs, order and places")
     page.set_defaults(command=write_page)
     text = "open the votes with the key, and print how often each candidate is preferred"
     votes = verbs.add_parser("votes", help=text, description=text)
     votes.add_argument("votes", metavar="VOTES", nargs="+", type=Path, help="files that the page saved")
     votes.add_argument("--key", required=True, type=Path, metavar="FILE", help="key.json of the page")
-    votes.add_argument("--out", type=place, metavar="FILE", help="also write the opened votes, for evaluate.votes")
+    text = "also write the opened votes, for evaluate.votes"
+    votes.add_argument("--out", type=place, metavar="FILE", help=text)
     add_output_option(votes)
     votes.set_defaults(command=show_votes)
 
@@ -60,16 +61,18 @@ def write_page(options: argparse.Namespace) -> int:
     if first == second:
         raise RecipeError(f"--between {first} {second}: name two different candidates")
     if options.pairs < 1:
-        raise RecipeError(f"--pairs {options.pairs}: is below 1; {NUM_PAIRS} take a judge ten minutes")
+        raise RecipeError(f"--pairs {options.pairs}: is below 1. {NUM_PAIRS} take a judge ten minutes")
     folder, manifest = fetch(options.scores, "scores")
     scores = read_json(folder / "scores.json")
     kind = options.kind or KIND[bool({first, second} & {*answering(scores)})]
     pairs = blind.read_pairs(
         options.scores, scores, (first, second), kind=kind, mode=options.mode, seen=options.seen
     )
-    different = [each for each in pairs if not each.equal]
+    different = [each for each in pairs if each[1] != each[2]]
     if not different:
-        raise DataError(f"{options.scores}: both wrote the same {len(pairs)} texts; there is nothing to judge")
+        raise DataError(
+            f"{options.scores}: both wrote the same {len(pairs)} texts. There is nothing to judge: name other candidates"
+        )
     # A later evaluation finds the scores from another folder.
     uri = options.scores if "://" in options.scores else str(Path(options.scores).resolve())
     key, drawn = blind.draw_key(
@@ -77,13 +80,17 @@ def write_page(options: argparse.Namespace) -> int:
     )
     out = Path(options.out)
     path = out / "key.json"
-    if path.exists() and path.read_text(encoding="utf-8") != key_json(key):
-        raise RecipeError(f"{path}: is the key of another page; without it nobody can open its votes. Name another --out")
+    if path.exists() and path.read_text(encoding="utf-8") != key.json():
+        raise RecipeError(
+            f"{path}: is the key of another page. Without it nobody can open its votes. Name another --out"
+        )
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, key_json(key))
-    write_atomic(out / "judge.html", blind.blind_page(key, drawn, str(field(manifest.recipe, "language") or "")))
+    write_atomic(path, key.json())
+    write_atomic(
+        out / "judge.html", blind.blind_page(key, drawn, str(field(manifest.recipe, "language") or ""))
+    )
     log.info(
-        "%d of %d prompts (%s, %s); %d have equal texts and are not asked", len(drawn), len(pairs), kind, options.mode,
+        "%d of %d prompts (%s, %s). %d have equal texts and are not asked", len(drawn), len(pairs), kind, options.mode,
         len(pairs) - len(different),
     )  # fmt: skip
     log.info("send judge.html to judges, and keep key.json")
@@ -95,7 +102,7 @@ def show_votes(options: argparse.Namespace) -> int:
     """Print the preference, by judge and over judges."""
     opened = open_votes(options.votes, read_key(options.key))
     if options.out:
-        write_atomic(Path(options.out), opened_json(opened))
+        write_atomic(Path(options.out), opened.json())
     figures = preference(opened.pairs)
     rows = [(judge, *figure_cells(each)) for judge, each in figures["judges"].items()]
     if len(rows) > 1:
