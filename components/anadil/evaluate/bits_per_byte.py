@@ -209,7 +209,8 @@ def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
 
 def _own_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Return logits [N, vocabulary] by the model's forward pass, whose layers give these hidden states [N, H]."""
-    ready = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    ready: Any = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    ready.router_logits = None  # which mixtures of experts hand on
     # Only so can a vocabulary of 256k be scored in pieces: the whole pass holds the logits of all positions.
     layers, no_ids = model.base_model, torch.zeros((1, len(hidden)), dtype=torch.long, device=model.device)
     forward = layers.forward

@@ -60,7 +60,7 @@ class Gate(StrictModel):
     min_own_language_rate: Fraction = 0.5
     """Share of what is written that the cleaner's identifier takes for the recipe's language. Chosen by us."""
     min_made_difference: float = 0.0
-    """Bits per byte by which the right choice of made items leads, less the base's. Chosen by us: a better model has more, in twelve of twelve languages of benchmarks/evaluate."""
+    """Bits per byte by which the right choice of made items leads, less the base's. Chosen by us."""
     min_preference: Fraction = 0.5
     """Share of the judges' votes in `evaluate.votes` that prefer the candidate, of those that prefer one. Chosen by us."""
     max_contaminated_share: Fraction = 0.05
