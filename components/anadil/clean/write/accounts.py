@@ -285,6 +285,7 @@ def make_stats(
         "dropped": accounts.dropped,
         "limits": settings.limits if settings.has_rules else NO_RULES,
         **({"as_is": True} if settings.recipe.clean.as_is else {}),
+        **_of_filters(settings, counts["filtered"], read_stats.failed),
         "bad": read_stats.bad,
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,
@@ -317,6 +318,16 @@ def make_stats(
         "documents_per_s": {step: round(counts["documents_in"] / value, 1) for step, value in times.items()},
         "bytes_per_s": {step: round(read_stats.bytes_in / value) for step, value in times.items()},
     }
+
+
+def _of_filters(settings: Settings, asked: int, failed: int) -> Row:
+    """Return the user's filters, documents that they were asked about, and documents on which they failed."""
+    filters = settings.recipe.clean.filters
+    return (
+        {"filters": {"names": list(filters), "documents": asked + failed, "failed": failed}}
+        if filters
+        else {}
+    )
 
 
 def _of_pairs(settings: Settings, clean_stats: CleanStats) -> Row:
