@@ -108,7 +108,7 @@ class Models:
 
     def heldout(self, *, tuning: bool) -> dict[str, list[str]]:
         """Held-out text by language: English that `auto` chooses by, or all that it does not see."""
-        from anadil.evaluate.own_chat import tuning_part
+        from anadil.artifacts.scored_text import tuning_part
         from anadil.text.corpus import Document
 
         texts = {

@@ -12,7 +12,7 @@ import pytest
 from anadil.artifacts.scored_text import tuning_part
 from anadil.core.errors import PreflightError
 from anadil.core.stages import STAGES
-from anadil.evaluate import own_chat
+from anadil.evaluate.own_chat import measure as own_chat
 from anadil.evaluate.run import _table, run
 from anadil.recipe.sections import Recipe
 from anadil.recipe.sources import Source

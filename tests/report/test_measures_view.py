@@ -6,17 +6,18 @@ from typing import Any
 
 import pytest
 
+from anadil.evaluate.own_chat.view import sentences
 from anadil.merge.view import part
-from anadil.page.part import Part
+from anadil.page.part import MeasureView, Part
 from anadil.page.values import candidates_of, relative_place
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view
-from anadil.report.measures_view import Measure, interval_of, interval_words, measures_view, scores_view
+from anadil.report.measures_view import interval_of, interval_words, measures_view, scores_view
 from anadil.report.read import read_facts
 from anadil.report.run import run
 from anadil.report.training_view import finetune_view, training_view
-from anadil.report.verdict import difference_words, own_chat_sentence, verdict
+from anadil.report.verdict import difference_words, verdict
 from tests.kit import report_run
 from tests.kit.measured_merge import measured_merge
 from tests.kit.report_run import Json
@@ -30,28 +31,28 @@ def merged(merge: Json) -> Part:
     return made
 
 
-def measures(root: Path, **changed: Any) -> dict[str, Measure]:
+def measures(root: Path, **changed: Any) -> dict[str, MeasureView]:
     found = measures_view(read_facts(report_run.job(root, **changed)))
     return {measure.title: measure for measure in found}
 
 
 @pytest.fixture
-def found(tmp_path: Path) -> dict[str, Measure]:
+def found(tmp_path: Path) -> dict[str, MeasureView]:
     return measures(tmp_path)
 
 
-def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, Measure]) -> None:
+def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, MeasureView]) -> None:
     assert list(found) == [
         "Forgetting", "By domain", "By file", "Tasks", "Held-out questions and answers", "Choices",
         "Generated language",
     ]  # fmt: skip
 
 
-def test_forgetting_stands_beside_the_change_to_the_base(found: dict[str, Measure]) -> None:
+def test_forgetting_stands_beside_the_change_to_the_base(found: dict[str, MeasureView]) -> None:
     assert found["Forgetting"].table.rows == [("en", "2.154", "2.331 (+8.20 %)", "2.396 (+11.2 %)")]
 
 
-def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -> None:
+def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, MeasureView]) -> None:
     law, news = found["By domain"].table.rows
 
     assert law[1] == "104"
@@ -60,7 +61,9 @@ def test_a_domain_of_few_documents_is_marked_unsure(found: dict[str, Measure]) -
     assert found["By file"].table.columns == ("file", "base", "adapted", "finetuned")
 
 
-def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: dict[str, Measure]) -> None:
+def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(
+    found: dict[str, MeasureView],
+) -> None:
     rows = found["Held-out questions and answers"].table.rows
 
     assert [row[0] for row in rows[2:4]] == ["finetuned, not seen in training", "base, seen in training"]
@@ -68,7 +71,7 @@ def test_pairs_that_training_has_seen_stand_below_those_that_it_has_not(found: d
     assert rows[5][1] == "32 *"
 
 
-def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Measure]) -> None:
+def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, MeasureView]) -> None:
     choices = found["Choices"]
 
     first = ("xcopa, base", "500", "51.0 %", "47.0 % to 55.0 %", "50.0 %", "not told apart")
@@ -79,7 +82,7 @@ def test_choices_are_held_against_chance_in_table_and_chart(found: dict[str, Mea
     assert "chance 0.5000" in choices.chart.svg
 
 
-def test_tasks_have_their_errors_and_chance(found: dict[str, Measure]) -> None:
+def test_tasks_have_their_errors_and_chance(found: dict[str, MeasureView]) -> None:
     assert found["Tasks"].table.rows == [
         (
             "belebele_azj_Latn",
@@ -271,7 +274,7 @@ def scores(adapted: tuple[int, str], finetuned: tuple[int, str]) -> dict[str, An
     ],
 )  # fmt: skip
 def test_one_sentence_has_outcome_and_figures(outcome: tuple[int, str], sentence: str) -> None:
-    assert own_chat_sentence(scores(outcome, (0, "lost")), "adapted") == sentence
+    assert sentences(scores(outcome, (0, "lost")), "adapted") == [sentence]
 
 
 def test_the_page_has_a_row_for_each_candidate(tmp_path: Path) -> None:

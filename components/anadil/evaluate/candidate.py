@@ -13,8 +13,8 @@ from anadil.evaluate import generate
 from anadil.evaluate.answers import measure_answers
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.bootstrap import paired_difference
+from anadil.evaluate.measures import Materials, measure_candidate
 from anadil.evaluate.models import EncodedDocuments, Measurements, ScoredModel, open_candidate
-from anadil.evaluate.own_chat import OwnChat, measure_own_chat
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document, beginning_of
@@ -38,8 +38,7 @@ class Material:
     questions: Questions
     references: dict[str, list[NDArray[np.int32]]]
     """Token ids of the right answers, by candidate."""
-    own_chat: OwnChat | None = None
-    """Questions in the base's own chat format; None for a base that was not taught to answer."""
+    measures: Materials
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +98,7 @@ def measure(
             "generations": [asdict(text) for text in texts],
         }
     )
-    if (
-        material.own_chat and material.own_chat.questions and candidate.name != "champion"
-    ):  # which may have come from another base
-        table["own_chat"] = measure_own_chat(loaded, material.own_chat)
+    table |= measure_candidate(loaded, material.measures, table)
     log.info(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
     )  # fmt: skip

@@ -19,6 +19,7 @@ from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.generate import is_of_use
 from anadil.evaluate.heldout import Contamination, Heldout
+from anadil.evaluate.measures import check_values, facts_of
 from anadil.evaluate.models import EncodedDocuments
 from anadil.recipe.gate import RUNNING_TEXT, Gate, GateMode, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
@@ -114,6 +115,7 @@ def apply_gate(
             judge.against_base(name)
             judge.texts(name)
             judge.documents(name, contamination)
+            judge.measures(name)
             if name == "finetuned":
                 judge.finetuned(mask_audit or {})
             failed = tuple(
@@ -214,6 +216,14 @@ class _Judge:
         leaks, count = len(contamination.contaminated), contamination.num_documents
         self._add(f"{name}.contaminated_share", leaks / count, self.gate.max_contaminated_share)
         self._add(f"{name}.documents", count, self.gate.min_documents, at_least=True)
+
+    def measures(self, name: str) -> None:
+        """Check the measures beside bits per byte."""
+        for check, measured in check_values(self.tables, name):
+            self._add(
+                f"{name}.{check.name}", measured.value, getattr(self.gate, check.limit), at_least=check.at_least,
+                interval=measured.interval, num=measured.num,
+            )  # fmt: skip
 
     def finetuned(self, mask_audit: Mapping[str, Any]) -> None:
         """Check finetuning against the model before it and the champion's answers."""
@@ -342,10 +352,9 @@ def scores_table(
 ) -> dict[str, Any]:  # fmt: skip
     """Return all of `scores.json`; `tasks` are the results of the stage of that name."""
     encoded = material.heldout
-    chat = {"own_chat": material.own_chat.facts()} if material.own_chat else {}
     return {
         "candidates": {name: result.table for name, result in results.items()},
-        **chat,
+        **facts_of(material.measures),
         "differences": {
             name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
             for name, one in differences.items()

@@ -23,9 +23,10 @@ from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
-from anadil.evaluate.own_chat import compare_own_chats, open_own_chat, without_tuning
+from anadil.evaluate.measures import Asked, compare_candidates, prepare_measures
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.task_items import read_items, task_facts
+from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
@@ -57,9 +58,15 @@ def run(job: Job) -> Figures:
         _candidates(job), job.inputs.get("champion"), heldout.documents
     )
     questions, references = encode_references(candidates, read_questions(job))
+    measures = prepare_measures(
+        Asked(
+            recipe=recipe, language=language, heldout=heldout.documents, retained=retained, candidates=candidates,
+            train=lambda: read_corpora(corpora.values(), "train"), side_files=job.side_files,
+        )
+    )  # fmt: skip
     material = Material(
         heldout=encoded, retained=models.encode_for_all(candidates, retained), questions=questions, references=references,
-        own_chat=open_own_chat(recipe.base.model, candidates[0]),
+        measures=measures,
     )  # fmt: skip
     train = read_corpora(corpora.values(), "train")
     items = read_items(job.inputs.get("tasks"))
@@ -76,7 +83,7 @@ def run(job: Job) -> Figures:
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
-    compare_own_chats(tables, material.own_chat)
+    compare_candidates(tables, measures)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
         answering={each.name for each in candidates if each.answers}, of_champion=_of_champion(recipe),

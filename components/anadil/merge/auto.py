@@ -22,7 +22,7 @@ from anadil.core.format import human_figure
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.heldout import by_target
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_candidate, open_model
-from anadil.evaluate.own_chat import NUMBERS, retained_tuning, target_tuning
+from anadil.evaluate.tuning import NUMBERS, retained_tuning, target_tuning
 from anadil.model.load import free_memory
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job

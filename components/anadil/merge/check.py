@@ -57,7 +57,7 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> check.CheckResu
     names = named_side_files(STAGE, recipe).get(key, ())
 
     def inspect() -> check.CheckResult:
-        from anadil.evaluate.own_chat import retained_tuning  # loads numpy, which not every image has
+        from anadil.evaluate.tuning import retained_tuning  # loads numpy, which not every image has
 
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
         return check.passed(key, f"{counted(len(tuning), 'document')} for tuning")

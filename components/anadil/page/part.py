@@ -33,3 +33,13 @@ class Part:
     """Sentence of a model card on further licences that hold."""
     metrics: Mapping[str, object] = field(default_factory=dict)
     """Numbers worth following over runs, by a flat name."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureView:
+    """One measure of all candidates, as the report shows it."""
+
+    title: str
+    lead: str
+    table: Table
+    chart: "Chart | None" = None

@@ -5,6 +5,7 @@ from typing import Literal
 from pydantic import Field, PositiveFloat, PositiveInt, field_validator
 
 from anadil.core.candidates import CANDIDATES
+from anadil.core.measures import MEASURES
 from anadil.recipe.fields import Fraction, StrictModel, did_you_mean
 
 GateMode = Literal["enforce", "report"]
@@ -13,6 +14,11 @@ GATE_CHECKS: dict[str, GateMode] = {
     f"{candidate.name}.{check}": "report" if check in candidate.shown else "enforce"
     for candidate in CANDIDATES
     for check in candidate.checks
+} | {
+    f"{candidate.name}.{check.name}": "report"
+    for candidate in CANDIDATES
+    for measure in MEASURES
+    for check in measure.checks
 }
 """Check -> its mode where the recipe does not say: `enforce` decides about its candidate.
 

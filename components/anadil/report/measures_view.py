@@ -5,12 +5,15 @@ Each measure is a table and perhaps a chart; one that `scores.json` does not hol
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
+from anadil.core.measures import view_results
 from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
+from anadil.page.part import MeasureView
 from anadil.page.values import Json, candidates_of, field, list_of, named_tables, table_of
 from anadil.report import verdict
 from anadil.report.read import Facts
@@ -50,17 +53,7 @@ COUNTERS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """One measure of all candidates."""
-
-    title: str
-    lead: str
-    table: Table
-    chart: Chart | None = None
-
-
-def measures_view(facts: Facts) -> tuple[Measure, ...]:
+def measures_view(facts: Facts) -> tuple[MeasureView, ...]:
     """Measures in the order in which they decide: losses to the base, strengths by text, abilities."""
     candidates = candidates_of(facts.scores)
     domains, files = (
@@ -70,7 +63,7 @@ def measures_view(facts: Facts) -> tuple[Measure, ...]:
     same = [row[0] for row in domains.table.rows] == [row[0] for row in files.table.rows]
     measures = (
         _forgetting(facts, candidates),
-        _own_chat(facts.scores, candidates),
+        *chain.from_iterable(view_results("measures", facts.scores)),
         domains,
         *([] if same else [files]),
         _tasks(facts.scores, candidates),
@@ -119,7 +112,7 @@ def _note(rows: Sequence[Sequence[str]]) -> str:
     return UNSURE_NOTE if any(row[1].endswith(UNSURE) for row in rows) else ""
 
 
-def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
+def _forgetting(facts: Facts, candidates: Candidates) -> MeasureView:
     names = _names(candidates, "retained")
     changes = {
         name: {each.text: each for each in verdict.changes_of(facts.scores, name)} for name in candidates
@@ -145,12 +138,7 @@ def _forgetting(facts: Facts, candidates: Candidates) -> Measure:
         "paired difference. Lower is better."
     )
     chart = bars("Forgetting", "bits per byte, lower is better", drawn[:MAX_NAMES], table)
-    return Measure("Forgetting", lead, table, chart)
-
-
-def _own_chat(scores: Json, candidates: Candidates) -> Measure:
-    lead = "A sound answer ends its turn, says something, does not loop and is in the base's language."
-    return Measure("The base's own chat format", lead, verdict.own_chat_table(scores, list(candidates)))
+    return MeasureView("Forgetting", lead, table, chart)
 
 
 def _change_words(change: verdict.Change | None) -> str:
@@ -164,7 +152,7 @@ def _change_words(change: verdict.Change | None) -> str:
     return f" ({signed_percent(round(change.share * 100, 1))}{''.join(ends)})"
 
 
-def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
+def _by_part(candidates: Candidates, key: str, word: str) -> MeasureView:
     rows, counts = [], []
     for name in _names(candidates, key):
         parts = [table_of(table_of(item.get(f"{word}_figures")).get(name)) for item in candidates.values()]
@@ -183,10 +171,10 @@ def _by_part(candidates: Candidates, key: str, word: str) -> Measure:
         rows, columns, notes = [(row[0], *row[2:]) for row in rows], (word, *candidates), []
     lead = f"Bits per byte of the held-out text by {word}{', with 95 % intervals' if known else ''}. Lower is better."
     note = " ".join(filter(None, notes))
-    return Measure(f"By {word}", lead, Table(f"Bits per byte by {word}", columns, rows, note=note))
+    return MeasureView(f"By {word}", lead, Table(f"Bits per byte by {word}", columns, rows, note=note))
 
 
-def _tasks(scores: Json, candidates: Candidates) -> Measure:
+def _tasks(scores: Json, candidates: Candidates) -> MeasureView:
     rows, facts = [], dict(named_tables(scores.get("task_facts")))
     for task, by_candidate in named_tables(scores.get("tasks"))[:MAX_NAMES]:
         entries = [table_of(by_candidate.get(name)) for name in candidates]
@@ -208,10 +196,10 @@ def _tasks(scores: Json, candidates: Candidates) -> Measure:
     )
     columns = ("task", "measures", "questions", "in the training text", "metric", "chance", *candidates)
     table = Table("Tasks", columns, rows, words=(1, 4))
-    return Measure("Tasks", lead, table)
+    return MeasureView("Tasks", lead, table)
 
 
-def _questions(candidates: Candidates) -> Measure:
+def _questions(candidates: Candidates) -> MeasureView:
     """Questions with a reference answer, those that training has not seen first."""
     rows, drawn = [], []
     for key, words in PARTS:
@@ -238,7 +226,7 @@ def _questions(candidates: Candidates) -> Measure:
     lead = "Likelihood of the reference answer (bits per byte, lower is better), and similarity of the model's own answer to it (chrF, higher is better)."
     title = "Reference answers to unseen questions"
     chart = intervals(title, "bits per byte, lower is better", drawn, table)
-    return Measure("Held-out questions and answers", lead, table, chart)
+    return MeasureView("Held-out questions and answers", lead, table, chart)
 
 
 def _estimate(
@@ -248,7 +236,7 @@ def _estimate(
     return Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=colour, chance=chance)
 
 
-def _choices(candidates: Candidates) -> Measure:
+def _choices(candidates: Candidates) -> MeasureView:
     """Accuracy by likelihood, with what guessing would give."""
     names = _names(candidates, "choices")
     rows, drawn = [], []
@@ -279,10 +267,10 @@ def _choices(candidates: Candidates) -> Measure:
     )
     lead = "The model's choice is the likeliest answer by bits per byte. The dashed line marks guessing."
     chart = intervals("Accuracy by likelihood", "share right, higher is better", drawn[:MAX_NAMES], table)
-    return Measure("Choices", lead, table, chart)
+    return MeasureView("Choices", lead, table, chart)
 
 
-def _language(candidates: Candidates) -> Measure:
+def _language(candidates: Candidates) -> MeasureView:
     rows = []
     for name, item in candidates.items():
         entry = table_of(item.get("output_language"))
@@ -294,7 +282,7 @@ def _language(candidates: Candidates) -> Measure:
         rows.append((name, figure(entry.get("num")), percent(entry["own"]), words or DASH))
     columns = ("candidate", "texts", "own language", "identified")
     table = Table("Language of generated texts", columns, rows, words=(3,))
-    return Measure("Generated language", "Identified by the language identification of clean.", table)
+    return MeasureView("Generated language", "Identified by the language identification of clean.", table)
 
 
 def _names(candidates: Candidates, key: str) -> list[str]:

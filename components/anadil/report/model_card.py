@@ -6,7 +6,7 @@ Markdown with front matter for a model on the Hugging Face hub: `README.md` of a
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 
 from anadil import __version__
@@ -17,6 +17,7 @@ from anadil.artifacts.find import artifacts_below, find_artifact, read_table, ro
 from anadil.core.candidates import BY_KIND, CANDIDATES, answers
 from anadil.core.errors import DataError
 from anadil.core.format import DASH, counted, human_figure, human_percent, number, short_count
+from anadil.core.measures import view_results
 from anadil.core.stages import forms_of
 from anadil.core.table import Table
 from anadil.page.format import figure, words_of
@@ -255,7 +256,7 @@ def _known_limits(facts: ModelFacts) -> list[str]:
         name = verdict.name_of_text(change.text, [each.text for each in changes], sources)
         end = ": it has forgotten part of what the base knew" if change.is_forgotten else ""
         sentences.append(f"{name[:1].upper()}{name[1:]} costs it {change.words}{end}.")
-    sentences += filter(None, [verdict.own_chat_sentence(facts.scores, facts.candidate)])
+    sentences += chain.from_iterable(view_results("sentences", facts.scores, facts.candidate))
     sentences += [
         f"Quality gate: {verdict.check_words(check, facts.candidate, verdict.before(facts.scores))} {verdict.outcome_words(check)}."
         for check in verdict.lost_checks(facts.scores, facts.candidate)

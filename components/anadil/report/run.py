@@ -13,6 +13,7 @@ import yaml
 from anadil import __version__
 from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.format import DASH, number
+from anadil.core.measures import view_results
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
 from anadil.page.format import change_percent, clip, ratio
@@ -185,6 +186,8 @@ def _of_candidate(name: str, table: Json) -> dict[str, object]:
         figures |= {f"{part}_{key}_{name}": table_of(table.get(part)).get(key) for key in ANSWERED}
     for part in ("retained", "domains"):
         figures |= {f"{part}_{key}_{name}": value for key, value in table_of(table.get(part)).items()}
+    for each in view_results("metrics", table):
+        figures |= {f"{key}_{name}": value for key, value in each.items()}
     for source, entry in table_of(table.get("choices")).items():
         figures[f"choices_{source}_{name}"] = table_of(entry).get("accuracy")
     return figures

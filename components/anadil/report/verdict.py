@@ -1,12 +1,13 @@
 """The verdict on the release with its reasons, and warnings."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import chain
 
 from anadil.core.candidates import BY_NAME, COLOURS, before_finetuning
-from anadil.core.format import DASH, integer_if_whole, number
+from anadil.core.format import integer_if_whole, number
+from anadil.core.measures import view_results
 from anadil.core.stage import ANSWERS
-from anadil.core.table import Table
 from anadil.page.format import MINUS, clip, figure, percent, plain_value, ratio, setting, words_of
 from anadil.page.values import Json, candidates_of, field, list_of, named_tables, series, table_of
 from anadil.recipe.gate import BY_TEXT
@@ -41,15 +42,6 @@ MAX_END_STEPS = 10
 VALIDATION = ("validation_loss", "validation_bits_per_byte")
 """Keys of a logged line: finetuning's in nats per token, pre-training's in bits per byte."""
 PRETRAINING, FINETUNING = "Continued pre-training", "Finetuning"
-SHARES = {
-    "sound": "sound",
-    "ended": "ended",
-    "empty": "empty",
-    "loop": "loop",
-    "own_language": "in its language",
-}
-OUTCOMES = {"survived": "survived", "damaged": "is damaged", "lost": "is lost"}
-MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
 FORGETS = 0.05
 """Rise over the base's from which on page and card call a text forgotten. Chosen by us."""
 OF_SOURCE = "_source"
@@ -243,7 +235,7 @@ def _warnings(facts: Facts) -> tuple[str, ...]:
             f"Forgetting: {clip(change.text, 40)} costs the {name} model {change.words}."
             for change in forgotten(scores, name)
         ]
-    texts += own_chat_warnings(scores, subjects)
+    texts += chain.from_iterable(view_results("warnings", scores, subjects))
     for name in subjects:
         texts += _unfinished(candidates, name) if name in answering(scores) else []
     counts = [
@@ -330,60 +322,6 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
 
 def _mean(values: list[float]) -> float:
     return sum(values) / len(values)
-
-
-def own_chat_sentence(scores: Json, name: str) -> str:
-    """Return what became of the base's chat format in a candidate; empty for a base that is not post-trained."""
-    facts, chat = table_of(scores.get("own_chat")), table_of(field(scores, f"candidates.{name}.own_chat"))
-    if error := facts.get("error"):
-        return f"The base is post-trained, but nobody was asked in its chat format: {clip(error, MAX_ERROR)}."
-    if error := chat.get("error"):
-        return f"The {name} model was not asked in the base's chat format: {clip(error, MAX_ERROR)}."
-    if not facts or not chat:
-        return ""
-    language = recipe_language({"language": facts.get("language")}).name
-    after, before = (_num_sound(scores, each) for each in (name, "base"))
-    counts = f"{after} of {figure(chat.get('num'))} answers in {language} are sound, {before} of the base's"
-    outcome = OUTCOMES.get(str(chat.get("outcome")))
-    if outcome is None:
-        return f"The base itself gives too few sound answers to tell of its chat format in the {name} model: {counts}."
-    return f"The base's chat format {outcome} in the {name} model: {counts}."
-
-
-def own_chat_warnings(scores: Json, names: Sequence[str]) -> list[str]:
-    """Return the sentences of candidates whose chat format did not survive, or could not be asked for."""
-    sentences = {
-        name: own_chat_sentence(scores, name)
-        for name in names
-        if field(scores, f"candidates.{name}.own_chat.outcome") != "survived"
-    }
-    # The base's own error is the same for all.
-    return list(dict.fromkeys(filter(None, sentences.values())))
-
-
-def own_chat_table(scores: Json, names: Sequence[str]) -> Table:
-    """Return a row for each candidate that was asked in the base's chat format, and below it what became of that."""
-    rows = []
-    for name in names:
-        chat = table_of(field(scores, f"candidates.{name}.own_chat"))
-        if shares := table_of(chat.get("shares")):
-            cells = (_share(table_of(shares.get(key))) for key in SHARES)
-            outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
-            rows.append((name, figure(chat.get("num")), *cells, outcome))
-    columns = ("candidate", "answers", *SHARES.values(), "chat format")
-    # The note stands on the page and in Markdown.
-    note = " ".join(filter(None, (own_chat_sentence(scores, name) for name in names if name != "base")))
-    return Table("Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note)
-
-
-def _num_sound(scores: Json, name: str) -> str:
-    share = table_of(field(scores, f"candidates.{name}.own_chat.shares.sound"))
-    return figure(round((number(share.get("value")) or 0) * (number(share.get("num")) or 0)))
-
-
-def _share(share: Json) -> str:
-    ends = [percent(end) for end in list_of(share.get("interval"))]
-    return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,25 +8,20 @@ import copy
 import json
 import logging
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from anadil.artifacts.base_kind import BaseKind, base_kind, card_fields, words_of_field
-from anadil.artifacts.scored_text import NO_SOURCES, ONE_IN, RETAINED_KEY, read_retained, tuning_part
 from anadil.core.errors import AnadilError, DataError
-from anadil.core.format import counted
 from anadil.evaluate.generate import language_of
-from anadil.evaluate.heldout import Heldout
+from anadil.evaluate.measures import Asked
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import end_ids, rendered
 from anadil.model.decoding import text_of
 from anadil.model.template_limits import RAISED
-from anadil.recipe.sections import Recipe
-from anadil.text.corpus import Document, read_corpora
 from anadil.text.language import find_language, language_codes, load_language
 from anadil.text.language_data import Language
 from anadil.text.metrics import is_loop, share_interval
@@ -34,7 +29,7 @@ from anadil.text.metrics import is_loop, share_interval
 log = logging.getLogger(__name__)
 
 ENGLISH = "en"
-QUESTIONS = Path(__file__).parents[1] / "builtin" / ENGLISH / "questions.jsonl"
+QUESTIONS = Path(__file__).parents[2] / "builtin" / ENGLISH / "questions.jsonl"
 MAX_NEW_TOKENS = 96
 """Tokens of an answer at most. The questions ask for a sentence or two."""
 SYSTEM = {"role": "system", "content": "You are a helpful assistant."}
@@ -73,14 +68,20 @@ class OwnChat:
         """Return a chat of one question."""
         return [*([SYSTEM] if self.system else []), {"role": "user", "content": question}]
 
-    def facts(self) -> dict[str, Any]:
-        """Entry of `scores.json` over all candidates."""
-        if self.error:
-            return asdict(self.kind) | {"error": self.error}
-        return {
-            **asdict(self.kind), "language": self.language.code, "questions": len(self.questions), "end": self.end,
-            "system_turn": SYSTEM["content"] if self.system else None, "max_new_tokens": MAX_NEW_TOKENS,
-        }  # fmt: skip
+
+def prepare(asked: Asked) -> OwnChat | None:
+    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained."""
+    return open_own_chat(asked.recipe.base.model, asked.candidates[0])
+
+
+def facts(asked: OwnChat) -> dict[str, Any]:
+    """Entry of `scores.json` over all candidates."""
+    if asked.error:
+        return asdict(asked.kind) | {"error": asked.error}
+    return {
+        **asdict(asked.kind), "language": asked.language.code, "questions": len(asked.questions), "end": asked.end,
+        "system_turn": SYSTEM["content"] if asked.system else None, "max_new_tokens": MAX_NEW_TOKENS,
+    }  # fmt: skip
 
 
 def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
@@ -102,9 +103,12 @@ def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
     return asked
 
 
-def measure_own_chat(loaded: CandidateModel, asked: OwnChat) -> dict[str, Any]:
+def measure(loaded: CandidateModel, asked: OwnChat, table: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  all measures have it
     """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
     candidate = loaded.candidate
+    # A champion may have come from another base.
+    if not asked.questions or candidate.name == "champion":
+        return None
     vocabulary = candidate.tokenizer.get_vocab()
     if asked.end and asked.end not in vocabulary:
         log.warning(
@@ -140,9 +144,9 @@ def measure_own_chat(loaded: CandidateModel, asked: OwnChat) -> dict[str, Any]:
     return figures
 
 
-def compare_own_chats(tables: Mapping[str, dict[str, Any]], asked: OwnChat | None) -> None:
+def compare(tables: Mapping[str, dict[str, Any]], asked: OwnChat) -> None:
     """Add to each candidate's figures what became of the base's chat format, question by question."""
-    if not asked or not asked.questions:
+    if not asked.questions:
         return
     before = _sound(tables["base"], asked)
     for name, table in tables.items():
@@ -254,81 +258,3 @@ def _words(figures: Mapping[str, Any], language: str) -> str:
             low, high = interval
             parts.append(f"{value:.0%} {label} ({low:.0%} to {high:.0%})")
     return f"of {figures['num']} answers {', '.join(parts)}"
-
-
-NUMBERS = "or set base_share and weight to numbers"
-"""Way out where there is nothing to tune by."""
-
-
-def target_tuning(corpora: Sequence[Path]) -> tuple[Document, ...]:
-    """Return the documents of corpora in the taught language by which a merge is tuned."""
-    # Files of `evaluate.heldout` are never tuned by. The choice then does not depend on them, and figures on a public test
-    # set compare with those of others.
-    return tuning_part(document for document in read_corpora(corpora, "heldout") if document.text)[0]
-
-
-def retained_tuning(
-    recipe: Recipe, files: Sequence[str], sources: Mapping[str, Path] = NO_SOURCES
-) -> tuple[Document, ...]:
-    """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`."""
-    read = read_retained(files, recipe.clean.text_field, sources)
-    tuning = tuning_part(read)[0]
-    _refuse_unmeasured(recipe, sources, Counter(each.lang for each in read), {each.lang for each in tuning})
-    return tuning
-
-
-def _refuse_unmeasured(
-    recipe: Recipe, sources: Mapping[str, Path], counts: Mapping[str, int], measured: set[str]
-) -> None:
-    """Refuse a retained text without a part for tuning, unless it is of a source in a language that another text is in."""
-    codes = {
-        f"{name}_source" if f"{name}_source" in counts else name: load_language(
-            recipe.of_source(name).language
-        ).code
-        for name in sources
-    }
-    languages = {codes.get(text, text).partition("-")[0] for text in measured}
-    for text in {**counts, **codes}:
-        if text in measured:
-            continue
-        count = counted(counts.get(text, 0), "document")
-        # A small source holds out a document or two, and the program's English stands for an English one.
-        if text in codes and languages & set(codes[text].split("-")):
-            log.warning("source text %s has %s held out, and is not tuned by", text, count)
-            continue
-        place = (
-            "clean.heldout_fraction of the source"
-            if text in codes
-            else f"the number of documents in {RETAINED_KEY}"
-        )
-        raise DataError(
-            f"merge: the retained text {text} has {count} and none for tuning (one in {ONE_IN} is, unless none is left to "
-            f"score); raise {place}, {NUMBERS}"
-        )
-
-
-def without_tuning(
-    heldout: Heldout, retained: Sequence[Document], corpora: Sequence[Path]
-) -> tuple[Heldout, tuple[Document, ...], dict[str, Any]]:
-    """Return held-out and retained documents that nothing was tuned by, and the counts of both parts."""
-    # Files lose only what the corpora's part repeats.
-    texts = {document.text for document in target_tuning(corpora)}
-    documents = tuple(document for document in heldout.documents if document.text not in texts)
-    if not documents:
-        raise DataError(
-            f"evaluate.heldout: {', '.join(heldout.files)}: all {len(heldout.documents)} documents also stand in the "
-            "part of the corpus by which the merge was tuned; name other files"
-        )
-    repeated = len(documents) - len({document.text for document in documents})
-    tuning, scored = tuning_part(retained)
-    of_tuning, of_scores = (Counter(document.lang for document in side) for side in (tuning, scored))
-    counts: dict[str, Any] = {
-        "heldout": {"tuning": len(heldout.documents) - len(documents), "scored": len(documents)},
-        "retained": {text: {"tuning": of_tuning[text], "scored": count} for text, count in of_scores.items()},
-    }
-    listed = {"held-out text": counts["heldout"], **counts["retained"]}.items()
-    log.info(
-        "documents by which a candidate was tuned are not scored: %s",
-        ", ".join(f"{each['tuning']} of {sum(each.values())} ({text})" for text, each in listed),
-    )
-    return replace(heldout, documents=documents, repeated=repeated), scored, counts
