@@ -21,6 +21,7 @@ STAGE = Stage(
     files=Files(key="evaluate.heldout", flag="heldout", if_none="runs"),
     side_files=(
         SideFiles(key="evaluate.questions"),
+        SideFiles(key="evaluate.votes"),
         SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
     ),
     # Measurements of the base and of the champion count again.

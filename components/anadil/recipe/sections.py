@@ -161,6 +161,8 @@ class Evaluate(StrictModel):
     """Longest continuation."""
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
+    votes: tuple[str, ...] = ()
+    """Files that `anadil judge votes --out` wrote: votes of people who compared two candidates blind."""
     # The stage `tasks` names these two among the keys that decide.
     tasks: Annotated[Tasks, NEUTRAL] = ()
     """Tasks of lm-evaluation-harness by name, `auto` for all of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
