@@ -198,7 +198,7 @@ class FilterResult:
     reason: str | None
     """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
     failed: tuple[str, ...]
-    """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
+    """Rules that it breaks, in order. Rules behind the end of the work on a page are not asked."""
     statistics: Floats | None = None
     """In the order of `STATISTICS`; None: the rules were not asked."""
     sample: Row = field(default_factory=dict)

@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 class Accounts:
-    """Sums over rows; those of several parts are added."""
+    """Sums over rows. Sums of several parts are added."""
 
     def __init__(
         self, reported: frozenset[str] = frozenset(), limits: Mapping[str, float] | None = None
@@ -154,7 +154,7 @@ class Accounts:
         return {name: count for name, count in sorted(self.reasons.items()) if name != KEPT_NAME}
 
     def rules_json(self) -> Json:
-        """Return the drops of each rule, in the order in which they are asked, without those that no document breaks."""
+        """Return the drops of each rule, in the order in which they are asked, without rules that no document breaks."""
         return {
             name: {
                 "mode": "report" if name in self._reported else "enforce",
@@ -233,7 +233,7 @@ class Accounts:
 
 
 def limits_in_force(limits: Array) -> dict[str, float]:
-    """Return key of `clean.rules` -> limit; `limits` are those of `RULES`, nan for none."""
+    """Return key of `clean.rules` -> limit; `limits` are in the order of `RULES`, nan for none."""
     pairs = zip(RULES, limits.tolist(), strict=True)
     return {rule.limit: limit for rule, limit in pairs if rule.limit in KEYS and limit > 0}
 
