@@ -34,7 +34,8 @@ def flops(request: stage_memory.NeedRequest) -> float:
     recipe = request.recipe
     made = [each.kind for each in CANDIDATES if each.kind in WRITERS]
     candidates = 1 + sum(not is_left_out(WRITERS[kind], recipe) for kind in made)
-    tokens = _scored_tokens(request) + MADE_TOKENS * recipe.evaluate.made_items + _asked_tokens(request) / DECODE_SHARE
+    scored = _scored_tokens(request) + MADE_TOKENS * recipe.evaluate.made_items
+    tokens = scored + _asked_tokens(request) / DECODE_SHARE
     return candidates * request.trained.flops_per_token(0) / 3 * tokens
 
 
