@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from anadil.artifacts.scored_text import read_retained
 from anadil.core.errors import DataError
-from anadil.evaluate import bits_per_byte
+from anadil.evaluate import bits_per_byte, shared_context
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures, score, windows
 from anadil.model.load import encode_text
 from anadil.text.corpus import Document
@@ -257,13 +257,13 @@ def test_choices_that_share_a_context_have_the_nats_of_each_alone(
 ) -> None:
     model = AutoModelForCausalLM.from_pretrained(make_family(tmp_path / kind, kind), dtype=torch.float32)
     draw = np.random.default_rng(0)
-    contexts = [draw.integers(3, 60, size) for size in (9, 12, 2)]
+    contexts = [draw.integers(3, 60, size).tolist() for size in (9, 12, 2)]
     pairs = [
-        (contexts[place % 3], draw.integers(3, 60, size))
+        (contexts[place % 3], draw.integers(3, 60, size).tolist())
         for place, size in enumerate((3, 5, 1, 4, 6, 2, 3, 0))
     ]
     shared: list[int] = []
-    hidden = bits_per_byte.shared_hidden
+    hidden = shared_context.shared_hidden
 
     def counted(model: Any, rows: Any) -> Any:
         shared.extend(len(row.members) for row in rows)

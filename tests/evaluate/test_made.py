@@ -271,7 +271,7 @@ def test_few_documents_decide_nothing(num: int, tmp_path: Path) -> None:
         assert not entry["decides"]
         assert entry["reason"].startswith(f"{len(items)} items of ")
     assert not made.kinds["continuation"] or num > 1
-    assert "at least 100 documents decide" in str(measures(scores)[0].table.rows)
+    assert "a kind needs 100" in str(measures(scores)[0].table.rows)
 
 
 def test_a_language_without_blanks_has_items() -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from anadil.model.family_table import families
 
 MIN_SHARED = 4
-"""Tokens of a context that is worth sharing; all documents share their first token."""
+"""Tokens of a context that is worth sharing. All documents share their first token."""
 MAX_ROW = 1_024
 """Most tokens of a row: its mask has their square."""
 Tokens = NDArray[np.int64]
@@ -61,7 +61,7 @@ def shared_rows(
 
 
 def _reach(model: Any) -> int:
-    """Tokens within which each of a model's layers sees all that the mask lets it see; 0 for layers that read in order."""
+    """Tokens within which each of a model's layers sees all that the mask lets it see. 0 for layers that read in order."""
     family = families().get(model.config.model_type)
     if family is None or family.recurrent:
         return 0

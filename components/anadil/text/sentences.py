@@ -21,7 +21,7 @@ Span = tuple[int, int]
 
 
 def sentence_spans(text: str, language: Language) -> Iterator[Span]:
-    """Yield the places of sentences, without blanks around them; a line feed ends one, too."""
+    """Yield the places of sentences, without blanks around them. A line feed ends one, too."""
     for line in re.finditer(r"[^\n]+", text):
         spans = list[Span]()
         for match in SENTENCE.finditer(line[0]):

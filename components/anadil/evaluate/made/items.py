@@ -20,17 +20,17 @@ SAMPLE_BYTES = 2_000_000
 """Training text whose words are counted. Chosen by us: some 200,000 words and two seconds."""
 NUM_CHOICES = 4
 FREQUENT = 100
-"""Most frequent words, which are no content words; the packs' stop words are not, either."""
+"""Most frequent words. They and the pack's stop words are no content words."""
 MIN_LETTERS = {True: 4, False: 2}
 """Fewest letters of a content word, where spaces part words, and where runs of signs are words."""
 ENDING = 2
-"""Letters in which the choices of a cloze end alike."""
+"""Letters at the end that all choices of a cloze share."""
 MIN_STEM, MAX_ENDING = 3, 4
 """Letters that a word keeps, and most that it changes, for another ending."""
 MIN_STEMS = 5
 """Stems that take an ending, from which it is one."""
 FOLLOWING = 2
-"""Words behind the changed ones that are scored with them: they tell whether those fit. Of a script without words, twice as many letters."""
+"""Words behind the changed ones that are scored too: they tell whether the change fits. Without words, twice as many letters."""
 MIN_WORDS, MAX_CHARS = 5, 400
 """Words and characters of a sentence that items are made of."""
 CONTINUED = 12
@@ -44,7 +44,7 @@ class Item:
     """Choices of how a text goes on."""
 
     contexts: tuple[str, ...]
-    """What stands before each choice: one for all, or one each."""
+    """Text before each choice: one for all, or one each."""
     choices: tuple[str, ...]
     """The text's own one first."""
     document: str
@@ -58,9 +58,9 @@ class Sentence:
     document: str
     text: str
     before: str
-    """The sentence before and the blanks between; empty at the beginning."""
+    """The sentence before, with the blanks between. Empty at the beginning."""
     after: str
-    """Blanks behind, and the next sentence; empty at the end."""
+    """Blanks behind, and the next sentence. Empty at the end."""
     words: tuple[Span, ...]
 
     def word(self, place: int) -> str:
@@ -145,7 +145,7 @@ class Vocabulary:
 def make_items(
     documents: Sequence[Document], vocabulary: Vocabulary, most: int, seed: int
 ) -> dict[str, tuple[Item, ...]]:
-    """Return the items of each kind; the same for the same texts and seed, in whatever order they come."""
+    """Return the items of each kind. The same texts and seed give the same ones, in whatever order texts come."""
     sentences = _sentences(documents, vocabulary.language)
     return {
         kind: tuple(itertools.islice(_items(kind, make, sentences, vocabulary, seed), most))
@@ -328,7 +328,7 @@ def _continuation(
 
 
 def _beginning(text: str, language: Language) -> str:
-    """First words of a text, with what stands between and before them; empty for too few."""
+    """First words of a text, with all that stands between and before. Empty for too few."""
     spans = word_spans(text, language)
     most = CONTINUED * len(language.words("ab"))
     return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""

@@ -1,4 +1,4 @@
-"""Which choices of made items a model takes, by how much, and which kinds of items tell anything in this run."""
+"""Choices of made items that a model takes, by how much, and the kinds of items that tell anything in this run."""
 
 import itertools
 import logging
@@ -40,7 +40,7 @@ class Made:
 
 
 def prepare(asked: Asked) -> Made | None:
-    """Make the items of the held-out text; None if the recipe wants none, or the text allows none."""
+    """Make the items of the held-out text. None if the recipe wants none, or the text allows none."""
     most = asked.recipe.evaluate.made_items
     if not most:
         return None
@@ -55,7 +55,7 @@ def prepare(asked: Asked) -> Made | None:
 
 
 def measure(loaded: CandidateModel, made: Made, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a candidate choose; return by kind the share that is right."""
+    """Let a candidate choose, and return by kind the share that is right."""
     margins = margins_of(loaded, made.kinds)
     made.margins[loaded.candidate.name] = margins
     return {kind: _entry(made.kinds[kind], margins[kind]) for kind in made.kinds}
@@ -137,13 +137,13 @@ def _entry(items: Sequence[Item], margins: Margins) -> dict[str, Any]:
 
 
 def _reason(kind: str, items: Sequence[Item], tables: Mapping[str, Mapping[str, Any]]) -> str:
-    """Reason why a kind decides nothing in this run; empty if it does."""
+    """Reason why a kind decides nothing in this run. Empty if it decides."""
     # FineTasks asks the same of a benchmark: above chance, little noise. That it ranks models as bits per byte do is
     # measured once, in `benchmarks/evaluate`.
     entries = [table["made"][kind] for table in tables.values()]
     num_documents = len({item.document for item in items})
     if num_documents < SURE_DOCUMENTS:
-        return f"{len(items)} items of {num_documents} documents; at least {SURE_DOCUMENTS} documents decide"
+        return f"{len(items)} items of {num_documents} documents, and a kind needs {SURE_DOCUMENTS}"
     if all(entry["interval"][0] <= entry["chance"] for entry in entries):
         return "no model is above chance"
     if all(entry["accuracy"] > NEARLY_ALL for entry in entries):

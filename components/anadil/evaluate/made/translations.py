@@ -17,7 +17,7 @@ NEAR = 50
 
 
 def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
-    """Return the items of the held-out pairs; no entry without sources of pairs in the language."""
+    """Return the items of the held-out pairs. No entry without sources of pairs."""
     sources = [name for name, source in asked.recipe.sources.items() if source.pairs]
     if not sources:
         return {}

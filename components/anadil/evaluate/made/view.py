@@ -55,13 +55,13 @@ def measures(scores: Json) -> tuple[MeasureView, ...]:
 
 
 def sentences(scores: Json, name: str) -> list[str]:
-    """Return the sentence of a model card on made items; none where they decide nothing."""
+    """Return the sentence of a model card on made items. None where no kind decides."""
     entry = table_of(field(scores, f"candidates.{name}.made.all"))
     if not entry.get("decides"):
         return []
     right, chance = percent(entry.get("accuracy")), percent(entry.get("chance"))
     head = f"Of {figure(entry.get('num'))} items made of the held-out text the {name} model has {right} right (chance {chance})"
-    return [f"{head}; its lead over the base's is {_change(entry)} bits per byte."]
+    return [f"{head}. Its lead over the base's is {_change(entry)} bits per byte."]
 
 
 def metrics(table: Json) -> dict[str, object]:
