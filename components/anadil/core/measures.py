@@ -36,7 +36,10 @@ class Measure:
     checks: tuple[MeasureCheck, ...] = ()
 
 
-MEASURES = (Measure(name="own_chat"),)
+MEASURES = (
+    Measure(name="own_chat"),
+    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
+)
 """A row for each measure, in the order of the report."""
 
 
