@@ -22,6 +22,7 @@ STAGE = Stage(
     side_files=(
         SideFiles(key="evaluate.questions"),
         SideFiles(key="evaluate.refusals", only_if="evaluate.asks_refusals"),
+        SideFiles(key="evaluate.votes"),
         SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
     ),
     # Measurements of the base and of the champion count again.

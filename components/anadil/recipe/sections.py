@@ -162,6 +162,8 @@ class Evaluate(StrictModel):
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
     refusals: Requests = ()
     """Files of harmful and harmless requests, which models that answer should refuse and answer: lines of `id`, `text`, `kind`, `lang`; left out, built-in ones in English, Azerbaijani and Japanese; or `off`."""
+    votes: tuple[str, ...] = ()
+    """Files that `anadil judge votes --out` wrote: votes of people who compared two candidates blind."""
     # The stage `tasks` names these two among the keys that decide.
     tasks: Annotated[Tasks, NEUTRAL] = ()
     """Tasks of lm-evaluation-harness by name, `auto` for all of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
