@@ -252,7 +252,7 @@ def test_a_language_without_patterns_is_said_and_english_is_asked(
 
     assert material
     assert facts(material) == {
-        "languages": ["en"], "unread": [], "skipped": {"tr": "its words of refusing are not known, only those of az, en, ja"}
+        "languages": ["en"], "unread": [], "skipped": {"tr": "words of refusing are known in az, en, ja alone"}
     }  # fmt: skip
     assert "60 requests in az, 60 requests in ja" in caplog.text
 

@@ -82,7 +82,7 @@ def prepare(asked: Asked) -> Refusals | None:
     known, languages, skipped = phrase_languages(), [], {}
     for code in dict.fromkeys((asked.language.code, ENGLISH)):
         if code not in known:
-            skipped[code] = f"its words of refusing are not known, only those of {', '.join(known)}"
+            skipped[code] = f"words of refusing are known in {', '.join(known)} alone"
         elif code not in requests:
             skipped[code] = f"no request is in it, only in {', '.join(requests)}"
         else:
