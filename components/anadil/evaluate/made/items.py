@@ -173,7 +173,7 @@ def _items(
 
 def _sentences(documents: Iterable[Document], language: Language) -> list[Sentence]:
     """Sentences of running text that stand in one place only."""
-    found: dict[str, list[Sentence]] = defaultdict(list)
+    places_of: dict[str, list[Sentence]] = defaultdict(list)
     for document in {each.text: each for each in documents}.values():
         text = document.text
         spans = list(sentence_spans(text, language))
@@ -183,14 +183,14 @@ def _sentences(documents: Iterable[Document], language: Language) -> list[Senten
                 continue
             start = spans[place - 1][0] if place else first
             stop = spans[place + 1][1] if place + 1 < len(spans) else last
-            found[text[first:last]].append(
+            places_of[text[first:last]].append(
                 Sentence(
                     document=document.id, text=text[first:last], words=tuple(words),
                     before=text[start:first] if first - start <= MAX_CHARS else "",
                     after=text[last:stop] if stop - last <= MAX_CHARS else "",
                 )
             )  # fmt: skip
-    return [places[0] for _, places in sorted(found.items()) if len(places) == 1]
+    return [places[0] for _, places in sorted(places_of.items()) if len(places) == 1]
 
 
 def _changed(

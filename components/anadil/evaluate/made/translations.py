@@ -21,14 +21,14 @@ def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
     sources = [name for name, source in asked.recipe.sources.items() if source.pairs]
     if not sources:
         return {}
-    found = {
+    texts = {
         document.text
         for document in asked.retained
         # The text of a source is called so where a language has its name.
         if document.lang.removesuffix("_source") in sources
     }
     end = f"\n{asked.language.name}: "
-    pairs = sorted(tuple(text.split(end, 1)) for text in found if end in text)
+    pairs = sorted(tuple(text.split(end, 1)) for text in texts if end in text)
     if len(pairs) < NUM_CHOICES:
         log.warning(
             "made items: no translations, since %s hold out %d pairs; raise clean.heldout_fraction of these sources",
