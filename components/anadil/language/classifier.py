@@ -15,6 +15,7 @@ from sklearn.model_selection import StratifiedKFold
 
 from anadil.language.fasttext_file import BUCKETS, ngram_rows
 from anadil.language.labels import LabelledText
+from anadil.text.fasttext_model import one_line
 
 PARTS = 5
 """Each text is scored by the classifier of the other parts."""
@@ -60,7 +61,7 @@ def learn(texts: Sequence[LabelledText]) -> Fit:
 def shares_of_rows(texts: Sequence[str]) -> Any:
     """Share of each row among the n-grams of a text and its end, as fastText averages them: texts x rows, sparse."""
     rows_of = functools.cache(ngram_rows)
-    rows = [[0, *(row for word in text.split() for row in rows_of(word))] for text in texts]
+    rows = [[0, *(row for word in one_line(text).split() for row in rows_of(word))] for text in texts]
     sizes = [len(each) for each in rows]
     places = (
         np.repeat(np.arange(len(texts)), sizes),
