@@ -39,6 +39,7 @@ class Measure:
 
 MEASURES = (
     Measure(name="own_chat"),
+    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
     Measure(
         name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)
     ),
