@@ -62,7 +62,7 @@ from anadil.text.written import read_written
 log = logging.getLogger(__name__)
 
 PARTS = ("train", "heldout")
-EXCERPT_CHARS = 300  # Of a text of each tenth.
+EXCERPT_CHARS = 300  # Length of the text of each tenth.
 SHOWN, SHOWN_CHARS = 3, 200  # Samples in a message of what a base wrote.
 NO_DOCUMENTS = "{key}: the files hold no document that can be read; check the paths and clean.text_field"
 ONE_DOCUMENT = (
@@ -303,20 +303,20 @@ def _ranked(
             with sealed_dir.create(folder, key) as draft:
                 drop_poor(ranking, bound, draft)
         verdicts = Verdicts(folder)
-        kept, words = replace(ranking, verdicts=verdicts).totals()
+        num_kept, words = replace(ranking, verdicts=verdicts).totals()
         quality |= {
             "share": clean.best_share,
             "threshold": score_of(bound),
-            "kept": kept,
+            "kept": num_kept,
             "words_kept": words,
         }
         log.info(
             BEST,
             clean.quality,
             quality["threshold"],
-            f"{kept:,}",
+            f"{num_kept:,}",
             f"{num_documents:,}",
-            words / max(1, num_words),
+            100 * words / max(1, num_words),
         )
     return verdicts, quality
 

@@ -42,8 +42,8 @@ class Ranking:
             rows = pq.read_table(folder / ROWS, columns=["record", "quality"])
             places = np.searchsorted(rows["record"].to_numpy(), np.asarray(shard.column("record")))
             keys = rows["quality"].to_numpy()[places].astype(np.float32).view(np.uint32)
-            kept = self.verdicts.is_kept(numbers)
-            yield numbers[kept], keys[kept], np.asarray(shard.column("num_words"))[kept].astype(np.float64)
+            stays = self.verdicts.is_kept(numbers)
+            yield numbers[stays], keys[stays], np.asarray(shard.column("num_words"))[stays].astype(np.float64)
 
     def totals(self) -> tuple[int, int]:
         """Count documents and words."""
@@ -55,9 +55,9 @@ class Ranking:
         upper = np.zeros(1 << HALF)
         for _, keys, words in self.pieces():
             upper += np.bincount(keys >> HALF, words if of_words else None, len(upper))
-        above = np.append(np.cumsum(upper[::-1])[::-1], 0)
-        goals = [share * above[0] for share in shares]
-        bins = [int(np.flatnonzero(above >= goal)[-1]) for goal in goals]
+        larger = np.append(np.cumsum(upper[::-1])[::-1], 0)
+        goals = [share * larger[0] for share in shares]
+        bins = [int(np.flatnonzero(larger >= goal)[-1]) for goal in goals]
         lower = {each: np.zeros(1 << HALF) for each in bins}
         for _, keys, words in self.pieces():
             for each in lower:
@@ -65,7 +65,7 @@ class Ranking:
                 lower[each] += np.bincount(keys[chosen] & LOW, words[chosen] if of_words else None, 1 << HALF)
         results = []
         for each, goal in zip(bins, goals, strict=True):
-            within = np.cumsum(lower[each][::-1])[::-1] + above[each + 1]
+            within = np.cumsum(lower[each][::-1])[::-1] + larger[each + 1]
             results.append(each << HALF | int(np.flatnonzero(within >= goal)[-1]))
         return results
 
