@@ -318,13 +318,13 @@ def _continuation(
 ) -> Item | None:
     """The beginning of the next sentence after its own, and after a sentence of another document."""
     # The same words behind two contexts: of two continuations the more usual one would win, whatever stands before.
-    own, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
+    following, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
     drawn = draw.sample(sentences, min(NEAR, len(sentences)))
     elsewhere = [each.before + each.text for each in drawn if each.document != sentence.document]
-    if not own or not elsewhere:
+    if not following or not elsewhere:
         return None
     other = min(elsewhere, key=lambda each: abs(len(each.encode()) - len(context.encode())))
-    return Item(contexts=(context, other), choices=(own, own), document=sentence.document)
+    return Item(contexts=(context, other), choices=(following, following), document=sentence.document)
 
 
 def _beginning(text: str, language: Language) -> str:

@@ -56,6 +56,6 @@ def _near(right: str, others: Sequence[str], asked: Asked) -> list[str]:
     words = asked.language.shingle_units
     own = set(words(right))
     alike = sorted(dict.fromkeys(others), key=lambda text: (abs(len(text) - len(right)), text))[:NEAR]
-    return sorted(alike, key=lambda text: (-len(own & {*words(text)}) / len(own | {*words(text)}), text))[
-        : NUM_CHOICES - 1
-    ]
+    return sorted(
+        alike, key=lambda text: (-len(right_words & {*words(text)}) / len(right_words | {*words(text)}), text)
+    )[: NUM_CHOICES - 1]
