@@ -80,7 +80,7 @@ class Vocabulary:
     by_class: Mapping[tuple[object, ...], list[str]] = field(default_factory=dict)
     """Frequency class, ending and case -> words, sorted."""
     by_stem: Mapping[str, list[str]] = field(default_factory=dict)
-    """Stem -> its words. Without spaces, a word -> those that followed it at once."""
+    """Stem -> its words. Without spaces, a word -> words that followed it at once."""
     endings: Mapping[str, int] = field(default_factory=dict)
     """Ending -> number of its stems."""
     frequent: frozenset[str] = frozenset()
@@ -239,7 +239,7 @@ def _cloze(
 def _ending(
     sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
 ) -> Item | None:
-    """A word with its own ending, and with one that it takes elsewhere."""
+    """A word with its own ending, and with an ending that it takes elsewhere."""
     for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
         word = sentence.word(place)
         if vocabulary.language.word_unit:

@@ -62,7 +62,7 @@ def measure(loaded: CandidateModel, made: Made, _: Mapping[str, Any]) -> dict[st
 
 
 def margins_of(loaded: CandidateModel, kinds: Mapping[str, Sequence[Item]]) -> dict[str, Margins]:
-    """Return by kind the margin of each item: bits per byte of the likeliest other choice less those of the right one."""
+    """Return by kind the margin of each item: bits per byte of the likeliest other choice less the right one's."""
     items = [item for listed in kinds.values() for item in listed]
     choices = [choice for item in items for choice in item.choices]
     contexts = [

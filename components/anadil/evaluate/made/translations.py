@@ -1,4 +1,4 @@
-"""Items of parallel text: the right translation among those of near sentences."""
+"""Items of parallel text: the right translation among near ones."""
 
 import logging
 import random
@@ -54,7 +54,7 @@ def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
 def _near(right: str, others: Sequence[str], asked: Asked) -> list[str]:
     """Translations of about the same length that share most words with the right one."""
     words = asked.language.shingle_units
-    own = set(words(right))
+    right_words = set(words(right))
     alike = sorted(dict.fromkeys(others), key=lambda text: (abs(len(text) - len(right)), text))[:NEAR]
     return sorted(
         alike, key=lambda text: (-len(right_words & {*words(text)}) / len(right_words | {*words(text)}), text)
