@@ -111,9 +111,6 @@ def guesser(context: str, choice: str) -> float:
     return random.Random(context + choice).random()
 
 
-guesser.draw = random.Random(0)  # type: ignore[attr-defined]
-
-
 def test_sentences_and_words_are_the_languages_own() -> None:
     text = "Mən 3.5 faiz «aldım». Sonra, məs. sabah, getdim!\nBaşlıq"
     spans = [text[a:b] for a, b in sentence_spans(text, AZ)]
