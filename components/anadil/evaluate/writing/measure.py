@@ -1,0 +1,205 @@
+"""Language, script, loops, ends and words of the texts that candidates write, judged by rules and no model.
+
+A text in another script of a language with two is neither right nor wrong: it has a column of its own. Words count as unseen
+if no training text has them, case and diacritics aside. An unseen word with a seen ending may be a new form of a known word.
+"""
+
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from anadil.core.errors import PreflightError
+from anadil.evaluate.generate import DECODING_MODES, MIN_LETTERS, is_of_use, language_of
+from anadil.evaluate.measures import Asked, CheckValue
+from anadil.evaluate.models import CandidateModel
+from anadil.text.language_data import Language
+from anadil.text.letters import NAMES, WITHOUT_SPACES, WORD, name_of, script_of
+from anadil.text.metrics import clustered_share, share_figures
+from anadil.text.ngram_overlap import Hashes, SeenNgrams, word_hashes
+
+SECOND_SCRIPTS = {
+    "az": "Arab Cyrl", "bs": "Cyrl", "ha": "Arab", "hi": "Latn", "iu": "Latn", "jv": "Java", "kk": "Arab", "ks": "Deva",
+    "ku": "Arab Cyrl", "ky": "Arab Latn", "mn": "Mong", "ms": "Arab", "pa": "Arab", "sd": "Deva", "sr": "Latn",
+    "tg": "Arab Latn", "tk": "Arab Cyrl", "ug": "Cyrl Latn", "uz": "Arab Cyrl", "wo": "Arab",
+}  # fmt: skip
+"""Other scripts that people write a language in today. Source: CLDR 48, supplemental/languageData.json."""
+ALPHABETS = frozenset(
+    name for script, names in NAMES.items() if script not in {*WITHOUT_SPACES, "Kore", "Hang"} for name in names
+) - {"CJK", "HIRAGANA", "KATAKANA"}  # fmt: skip
+"""Scripts that no word mixes. Japanese writes Latin letters within words."""
+MIN_MIXED_LETTERS = 3  # Letters of a word of two scripts. A shorter one is a unit or a symbol, such as kΩ
+SUFFIXED = re.compile(r"\w{2,}")
+NUM_HELDOUT = 200
+HELDOUT_WORDS = 40
+"""Documents and first words of each that show what real text gets: about as long as a continuation of 64 tokens."""
+Kind = Literal["own_language", "other_language", "second_script", "other_script"]
+KINDS: tuple[Kind, ...] = ("own_language", "second_script", "other_language", "other_script")
+Words = tuple[Hashes, Hashes]
+"""Words of a text, each once, and the ending of each."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Writing:
+    """Texts of all candidates, whose words the training part is asked for when all have written."""
+
+    language: Language
+    heldout: Sequence[str]
+    words: dict[tuple[str, str], list[Words]] = field(default_factory=dict)
+    """Candidate and mode -> words of each text."""
+    seen: tuple[SeenNgrams, SeenNgrams] | None = None
+    """Words and endings of training text. None before it was read, and for a language without spaces."""
+
+
+def prepare(asked: Asked) -> Writing:
+    """Return the held-out beginnings that texts of candidates stand beside."""
+    beginnings = (" ".join(each.text.split()[:HELDOUT_WORDS]) for each in asked.heldout[:NUM_HELDOUT])
+    return Writing(language=asked.language, heldout=[*filter(None, beginnings)])
+
+
+def measure(loaded: CandidateModel, writing: Writing, table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the figures of each mode; of a model that answers, those of answers."""
+    candidate, tables = loaded.candidate, {}
+    for mode in DECODING_MODES:
+        texts = [
+            each
+            for each in table["generations"]
+            if each["mode"] == mode and is_of_use(each["kind"], answers=candidate.answers)
+        ]
+        if texts:
+            tables[mode] = figures_of(texts, writing.language)
+            if not writing.language.word_unit:
+                writing.words[candidate.name, mode] = [written_words(each, writing.language) for each in texts]
+    return tables
+
+
+def reader(writing: Writing) -> Callable[[Hashes, Hashes], None]:
+    """Return the function that takes the words and endings of each training text."""
+    heldout = [written_words({"text": each, "ended": True}, writing.language) for each in writing.heldout]
+    if not writing.language.word_unit:
+        writing.words["heldout", ""] = heldout
+    listed = [each for texts in writing.words.values() for each in texts]
+    words, endings = (np.concatenate([np.empty(0, np.uint64), *each]) for each in zip(*listed, strict=True)) if listed else ((np.empty(0, np.uint64),) * 2)
+    seen = SeenNgrams(words), SeenNgrams(endings)
+
+    def mark(words: Hashes, endings: Hashes) -> None:
+        writing.seen = seen
+        seen[0].mark(words)
+        seen[1].mark(endings)
+
+    return mark
+
+
+def compare(tables: Mapping[str, dict[str, Any]], writing: Writing) -> None:
+    """Add the shares of words that no training text has."""
+    for (name, mode), listed in writing.words.items():
+        if name in tables:
+            tables[name]["writing"][mode] |= _unseen(listed, writing)
+
+
+def facts(writing: Writing) -> dict[str, Any]:
+    """Entry of `scores.json` over all candidates: the same figures of held-out text, whose loops nobody counts."""
+    texts = [{"text": each, "language": _language(each, writing.language)} for each in writing.heldout]
+    heldout = figures_of(texts, writing.language) | _unseen(writing.words.get(("heldout", ""), []), writing)
+    return {"heldout": heldout, "second_scripts": _second_scripts(writing.language)}
+
+
+def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+    """Return the share of greedy texts in another script, be it a script of the language or not."""
+    shares = tables[candidate].get("writing", {}).get("greedy", {})
+    figures = shares.get("foreign_script")
+    if not figures:
+        return {}
+    return {"foreign_script": CheckValue(value=figures["value"], interval=figures["interval"], num=figures["num"])}
+
+
+def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
+    """Return the kind of a text by script and identified language; None for a text too short, or nobody to identify it."""
+    letters = [*filter(str.isalpha, text)]
+    if len(letters) < MIN_LETTERS:
+        return None
+    if 2 * sum(map(language.is_script, letters)) < len(letters):
+        return "second_script" if script_of(letters) in _second_scripts(language) else "other_script"
+    return None if code is None else "own_language" if code == language.code else "other_language"
+
+
+def has_mixed_word(text: str, language: Language) -> bool:
+    """True if a word has letters of two scripts; a foreign name with an ending of the language is no such word."""
+    for word in WORD.findall(text):
+        scripts = {name_of(letter) for letter in word} & ALPHABETS
+        if len(scripts) > 1 and len(word) >= MIN_MIXED_LETTERS and not _is_name_with_ending(word, language):
+            return True
+    return False
+
+
+def figures_of(texts: Sequence[Mapping[str, Any]], language: Language) -> dict[str, Any]:
+    """Return shares of texts with their intervals; `texts` are entries of `generations`."""
+    kinds = [kind_of_text(each["text"], each["language"], language) for each in texts]
+    told = [each for each in kinds if each]
+    mixed = [has_mixed_word(each["text"], language) for each in texts]
+    marks = {each: [kind == each for kind in told] for each in KINDS}
+    marks["foreign_script"] = [kind in ("second_script", "other_script") for kind in told]
+    marks["mixed_script"] = mixed
+    if all("loop" in each for each in texts):
+        marks["loops"] = [each["loop"] for each in texts]
+        marks["ended"] = [each["ended"] for each in texts]
+        marks["sound"] = [
+            kind == "own_language" and not is_mixed and not each["loop"] and (each["ended"] or each["kind"] != "answer")
+            for kind, is_mixed, each in zip(kinds, mixed, texts, strict=True)
+            if kind
+        ]
+    shares: dict[str, Any] = {name: share_figures(each) for name, each in marks.items()}
+    words = statistics.median(len(language.words(each["text"])) for each in texts) if texts else 0
+    return {"texts": len(texts), "words": words} | shares
+
+
+def written_words(text: Mapping[str, Any], language: Language) -> Words:
+    """Return the words of a text without its cut ends, numbers and single letters."""
+    words, whole = language.words(text["text"]), str(text["text"])
+    # A continuation may begin within a word of its prompt.
+    if text.get("kind") == "continuation" and whole[:1].isalnum():
+        words = words[1:]
+    if not text["ended"]:
+        words = words[:-1]
+    listed = (each for each in words if each.isalpha() and len(each) > 1)
+    hashes, endings = word_hashes(" ".join(listed), language)
+    unique, places = np.unique(hashes, return_index=True)
+    return unique, endings[places]
+
+
+def _unseen(listed: Iterable[Words], writing: Writing) -> dict[str, Any]:
+    if writing.seen is None:
+        return {}
+    seen_words, seen_endings = writing.seen
+    unseen = [
+        (~seen_words.seen_of(words), ~seen_endings.seen_of(endings)) for words, endings in listed if len(words)
+    ]
+    figures = {}
+    for name, marks in (
+        ("unseen_words", [words for words, _ in unseen]),
+        ("unseen_endings", [words & endings for words, endings in unseen]),
+    ):
+        value, interval = clustered_share([int(each.sum()) for each in marks], [len(each) for each in marks])
+        figures[name] = {"value": value, "num": sum(map(len, marks)), "interval": interval}
+    return figures
+
+
+def _is_name_with_ending(word: str, language: Language) -> bool:
+    is_own = [language.is_script(letter) for letter in word]
+    num_foreign = is_own.index(True) if True in is_own else 0
+    # Latin letters in a Cyrillic word are names more often than mistakes, Cyrillic ones in a Latin word are not.
+    return language.script != "Latn" and num_foreign > 1 and all(is_own[num_foreign:])
+
+
+def _second_scripts(language: Language) -> list[str]:
+    return SECOND_SCRIPTS.get(language.code.partition("-")[0], "").split()
+
+
+def _language(text: str, language: Language) -> str | None:
+    try:
+        return language_of(text, language)
+    except PreflightError:
+        return None  # Said before: the user's identifier is missing.
