@@ -111,7 +111,10 @@ class Contamination:
 
 
 def find_contamination(
-    heldout: Sequence[Document], train: Iterable[Document], language: Language, items: Sequence[Document] = (),
+    heldout: Sequence[Document],
+    train: Iterable[Document],
+    language: Language,
+    items: Sequence[Document] = (),
     readers: Sequence[WordReader] = (),
 ) -> tuple[Contamination, frozenset[str]]:
     """Compare the held-out documents with all training documents, and in the same pass other `items`.

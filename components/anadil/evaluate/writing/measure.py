@@ -4,20 +4,19 @@ A text in another script of a language with two is neither right nor wrong: it h
 if no training text has them, case and diacritics aside. An unseen word with a seen ending may be a new form of a known word.
 """
 
-import re
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from anadil.core.errors import PreflightError
-from anadil.evaluate.generate import DECODING_MODES, MIN_LETTERS, is_of_use, language_of
+from anadil.evaluate.generate import DECODING_MODES, is_of_use, language_of
 from anadil.evaluate.measures import Asked, CheckValue
 from anadil.evaluate.models import CandidateModel
 from anadil.text.language_data import Language
-from anadil.text.letters import NAMES, WITHOUT_SPACES, WORD, name_of, script_of
+from anadil.text.letters import NAMES, WITHOUT_SPACES, WORD, letters_of, name_of, script_of
 from anadil.text.metrics import clustered_share, share_figures
 from anadil.text.ngram_overlap import Hashes, SeenNgrams, word_hashes
 
@@ -27,17 +26,22 @@ SECOND_SCRIPTS = {
     "tg": "Arab Latn", "tk": "Arab Cyrl", "ug": "Cyrl Latn", "uz": "Arab Cyrl", "wo": "Arab",
 }  # fmt: skip
 """Other scripts that people write a language in today. Source: CLDR 48, supplemental/languageData.json."""
+USUAL = {"Cyrl": "ru", "Latn": "en", "Arab": "ar", "Deva": "hi"}
+"""Script -> the language that models know in it best. A text with its letters alone is in that language. Chosen by us:
+of Azerbaijani sentences in Cyrillic, CLD2 takes 21 % for another Turkic language, and of Russian ones 10 % for nothing."""
 ALPHABETS = frozenset(
     name for script, names in NAMES.items() if script not in {*WITHOUT_SPACES, "Kore", "Hang"} for name in names
 ) - {"CJK", "HIRAGANA", "KATAKANA"}  # fmt: skip
 """Scripts that no word mixes. Japanese writes Latin letters within words."""
+MIN_SCRIPT_LETTERS = 5  # Letters of a text whose script says something. A language takes 20
 MIN_MIXED_LETTERS = 3  # Letters of a word of two scripts. A shorter one is a unit or a symbol, such as kΩ
-SUFFIXED = re.compile(r"\w{2,}")
 NUM_HELDOUT = 200
 HELDOUT_WORDS = 40
 """Documents and first words of each that show what real text gets: about as long as a continuation of 64 tokens."""
 Kind = Literal["own_language", "other_language", "second_script", "other_script"]
-KINDS: tuple[Kind, ...] = ("own_language", "second_script", "other_language", "other_script")
+KINDS: tuple[Kind, ...] = get_args(Kind)
+REAL: Mapping[str, Any] = {"kind": "text", "ended": True, "loop": False}
+"""Held-out text as an entry of `generations`."""
 Words = tuple[Hashes, Hashes]
 """Words of a text, each once, and the ending of each."""
 
@@ -62,7 +66,8 @@ def prepare(asked: Asked) -> Writing:
 
 def measure(loaded: CandidateModel, writing: Writing, table: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures of each mode; of a model that answers, those of answers."""
-    candidate, tables = loaded.candidate, {}
+    candidate = loaded.candidate
+    tables: dict[str, Any] = {}
     for mode in DECODING_MODES:
         texts = [
             each
@@ -72,18 +77,23 @@ def measure(loaded: CandidateModel, writing: Writing, table: Mapping[str, Any]) 
         if texts:
             tables[mode] = figures_of(texts, writing.language)
             if not writing.language.word_unit:
-                writing.words[candidate.name, mode] = [written_words(each, writing.language) for each in texts]
+                writing.words[candidate.name, mode] = [
+                    written_words(each, writing.language) for each in texts
+                ]
     return tables
 
 
 def reader(writing: Writing) -> Callable[[Hashes, Hashes], None]:
     """Return the function that takes the words and endings of each training text."""
-    heldout = [written_words({"text": each, "ended": True}, writing.language) for each in writing.heldout]
+    heldout = [written_words({**REAL, "text": each}, writing.language) for each in writing.heldout]
     if not writing.language.word_unit:
         writing.words["heldout", ""] = heldout
     listed = [each for texts in writing.words.values() for each in texts]
-    words, endings = (np.concatenate([np.empty(0, np.uint64), *each]) for each in zip(*listed, strict=True)) if listed else ((np.empty(0, np.uint64),) * 2)
-    seen = SeenNgrams(words), SeenNgrams(endings)
+    empty = np.empty(0, np.uint64)
+    seen = (
+        SeenNgrams(np.concatenate([empty, *(words for words, _ in listed)])),
+        SeenNgrams(np.concatenate([empty, *(endings for _, endings in listed)])),
+    )
 
     def mark(words: Hashes, endings: Hashes) -> None:
         writing.seen = seen
@@ -101,8 +111,10 @@ def compare(tables: Mapping[str, dict[str, Any]], writing: Writing) -> None:
 
 
 def facts(writing: Writing) -> dict[str, Any]:
-    """Entry of `scores.json` over all candidates: the same figures of held-out text, whose loops nobody counts."""
-    texts = [{"text": each, "language": _language(each, writing.language)} for each in writing.heldout]
+    """Entry of `scores.json` over all candidates: the same figures of held-out text, for comparison."""
+    texts = [
+        {**REAL, "text": each, "language": _language(each, writing.language)} for each in writing.heldout
+    ]
     heldout = figures_of(texts, writing.language) | _unseen(writing.words.get(("heldout", ""), []), writing)
     return {"heldout": heldout, "second_scripts": _second_scripts(writing.language)}
 
@@ -113,16 +125,16 @@ def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dic
     figures = shares.get("foreign_script")
     if not figures:
         return {}
-    return {"foreign_script": CheckValue(value=figures["value"], interval=figures["interval"], num=figures["num"])}
+    return {
+        "foreign_script": CheckValue(value=figures["value"], interval=figures["interval"], num=figures["num"])
+    }
 
 
 def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
-    """Return the kind of a text by script and identified language; None for a text too short, or nobody to identify it."""
+    """Return the kind of a text by its script and its identified language, or None where that is unknown."""
     letters = [*filter(str.isalpha, text)]
-    if len(letters) < MIN_LETTERS:
-        return None
-    if 2 * sum(map(language.is_script, letters)) < len(letters):
-        return "second_script" if script_of(letters) in _second_scripts(language) else "other_script"
+    if len(letters) >= MIN_SCRIPT_LETTERS and 2 * sum(map(language.is_script, letters)) < len(letters):
+        return "second_script" if _is_second_script(letters, language) else "other_script"
     return None if code is None else "own_language" if code == language.code else "other_language"
 
 
@@ -135,25 +147,35 @@ def has_mixed_word(text: str, language: Language) -> bool:
     return False
 
 
+def faults_of(text: Mapping[str, Any], language: Language) -> set[str]:
+    """Return the faults of an entry of `generations`; a continuation that goes on at the limit has none."""
+    kind = kind_of_text(text["text"], text["language"], language)
+    faults: set[str] = {kind} if kind and kind != "own_language" else set()
+    if has_mixed_word(text["text"], language):
+        faults.add("mixed_script")
+    if text["loop"]:
+        faults.add("loops")
+    if text["kind"] == "answer" and not text["ended"]:
+        faults.add("cut")
+    return faults
+
+
 def figures_of(texts: Sequence[Mapping[str, Any]], language: Language) -> dict[str, Any]:
     """Return shares of texts with their intervals; `texts` are entries of `generations`."""
     kinds = [kind_of_text(each["text"], each["language"], language) for each in texts]
-    told = [each for each in kinds if each]
-    mixed = [has_mixed_word(each["text"], language) for each in texts]
-    marks = {each: [kind == each for kind in told] for each in KINDS}
-    marks["foreign_script"] = [kind in ("second_script", "other_script") for kind in told]
-    marks["mixed_script"] = mixed
-    if all("loop" in each for each in texts):
-        marks["loops"] = [each["loop"] for each in texts]
-        marks["ended"] = [each["ended"] for each in texts]
-        marks["sound"] = [
-            kind == "own_language" and not is_mixed and not each["loop"] and (each["ended"] or each["kind"] != "answer")
-            for kind, is_mixed, each in zip(kinds, mixed, texts, strict=True)
-            if kind
-        ]
-    shares: dict[str, Any] = {name: share_figures(each) for name, each in marks.items()}
-    words = statistics.median(len(language.words(each["text"])) for each in texts) if texts else 0
-    return {"texts": len(texts), "words": words} | shares
+    faults = [faults_of(each, language) for each in texts]
+    marks = {name: [kind == name for kind in kinds if kind] for name in KINDS} | {
+        "foreign_script": [kind.endswith("script") for kind in kinds if kind],
+        "mixed_script": ["mixed_script" in each for each in faults],
+        "loops": ["loops" in each for each in faults],
+        "ended": [bool(each["ended"]) for each in texts],
+        # Nobody identified the language of a text without a kind.
+        "sound": [not each for kind, each in zip(kinds, faults, strict=True) if kind],
+    }
+    words = [len(language.words(each["text"])) for each in texts]
+    return {"texts": len(texts), "words": statistics.median(words) if words else 0} | {
+        name: share_figures(each) for name, each in marks.items()
+    }
 
 
 def written_words(text: Mapping[str, Any], language: Language) -> Words:
@@ -175,7 +197,9 @@ def _unseen(listed: Iterable[Words], writing: Writing) -> dict[str, Any]:
         return {}
     seen_words, seen_endings = writing.seen
     unseen = [
-        (~seen_words.seen_of(words), ~seen_endings.seen_of(endings)) for words, endings in listed if len(words)
+        (~seen_words.seen_of(words), ~seen_endings.seen_of(endings))
+        for words, endings in listed
+        if len(words)
     ]
     figures = {}
     for name, marks in (
@@ -192,6 +216,14 @@ def _is_name_with_ending(word: str, language: Language) -> bool:
     num_foreign = is_own.index(True) if True in is_own else 0
     # Latin letters in a Cyrillic word are names more often than mistakes, Cyrillic ones in a Latin word are not.
     return language.script != "Latn" and num_foreign > 1 and all(is_own[num_foreign:])
+
+
+def _is_second_script(letters: Sequence[str], language: Language) -> bool:
+    script = script_of(letters)
+    usual = letters_of(USUAL.get(script, "")).own
+    return script in _second_scripts(language) and not all(
+        each.isascii() or each in usual for each in letters
+    )
 
 
 def _second_scripts(language: Language) -> list[str]:
