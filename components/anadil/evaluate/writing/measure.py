@@ -115,7 +115,9 @@ def facts(writing: Writing) -> dict[str, Any]:
     texts = [
         {**REAL, "text": each, "language": _language(each, writing.language)} for each in writing.heldout
     ]
-    heldout = figures_of(texts, writing.language) | _unseen(writing.words.get(("heldout", ""), []), writing)
+    figures = figures_of(texts, writing.language) | _unseen(writing.words.get(("heldout", ""), []), writing)
+    # Real text was never stopped.
+    heldout = {name: each for name, each in figures.items() if name not in ("loops", "ended")}
     return {"heldout": heldout, "second_scripts": _second_scripts(writing.language)}
 
 

@@ -5,8 +5,9 @@ from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, named_tables, table_of
+from anadil.page.values import Json, candidates_of, field, list_of, table_of
 
+COUNTS = {"texts": "texts", "words": "words, median"}
 SHARES = {
     "sound": "without a fault",
     "own_language": "in the language",
@@ -16,38 +17,44 @@ SHARES = {
     "mixed_script": "mixed scripts in a word",
     "loops": "end in a loop",
     "ended": "ended by itself",
-    "unseen_words": "words not in training text",
-    "unseen_endings": "endings neither",
+    "unseen_words": "of words: not in training text",
+    "unseen_endings": "of words: the ending neither",
 }
+SAMPLED = ("sound", "own_language", "loops")
+"""Shares of sampled texts that the page has, too."""
 MAX_CODES = 6
 
 
 def measures(scores: Json) -> list[MeasureView]:
-    """Return a row for each candidate and mode, the held-out text last."""
+    """Return the shares of the candidates side by side, the held-out text last."""
     from anadil.page.charts import Estimate, intervals  # whose packages a command without the report lacks
 
-    rows, drawn = [], []
-    for name, candidate in candidates_of(scores).items():
-        for mode, shares in named_tables(candidate.get("writing")):
-            label = f"{name}, {clip(mode, 20)}"
-            rows.append(_row(label, shares, _codes(candidate)))
-            ends = [number(end) for end in list_of(field(shares, "sound.interval"))]
-            if (value := number(field(shares, "sound.value"))) is not None and len(ends) == 2:
-                low, high = ((value if end is None else end) for end in ends)
-                drawn.append(
-                    Estimate(label=label, value=value, low=low, high=high, colour=COLOURS.get(name, 3))
-                )
-    if rows and (heldout := table_of(field(scores, "writing.heldout"))):
-        rows.append(_row("held-out text", heldout, DASH))
-    columns = ("written by", "texts", "words", *SHARES.values(), "identified")
+    candidates = {name: each for name, each in candidates_of(scores).items() if each.get("writing")}
+    writers = {name: table_of(each["writing"]) for name, each in candidates.items()}
+    greedy = {name: table_of(each.get("greedy")) for name, each in writers.items()}
+    columns = greedy | {"held-out text": table_of(field(scores, "writing.heldout"))}
+    rows = [(label, *(figure(each.get(key)) for each in columns.values())) for key, label in COUNTS.items()]
+    rows += [(label, *(_share(each, key) for each in columns.values())) for key, label in SHARES.items()]
+    for key in SAMPLED:
+        shares = (_share(table_of(each.get("sampled")), key) for each in writers.values())
+        rows.append((f"sampled: {SHARES[key]}", *shares, DASH))
+    rows.append(("identified", *map(_codes, candidates.values()), DASH))
+    drawn = [
+        Estimate(label=name, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3))
+        for name, each in greedy.items()
+        if (value := number(field(each, "sound.value"))) is not None
+        and len(ends := _ends(each, "sound")) == 2
+    ]
     lead = (
-        "Shares with 95 % intervals. A text without a fault is in the language and its script, does not loop, and an answer ends "
-        "by itself. The last row shows what real text gets. Words are not in training text whatever their case and diacritics."
+        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, does not loop, and an answer "
+        "ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
     )
     table = Table(
-        "Language, script, loops and words of generated texts", columns, rows, words=(len(columns) - 1,)
+        "Language, script, loops and words of generated texts",
+        ("share of texts", *columns),
+        rows if candidates else (),
     )
-    chart = intervals("Generated texts without a fault", "share of texts, higher is better", drawn, table)
+    chart = intervals("Greedy texts without a fault", "share of texts, higher is better", drawn, table)
     return [MeasureView("What the models write", lead, table, chart)]
 
 
@@ -73,14 +80,13 @@ def metrics(table: Json) -> dict[str, object]:
     return {f"writing_{key}": field(shares, f"{key}.value") for key in SHARES}
 
 
-def _row(label: str, table: Json, codes: str) -> tuple[str, ...]:
-    cells = (_share(table_of(table.get(key))) for key in SHARES)
-    return label, figure(table.get("texts")), figure(table.get("words")), *cells, codes
+def _share(shares: Json, key: str) -> str:
+    ends = [f"{100 * end:.0f}" for end in _ends(shares, key)]
+    return f"{percent(field(shares, f'{key}.value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
 
 
-def _share(share: Json) -> str:
-    ends = [percent(end) for end in list_of(share.get("interval"))]
-    return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
+def _ends(shares: Json, key: str) -> list[float]:
+    return [end for each in list_of(field(shares, f"{key}.interval")) if (end := number(each)) is not None]
 
 
 def _codes(candidate: Json) -> str:
