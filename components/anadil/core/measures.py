@@ -40,6 +40,7 @@ class Measure:
 MEASURES = (
     Measure(name="own_chat"),
     Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
+    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
     Measure(
         name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)
     ),
