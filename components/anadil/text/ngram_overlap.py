@@ -51,7 +51,7 @@ def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
 
 
 def word_hashes(text: str, language: Language) -> tuple[Hashes, Hashes]:
-    """A hash for each word, and another for its last letters; shape (N,) both."""
+    """A hash for each word, and another for its last letters, both of shape (N,)."""
     letters, first = _letters(text, language)
     last = np.append(first[1:], len(letters))[: len(first)] - 1
     endings = np.zeros(len(first), np.uint64)

@@ -65,7 +65,7 @@ def prepare(asked: Asked) -> Writing:
 
 
 def measure(loaded: CandidateModel, writing: Writing, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of each mode; of a model that answers, those of answers."""
+    """Return the figures of each mode, and only of answers where the model was taught to answer."""
     candidate = loaded.candidate
     tables: dict[str, Any] = {}
     for mode in DECODING_MODES:
@@ -141,7 +141,7 @@ def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None
 
 
 def has_mixed_word(text: str, language: Language) -> bool:
-    """True if a word has letters of two scripts; a foreign name with an ending of the language is no such word."""
+    """True if a word has letters of two scripts and is no foreign name with an ending of the language."""
     for word in WORD.findall(text):
         scripts = {name_of(letter) for letter in word} & ALPHABETS
         if len(scripts) > 1 and len(word) >= MIN_MIXED_LETTERS and not _is_name_with_ending(word, language):
@@ -150,7 +150,7 @@ def has_mixed_word(text: str, language: Language) -> bool:
 
 
 def faults_of(text: Mapping[str, Any], language: Language) -> set[str]:
-    """Return the faults of an entry of `generations`; a continuation that goes on at the limit has none."""
+    """Return the faults of an entry of `generations`. A continuation may go on at the limit."""
     kind = kind_of_text(text["text"], text["language"], language)
     faults: set[str] = {kind} if kind and kind != "own_language" else set()
     if has_mixed_word(text["text"], language):
@@ -163,7 +163,7 @@ def faults_of(text: Mapping[str, Any], language: Language) -> set[str]:
 
 
 def figures_of(texts: Sequence[Mapping[str, Any]], language: Language) -> dict[str, Any]:
-    """Return shares of texts with their intervals; `texts` are entries of `generations`."""
+    """Return shares of entries of `generations` with their intervals."""
     kinds = [kind_of_text(each["text"], each["language"], language) for each in texts]
     faults = [faults_of(each, language) for each in texts]
     marks = {name: [kind == name for kind in kinds if kind] for name in KINDS} | {
