@@ -367,16 +367,16 @@ class _Stage:
         rotated = (2 * size.stream + size.compute * size.autocast) * heads
         if size.autocast:
             # Matrices that learn keep a copy each of what they read, and the norm before them keeps its own.
+            copied = kind.norm != "layer"
             read = activations.attention_readers(shape) * size.compute
-            read += kind.norms_before * (FP32 + size.compute)
+            read += kind.norms_before * (FP32 * copied + size.compute)
             flow = (2.0 * size.stream + (read if self.learns else size.compute)) * shape.hidden
             if not kind.fused_inputs:  # queries, and their halves in turn; both times their angles
                 rotated = 2 * (size.stream + size.compute) * shape.query_width
             if kind.rotation in ("own", "own_fp32"):
                 flow += 2 * FP32 * shape.rotary_share * shape.head_dim
             if kind.head_norms in ("head", "width"):
-                copied = size.stream if self.learns else size.compute
-                flow += (FP32 + copied * (kind.norm != "layer")) * heads
+                flow += (FP32 + copied * (size.stream if self.learns else size.compute)) * heads
                 flow += FP32 * (2 if kind.head_norms == "width" else shape.heads + shape.kv_heads)
         flow += rotated
         return {
