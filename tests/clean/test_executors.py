@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from anadil.clean.filters.judge_record import ExtractedDocument, FilterResult, Settings, judge_prepared
-from anadil.clean.shards.map_shard import NOTE, CrashGuard, MapTask, Phase, Place, death_alone, map_shard
+from anadil.clean.shards.map_shard import NOTE, CrashGuard, MapTask, Phase, Place, map_shard
 from anadil.clean.shards.shards import plan_shards
 from anadil.core.errors import DataError, PreflightError, Stopped
 from anadil.recipe.sections import Recipe
@@ -25,6 +25,7 @@ from anadil.runtime.executors.process_limits import (
     OUT_OF_MEMORY,
     RECORD_CPU_S,
     allow_one_more_record,
+    death_alone,
     describe_exit,
     limit_process,
 )

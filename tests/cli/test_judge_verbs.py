@@ -8,137 +8,249 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.text.corpus import beginning_of
+from tests.kit.browser import browser
 
-QUESTIONS = [f"Sual {number}?" for number in range(20)]
+OPENINGS = [f"Bakı şəhəri {number}-ci ildə" for number in range(50)]
+GOOD, BAD = "böyük bir limandır və Xəzərin sahilində yerləşir.", "the and the and </script><b>the</b>"
+Vote = Callable[[int, str, str], str]
+"""Place, left and right text -> vote; empty: none."""
 
 
-def answer(prompt: str, text: str, **more: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "kind": "answer", "mode": "greedy", "text": text, **more}
+def text(prompt: str, words: str, kind: str = "continuation", **more: Any) -> dict[str, Any]:
+    return {"prompt": prompt, "kind": kind, "mode": "greedy", "text": f"{prompt} {words}", **more}
 
 
 @pytest.fixture
 def scores(tmp_path: Path) -> str:
-    """Twenty questions, one of them with equal answers, one that training has seen, and a continuation."""
+    """Fifty beginnings, one of them continued alike, and a question that training has seen."""
     folder = tmp_path / "scores"
     folder.mkdir()
-    seen = answer("Seen?", "x", seen=True)
-    beginning = {"prompt": "Bakı", "kind": "continuation", "mode": "greedy", "text": "..."}
-    good = [answer(prompt, f"{prompt} good", reference=f"{prompt} best") for prompt in QUESTIONS]
-    bad = [answer(prompt, f"{prompt} bad") for prompt in QUESTIONS]
-    good[0]["text"] = bad[0]["text"]
-    made = {"finetuned": [*good, seen, beginning], "adapted": [*bad, seen, beginning]}
+    seen = text("Seen?", "x", "answer", seen=True)
+    made = {
+        "adapted": [*(text(each, GOOD) for each in OPENINGS), seen],
+        "base": [text(OPENINGS[0], GOOD), *(text(each, BAD) for each in OPENINGS[1:]), seen],
+    }
     candidates = {name: {"generations": texts} for name, texts in made.items()}
     (folder / "scores.json").write_text(json.dumps({"candidates": candidates}), encoding="utf-8")
-    artifact.seal(folder, kind="scores", origin={})
+    artifact.seal(folder, kind="scores", origin={}, recipe={"language": "az"})
     return str(folder)
 
 
 @pytest.fixture
-def judge(scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
-    """Export, let a function say `a`, `b`, `tie` or nothing of each row, import."""
-
-    def judged(says: Callable[[dict[str, str]], str]) -> dict[str, Any]:
-        assert main.main(["evaluate", "judge-export", "--scores", scores]) == 0
-        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-        lines = [json.dumps({"id": row["id"], "verdict": says(row)}) for row in rows if says(row)]
-        path = tmp_path / "verdicts.jsonl"
-        path.write_text("\n".join(lines) + "\n")
-        command = ["evaluate", "judge-import", "--scores", scores, "--verdicts", str(path), "-o", "json"]
-        assert main.main(command) == 0
-        return dict(json.loads(capsys.readouterr().out))
-
-    return judged
+def out(scores: str, tmp_path: Path) -> Path:
+    folder = tmp_path / "judge"
+    assert main.main(["judge", "page", scores, "--between", "adapted", "base", "--out", str(folder)]) == 0
+    return folder
 
 
-def test_each_pair_goes_out_in_both_orders_and_says_not_who_wrote_what(
-    scores: str, capsys: pytest.CaptureFixture[str]
+def data_of(out: Path) -> dict[str, Any]:
+    page = (out / "judge.html").read_text(encoding="utf-8")
+    found = re.search(r'id="data">(.*?)</script>', page)
+    assert found
+    return dict(json.loads(found[1]))
+
+
+def votes_of(out: Path, vote: Vote, judge: str = "Aynur", name: str = "votes.json") -> Path:
+    data = data_of(out)
+    votes = [
+        {"id": pair["id"], "vote": said}
+        for place, pair in enumerate(data["pairs"])
+        if (said := vote(place, pair["left"], pair["right"]))
+    ]
+    path = out / name
+    path.write_text(json.dumps({"list": data["list"], "judge": judge, "votes": votes}), encoding="utf-8")
+    return path
+
+
+def better(_: int, left: str, right: str) -> str:
+    return "left" if left == GOOD else "right"
+
+
+def opened(capsys: pytest.CaptureFixture[str], out: Path, *paths: Path, says: str = "") -> dict[str, Any]:
+    capsys.readouterr()
+    assert main.main(["judge", "votes", *map(str, paths), "--key", str(out / "key.json"), "-o", "json"]) == 0
+    printed = capsys.readouterr()
+    assert says in printed.err
+    return dict(json.loads(printed.out))
+
+
+def test_the_page_says_not_who_wrote_what_and_needs_no_network(out: Path, scores: str) -> None:
+    page = (out / "judge.html").read_text(encoding="utf-8")
+    pairs = data_of(out)["pairs"]
+
+    assert len(pairs) == 40
+    assert not re.search("adapted|base|greedy|salt|seed", page.partition("</style>")[2])
+    assert not re.search(r"https?:|src=|url\(|@import", page)
+    assert [each["id"] for each in pairs] == [f"{place + 1:03d}" for place in range(40)]
+    # Judges prefer a place, so each candidate has each place equally often.
+    assert sum(each["left"] == GOOD for each in pairs) == 20
+    assert all(
+        beginning_of(each["prompt"]) and {each["left"], each["right"]} == {GOOD, BAD} for each in pairs
+    )
+    places = [each["left"] == GOOD for each in pairs]
+    assert places not in ([True, False] * 20, [False, True] * 20)
+
+
+def test_the_same_seed_gives_the_same_page_and_another_key_is_not_overwritten(
+    out: Path, scores: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main.main(["evaluate", "judge-export", "--scores", scores]) == 0
+    before = {each.name: each.read_bytes() for each in out.iterdir()}
+    command = ["judge", "page", scores, "--between", "adapted", "base", "--out", str(out)]
 
-    out = capsys.readouterr().out
-    rows = [json.loads(line) for line in out.splitlines()]
-    assert len(rows) == 2 * 19
-    assert not re.search("adapted|finetuned|greedy", out)
-    assert len({row["id"] for row in rows}) == len(rows)
-    for prompt in QUESTIONS[1:]:
-        own = [(row["answer_a"], row["answer_b"]) for row in rows if row["prompt"] == prompt]
-        assert sorted(own) == [(f"{prompt} bad", f"{prompt} good"), (f"{prompt} good", f"{prompt} bad")]
-        assert {row["reference"] for row in rows if row["prompt"] == prompt} == {f"{prompt} best"}
-    # The order of the lines says nothing: it is that of the ids, which are hashes.
-    assert [row["id"] for row in rows] == sorted(row["id"] for row in rows)
+    assert main.main(command) == 0
+    assert {each.name: each.read_bytes() for each in out.iterdir()} == before
+    assert main.main([*command, "--seed", "1"]) == 2
+    assert "is the key of another page" in capsys.readouterr().err
+    assert main.main([*command[:-1], f"{out}1", "--seed", "1"]) == 0
+    assert [each["left"] for each in data_of(Path(f"{out}1"))["pairs"]] != [
+        each["left"] for each in data_of(out)["pairs"]
+    ]
 
 
-def test_a_judge_that_sees_the_better_answer_finds_it_in_both_orders(judge: Callable[..., Any]) -> None:
-    result = judge(lambda row: "a" if row["answer_a"].endswith("good") else "B ")
-
-    assert (result["wins"], result["losses"], result["ties"], result["equal_answers"]) == (19, 0, 1, 1)
-    assert result["win_rate"] == 19.5 / 20
-    low, high = result["win_rate_interval"]
-    assert 0.5 < low < result["win_rate"] < high <= 1
-    assert (result["same_in_both_orders"], result["first_place_rate"], result["left_out"]) == (1, 0.5, 0)
-    assert result["unsure"]
-
-
-def test_a_judge_that_always_takes_the_first_is_found_out(judge: Callable[..., Any]) -> None:
-    result = judge(lambda _: "a")
-
-    assert result["win_rate"] == 0.5
-    assert (result["first_place_rate"], result["same_in_both_orders"]) == (1, 0)
-    assert result["first_place_interval"][0] > 0.8
-
-
-@pytest.mark.parametrize("first", ["good", "bad"])
-def test_a_question_that_was_judged_in_one_order_alone_is_left_out(
-    judge: Callable[..., Any], first: str
+def test_a_judge_who_sees_the_better_text_prefers_its_candidate(
+    out: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = judge(lambda row: "" if row["answer_a"] == f"{QUESTIONS[1]} {first}" else "tie")
+    figures = opened(
+        capsys, out, votes_of(out, lambda place, *texts: "same" if place < 4 else better(place, *texts))
+    )
 
-    assert (result["questions"], result["left_out"], result["first_place_rate"]) == (19, 1, None)
+    assert (figures["wins"], figures["losses"], figures["same"], figures["share"]) == (36, 0, 4, 1)
+    low, high = figures["interval"]
+    assert 0.85 < low < high == 1
+    assert 0.3 < figures["left_share"] < 0.7
+
+
+def test_a_judge_who_always_takes_the_first_prefers_nobody(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    figures = opened(capsys, out, votes_of(out, lambda *_: "left"))
+
+    assert (figures["share"], figures["left_share"]) == (0.5, 1)
+    assert figures["left_interval"][0] > 0.8
+
+
+def test_two_judges_of_the_same_pairs_are_no_surer_than_one_if_they_agree(
+    out: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rule(place: int, left: str, right: str) -> str:
+        other = {"left": "right", "right": "left"}
+        return better(place, left, right) if place % 3 else other[better(place, left, right)]
+
+    first, second = votes_of(out, rule), votes_of(out, rule, "Rauf", "votes-2.json")
+    figures = opened(capsys, out, first, second)
+
+    assert figures["agreement"] == 1
+    assert figures["interval"] == pytest.approx(figures["judges"]["Aynur"]["interval"])
+    assert figures["votes"] == 80
+
+
+def test_half_of_the_votes_count_and_the_log_says_so(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = votes_of(out, lambda place, *texts: better(place, *texts) if place < 12 else "")
+    figures = opened(capsys, out, path, says="Aynur: judged 12 of 40 pairs. The others do not count")
+
+    assert (figures["pairs"], figures["votes"]) == (12, 12)
+
+
+def test_the_same_votes_twice_count_once(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = votes_of(out, better)
+
+    assert opened(capsys, out, path, path, says="40 votes were given twice and count once")["votes"] == 40
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
+    table = json.loads(path.read_text(encoding="utf-8"))
+    change(table)
+    path.write_text(json.dumps(table), encoding="utf-8")
 
 
 @pytest.mark.parametrize(
-    ("line", "message"),
+    ("change", "message"),
     [
-        ("no JSON", r'verdicts\.jsonl:2: is not {"id"'),
-        ('{"id": "ID", "verdict": "both"}', r"verdicts\.jsonl:2: verdict 'both' is not one of a, tie, b"),
-        ('{"id": "1234", "verdict": "a"}', r"verdicts\.jsonl:2: id '1234' is not a row of these scores"),
-        ('{"id": "ID", "verdict": "b"}', r"verdicts\.jsonl:2: id \w+ was judged 'a' before"),
+        (lambda table: table.update(list="0" * 64), r"votes\.json: judges other pairs \(00000000\) than the key"),
+        (lambda table: table["votes"][0].update(id="041"), r"vote 1: id '041' is not a pair of the key \(40 pairs\)"),
+        (lambda table: table["votes"][0].update(vote="both"), r"votes\.0\.vote: Input should be 'left', 'right' or 'same' \(got 'both'\)"),
+        (lambda table: table["votes"].append({"id": "001", "vote": "same"}), r"vote 41: 'Aynur' judged pair 001 '\w+' before"),
+        (lambda table: table.update(judge=" "), r'names no judge\. Write a name at "judge"'),
+        (lambda table: table.update(votes=[]), r"hold no vote"),
+        (lambda table: table.pop("votes"), r"votes: Field required .*Give the file that the page saved"),
     ],
-)
-def test_wrong_verdicts_are_refused_with_their_line(
-    scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str, message: str
+)  # fmt: skip
+def test_votes_that_do_not_fit_are_refused(
+    out: Path, capsys: pytest.CaptureFixture[str], change: Callable[[dict[str, Any]], Any], message: str
 ) -> None:
-    main.main(["evaluate", "judge-export", "--scores", scores])
-    rows = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
-    path = tmp_path / "verdicts.jsonl"
-    path.write_text(f'{{"id": "{rows[0]["id"]}", "verdict": "a"}}\n{line.replace("ID", rows[0]["id"])}\n')
-    command = ["evaluate", "judge-import", "--scores", scores, "--verdicts", str(path)]
+    path = votes_of(out, better)
+    edit(path, change)
 
-    assert main.main(command) == 3
+    assert main.main(["judge", "votes", str(path), "--key", str(out / "key.json")]) == 3
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_judge_that_has_seen_no_question_in_both_orders_gives_no_result(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_key_that_was_edited_is_refused(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, key = votes_of(out, better), out / "key.json"
+    edit(key, lambda table: table["pairs"][3].update(left=1 - table["pairs"][3]["left"]))
+
+    assert main.main(["judge", "votes", str(path), "--key", str(key)]) == 5
+    assert "was edited" in capsys.readouterr().err
+
+
+def test_scores_without_such_texts_say_what_they_hold(
+    scores: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = tmp_path / "few"
-    folder.mkdir()
-    candidates = {name: {"generations": [answer("Sual?", name)]} for name in ("finetuned", "adapted")}
-    (folder / "scores.json").write_text(json.dumps({"candidates": candidates}))
-    artifact.seal(folder, kind="scores", origin={})
+    def command(*between: str) -> list[str]:
+        return ["judge", "page", scores, "--out", str(tmp_path / "out"), "--between", *between]
 
-    command = ["evaluate", "judge-import", "--scores", str(folder), "--verdicts", "/dev/null"]
-    assert main.main(command) == 3
-    assert "no question was judged in both orders" in capsys.readouterr().err
+    assert main.main(command("adapted", "champion")) == 3
+    assert "holds no candidate 'champion'. Name two of adapted, base" in capsys.readouterr().err
+    assert main.main(command("adapted", "adapted")) == 2
+    assert main.main([*command("adapted", "base"), "--kind", "answer"]) == 3
+    assert "Training has seen all: add --seen" in capsys.readouterr().err
+    assert main.main([*command("adapted", "base"), "--mode", "sampled"]) == 3
 
 
-def test_scores_without_such_answers_say_what_they_hold(
-    scores: str, capsys: pytest.CaptureFixture[str]
+@pytest.mark.slow
+def test_a_person_votes_by_keys_and_buttons_goes_on_later_and_saves_the_votes(
+    out: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["evaluate", "judge-export", "--scores", scores]
+    address = (out / "judge.html").as_uri()
+    shown = "document.getElementById('{}').textContent"
+    with browser() as page:
+        page.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(tmp_path / "saved"))
+        page.open(address)
+        page.show(390, dark=True)
+        page.value(
+            "document.getElementById('judge').value = 'Aynur'; document.querySelector('#intro button').click()"
+        )
+        assert page.value("document.documentElement.scrollWidth <= innerWidth")
+        for place in range(40):
+            if place == 20:
+                page.open(address)
+                assert page.value("document.getElementById('judge').value") == "Aynur"
+                page.value("document.querySelector('#intro button').click()")
+            assert page.value(shown.format("count")) == f"{place + 1} of 40"
+            is_left = page.value(shown.format("left")) == GOOD
+            keys = ("1", "ArrowLeft") if is_left else ("2", "ArrowRight")
+            if place % 3 == 2:
+                page.value(f"document.querySelector('[data-vote={'left' if is_left else 'right'}]').click()")
+            else:
+                page.value(f"dispatchEvent(new KeyboardEvent('keydown', {{ key: '{keys[place % 3]}' }}))")
+        page.value("document.getElementById('save').click()")
+        saved = tmp_path / "saved"
+        page.wait("true")
+        for _ in range(100):
+            if files := [*saved.glob("votes-Aynur-*.json")]:
+                break
+            page.value("new Promise((done) => setTimeout(done, 50))")
+        assert page.errors == []
+        # Where no file can be saved, the page shows the votes and says so.
+        page.value(
+            "URL.createObjectURL = () => { throw new Error(); }; document.getElementById('save').click()"
+        )
+        assert page.value(
+            "!document.getElementById('no-file').hidden && document.getElementById('copy').open"
+        )
+        assert json.loads(page.value("document.getElementById('text').value")) == json.loads(
+            files[0].read_text()
+        )
 
-    assert main.main([*command, "--candidates", "finetuned", "champion"]) == 3
-    assert "holds no candidate 'champion'; it holds finetuned, adapted" in capsys.readouterr().err
-    assert main.main([*command, "--candidates", "adapted", "adapted"]) == 2
-    assert main.main([*command, "--mode", "sampled"]) == 3
-    assert "run evaluate again" in capsys.readouterr().err
+    assert opened(capsys, out, files[0])["wins"] == 40

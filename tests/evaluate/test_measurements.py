@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from anadil.artifacts import artifact
+from anadil.cli.main import main
 from anadil.core.errors import IntegrityError, PreflightError
 from anadil.evaluate import bits_per_byte
 from anadil.evaluate.models import FILE, encode_with_champion, open_model, read_measurements
+from anadil.evaluate.preference.votes import read_key
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import Job
 from anadil.text.corpus import write_documents
@@ -166,7 +168,7 @@ def test_scores_whose_bytes_changed_are_said_and_not_used(
     scores_of(job_of(first, tmp_path / "out", scores))
 
     assert loads == ["base", "adapted", "champion"]
-    assert "base and champion are measured again" in caplog.text
+    assert "its models are measured again" in caplog.text
 
 
 def test_a_damaged_file_names_the_remedy(tmp_path: Path) -> None:
@@ -222,3 +224,42 @@ def test_a_champion_that_cannot_be_scored_is_said_and_left_out(
 
     assert [each.name for each in rest] == list(encoded.ids) == ["base", "adapted"]
     assert "is a mixture of experts; candidates are not compared with it" in caplog.text
+
+
+def test_votes_join_scores_without_measuring_again(first: Path, tmp_path: Path, loads: list[str]) -> None:
+    earlier, judged = str(first / "scores"), tmp_path / "judge"
+    page = [
+        "judge",
+        "page",
+        earlier,
+        "--between",
+        "adapted",
+        "base",
+        "--out",
+        str(judged),
+        "--mode",
+        "sampled",
+    ]
+    assert main(page) == 0
+    key = read_key(judged / "key.json")
+    saved = {
+        "list": key.list,
+        "judge": "Aynur",
+        "votes": [{"id": each.id, "vote": "left"} for each in key.pairs],
+    }
+    (judged / "saved.json").write_text(json.dumps(saved), encoding="utf-8")
+    votes = str(judged / "votes.json")
+    assert (
+        main(
+            ["judge", "votes", str(judged / "saved.json"), "--key", str(judged / "key.json"), "--out", votes]
+        )
+        == 0
+    )
+
+    job = job_of(first, tmp_path / "out")
+    scores = scores_of(replace(job, side_files=job.side_files | {"evaluate.votes": (votes,)}))
+
+    assert loads == []
+    assert scores["candidates"]["adapted"]["preference"]["base"]["votes"] == len(key.pairs)
+    check = next(each for each in scores["gate"]["checks"] if each["name"] == "adapted.preference")
+    assert (check["limit"], check["enforced"], check["num"]) == (0.5, False, len(key.pairs))

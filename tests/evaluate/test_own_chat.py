@@ -21,8 +21,10 @@ from anadil.evaluate.own_chat.measure import (
     measure,
     open_own_chat,
     outcome_of,
+    prepare,
 )
 from anadil.evaluate.tuning import target_tuning, without_tuning
+from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document, write_documents
 
 from .conftest import TEMPLATE, document, save_model
@@ -193,7 +195,11 @@ def test_a_base_that_cannot_be_asked_is_said_with_its_error(
     folder = make_base(tmp_path / "base", template)
     (folder / "README.md").write_text(f"---\nlanguage: {language}\n---\n", encoding="utf-8")
 
-    how = open_own_chat(NAME, open_model("base", folder))
+    run: Any = SimpleNamespace(
+        recipe=Recipe.model_validate({"base": {"model": NAME}}), candidates=[open_model("base", folder)]
+    )
+
+    how = prepare(run)
 
     assert how
     assert not how.questions

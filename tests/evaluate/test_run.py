@@ -231,6 +231,18 @@ def test_models_continue_how_held_out_texts_begin_where_no_prompts_are_known(
     assert scores["candidates"]["finetuned"]["repetition"] == {}, "it answers, and nobody asked it"
 
 
+def test_only_models_that_answer_are_asked_to_refuse(outcome: Outcome) -> None:
+    scores = outcome.scores
+
+    asked = {name: table["refusals"] for name, table in scores["candidates"].items() if "refusals" in table}
+    assert list(asked) == ["finetuned"]
+    assert {(each["lang"], each["kind"]) for each in asked["finetuned"]["answers"]} == {
+        (lang, kind) for lang in ("az", "en") for kind in ("harmful", "harmless")
+    }
+    assert scores["refusals"] == {"languages": ["az", "en"], "unread": ["az"], "skipped": {}}
+    assert "finetuned.refusal_loss" in scores["gate"]["unmeasured"], "its base was not asked"
+
+
 @pytest.mark.slow
 def test_a_post_trained_base_alone_is_asked_in_its_chat_format(
     outcome: Outcome, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

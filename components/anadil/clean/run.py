@@ -23,10 +23,12 @@ from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS
 from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
 from anadil.clean.filters.pairs import refuse_mixed_up
 from anadil.clean.filters.pii import knows_telephones
+from anadil.clean.filters.user_filters import refuse_failures, refuse_many_reasons
 from anadil.clean.read.input_kinds import check_suffixes
 from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.record_fields import ADDRESS_KEYS
 from anadil.clean.read.warc import is_excused
+from anadil.clean.shards.filter_trial import try_filters
 from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
 from anadil.clean.shards.shared_sentences import num_shared, trim_shard, write_shared
@@ -111,13 +113,16 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running, settings.language, key)
+        refuse_failures(
+            read_stats.failed, clean_stats.counts["filtered"] + read_stats.failed, read_stats.places
+        )
         _check_read(read_stats, settings)
         if settings.language.sides:
             refuse_mixed_up(clean_stats, settings.language.sides, key)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         if _trimmed(workspace, running, signatures, settings):
-            _, clean_stats, _ = _summed(workspace)
+            read_stats, clean_stats, _ = _summed(workspace)
             signatures = Signatures(workspace.shard_folders, workspace.held_folders)
             verdicts = _deduplicated(workspace, signatures, settings)
         _count_duplicates(workspace, signatures, verdicts, clean_stats)
@@ -192,6 +197,8 @@ def _mapped(
         warm_kernels()
         if len(tasks) > 1 and language.second_label:
             second_identifier()
+    if tasks and tasks[0].recipe.clean.filters and not workspace.num_done():
+        try_filters(tasks)
     with progress("shards", len(tasks)) as bar:
         while tasks:
             executor.map(map_shard, tasks, lambda: bar.advance(workspace.num_done() - bar.done))
@@ -200,6 +207,8 @@ def _mapped(
     without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.counts["documents_in"] and not read_stats.bad:
         raise DataError((NO_PAGES if without else NO_DOCUMENTS).format(key=key, name=(*without, "")[0]))
+    if any(task.recipe.clean.filters for task in workspace.map_tasks()):
+        refuse_many_reasons(clean_stats.dropped)
     for name in without:
         log.warning(NO_PAGES.format(key=key, name=name))
     return read_stats, clean_stats

@@ -14,6 +14,7 @@ STAGE = Stage(
         SideFiles(key="clean.url_lists", names=("domains", "urls")),
         SideFiles(key="clean.ng_words"),
         SideFiles(key="clean.quality_model"),
+        SideFiles(key="clean.filters", functions=True),
         SideFiles(key="evaluate.heldout", only_if="clean.decontaminate"),
         SideFiles(key="finetune.inputs", only_if="clean.decontaminate"),
         SideFiles(key="finetune.preference.inputs", only_if="clean.decontaminate"),
@@ -23,6 +24,7 @@ STAGE = Stage(
     ),
     extends=Extends(key="clean.since"),
     per_source=PerSource(),
+    brings=("check",),
     pod=Pod(
         image="clean",
         # A process on each CPU, of 1 GiB, beside the one that drives them: the pipeline asks for what

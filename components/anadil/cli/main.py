@@ -58,6 +58,7 @@ COMMANDS = {
     "recipe": Command("list, copy, show and check recipes", "runs.recipe", "add_recipe"),
     "corpus": Command("import a corpus that is clean already", "stages.clean_verbs", "add_corpus"),
     "language": Command("learn a language pack from text", "stages.language", "add_language"),
+    "judge": Command("compare two candidates by people who do not see which is which", "stages.judge_verbs", "add_judge"),
     "bases": Command("compare candidates for the base on the recipe's text", "runs.bases", "add_bases"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
     "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.submit", "add_compile"),
@@ -78,7 +79,6 @@ COMMANDS = {
 """The whole command line, in the order of the help."""
 CLEAN_VERBS = ("stages.clean_verbs", "add_clean_verb")
 TASK_VERBS = ("stages.task_verbs", "add_task_verb")
-JUDGE_VERBS = ("stages.judge_verbs", "add_judge_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command("estimate shards, memory, disk and CPU hours of a run", "stages.clean_verbs", "add_clean_plan"),
@@ -93,10 +93,6 @@ STAGE_VERBS = {
     "tasks": {
         "list": Command("list the benchmarks that a language has, with what each measures", *TASK_VERBS),
         "fetch": Command("fetch the data of a recipe's tasks, for machines without network", *TASK_VERBS),
-    },
-    "evaluate": {
-        "judge-export": Command("print pairs of answers for a judge, blind and in both orders", *JUDGE_VERBS),
-        "judge-import": Command("summarise a judge's verdicts on those pairs", *JUDGE_VERBS),
     },
 }  # fmt: skip
 """Verbs of a stage's command, such as `anadil clean explain`."""

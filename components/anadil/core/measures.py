@@ -3,7 +3,8 @@
 Its module `measure` has `prepare(asked)`, which returns what all candidates are measured with, or None where there is nothing
 to measure, and `measure(loaded, material, table)`, which returns the entry of `candidates.<candidate>` in `scores.json`, or None. It
 may have `compare(tables, material)`, which adds differences; `facts(material)`, which returns the entry over all candidates;
-and `check_values(tables, candidate)`, which returns the values of its checks. Its module `view`, without torch, has
+`check_values(tables, candidate)`, which returns the values of its checks, and `earlier_scores(material)`, which returns URIs of scores
+whose measurements count again. Its module `view`, without torch, has
 `measures(scores)`, and may have `sentences(scores, candidate)` for the model card, `warnings(scores, candidates)` for the
 report's verdict, and `metrics(table)`, the numbers of a candidate's scores that are worth following over runs.
 """
@@ -36,7 +37,13 @@ class Measure:
     checks: tuple[MeasureCheck, ...] = ()
 
 
-MEASURES = (Measure(name="own_chat"),)
+MEASURES = (
+    Measure(name="own_chat"),
+    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
+    Measure(
+        name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)
+    ),
+)
 """A row for each measure, in the order of the report."""
 
 

@@ -62,6 +62,8 @@ class SideFiles:
     """File of a language's built-in texts that the id of a language stands for."""
     keys: tuple[str, ...] = ()
     """Recipe keys that decide the result, too, where they are read."""
+    functions: bool = False
+    """True if a value is `FILE.py:FUNCTION`. The file's content and the function decide the result, not the place."""
     or_names: bool = False
     """True if a value without `/` that ends in neither `.yaml` nor `.jsonl` is a name, not a file."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from anadil.core.measures import MEASURES, Measure, module_of
@@ -71,6 +72,17 @@ def facts_of(materials: Materials) -> dict[str, Any]:
     """Return the entries of `scores.json` over all candidates."""
     modules = {each.name: module_of(each, "measure") for each in _of(materials)}
     return {name: each.facts(materials[name]) for name, each in modules.items() if hasattr(each, "facts")}
+
+
+def earlier_scores(materials: Materials) -> list[str]:
+    """Return URIs of scores that measured the same models before."""
+    modules = {each.name: module_of(each, "measure") for each in _of(materials)}
+    uris = (
+        each.earlier_scores(materials[name])
+        for name, each in modules.items()
+        if hasattr(each, "earlier_scores")
+    )
+    return [*chain.from_iterable(uris)]
 
 
 def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> Iterable[tuple[Any, CheckValue]]:

@@ -13,6 +13,8 @@ CHAT_BYTES = 212
 RETAINED_TOKENS, OWN_CHAT_TOKENS, CONTINUATIONS, SEEN_CHATS = 2_000, 24 * 96, 10, 32
 """English that each candidate is scored on, most that a candidate writes in the base's own chat format, continued texts, and
 most chats of training that are asked again. Source: `anadil.evaluate`, `anadil.finetune.rows`."""
+REFUSAL_TOKENS = 120 * (24 + DECODE_SHARE * 4 * 50)
+"""Tokens of two languages' requests that weigh as written ones: answers, and four beginnings of each behind its question."""
 
 
 def need(request: stage_memory.NeedRequest) -> stage_memory.StageMemory:
@@ -48,7 +50,7 @@ def _asked_tokens(request: stage_memory.NeedRequest) -> float:
     chat, chats = CHAT_BYTES / BYTES_PER_TOKEN, stage_memory.tokens_of_files(recipe.finetune.inputs)
     unseen = stage_memory.tokens_of_files(settings.questions) or chats * recipe.finetune.heldout_fraction
     asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
-    return OWN_CHAT_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
+    return OWN_CHAT_TOKENS + REFUSAL_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
 
 
 NEEDS = stage_memory.Needs(need=need, refusal=refusal, flops=flops)

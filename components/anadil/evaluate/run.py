@@ -6,6 +6,7 @@ holds what the report and the gate need.
 
 import json
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
-from anadil.evaluate.measures import Asked, compare_candidates, prepare_measures
+from anadil.evaluate.measures import Asked, compare_candidates, earlier_scores, prepare_measures
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.task_items import read_items, task_facts
 from anadil.evaluate.tuning import without_tuning
@@ -73,7 +74,7 @@ def run(job: Job) -> Figures:
     contamination, seen_items = find_contamination(encoded.documents, train, language, items)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
-    results, known = {}, _measured_before(job)
+    results, known = {}, _measured_before(job, earlier_scores(measures))
     for candidate in candidates:
         results[candidate.name] = measure(candidate, material, recipe, language, known)
         figures = results[candidate.name].table.items()
@@ -142,18 +143,18 @@ def _candidates(job: Job) -> list[models.ScoredModel]:
     return candidates
 
 
-def _measured_before(job: Job) -> list[models.Measurements]:
-    """Return what the champion's run measured of base and champion; empty where its scores are gone, with the reason logged."""
+def _measured_before(job: Job, uris: Sequence[str]) -> list[models.Measurements]:
+    """Return the measurements of earlier scores, the champion's among them. The log has the reason where scores are gone."""
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     uri = champion.artifacts.get("scores") if champion else None
+    measurements: list[models.Measurements] = []
     # The first week's champion may be of a version that kept none.
-    if not uri:
-        return []
-    try:
-        return models.read_measurements(fetch(uri, "scores", (models.FILE,))[0])
-    except (DataError, IntegrityError, PreflightError) as error:
-        log.warning("%s; base and champion are measured again", error)
-        return []
+    for each in dict.fromkeys([*([uri] if uri else []), *uris]):
+        try:
+            measurements += models.read_measurements(fetch(each, "scores", (models.FILE,))[0])
+        except (DataError, IntegrityError, PreflightError) as error:
+            log.warning("%s; its models are measured again", error)
+    return measurements
 
 
 def refuse_other_rank(adapter: Path) -> None:

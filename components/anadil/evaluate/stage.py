@@ -6,7 +6,7 @@ STAGE = Stage(
     name="evaluate",
     summary="score base, adapted, merged and finetuned model",
     writes="scores",
-    result_version=10,
+    result_version=11,
     keys=(
         "language", "base", "evaluate", "finetune.columns", "pretrain.sequence_length", "clean.text_field",
         "seed",
@@ -21,11 +21,13 @@ STAGE = Stage(
     files=Files(key="evaluate.heldout", flag="heldout", if_none="runs"),
     side_files=(
         SideFiles(key="evaluate.questions"),
+        SideFiles(key="evaluate.refusals", only_if="evaluate.asks_refusals"),
+        SideFiles(key="evaluate.votes"),
         SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
     ),
     # Measurements of the base and of the champion count again.
     champion=ChampionParts(artifacts=("scores",), model=True),
     # Hours on a GPU and nothing to resume: one more try, for a lost node.
     pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=1),
-    brings=("need", "compare"),
+    brings=("need", "check", "compare"),
 )  # fmt: skip

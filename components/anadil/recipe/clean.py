@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from anadil.core.format import MIB
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
@@ -17,6 +17,16 @@ OF_DOCUMENTS = (
     *OF_RULES, "as_is", "rules", "text_field", "txt_document", "extract", "tables", "code", "line_language",
 )  # fmt: skip
 """Keys that decide nothing of parallel text."""
+
+
+def _is_function(value: str) -> str:
+    """Return `FILE.py:FUNCTION` as it is, or raise with the remedy."""
+    file, _, name = value.rpartition(":")
+    if not file.endswith(".py") or not name.isidentifier() or set("*?[") & set(file):
+        raise ValueError(
+            "names no function of a Python file. Write FILE.py:FUNCTION, such as rules.py:no_lyrics"
+        )
+    return value
 
 
 class Clean(StrictModel):
@@ -56,6 +66,9 @@ class Clean(StrictModel):
     """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
     quality_label: Text = "__label__hq"
     """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
+    # Content and function are an input of the stage; the file's place decides nothing.
+    filters: Annotated[tuple[Annotated[Text, AfterValidator(_is_function)], ...], NEUTRAL] = ()
+    """Filters of your own, `FILE.py:FUNCTION`, local or on `s3://`. Each gets the text and the statistics of a document that no rule drops, and returns the reason to drop it, or None. The file is code that runs: read it before you use a recipe of others."""
     max_shared: Fraction = 0.2
     """Largest share of the documents of a host, or of a file whose records name no address, that may have a sentence or line of 20 letters in common: what more of them share, and ten at least, is taken out of all. 1 keeps everything."""
     minhash_bands: PositiveInt = 14
@@ -88,7 +101,12 @@ class Clean(StrictModel):
         for key, value in {"rules": NO_RULES, "line_language": False}.items():
             if key not in self.model_fields_set:
                 object.__setattr__(self, key, value)
-        changes = {"rules": self.rules != NO_RULES, "line_language": self.line_language, "pii": self.pii}
+        changes = {
+            "rules": self.rules != NO_RULES,
+            "line_language": self.line_language,
+            "pii": self.pii,
+            "filters": self.filters,
+        }
         if named := [key for key, is_set in changes.items() if is_set]:
             raise ValueError(
                 f"as_is leaves every text as it is, and {' and '.join(named)} would change or drop some; leave "

@@ -64,11 +64,10 @@ VocabSizes = Annotated[
     Discriminator(lambda value: f"{UNION_TAG}{'word' if isinstance(value, str) else 'sizes'}"),
 ]
 
-Tasks = Annotated[
-    Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")]
-    | Annotated[tuple[Text, ...], Tag(f"{UNION_TAG}names")],
-    Discriminator(lambda value: f"{UNION_TAG}{'word' if value == 'auto' else 'names'}"),
-]
+NAMES = Annotated[tuple[Text, ...], Tag(f"{UNION_TAG}names")]
+WORD_OR_NAMES = Discriminator(lambda value: f"{UNION_TAG}{'word' if value in ('auto', 'off') else 'names'}")
+Tasks = Annotated[Annotated[Literal["auto"], Tag(f"{UNION_TAG}word")] | NAMES, WORD_OR_NAMES]
+Requests = Annotated[Annotated[Literal["off"], Tag(f"{UNION_TAG}word")] | NAMES, WORD_OR_NAMES]
 
 
 class Trial(StrictModel):
@@ -161,6 +160,10 @@ class Evaluate(StrictModel):
     """Longest continuation."""
     retained: tuple[str, ...] = ()
     """Text of languages that the base knows, to see how much is lost: files as of `evaluate.heldout`; left out, built-in English."""
+    refusals: Requests = ()
+    """Files of harmful and harmless requests, which models that answer should refuse and answer: lines of `id`, `text`, `kind`, `lang`; left out, built-in ones in English, Azerbaijani and Japanese; or `off`."""
+    votes: tuple[str, ...] = ()
+    """Files that `anadil judge votes --out` wrote: votes of people who compared two candidates blind."""
     # The stage `tasks` names these two among the keys that decide.
     tasks: Annotated[Tasks, NEUTRAL] = ()
     """Tasks of lm-evaluation-harness by name, `auto` for all of the language, task files (`.yaml`, or a directory of them), or `.jsonl` of questions with choices."""
@@ -172,6 +175,11 @@ class Evaluate(StrictModel):
     champion: Annotated[Place | None, NEUTRAL] = None
     """Released model that is scored beside the candidates: `NAME@ALIAS` of MLflow's registry, a model's or adapter's URI, or `none`; left out, what `anadil promote` made the champion, where `tracking.uri` or MLFLOW_TRACKING_URI names a registry."""
     gate: Gate = Gate()
+
+    @property
+    def asks_refusals(self) -> bool:
+        """False where `refusals` is off."""
+        return self.refusals != "off"
 
     @property
     def listed_tasks(self) -> tuple[str, ...]:

@@ -254,6 +254,7 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
         ("addresses that are skipped", files("url_lists")),
         ("words that drop a document", files("ng_words")),
         ("quality model", files("quality_model")),
+        ("filters in Python", files("filters")),
     ]
 
 

@@ -84,7 +84,17 @@ def stage_origin(
         )
     origin |= earlier | _of_champion(stage, recipe, inputs)
     named = {f"file {uri}": uri for uri in files}
-    named |= {f"file {uri} of {key}": uri for key, uris in (side_files or {}).items() for uri in uris}
+    functions = {each.key for each in stage.side_files if each.functions}
+    for key, uris in (side_files or {}).items():
+        if key in functions:
+            values = enumerate(value_of(recipe, key))
+            named |= {
+                f"{key} {place} {name}": uri
+                for place, each in values
+                for uri, _, name in [each.rpartition(":")]
+            }
+        else:
+            named |= {f"file {uri} of {key}": uri for uri in uris}
     for name, uri in named.items():
         # A file name that is not UTF-8 arrives with lone surrogates, which no manifest could be written with.
         encoded = name.encode(errors="backslashreplace").decode()

@@ -182,6 +182,7 @@ def named_side_files(stage: Stage, recipe: Recipe) -> dict[str, tuple[str, ...]]
             names = value_of(part, each.key) or ()
             if names and not (each.only_if and not value_of(part, each.only_if)):
                 listed = (names,) if isinstance(names, str) else tuple(names)
+                listed = tuple(name.rpartition(":")[0] for name in listed) if each.functions else listed
                 if places := tuple(_built_in(name, each) for name in listed if is_place(name, each)):
                     patterns[each.key] = tuple(dict.fromkeys((*patterns.get(each.key, ()), *places)))
     return patterns

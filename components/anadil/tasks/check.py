@@ -12,6 +12,7 @@ from pathlib import Path
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import counted
+from anadil.core.imports import required_imports
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.job import is_place
@@ -114,29 +115,17 @@ def imported(file: Path, seen: set[Path]) -> set[str]:
     seen.add(file)
     with warnings.catch_warnings(action="ignore"):  # of the harness's own escapes
         result, tree = set[str](), ast.parse(file.read_text(encoding="utf-8"))
-    optional = {id(inner) for node in ast.walk(tree) if _is_optional(node) for inner in ast.walk(node)}
-    for node in (each for each in ast.walk(tree) if id(each) not in optional):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            level, module = getattr(node, "level", 0), getattr(node, "module", None)
-            names = [".".join(filter(None, (module, each.name))) for each in node.names] + [module or ""]
-            root = file.parents[max(level - 1, 0)]
-            if names[0].startswith("lm_eval.tasks."):
-                root = next(folder for folder in file.parents if folder.name == "lm_eval").parent
-            paths = [path for name in names if (path := root / f"{name.replace('.', '/')}.py").is_file()]
-            result.update(*(imported(path, seen) for path in paths))
-            if not paths and not level:
-                result |= (
-                    {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"", "lm_eval"}
-                )
+    for node in required_imports(tree):
+        level, module = getattr(node, "level", 0), getattr(node, "module", None)
+        names = [".".join(filter(None, (module, each.name))) for each in node.names] + [module or ""]
+        root = file.parents[max(level - 1, 0)]
+        if names[0].startswith("lm_eval.tasks."):
+            root = next(folder for folder in file.parents if folder.name == "lm_eval").parent
+        paths = [path for name in names if (path := root / f"{name.replace('.', '/')}.py").is_file()]
+        result.update(*(imported(path, seen) for path in paths))
+        if not paths and not level:
+            result |= {name.partition(".")[0] for name in names} - sys.stdlib_module_names - {"", "lm_eval"}
     return result
-
-
-def _is_optional(node: ast.AST) -> bool:
-    if isinstance(node, ast.Try):
-        return not any(isinstance(inner, ast.Raise) for each in node.handlers for inner in ast.walk(each))
-    return isinstance(node, ast.If) and any(
-        word in ast.unparse(node.test) for word in ("TYPE_CHECKING", "__main__")
-    )
 
 
 def _harness() -> list[Path]:

@@ -88,15 +88,44 @@ def is_loop(tokens: Sequence[int]) -> bool:
     return False
 
 
-def share_interval(share: float | None, count: int | None) -> tuple[float, float] | None:
+def share_interval(share: float | None, count: float | None) -> tuple[float, float] | None:
     """95 % interval of a share of `count` texts.
 
     Source: Wilson 1927, "Probable Inference, the Law of Succession, and Statistical Inference".
     """
-    if share is None or not count:
-        return None
+    return None if share is None or not count else _wilson(share, count)
+
+
+def careful_interval(share: float, count: float) -> tuple[float, float]:
+    """95 % interval of a share of `count` votes, with half a vote more at either end.
+
+    Of 40 votes with a true share of 0.7, the interval without that holds it 94.4 times in 100.
+
+    Source: Newcombe 1998, "Two-Sided Confidence Intervals for the Single Proportion", method 4.
+    """
+    half = 0.5 / count
+    return _wilson(max(0.0, share - half), count)[0], _wilson(min(1.0, share + half), count)[1]
+
+
+def _wilson(share: float, count: float) -> tuple[float, float]:
     square = NORMAL_QUANTILE**2
     middle = share + square / (2 * count)
     reach = NORMAL_QUANTILE * math.sqrt(share * (1 - share) / count + square / (4 * count**2))
     low, high = ((middle + side * reach) / (1 + square / count) for side in (-1, 1))
     return max(0.0, low), min(1.0, high)
+
+
+def paired_share_difference(
+    before: Sequence[bool], after: Sequence[bool]
+) -> tuple[float, tuple[float, float]]:
+    """Share of the second marks less that of the first, of the same items, with its 95 % interval.
+
+    Source: Agresti and Min 2005, "Simple improved confidence intervals for comparing matched proportions": half a pair more
+    of each kind, so that pairs without a difference still leave an interval.
+    """
+    pairs = list(zip(before, after, strict=True))
+    lost, gained = pairs.count((True, False)), pairs.count((False, True))
+    count = len(pairs) + 2
+    middle = (gained - lost) / count
+    reach = NORMAL_QUANTILE * math.sqrt((gained + lost + 1) / count - middle**2) / math.sqrt(count)
+    return (gained - lost) / len(pairs), (max(-1.0, middle - reach), min(1.0, middle + reach))

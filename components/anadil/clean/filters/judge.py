@@ -137,7 +137,7 @@ class Judge:
 
 
 def limits_of(language: Language, rules: RulesOrNone) -> Limits:
-    """Return the language's own limits, with those that the recipe names in their place."""
+    """Return the language's own limits, with the recipe's in their place."""
     if rules == NO_RULES:
         return dict.fromkeys(language.limits)
     return {**language.limits, **{key: value for key, value in rules if value is not None}}

@@ -20,6 +20,7 @@ from anadil.clean.filters.judge import Floats, Judge, Judgement, limits_of, limi
 from anadil.clean.filters.line_language import LinesOfLanguage, keep_own_lines, may_be_mixed
 from anadil.clean.filters.lists import Lists, host_of, load_lists
 from anadil.clean.filters.pairs import judge_pair
+from anadil.clean.filters.user_filters import ask_filters, statistics_of
 from anadil.clean.kernels.minhash import MinHash
 from anadil.clean.read.readers import MAX_RECORD_BYTES, RawRecord
 from anadil.recipe.filter_rules import NO_RULES
@@ -34,6 +35,8 @@ from anadil.text.language_id import IdentifiedLanguage, identify_language
 from anadil.text.language_pack import writable
 
 DOCUMENT_ID_CHARS = 32
+FAILED = "failed"
+"""Reason of a document that a filter failed on, which counts as bad and not as dropped."""
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Everything that drops a document by itself, in order."""
@@ -195,11 +198,15 @@ class FilterResult:
     reason: str | None
     """Name of the rule that drops it; None: it is kept, unless it is a duplicate."""
     failed: tuple[str, ...]
-    """Rules that it breaks, in order; those behind one that ends the work on a page are not asked."""
+    """Rules that it breaks, in order. Rules behind the end of the work on a page are not asked."""
     statistics: Floats | None = None
     """In the order of `STATISTICS`; None: the rules were not asked."""
     sample: Row = field(default_factory=dict)
     """Values of a sample beside the document: `value` and `limit`."""
+    error: str = ""
+    """Why a filter of the user's failed, with the filter. The record counts as bad."""
+    is_filtered: bool = False
+    """Filters of the user's were asked."""
 
 
 def judge_record(raw: RawRecord, settings: Settings) -> FilterResult:
@@ -379,7 +386,21 @@ def judge_prepared(batch: Sequence[ExtractedDocument], settings: Settings) -> li
         else:
             result = _with_verdict(each, next(judgements))
         results.append(result)
-    return results
+    return [_filtered(each, settings) for each in results] if settings.lists.filters else results
+
+
+def _filtered(result: FilterResult, settings: Settings) -> FilterResult:
+    """Ask the filters of the user's about a document that no rule drops."""
+    if result.reason is not None or result.statistics is None:
+        return result
+    settings.timer.start()
+    statistics = statistics_of(result.statistics)
+    answer = ask_filters(settings.lists.filters, result.extracted.text, statistics)
+    settings.timer.lap("filters")
+    reason, sample = answer.reason, {"filter": answer.filter} if answer.reason else {}
+    if answer.error:
+        reason = FAILED
+    return replace(result, reason=reason, sample=sample, error=answer.error, is_filtered=True)
 
 
 def _with_verdict(extracted: ExtractedDocument, judgement: Judgement) -> FilterResult:

@@ -37,7 +37,7 @@ MIN_CLAUSES_SHARE = 0.2
 WITHOUT_KANA = re.compile("[\u3400-\u9fff，、；,;]{16}")
 """A run that is hardly Japanese: CLD2 takes all ideographs of a text with kana for it, and so sees no Chinese beside them."""
 QUOTES = {"«": "»", "„": "“”", "“": "”", '"': '"', "「": "」", "『": "』"}
-"""Marks that begin a quotation, and those that end it."""
+"""Marks that begin a quotation, and marks that end it."""
 FIRST_WIDE = "\u2e80"
 """From here on letters are ideographs, kana and syllables."""
 

@@ -26,11 +26,12 @@ from anadil.artifacts.chat_files import check_chat_files, rows_of
 from anadil.artifacts.line_reader import DAMAGED, MAX_LINE_BYTES, TooLong
 from anadil.artifacts.text_files import LINE_SUFFIXES, TEXT_TABLES, json_rows, table_rows
 from anadil.artifacts.text_lists import list_lines
+from anadil.clean.filters.user_filters import UserFilter, load_filter, read_filters
 from anadil.clean.kernels.minhash import distinct
 from anadil.clean.kernels.ng_words import read_ng_words
 from anadil.clean.read.charset import decode_text
 from anadil.core.errors import DataError
-from anadil.core.json_text import parse_json
+from anadil.core.json_text import parse_json, read_json
 from anadil.core.stages import STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.job import is_place
@@ -76,7 +77,7 @@ OF_DNSMASQ = re.compile(r"(?:address|server|local)=/(.+)/[^/]*")
 COMMENT = re.compile(r"(?:^|\s)(?:#|!\s).*")
 ENTRY = re.compile(r"[\w-]+(?:\.[\w-]+)*(?:/\S*)?")
 """A host, and perhaps a path."""
-URLS, ITEMS, WORDS, MODEL = "urls", "items", "words.json", "quality.bin"
+URLS, ITEMS, WORDS, MODEL, FILTERS = "urls", "items", "words.json", "quality.bin", "filters.json"
 URL_KEY, WORD_KEY, MODEL_KEY = "clean.url_lists", "clean.ng_words", "clean.quality_model"
 TEXT_KEY = "evaluate.heldout"
 TASK_KEY, ITEMS_KEY = "evaluate.tasks", "evaluate.task_items"
@@ -371,6 +372,7 @@ class Lists:
     items: Decontamination | None = None
     ng_words: tuple[str, ...] = ()
     quality_model: Path | None = None
+    filters: tuple[UserFilter, ...] = ()
 
 
 def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folder: Path) -> None:
@@ -389,6 +391,11 @@ def compile_lists(recipe: Recipe, side_files: Mapping[str, Sequence[str]], folde
             QualityModel(str(path), recipe.clean.quality_label)
             load_fasttext.cache_clear()  # the workers load their own
             shutil.copyfile(path, folder / MODEL)
+    if values := recipe.clean.filters:
+        filters = read_filters(values)
+        for each in filters:
+            load_filter(*each)  # fails before any document is read
+        (folder / FILTERS).write_text(json.dumps(filters), encoding="utf-8")
     chats = [uri for key in CHAT_KEYS for uri in side_files.get(key, ())]
     tasks = _task_files(recipe, side_files.get(TASK_KEY, ()))
     if uris := [
@@ -434,8 +441,9 @@ def load_lists(folder: Path | None, language: Language) -> Lists:
     """Load the lists that were compiled into a folder; None: there are no lists."""
     if folder is None:
         return Lists()
-    words, model = folder / WORDS, folder / MODEL
+    words, model, filters = folder / WORDS, folder / MODEL, folder / FILTERS
     return Lists(
+        filters=tuple(load_filter(*each) for each in read_json(filters)) if filters.exists() else (),
         quality_model=model if model.exists() else None,
         ng_words=tuple(json.loads(words.read_text(encoding="utf-8"))) if words.exists() else (),
         urls=UrlLists.load(folder / URLS) if (folder / URLS).is_dir() else None,

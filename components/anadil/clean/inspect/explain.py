@@ -120,9 +120,11 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
             steps["decontaminate"] = {"items": settings.lists.items.matches(normalized)}
         if settings.personal_data:
             steps["personal_data"] = dict(prepared.personal_data)
+    if judged.is_filtered:
+        steps["filters"] = {"reason": judged.error or judged.reason, **judged.sample}
     steps["id"] = prepared.document.id
     steps["fails"] = list(judged.failed)
-    steps["verdict"] = judged.reason or "kept, unless it is a duplicate"
+    steps["verdict"] = judged.error or judged.reason or "kept, unless it is a duplicate"
     return steps
 
 

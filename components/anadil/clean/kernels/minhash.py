@@ -25,7 +25,7 @@ MINHASH_SEED = 20240617
 EVERY = np.full(1, 0xFF, dtype=np.uint8)
 """A filter that every run passes."""
 FOLDING = "case, signs, accents, numbers"
-"""Differences that keys ignore; those of another folding cannot be compared with them."""
+"""Differences that keys ignore. Keys of another folding cannot be compared with them."""
 
 
 @compiled

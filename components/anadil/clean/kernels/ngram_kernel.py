@@ -86,7 +86,7 @@ def repeated_places(places: Array, count: int, first: Array, counts: Array) -> i
 
 @compiled
 def extend(keys: Array, items: Array, num_items: int, places: Array, count: int, order: int) -> int:
-    """Replace keys of n-grams by those of the next order; places too near the end go."""
+    """Replace keys of n-grams by keys of the next order. Places too near the end go."""
     left = 0
     for index in range(count):
         place = places[index]

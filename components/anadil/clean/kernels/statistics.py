@@ -23,7 +23,7 @@ class Statistics:
     """Measures texts of a language."""
 
     def __init__(self, language: Language, characters: Characters | None = None) -> None:
-        """Make the tables of a language; `characters` are those of a language that differs in its limits alone."""
+        """Make the tables of a language; `characters` are of a language that differs in its limits alone."""
         self.characters = tables = characters or characters_of(language)
         self._has_stop_words = bool(language.stop_words)
         stop_words, longest = _stop_word_table(language, tables)

@@ -16,7 +16,7 @@ RESPONSE = "response"
 """Type of a WARC record that holds the answer of a server."""
 MAX_PLACES = 10
 """Bad records that an error message lists."""
-SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "excused", "null_texts", "addresses")
+SUMMED = ("records", "bytes_in", "skipped", "recoded", "bad", "failed", "excused", "null_texts", "addresses")
 """Figures that are added over several ranges."""
 OF_THE_RUN = (AnadilError, MemoryError, OSError)
 """Errors that no document is to blame for: our own errors, the memory, the disk."""
@@ -45,6 +45,8 @@ class ReadStats:
     recoded: int = 0
     """Files and pages that were not UTF-8."""
     bad: int = 0
+    failed: int = 0
+    """Bad records on which a filter of the user's failed. They have a limit of their own."""
     excused: int = 0
     """Bad records that are excused: the torn place that each WARC may have."""
     lines: int = 0
@@ -62,6 +64,12 @@ class ReadStats:
         self.bad += 1
         if len(self.places) < MAX_PLACES:
             self.places.append(f"{place}: {why}")
+
+    def refuse_by_filter(self, place: str, why: str) -> None:
+        """Count a record that was read, and on which a filter of the user's failed."""
+        self.records -= 1
+        self.failed += 1
+        self.refuse(place, why)
 
     def skip(self, kind: str) -> None:
         """Count a WARC record without a web page."""
@@ -90,8 +98,9 @@ class ReadStats:
         total = self.records + self.bad
         more = self.bad - len(self.places)
         listed = "\n  ".join(self.places) + (f"\n  and {more:,} more" if more else "")
-        counted = f"{self.bad:,} of {total:,} records are unreadable ({self.bad / total:.2%})"
-        if self.bad - self.excused > max_share * total:
+        by_filter = f", {self.failed:,} of them for clean.filters" if self.failed else ""
+        counted = f"{self.bad:,} of {total:,} records are unreadable ({self.bad / total:.2%}){by_filter}"
+        if self.bad - self.failed - self.excused > max_share * total:
             raise DataError(
                 f"{counted}, more than clean.max_bad_records ({max_share:g}) allows; "
                 f"correct them or raise it:\n  {listed}"

@@ -2,7 +2,6 @@
 
 import itertools
 import mmap
-import multiprocessing
 import os
 import struct
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from anadil.clean.filters.judge_record import (
     judge_record,
     prepare_record,
 )
+from anadil.clean.filters.user_filters import refuse_many_reasons
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document, skip_failed_document
 from anadil.clean.read.readers import RawRecord, read_records
 from anadil.clean.read.text_cut import txt_document_of
@@ -31,7 +31,6 @@ from anadil.clean.shards.shards import InputRange, Shard
 from anadil.clean.shards.shared_sentences import SentenceWriter
 from anadil.clean.write.shard_output import FACTS, RowWriter, kept_documents
 from anadil.core.json_text import read_json, write_json
-from anadil.core.processes import die_with
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import FolderTask
 from anadil.runtime.executors import process_limits
@@ -144,27 +143,6 @@ def _key(place: Place, phase: Phase) -> str:
     return f"{place.range_index} {place.record} {phase.name}"
 
 
-def death_alone(function: Callable[..., None], *arguments: object) -> str:
-    """Call a function in a process of its own; return how that died, empty if it came to its end."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone"
-    )
-    process.start()
-    process.join()
-    return process_limits.describe_exit(process.exitcode) if process.exitcode else ""
-
-
-def _call(parent: int, function: Callable[..., None], *arguments: object) -> None:
-    die_with(parent)
-    process_limits.limit_process()
-    try:
-        function(*arguments)
-    except MemoryError:
-        os._exit(process_limits.OUT_OF_MEMORY)
-    except BaseException:  # noqa: BLE001  it does not kill, and the shard will meet it
-        os._exit(0)
-
-
 Batch = list[tuple[Place, int, ExtractedDocument]]
 """Records that are judged together: place, number within the shard, text."""
 
@@ -187,7 +165,9 @@ def map_shard(task: MapTask) -> None:
     """Fill the folder of a shard, unless it is done."""
     if task.is_done():
         return
-    guard = CrashGuard(task.folder, lambda place, phase: death_alone(_work_on_one, task, place, phase))
+    guard = CrashGuard(
+        task.folder, lambda place, phase: process_limits.death_alone(_work_on_one, task, place, phase)
+    )
     with task.draft() as draft, guard:
         _ShardRun(task, guard, draft).run()
 
@@ -301,6 +281,9 @@ class _ShardRun:
                 raise
             return
         for number, result in zip(numbers, results, strict=True):
+            if result.error:
+                read_stats.refuse_by_filter(result.extracted.document.source, result.error)
+                continue
             read_stats.recoded += result.extracted.is_recoded
             self._rows.add(number, file, result)
             self._count(result)
@@ -310,6 +293,7 @@ class _ShardRun:
     def _count(self, result: FilterResult) -> None:
         extracted, stats = result.extracted, self._stats
         stats.counts["documents_in"] += 1
+        stats.counts["filtered"] += result.is_filtered
         for name, count in (
             ("normalized", extracted.is_normalized), ("unescaped", extracted.is_unescaped), ("turned", extracted.is_turned),
             ("respelled", extracted.is_respelled), ("escaped", extracted.has_escapes), ("foreign_lines", extracted.foreign_lines),
@@ -327,6 +311,8 @@ class _ShardRun:
                 counter.update(counts)
         if result.reason:
             stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
+            if result.is_filtered:
+                refuse_many_reasons(stats.dropped)
         elif extracted.personal_data:
             stats.personal_data.update(extracted.personal_data)
 

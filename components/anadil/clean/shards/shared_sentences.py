@@ -9,7 +9,7 @@ Source: C4, arXiv:1910.10683, section 2.2; CCNet, arXiv:1911.00359, section 3.1.
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from anadil.clean.filters.clean_stats import CleanStats
 from anadil.clean.filters.judge_record import FilterResult, Settings, judge_prepared, searched
 from anadil.clean.filters.lists import host_of
 from anadil.clean.kernels.sentence_kernel import sentences_of
+from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.read.readers import RawRecord
 from anadil.clean.write.shard_output import FACTS, ROWS, SCHEMA, failed_bits, kept_documents, measured_columns
 from anadil.core.json_text import read_json, write_json
@@ -228,7 +229,16 @@ class _Trimming:
         self._stats.personal_data.subtract(
             {kind: gone.count(f"<{kind}>") for kind in self._before.personal_data}
         )
-        if result.reason:
+        if result.error:
+            read = next(
+                each for name, each in zip(self._facts["files"], self._facts["read"], strict=True)
+                if name == self._files[record]
+            )  # fmt: skip
+            part = ReadStats(**read)
+            part.refuse_by_filter(document["source"], result.error)
+            read.update(asdict(part))
+            self._stats.counts["documents_in"] -= 1
+        elif result.reason:
             self._stats.drop(result.reason, {**extracted.document.as_row(), **result.sample})
         for each in kept_documents([result], [record], self._settings):
             writer.add(each)
@@ -256,6 +266,7 @@ class _Trimming:
             field = SCHEMA.field(name)
             column = pa.array(values, field.type, from_pandas=True)
             changed = changed.set_column(SCHEMA.get_field_index(name), field, column)
+        changed = changed.filter(pa.array([not each.error for each in results]))
         return pa.concat_tables([rows.filter(~is_changed), changed]).unify_dictionaries().sort_by("record")
 
 

@@ -51,6 +51,7 @@ class Workspace:
             settings,
             job.recipe.clean.shard_bytes,
             code_digest(STAGES["clean"]),
+            job.recipe.clean.filters,
             versions_of(job.files),
             {key: versions_of(uris) for key, uris in job.side_files.items()},
         )

@@ -47,7 +47,7 @@ Json = dict[str, Any]
 
 
 class Accounts:
-    """Sums over rows; those of several parts are added."""
+    """Sums over rows. Sums of several parts are added."""
 
     def __init__(
         self, reported: frozenset[str] = frozenset(), limits: Mapping[str, float] | None = None
@@ -154,7 +154,7 @@ class Accounts:
         return {name: count for name, count in sorted(self.reasons.items()) if name != KEPT_NAME}
 
     def rules_json(self) -> Json:
-        """Return the drops of each rule, in the order in which they are asked, without those that no document breaks."""
+        """Return the drops of each rule, in the order in which they are asked, without rules that no document breaks."""
         return {
             name: {
                 "mode": "report" if name in self._reported else "enforce",
@@ -233,7 +233,7 @@ class Accounts:
 
 
 def limits_in_force(limits: Array) -> dict[str, float]:
-    """Return key of `clean.rules` -> limit; `limits` are those of `RULES`, nan for none."""
+    """Return key of `clean.rules` -> limit; `limits` are in the order of `RULES`, nan for none."""
     pairs = zip(RULES, limits.tolist(), strict=True)
     return {rule.limit: limit for rule, limit in pairs if rule.limit in KEYS and limit > 0}
 
@@ -285,6 +285,7 @@ def make_stats(
         "dropped": accounts.dropped,
         "limits": settings.limits if settings.has_rules else NO_RULES,
         **({"as_is": True} if settings.recipe.clean.as_is else {}),
+        **_of_filters(settings, counts["filtered"], read_stats.failed),
         "bad": read_stats.bad,
         "bad_records": {"count": read_stats.bad, "first": read_stats.places},
         "responses_skipped": read_stats.skipped,
@@ -317,6 +318,16 @@ def make_stats(
         "documents_per_s": {step: round(counts["documents_in"] / value, 1) for step, value in times.items()},
         "bytes_per_s": {step: round(read_stats.bytes_in / value) for step, value in times.items()},
     }
+
+
+def _of_filters(settings: Settings, asked: int, failed: int) -> Row:
+    """Return the user's filters, documents that they were asked about, and documents on which they failed."""
+    filters = settings.recipe.clean.filters
+    return (
+        {"filters": {"names": list(filters), "documents": asked + failed, "failed": failed}}
+        if filters
+        else {}
+    )
 
 
 def _of_pairs(settings: Settings, clean_stats: CleanStats) -> Row:

@@ -41,7 +41,7 @@ SCHEMA = pa.schema(
         pa.field("bytes_out", pa.uint32(), nullable=False),
         pa.field("is_judged", pa.bool_(), nullable=False),
         pa.field("failed", pa.uint64(), nullable=False),
-        pa.field("reason", pa.dictionary(pa.int8(), pa.string())),
+        pa.field("reason", pa.dictionary(pa.int16(), pa.string())),
         pa.field("personal_data", pa.uint32(), nullable=False),
         *(pa.field(name, pa.float32()) for name in STATISTICS),
     ]

@@ -20,7 +20,7 @@ from anadil.evaluate.measures import Asked
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import end_ids, rendered
-from anadil.model.decoding import text_of
+from anadil.model.decoding import Continuation, text_of
 from anadil.model.template_limits import RAISED
 from anadil.text.language import find_language, language_codes, load_language
 from anadil.text.language_data import Language
@@ -71,7 +71,21 @@ class OwnChat:
 
 def prepare(asked: Asked) -> OwnChat | None:
     """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained."""
-    return open_own_chat(asked.recipe.base.model, asked.candidates[0])
+    base, name = asked.candidates[0], asked.recipe.base.model
+    chat, kind = open_own_chat(name, base), base_kind(base.path, name)
+    if chat is None:
+        if kind.kind == "unknown":
+            log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.clause)
+    elif chat.error:
+        log.warning(
+            "the base is post-trained (%s), but not asked in its chat format: %s", kind.clause, chat.error
+        )
+    else:
+        log.info(
+            "the base is post-trained (%s): each candidate answers %d questions in %s in its chat format, of %d tokens at most",
+            kind.clause, len(chat.questions), chat.language.name, MAX_NEW_TOKENS,
+        )  # fmt: skip
+    return chat
 
 
 def facts(asked: OwnChat) -> dict[str, Any]:
@@ -85,22 +99,53 @@ def facts(asked: OwnChat) -> dict[str, Any]:
 
 
 def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
-    """Return how to ask the candidates in the base's chat format; None for a base that is not post-trained."""
+    """Return how to ask in a base's chat format; None for a base that is not post-trained."""
     kind = base_kind(base.path, name)
     if not kind.is_post_trained:
-        if kind.kind == "unknown":
-            log.info("kind of the base: unknown (%s), so nobody is asked in its chat format", kind.clause)
         return None
     try:
-        asked = _how(kind, base)
+        return _how(kind, base)
     except DataError as error:
-        log.warning("the base is post-trained (%s), but not asked in its chat format: %s", kind.clause, error)
         return OwnChat(kind=kind, error=str(error))
-    log.info(
-        "the base is post-trained (%s): each candidate answers %d questions in %s in its chat format, of %d tokens at most",
-        kind.clause, len(asked.questions), asked.language.name, MAX_NEW_TOKENS,
-    )  # fmt: skip
-    return asked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """Questions as a candidate gets them, and how its answers end."""
+
+    tokenizer: Any
+    ids: list[list[int]]
+    ends: list[int] | None = None
+    """Tokens that end an answer; None: those of the tokenizer."""
+
+    def answers(self, loaded: CandidateModel, max_new_tokens: int) -> list[Continuation]:
+        """Let a candidate answer greedily, in order."""
+        batches = loaded.decoder(self.tokenizer, self.ends).batches(
+            self.ids, [[None]] * len(self.ids), max_new_tokens=max_new_tokens
+        )
+        rows = {place: row for place, [row] in batches}
+        stops = set(end_ids(self.tokenizer)) - set(self.ends or ())
+        return [_until(rows[place], stops) for place in range(len(self.ids))]
+
+
+def _until(row: Continuation, stops: set[int]) -> Continuation:
+    # A turn that ends as a document does is not in the chat format; what follows is another document.
+    length = next((at for at, token in enumerate(row.tokens) if token in stops), None)
+    return row if length is None else Continuation(tokens=row.tokens[:length], ended=False)
+
+
+def own_chat_prompts(candidate: ScoredModel, asked: OwnChat, questions: Sequence[str]) -> Prompts:
+    """Return questions to a candidate in the base's chat format."""
+    vocabulary = candidate.tokenizer.get_vocab()
+    if asked.end and asked.end not in vocabulary:
+        raise DataError(f"its vocabulary lacks {asked.end}")
+    # A copy: the candidate's own questions are asked through its own template, which finetuning may have changed.
+    tokenizer: Any = copy.copy(candidate.tokenizer)
+    tokenizer.chat_template = asked.template
+    ids = [
+        chat_ids(tokenizer, asked.turns(each), add_generation_prompt=True, **VARIABLES) for each in questions
+    ]
+    return Prompts(tokenizer=tokenizer, ids=ids, ends=[vocabulary[asked.end]] if asked.end else None)
 
 
 def measure(loaded: CandidateModel, asked: OwnChat, table: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  all measures have it
@@ -109,35 +154,18 @@ def measure(loaded: CandidateModel, asked: OwnChat, table: Mapping[str, Any]) ->
     # A champion may have come from another base.
     if not asked.questions or candidate.name == "champion":
         return None
-    vocabulary = candidate.tokenizer.get_vocab()
-    if asked.end and asked.end not in vocabulary:
-        log.warning(
-            "%s: not asked in the base's chat format: its vocabulary lacks %s", candidate.name, asked.end
-        )
-        return {"error": f"its vocabulary lacks {asked.end}"}
-    # A copy: the candidate's own questions are asked through its own template, which finetuning may have changed.
-    tokenizer: Any = copy.copy(candidate.tokenizer)
-    tokenizer.chat_template = asked.template
-    prompts = [
-        chat_ids(tokenizer, asked.turns(question), add_generation_prompt=True, **VARIABLES)
-        for question in asked.questions
-    ]
-    ends = [vocabulary[asked.end]] if asked.end else None
-    batches = loaded.decoder(tokenizer, ends).batches(
-        prompts, [[None]] * len(prompts), max_new_tokens=MAX_NEW_TOKENS
-    )
-    rows = {place: row for place, [row] in batches}
-    stops = set(end_ids(tokenizer)) - set(ends or ())
+    try:
+        prompts = own_chat_prompts(candidate, asked, asked.questions)
+    except DataError as error:
+        log.warning("%s: not asked in the base's chat format: %s", candidate.name, error)
+        return {"error": str(error)}
     answers = []
-    for place, question in enumerate(asked.questions):
-        # A turn that ends as a document does is not in the chat format; what follows is another document.
-        length = next((at for at, token in enumerate(rows[place].tokens) if token in stops), None)
-        tokens = rows[place].tokens[:length]
-        text = text_of(tokenizer, tokens)
+    for question, row in zip(asked.questions, prompts.answers(loaded, MAX_NEW_TOKENS), strict=True):
+        text = text_of(prompts.tokenizer, row.tokens)
         answers.append({
-            "question": question, "text": text, "num_tokens": len(tokens),
-            "ended": rows[place].ended and length is None, "empty": not any(map(str.isalnum, text)),
-            "loop": is_loop(tokens), "language": language_of(text, asked.language),
+            "question": question, "text": text, "num_tokens": len(row.tokens), "ended": row.ended,
+            "empty": not any(map(str.isalnum, text)), "loop": is_loop(row.tokens),
+            "language": language_of(text, asked.language),
         })  # fmt: skip
     figures = {"num": len(answers), "shares": _shares(answers, asked.language.code), "answers": answers}
     log.info("%s: in the base's chat format %s", candidate.name, _words(figures, asked.language.name))

@@ -3,12 +3,15 @@
 CPU time and not time on the clock: a loaded machine must not change what is kept.
 """
 
+import multiprocessing
+import os
 import resource
 import signal
 import time
+from collections.abc import Callable
 
 from anadil.core.format import GIB
-from anadil.core.processes import data_bytes, limit
+from anadil.core.processes import data_bytes, die_with, limit
 
 MEMORY_BYTES = 2 * GIB
 """That a process may take beside what it has at its start. Measured: a line of 15 MiB takes .4 GiB."""
@@ -49,3 +52,25 @@ def describe_exit(exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         return signal.Signals(-exit_code).name
     return f"exit code {exit_code}"
+
+
+def death_alone(function: Callable[..., None], *arguments: object, fork: bool = False) -> str:
+    """Call a function in a process of its own; return how that died, empty if it came to its end."""
+    forked, spawned = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
+    process = (forked if fork else spawned).Process(
+        target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone"
+    )
+    process.start()
+    process.join()
+    return describe_exit(process.exitcode) if process.exitcode else ""
+
+
+def _call(parent: int, function: Callable[..., None], *arguments: object) -> None:
+    die_with(parent)
+    limit_process()
+    try:
+        function(*arguments)
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+    except BaseException:  # noqa: BLE001  it does not kill, and the shard will meet it
+        os._exit(0)

@@ -103,7 +103,7 @@ class Processes:
 class _Worker:
     def __init__(self, may_fork: bool) -> None:
         forked, spawned = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
-        context = forked if may_fork and _can_fork() else spawned
+        context = forked if may_fork and can_fork() else spawned
         self.connection, theirs = context.Pipe()
         self.task: Task | None = None
         self.death = ""
@@ -111,7 +111,7 @@ class _Worker:
             target=_serve, args=(theirs, os.getpid(), logging.getLogger().level), name="anadil-clean"
         )
         with warnings.catch_warnings():
-            # From 3.12 on Python also counts threads of libraries; see `_can_fork`.
+            # From 3.12 on Python also counts threads of libraries; see `can_fork`.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._process.start()
         theirs.close()
@@ -163,7 +163,7 @@ class _LogToParent(logging.Handler):
         self._connection.send(record)
 
 
-def _can_fork() -> bool:
+def can_fork() -> bool:
     """Return whether a copy of this process works: it saves the .6 CPU seconds of imports that a new one begins with."""
     # A lock that another thread holds stays locked in a copy for ever, and S3 outputs and MLflow have threads. Those of
     # OpenBLAS and Arrow are no threads of Python, and both libraries ask the system to be told of copies.

@@ -1,0 +1,215 @@
+"""Votes of judges, opened by the key, and the preference that they make.
+
+The key says which candidate wrote which text, and judges do not get it. With the votes in it, it is what `evaluate.votes`
+names. The preference is a share of the votes that prefer one of the two candidates. Ties stand beside it.
+"""
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from anadil.core.errors import DataError, IntegrityError
+from anadil.core.json_text import json_sha256, parse_json
+from anadil.text.metrics import careful_interval
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AGAIN = "Make a new page with `anadil judge page`, and ask again"
+Place = Literal[0, 1]
+"""Place of a candidate among the two."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """Two texts for one prompt, and the votes on them."""
+
+    id: str
+    left: Place
+    """Candidate whose text stands first."""
+    prompt: str
+    texts: tuple[str, str]
+    """Digests, in the order of the candidates: a vote counts as long as both are written."""
+    votes: Mapping[str, Place | None] = field(default_factory=dict)
+    """Judge -> candidate whose text is better. None: both are the same."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Key:
+    """File that says who wrote what."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+    between: tuple[str, str]
+    """Candidates."""
+    scores: str
+    """URI of the scores with the texts."""
+    salt: str
+    """Keeps judges from trying keys until one has the digest that the page names."""
+    pairs: tuple[KeyPair, ...]
+    list: str = ""
+    """Digest of all but the votes. Page and votes name it, so that an edited key opens nothing."""
+
+    @property
+    def digest(self) -> str:
+        """Digest of the content."""
+        blank = replace(self, list="", pairs=tuple(replace(each, votes={}) for each in self.pairs))
+        return json_sha256(asdict(blank))
+
+    def json(self) -> str:
+        """Content of the file."""
+        return json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vote:
+    """Choice of a judge."""
+
+    id: str
+    vote: Literal["left", "right", "same"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VotesFile:
+    """File that the page saves."""
+
+    list: str
+    judge: str
+    votes: tuple[Vote, ...]
+
+
+def written_text(generation: Mapping[str, Any]) -> str:
+    """Return what a judge sees of an entry of `generations`."""
+    return str(generation["text"]).removeprefix(str(generation["prompt"])).strip()
+
+
+def text_digest(text: str) -> str:
+    """Return the digest of a text in a key."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+def read_key(path: Path) -> Key:
+    """Read a key, with votes or without. An edited key is refused."""
+    key = _read(
+        path,
+        Key,
+        "Give the key.json of `anadil judge page`, and to evaluate.votes the file of `judge votes --out`",
+    )
+    if key.list != key.digest:
+        raise IntegrityError(
+            f"{path}: was edited: it names the digest {key.list[:8]}, and has {key.digest[:8]}. Restore it. Else: {AGAIN}"
+        )
+    return key
+
+
+def open_votes(paths: Sequence[Path], key: Key) -> Key:
+    """Return the key with the votes of some files, and log missing and repeated votes."""
+    by_judge: dict[str, dict[str, str]] = {}
+    for path in paths:
+        file = _read(path, VotesFile, "Give the file that the page saved")
+        if file.list != key.list:
+            raise DataError(
+                f"{path}: judges other pairs ({file.list[:8]}) than the key ({key.list[:8]}). Give the key.json that was "
+                "written beside the page"
+            )
+        if not (judge := file.judge.strip()):
+            raise DataError(f'{path}: names no judge. Write a name at "judge"')
+        _add(path, judge, file.votes, by_judge.setdefault(judge, {}), {each.id for each in key.pairs})
+    for judge, votes in by_judge.items():
+        if len(votes) < len(key.pairs):
+            log.warning(
+                "%s: judged %d of %d pairs. The others do not count. The page goes on where the judge stopped",
+                judge, len(votes), len(key.pairs),
+            )  # fmt: skip
+    if not any(by_judge.values()):
+        raise DataError(f"{', '.join(map(str, paths))}: hold no vote. Ask a judge to vote and save the file")
+    pairs = (
+        replace(each, votes={judge: _place(votes[each.id], each.left) for judge, votes in by_judge.items() if each.id in votes})
+        for each in key.pairs
+    )  # fmt: skip
+    return replace(key, pairs=tuple(pairs))
+
+
+def preference(pairs: Iterable[KeyPair]) -> dict[str, Any]:
+    """Return how often the first candidate is preferred, by judge and over judges."""
+    judged = [each for each in pairs if each.votes]
+    judges = sorted({judge for each in judged for judge in each.votes})
+    several = [set(each.votes.values()) for each in judged if len(each.votes) > 1]
+    return _figures(judged, judges) | {
+        "judges": {judge: _figures([each for each in judged if judge in each.votes], [judge]) for judge in judges},
+        "judged_by_several": len(several),
+        "agreement": sum(len(each) == 1 for each in several) / len(several) if several else None,
+    }  # fmt: skip
+
+
+def _figures(pairs: Sequence[KeyPair], judges: Sequence[str]) -> dict[str, Any]:
+    votes = [[each.votes[judge] for judge in judges if judge in each.votes] for each in pairs]
+    wins = [each.count(0) for each in votes]
+    decided = [len(each) - each.count(None) for each in votes]
+    lefts = [each.count(pair.left) for pair, each in zip(pairs, votes, strict=True)]
+    share, interval = clustered_share(wins, decided)
+    left_share, left_interval = clustered_share(lefts, decided)
+    num = sum(map(len, votes))
+    return {
+        "pairs": len(votes), "votes": num, "wins": sum(wins), "losses": sum(decided) - sum(wins), "same": num - sum(decided),
+        "share": share, "interval": interval, "left_share": left_share, "left_interval": left_interval,
+    }  # fmt: skip
+
+
+def clustered_share(wins: Sequence[int], votes: Sequence[int]) -> tuple[float | None, list[float] | None]:
+    """Return a share of votes and its 95 % interval. Votes on one pair count as less than as many pairs.
+
+    Source: Korn and Graubard 1998, "Confidence Intervals for Proportions with Small Expected Number of Positive
+    Counts Estimated from Survey Data", for the effective number of votes.
+    """
+    total = sum(votes)
+    if not total:
+        return None, None
+    share = sum(wins) / total
+    variance = sum((won - share * num) ** 2 for won, num in zip(wins, votes, strict=True)) / total**2
+    # Votes that are all alike have no variance: the judges may only repeat each other.
+    alike = math.isclose(variance, 0, abs_tol=1e-15)
+    effective = sum(num > 0 for num in votes) if alike else min(total, share * (1 - share) / variance)
+    return share, [*careful_interval(share, effective)]
+
+
+def _add(path: Path, judge: str, votes: Sequence[Vote], known: dict[str, str], ids: set[str]) -> None:
+    total = len(known) + len(votes)
+    for place, each in enumerate(votes, 1):
+        if each.id not in ids:
+            raise DataError(
+                f"{path}: vote {place}: id {each.id[:40]!r} is not a pair of the key ({len(ids)} pairs). Correct or remove it"
+            )
+        if known.setdefault(each.id, each.vote) != each.vote:
+            raise DataError(
+                f"{path}: vote {place}: {judge!r} judged pair {each.id} {known[each.id]!r} before, and now {each.vote!r}. "
+                'Leave out the file that does not count. If two people share the name, change "judge" in one file'
+            )
+    if total > len(known):
+        log.warning("%s: %d votes were given twice and count once", judge, total - len(known))
+
+
+def _place(vote: str, left: Place) -> Place | None:
+    other: Place = 0 if left else 1
+    return {"left": left, "right": other, "same": None}[vote]
+
+
+def _read(path: Path, kind: type[T], remedy: str) -> T:
+    try:
+        return TypeAdapter(kind).validate_python(parse_json(path.read_bytes(), no_twins=True))
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise DataError(
+            f"{path}: {where}: {first['msg']} (got {str(first['input'])[:40]!r}). {remedy}"
+        ) from None
+    except ValueError as error:
+        raise DataError(f"{path}: {error}. {remedy}") from None
