@@ -293,8 +293,8 @@ class _Stage:
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
         copies = self.layer_copies(layers)
-        kept = self.learns or self.has_liger_layers or self.shape.experts or self.shape.architecture.parallel
-        if copies and not kept:
+        waits = self.learns or self.has_liger_layers or self.shape.experts or self.shape.architecture.parallel
+        if copies and not waits:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
