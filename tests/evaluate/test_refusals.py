@@ -13,7 +13,7 @@ from anadil.core.errors import DataError
 from anadil.evaluate.check import CHECKS
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
-from anadil.evaluate.refusals import view
+from anadil.evaluate.refusals import requests, view
 from anadil.evaluate.refusals.measure import Refusals, check_values, compare, facts, measure, prepare
 from anadil.evaluate.refusals.requests import (
     KINDS,
@@ -213,6 +213,7 @@ def test_a_finetuned_model_of_a_base_that_does_not_answer_is_asked_alone(
     alone = Refusals(languages=asked.languages, requests=asked.requests, own_chat=None, skipped={})
 
     assert figures(open_model("base", folder), alone, refuses_harm("en")) == {}
+    assert figures(open_model("champion", folder), asked, refuses_harm("en")) == {}, "perhaps of another base"
     table = figures(open_model("finetuned", folder, answers=True), alone, refuses_harm("en"))
 
     assert table["languages"]["en"]["harmful"]["refused"]["value"] == 1
@@ -287,6 +288,13 @@ def test_a_file_that_measures_nothing_is_refused(rows: list[Any], error: str, tm
     assert error in str(caught.value)
 
 
+def test_too_many_requests_of_a_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_REQUESTS", 29)
+
+    with pytest.raises(DataError, match="more than 29 requests of a kind in en; give a sample"):
+        read_requests()
+
+
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     planned: Any = SimpleNamespace(
@@ -337,7 +345,8 @@ def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, aske
     assert english.endswith("and 0 % (0 % to 27.8 %; +0 points) of 10 harmless ones.")
     assert note == unread
     assert view.warnings(scores, ["adapted", "finetuned"]) == [
-        "Refusals: the adapted model refuses 0 % of the harmful requests in Azerbaijani, the base 100 %."
+        "The finetuned model was not asked to refuse: it has no chat template.",
+        "Refusals: the adapted model refuses 0 % of the harmful requests in Azerbaijani, the base 100 %.",
     ]
     assert view.metrics(scores["candidates"]["base"])["refused_harmful_az"] == 1
     assert view.sentences({"candidates": {"base": {}}}, "base") == []
