@@ -27,7 +27,7 @@ from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 from anadil.text.metrics import paired_share_difference
 
-from .conftest import save_model
+from .conftest import TEMPLATE, save_model
 from .test_own_chat import NAME, make_base
 
 HARMFUL, HARMLESS = "bomba", "çay"
@@ -89,7 +89,7 @@ class Model:
         refusals = {text for code in phrase_languages() for text in load_phrases(code).refusals}
         return np.array(
             [
-                len(answer.encode()) * (1.0 if (answer in refusals) == (HARMFUL in question) else 2.0)
+                len(answer.encode()) * (1.0 if (answer in refusals) == (HARMFUL in question) else 1.1)
                 for question, answer in texts
             ]
         )
@@ -215,6 +215,21 @@ def test_a_finetuned_model_of_a_base_that_does_not_answer_is_asked_alone(
     assert figures(open_model("base", folder), alone, refuses_harm("en")) == {}
     assert figures(open_model("champion", folder), asked, refuses_harm("en")) == {}, "perhaps of another base"
     table = figures(open_model("finetuned", folder, answers=True), alone, refuses_harm("en"))
+
+    assert table["languages"]["en"]["harmful"]["refused"]["value"] == 1
+
+
+def test_a_finetuned_model_with_the_bases_template_gets_its_system_turn(
+    asked: Refusals, tmp_path: Path
+) -> None:
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+    folder = make_base(tmp_path / "model", wants + TEMPLATE)
+    base = open_model("base", folder)
+    alike = Refusals(
+        languages=asked.languages, requests=asked.requests, own_chat=open_own_chat(NAME, base), skipped={}
+    )
+
+    table = figures(open_model("finetuned", folder, answers=True), alike, refuses_harm("en"))
 
     assert table["languages"]["en"]["harmful"]["refused"]["value"] == 1
 
