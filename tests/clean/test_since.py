@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from anadil.artifacts import artifact, s3, storage
@@ -18,6 +19,7 @@ from anadil.clean.shards import since
 from anadil.clean.shards.since import EarlierCorpus
 from anadil.core.errors import DataError, IntegrityError, RecipeError, RetryableError
 from anadil.core.stages import STAGES
+from anadil.language.fasttext_file import BUCKETS, write_model
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.execute import execute
 from anadil.text.corpus import read_documents
@@ -269,3 +271,16 @@ def test_an_index_of_several_files_is_added_to_as_one(
     assert len(list((parts / "index").glob("*.npy"))) == -(-len(documents(parts)) // 3)
     assert [stats(each)["dropped"] for each in added] == [{"duplicate": 10}] * 2
     assert sorted(document.text for document in documents(added[1])) == sorted(OWN)
+
+
+def test_the_best_share_of_an_addition_is_of_the_new_documents(tmp_path: Path) -> None:
+    write_model(np.random.default_rng(0).normal(0, 8, BUCKETS + 1).astype(np.float32), tmp_path / "q.bin")
+    best: dict[str, Any] = {"quality_model": str(tmp_path / "q.bin"), "quality": "top 50 %"}
+    first = corpus(tmp_path, "first", OWN[:10])
+
+    second = corpus(tmp_path, "second", OWN[5:], since=str(first), **best)
+
+    quality = stats(second)["quality"]
+    assert quality["documents"] == 20
+    assert 0.5 <= quality["words_kept"] / quality["words"] < 0.6
+    assert len(documents(second)) == 10 + quality["kept"]

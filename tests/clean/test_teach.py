@@ -46,6 +46,7 @@ def test_the_file_scores_as_the_weights_say_in_any_script(tmp_path: Path) -> Non
     write_model(weights, tmp_path / "model.bin")
     model = QualityModel(str(tmp_path / "model.bin"), "__label__hq")
     said = ["Nənəm çörək bişirir.", "東京は日本の首都である", "שלום עולם", "👩‍👩‍👧 ok", "a", "Bakı \u00a0 b"]
+    said += ["salam </s> dünya", "salam\0dünya", "salam __label__hq dünya", "x</s>y __label__"]
 
     expected = 1 / (1 + np.exp(-(shares_of_rows(said) @ weights.astype(float))))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, RecipeError
 from anadil.runtime.termination import exit_code_of
 from tests.kit.harness import PATIENCE_S
 
@@ -128,3 +128,18 @@ def test_a_file_that_has_gone_under_a_run_is_named_and_no_bug(
     assert exit_code_of(lambda: len(gone.read_text())) == DataError.exit_code
     assert f"{gone}: no such file or directory; if something has removed it since the start" in caplog.text
     assert "bug" not in caplog.text
+
+
+@pytest.mark.parametrize("below", ["x", "x/y"])
+def test_a_file_in_the_place_of_a_directory_is_a_usage_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, below: str
+) -> None:
+    file = tmp_path / "file"
+    file.touch()
+
+    def work() -> int:
+        (file / below).parent.mkdir(parents=True, exist_ok=True)
+        return 0
+
+    assert exit_code_of(work) == RecipeError.exit_code
+    assert f"{file}: is a file, not a directory. Choose another place, or remove it" in caplog.text

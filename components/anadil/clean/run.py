@@ -16,7 +16,7 @@ from typing import Any
 from anadil.artifacts import sealed_dir
 from anadil.artifacts.hub_files import data_sets
 from anadil.artifacts.local_directory import link
-from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts, find_duplicates
+from anadil.clean.dedup.find_duplicates import KEPT, POOR, REASONS, Verdicts, find_duplicates
 from anadil.clean.dedup.sorted_documents import Signatures
 from anadil.clean.filters.clean_stats import SAMPLE_CHARS, SAMPLES, CleanStats, Row
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, PAGE_LIMITS, Settings
@@ -31,6 +31,7 @@ from anadil.clean.read.warc import is_excused
 from anadil.clean.shards.filter_trial import try_filters
 from anadil.clean.shards.holdout import hold_out
 from anadil.clean.shards.map_shard import map_shard
+from anadil.clean.shards.quality_share import Ranking, drop_poor, score_of, tenths
 from anadil.clean.shards.shared_sentences import num_shared, trim_shard, write_shared
 from anadil.clean.shards.since import earlier_corpus, write_index
 from anadil.clean.shards.workspace import Workspace
@@ -61,6 +62,7 @@ from anadil.text.written import read_written
 log = logging.getLogger(__name__)
 
 PARTS = ("train", "heldout")
+EXCERPT_CHARS = 300  # Length of the text of each tenth.
 SHOWN, SHOWN_CHARS = 3, 200  # Samples in a message of what a base wrote.
 NO_DOCUMENTS = "{key}: the files hold no document that can be read; check the paths and clean.text_field"
 ONE_DOCUMENT = (
@@ -77,6 +79,7 @@ MENDED = {
 }
 FORMATS = "fields of text that were no prose, of which the text was taken: %s"
 SHARED = "%s sentences and lines that many documents of a host or file share were taken out of %s documents, such as %r (%s of %s)"
+BEST = "clean.quality: %s is a score of %.4f and more: %s of %s documents, with %.1f%% of the words"
 SIBLING = "%s was learnt without text of its sibling, CLD2's %s: text in that is kept as well; learn the pack with files of it as --bad"
 SIBLINGS = (
     "CLD2 takes %s for a sibling of %s (%s); %s of them kept, where py3langid says otherwise: look at the others in "
@@ -113,19 +116,15 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
     with executor or executor_of(job) as running:
         workspace = Workspace(job, running.num_workers, earlier)
         read_stats, clean_stats = _mapped(workspace, running, settings.language, key)
-        refuse_failures(
-            read_stats.failed, clean_stats.counts["filtered"] + read_stats.failed, read_stats.places
-        )
-        _check_read(read_stats, settings)
-        if settings.language.sides:
-            refuse_mixed_up(clean_stats, settings.language.sides, key)
+        _check_read(read_stats, clean_stats, settings)
         signatures = Signatures(workspace.shard_folders, workspace.held_folders)
         verdicts = _deduplicated(workspace, signatures, settings)
         if _trimmed(workspace, running, signatures, settings):
             read_stats, clean_stats, _ = _summed(workspace)
             signatures = Signatures(workspace.shard_folders, workspace.held_folders)
             verdicts = _deduplicated(workspace, signatures, settings)
-        _count_duplicates(workspace, signatures, verdicts, clean_stats)
+        verdicts, quality = _ranked(workspace, signatures, verdicts, settings)
+        _count_duplicates(workspace, signatures, verdicts, clean_stats, quality)
         _refuse_empty(signatures.num_documents, settings, clean_stats, read_stats.places, written)
         if not earlier and verdicts.count(KEPT) == 1:
             raise DataError(
@@ -146,6 +145,7 @@ def run(job: Job, executor: Executor | None = None) -> Figures:
             bad[file] += read["bad"]
     stats = make_stats(settings, read_stats, clean_stats, files, job.records, accounts, bad, heldout_counts)
     stats |= {"data_sets": named_sets, "shared_sentences": _shared_json(workspace, clean_stats)}
+    stats |= {"quality": quality} if quality else {}
     stats |= dict.fromkeys(job.inputs, written)
     # Files of a part that come first; all counts are those of the files behind them.
     stats |= {"earlier_files": {part: earlier.num_files(part) for part in PARTS}} if earlier else {}
@@ -233,10 +233,14 @@ def _summed(workspace: Workspace) -> tuple[ReadStats, CleanStats, dict[str, Coun
     return read_stats, clean_stats, warc
 
 
-def _check_read(read_stats: ReadStats, settings: Settings) -> None:
+def _check_read(read_stats: ReadStats, clean_stats: CleanStats, settings: Settings) -> None:
     """Refuse too many bad records; say what was read or looked for in part only."""
     clean, key = settings.recipe.clean, files_key(STAGES["clean"], settings.recipe)
+    asked = clean_stats.counts["filtered"] + read_stats.failed
+    refuse_failures(read_stats.failed, asked, read_stats.places)
     read_stats.check_bad_share(clean.max_bad_records)
+    if settings.language.sides:
+        refuse_mixed_up(clean_stats, settings.language.sides, key)
     unknown = read_stats.records - read_stats.addresses
     if unknown and clean.url_lists:
         log.warning(NO_ADDRESSES, f"{unknown:,}", f"{read_stats.records:,}", ADDRESS_KEYS)
@@ -277,6 +281,46 @@ def _trimmed(workspace: Workspace, executor: Executor, signatures: Signatures, s
     return True
 
 
+def _ranked(
+    workspace: Workspace, signatures: Signatures, verdicts: Verdicts, settings: Settings
+) -> tuple[Verdicts, Row]:
+    """Drop all but the best share of the words, if the recipe says so. Return the verdicts, and figures of the scores."""
+    clean = settings.recipe.clean
+    starts = signatures.starts[len(workspace.held_folders) : -1].tolist()
+    ranking = Ranking(shards=tuple(workspace.shard_folders), starts=tuple(starts), verdicts=verdicts)
+    num_documents, num_words = ranking.totals() if clean.quality_model else (0, 0)
+    if not num_documents:
+        return verdicts, {}
+    quality: Row = {"documents": num_documents, "words": num_words, "tenths": tenths(ranking, signatures)}
+    for each in quality["tenths"]:
+        row = _row(each.pop("first"), workspace, signatures)
+        each |= {"source": row["source"], "text": row["text"][:EXCERPT_CHARS]}
+    if clean.best_share:
+        (bound,) = ranking.bounds([clean.best_share], of_words=True)
+        folder = workspace.rank()
+        key = {"key": workspace.dedup_key, "bound": str(bound)}
+        if not sealed_dir.verify(folder, key):
+            with sealed_dir.create(folder, key) as draft:
+                drop_poor(ranking, bound, draft)
+        verdicts = Verdicts(folder)
+        num_kept, words = replace(ranking, verdicts=verdicts).totals()
+        quality |= {
+            "share": clean.best_share,
+            "threshold": score_of(bound),
+            "kept": num_kept,
+            "words_kept": words,
+        }
+        log.info(
+            BEST,
+            clean.quality,
+            quality["threshold"],
+            f"{num_kept:,}",
+            f"{num_documents:,}",
+            100 * words / max(1, num_words),
+        )
+    return verdicts, quality
+
+
 def _shared_json(workspace: Workspace, clean_stats: CleanStats) -> Row:
     """Return how many sentences went for what many documents share, of how many documents, and the most frequent ones."""
     examples: dict[str, Row] = {}
@@ -288,16 +332,19 @@ def _shared_json(workspace: Workspace, clean_stats: CleanStats) -> Row:
 
 
 def _count_duplicates(
-    workspace: Workspace, signatures: Signatures, verdicts: Verdicts, clean_stats: CleanStats
+    workspace: Workspace, signatures: Signatures, verdicts: Verdicts, clean_stats: CleanStats, quality: Row
 ) -> None:
-    """Count what dedup dropped, with samples that say what each is a duplicate of."""
+    """Count what dedup and the share of the best dropped, with samples that say why."""
     for verdict, reason in REASONS.items():
         count = verdicts.count(verdict)
         for document in signatures.lowest_ids(partial(verdicts.has, verdict), SAMPLES):
             row = _row(document, workspace, signatures)
-            row["duplicate_of"] = signatures.id_of(int(verdicts.duplicate_of[document]))
-            # Documents that are alike, and how many of them stay.
-            row |= {"value": max(2, int(verdicts.cluster_size[document])), "limit": 1}
+            if verdict == POOR:
+                row |= {"limit": quality["threshold"]}
+            else:
+                row["duplicate_of"] = signatures.id_of(int(verdicts.duplicate_of[document]))
+                # Documents that are alike, and how many of them stay.
+                row |= {"value": max(2, int(verdicts.cluster_size[document])), "limit": 1}
             clean_stats.drop(reason, row)
             count -= 1
         if count:

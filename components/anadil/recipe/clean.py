@@ -1,8 +1,9 @@
 """The recipe's section `clean`: raw text that is read, and the rules by which it becomes a corpus."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, WithJsonSchema, model_validator
 
 from anadil.core.format import MIB
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
@@ -11,12 +12,30 @@ from anadil.text.filter_rules import Mode, RuleName
 
 ExtractMode = Literal["fast", "balanced", "precision"]
 TxtDocument = Literal["guess", "file", "line", "block"]
-OF_RULES = ("modes", "ng_words", "quality_model")
+OF_RULES = ("modes", "ng_words", "quality_model", "quality")
 """Keys that decide nothing where no rule judges."""
 OF_DOCUMENTS = (
     *OF_RULES, "as_is", "rules", "text_field", "txt_document", "extract", "tables", "code", "line_language",
 )  # fmt: skip
 """Keys that decide nothing of parallel text."""
+
+
+BEST = re.compile(r"top ?([0-9]+(?:\.[0-9]+)?) ?%")
+ALL = 100.0
+"""Per cent."""
+
+
+def _is_best(value: str) -> str:
+    """Return `top 15 %` as it is, or raise with the remedy."""
+    match = BEST.fullmatch(value)
+    if not match or not 0 < float(match[1]) < ALL:
+        raise ValueError("is no share of the best. Write one above 0 and below 100, such as `top 15 %`")
+    return value
+
+
+Best = Annotated[
+    str, AfterValidator(_is_best), WithJsonSchema({"type": "string", "pattern": f"^{BEST.pattern}$"})
+]
 
 
 def _is_function(value: str) -> str:
@@ -64,6 +83,8 @@ class Clean(StrictModel):
     """Files or `s3://` URIs of words, one a line, that a page nobody wants is full of."""
     quality_model: Text | None = None
     """A fastText classifier, file or `s3://` URI: documents with a score under `rules.min_quality` are dropped. Never downloaded."""
+    quality: Best | None = None
+    """`top 15 %`: the best texts by `quality_model` stay, with at least this share of the words that the rules and dedup leave, in place of `rules.min_quality`."""
     quality_label: Text = "__label__hq"
     """Its label for good text, whose probability is the score. Source: DCLM, arXiv:2406.11794."""
     # Content and function are an input of the stage; the file's place decides nothing.
@@ -111,6 +132,30 @@ class Clean(StrictModel):
             raise ValueError(
                 f"as_is leaves every text as it is, and {' and '.join(named)} would change or drop some; leave "
                 f"{'it' if len(named) == 1 else 'them'} out, or as_is"
+            )
+        return self
+
+    @property
+    def best_share(self) -> float | None:
+        """Share of the words that `quality` keeps; None where it is not set."""
+        match = BEST.fullmatch(self.quality or "")
+        return float(match[1]) / ALL if match else None
+
+    @model_validator(mode="after")
+    def _ranks_by_a_model(self) -> "Clean":
+        if self.quality is None:
+            return self
+        if self.quality_model is None:
+            raise ValueError(
+                f"quality: {self.quality} needs scores. Name a classifier as quality_model, such as `anadil clean teach` makes"
+            )
+        others = {
+            "rules.min_quality": self.rules != NO_RULES and self.rules.min_quality is not None,
+            "modes.quality": self.modes.get("quality") == "report",
+        }
+        if other := next((name for name, is_set in others.items() if is_set), ""):
+            raise ValueError(
+                f"quality: {self.quality} and {other} both say what stays. Leave one of them out"
             )
         return self
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, PositiveInt, WithJsonSchema, model_validator
 
-from anadil.recipe.clean import OF_DOCUMENTS, Clean
+from anadil.recipe.clean import OF_DOCUMENTS, Best, Clean
 from anadil.recipe.fields import NEUTRAL, StrictModel, Text
 from anadil.recipe.filter_rules import NO_RULES
 from anadil.text.filter_rules import MODES, Mode
@@ -124,6 +124,9 @@ class Source(StrictModel):
     """Parallel text: languages of its two sides, such as `[en, az]`. Files are `.jsonl`, `.json`, `.parquet`, `.csv`, `.tsv` or `.xlsx` with a column for each, named by its id; a table without names has the first side first. Each pair becomes two documents, one a direction."""
     clean: Annotated[Clean, NEUTRAL] = Clean()
     """Keys of the section `clean` that are others for this source; a key left out is that of the recipe."""
+    # A key of its corpus.
+    quality: Annotated[Best | None, NEUTRAL] = None
+    """`top 15 %`: `clean.quality` of this source."""
     max_tokens: TokenCount | None = None
     """Most tokens that are used, such as `500M`, a random sample of its documents; left out, all. In a retraining it counts for the new text alone."""
     max_epochs: PositiveInt = MAX_EPOCHS
@@ -136,6 +139,13 @@ class Source(StrictModel):
     # It decides the model alone, which names this key.
     teacher: Annotated[Literal["base"] | None, NEUTRAL] = None
     """`base`: training keeps to the probabilities that the base model gives to this text, against forgetting. `pretrain.distillation` has the weight. Source: arXiv:2605.26097."""
+
+    @model_validator(mode="after")
+    def _keeps_the_best(self) -> "Source":
+        if self.quality is not None and self.clean.quality != self.quality:
+            values = {key: getattr(self.clean, key) for key in self.clean.model_fields_set}
+            object.__setattr__(self, "clean", Clean(**values | {"quality": self.quality}))
+        return self
 
     @model_validator(mode="after")
     def _names_its_text(self) -> "Source":

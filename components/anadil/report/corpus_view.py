@@ -14,12 +14,14 @@ from anadil.text.language_data import Language
 PARTS = {"train": "training", "heldout": "held out"}
 CHARTED = (
     "in", "kept", "dropped", "rules", "limits_tried", "lengths", "by_source", "hosts", "bytes_dropped", "extraction",
+    "quality",
 )  # fmt: skip
 """Keys that charts and other tables show."""
 EXTRACTORS = ("resiliparse", "trafilatura")
 MAX_RULES = 30
 MAX_REJECTED_SAMPLE = 600
 """Characters of a rejected document that the page shows."""
+MAX_EXCERPT = 200
 MAX_WORDS = 16
 MAX_PIECES = 60
 Cuts = list[tuple[str, list[tuple[str, tuple[str, ...]]]]]
@@ -76,6 +78,7 @@ def _part(corpus: CorpusFacts) -> dict[str, object]:
         "dropped": _dropped(stats),
         "rules": _rules(stats),
         "limits": _limits(stats),
+        "quality": _quality(stats),
         "prose": _prose(stats),
         "lengths": _lengths(stats),
         "rejected": [_sample(rule, line, counts.get(rule)) for rule, line in shown[:MAX_RULES]],
@@ -155,6 +158,29 @@ def _limits(stats: Json) -> Table:
         rows,
         note="Share of the documents that no other rule drops, before deduplication. A smaller max_ limit and a larger min_ limit drop more.",
     )
+
+
+def _quality(stats: Json) -> Table:
+    """A row for each tenth of the documents by their score, with a text of it."""
+    quality = table_of(stats.get("quality"))
+    rows, words = [], 0.0
+    for each in map(table_of, list_of(quality.get("tenths"))):
+        words += number(each.get("words")) or 0
+        share = percent(ratio(quality.get("words"), words))
+        rows.append(
+            (
+                setting(each.get("from")),
+                figure(each.get("documents")),
+                share,
+                clip(each.get("text"), MAX_EXCERPT),
+            )
+        )
+    note = "Documents that no rule drops and that repeat no other. `clean.quality: top 15 %` keeps the best of them by words."
+    if (threshold := number(quality.get("threshold"))) is not None:
+        part = percent(ratio(quality.get("words"), number(quality.get("words_kept"))))
+        note += f" This corpus keeps scores of {threshold:.4f} and more, with {part} of the words."
+    columns = ("score from", "documents", "words from here up", "a text")
+    return Table("Quality scores by tenth", columns, rows, words=(3,), note=note if rows else "")
 
 
 def _prose(stats: Json) -> Table:

@@ -15,7 +15,7 @@ from pathlib import Path
 from anadil import __version__
 from anadil.core import errors
 from anadil.core import log as logs
-from anadil.core.errors import AnadilError, DataError, PreflightError, RetryableError
+from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
 from anadil.runtime import sagemaker
 from anadil.runtime.environment import END_VARIABLE, in_group
 
@@ -74,6 +74,9 @@ def exit_code_of(work: Callable[[], int]) -> int:
             return report_failure(str(cause), cause.exit_code)
         if isinstance(error, UnicodeEncodeError) and sys.getfilesystemencoding() != "utf-8":
             return report_failure(_not_in_locale(error), PreflightError.exit_code)
+        if isinstance(error, OSError) and (file := _file_in_the_way(error)):
+            words = f"{file}: is a file, not a directory. Choose another place, or remove it"
+            return report_failure(words, RecipeError.exit_code)
         if isinstance(error, OSError) and is_wrong_place(error):
             return report_failure(f"{error}; grant access or choose another place", PreflightError.exit_code)
         if isinstance(error, FileNotFoundError) and error.filename:
@@ -91,6 +94,14 @@ def _not_in_locale(error: UnicodeEncodeError) -> str:
         f"the encoding of this locale, {sys.getfilesystemencoding()}, has no way to write {error.object!r}, such as a "
         "name of a file; set PYTHONUTF8=1, or LC_ALL=C.UTF-8, and run the same command again"
     )
+
+
+def _file_in_the_way(error: OSError) -> Path | None:
+    """Return the file in whose place an error asks for a directory."""
+    if error.errno not in (errno.EEXIST, errno.ENOTDIR) or not error.filename:
+        return None
+    place = Path(os.fsdecode(error.filename))
+    return next((each for each in (place, *place.parents) if each.is_file()), None)
 
 
 def is_wrong_place(error: OSError) -> bool:

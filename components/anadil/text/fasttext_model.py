@@ -1,6 +1,7 @@
 """fastText models of the user's: identifiers and classifiers of quality. Nothing is downloaded."""
 
 import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,9 @@ from anadil.core.errors import IntegrityError, PreflightError
 from anadil.core.files import file_sha256
 from anadil.core.install import install
 from anadil.core.processes import allow_more_memory
+
+SIGNS = re.compile(r"(?<!\S)(?:</s>(?!\S)|__label__)")
+"""Words that fastText does not take for text. Source: facebookresearch/fastText 0.9.2, dictionary.cc, `readWord`, `getLine`."""
 
 
 @functools.lru_cache(maxsize=2)
@@ -34,10 +38,19 @@ def load_fasttext(path: str, sha256: str = "") -> Any:
         raise PreflightError(f"{path} is no fastText model: {error}") from None
 
 
+def one_line(text: str) -> str:
+    """Return a text as a line of plain words. fastText ends a text at `</s>`, skips labels, and splits at zero bytes."""
+    line = " ".join(text.replace("\0", " ").split())
+    return (
+        SIGNS.sub(lambda match: f"{match[0][0]} {match[0][1:]}", line)
+        if "</s>" in line or "__label__" in line
+        else line
+    )
+
+
 def predict(model: Any, text: str, num_labels: int = 1) -> dict[str, float]:
     """Labels and probabilities of a text, likeliest first; `num_labels` -1 for all."""
-    # A model reads one line, and refuses a text with a line feed.
-    labels, shares = model.predict(" ".join(text.split()), k=num_labels)
+    labels, shares = model.predict(one_line(text), k=num_labels)
     return dict(zip(map(str, labels), map(float, shares), strict=True))
 
 

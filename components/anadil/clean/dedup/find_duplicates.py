@@ -16,8 +16,8 @@ import numpy as np
 from anadil.clean.dedup.sorted_documents import EXACT, PART_DOCUMENTS, Numbers, Signatures
 from anadil.clean.kernels.minhash import Hashes, MinHash, jaccard
 
-KEPT, DUPLICATE, NEAR_DUPLICATE = 0, 1, 2
-REASONS = {DUPLICATE: "duplicate", NEAR_DUPLICATE: "near_duplicate"}
+KEPT, DUPLICATE, NEAR_DUPLICATE, POOR = range(4)
+REASONS = {DUPLICATE: "duplicate", NEAR_DUPLICATE: "near_duplicate", POOR: "quality"}
 CHUNK = 1_000_000
 """Entries of an array on the disk that are read at a time."""
 MAX_UNVERIFIED = 50
@@ -41,7 +41,7 @@ class Verdicts:
             else np.lib.format.open_memmap(folder / f"{name}.npy", "w+", kind, (num_documents,))
             for name, kind in kinds.items()
         )
-        # `verdict`: `KEPT`, `DUPLICATE` or `NEAR_DUPLICATE`. `duplicate_of`: the document that stays instead of it.
+        # `verdict`: `KEPT`, `DUPLICATE`, `NEAR_DUPLICATE`, or `POOR` for scores below the best share. `duplicate_of`: the document that stays instead of it.
         # `cluster_size`: documents that are alike, with itself; 0 for one that is alone.
 
     def count(self, verdict: int) -> int:

@@ -84,6 +84,8 @@ class Settings:
     def language(self) -> Language:
         """Language of the corpus; it normalizes nothing where texts stay as they are."""
         language = load_language(self.recipe.language)
+        if self.recipe.clean.quality:  # The threshold follows from the scores of all.
+            language = replace(language, limits={**language.limits, "min_quality": None})
         return (
             replace(language, normalize=writable, reorder=str, respell=str)
             if self.recipe.clean.as_is

@@ -63,7 +63,7 @@ class Workspace:
         self._folder.mkdir(parents=True, exist_ok=True)
         self.candidates_folder, self.heldout_folder = self._folder / "candidates", self._folder / "heldout"
         sealed_dir.remove_drafts(self._folder)
-        self._is_trimmed = False
+        self._is_trimmed = self._is_ranked = False
         self._plan = self._folder / PLAN
         if not self._plan.exists():
             clean, language = job.recipe.clean, job.recipe.language
@@ -101,13 +101,20 @@ class Workspace:
 
     @property
     def dedup_folder(self) -> Path:
-        """Folder of the verdicts of dedup."""
+        """Folder of the verdicts of dedup, and of the share of the best behind it."""
+        if self._is_ranked:
+            return self._folder / "ranked"
         return self._folder / ("dedup-trimmed" if self._is_trimmed else "dedup")
 
     @property
     def shared_folder(self) -> Path:
         """Folder of the sentences that documents share."""
         return self._folder / "shared"
+
+    def rank(self) -> Path:
+        """Take the verdicts of the share of the best from now on. Return their folder."""
+        self._is_ranked = True
+        return self.dedup_folder
 
     def trim_tasks(self) -> list[TrimTask]:
         """Make a task for each shard that is written again, and take what they write for the shards from now on."""

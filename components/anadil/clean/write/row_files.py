@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from anadil.clean.dedup.find_duplicates import KEPT, REASONS, Verdicts
+from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, REASONS, Verdicts
 from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments, id_of
 from anadil.clean.filters.judge_record import RULE_NAMES
 from anadil.clean.kernels.columns import STATISTICS
@@ -150,7 +150,7 @@ def _with_verdicts(
     cluster_size[places_kept] = verdicts.cluster_size[documents]
     for value, name in REASONS.items():
         reason[places_kept[verdict == value]] = name
-    gone = verdict != KEPT
+    gone = (verdict == DUPLICATE) | (verdict == NEAR_DUPLICATE)
     others = np.asarray(verdicts.duplicate_of[documents[gone]])
     halves = (signatures.column(name, others) for name in ("id_high", "id_low"))
     duplicate_of[places_kept[gone]] = [id_of(high, low) for high, low in zip(*halves, strict=True)]
