@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument(
         "--languages", nargs="+", default=[], help="as the packages are named; none prints the table"
     )
-    parser.add_argument("--items", type=int, default=200, help="of each kind")
+    parser.add_argument("--items", type=int, default=500, help="of each kind")
     options = parser.parse_args()
     for code in options.languages:
         english = {text for page in pages(options.help_dir, "en-US") for text in page}
