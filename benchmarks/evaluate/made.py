@@ -217,7 +217,7 @@ def print_tables(results: Sequence[dict[str, Any]]) -> None:
             taus[kind].append((tau, of_margin))
             low = share_interval(right[-1], each["num"][kind])
             mark = "" if low and low[0] > each["chance"][kind] else " *"
-            cells.append(f"{right[0]:.2f} to {right[-1]:.2f}{mark}; {tau:.2f}, {of_margin:.2f}")
+            cells.append(f"{right[0]:.2f} to {right[-1]:.2f}{mark} ({tau:.2f}, {of_margin:.2f})")
         print(
             f"| {each['language']} | {each['documents']} | {bits[0]:.2f} to {bits[-1]:.2f} | "
             + " | ".join(cells)
