@@ -28,7 +28,6 @@ from anadil.evaluate.own_chat.measure import (
 from anadil.evaluate.refusals.requests import (
     KEY,
     KINDS,
-    Kind,
     Phrases,
     Request,
     load_phrases,
@@ -240,8 +239,8 @@ def _told_apart(harmful: Sequence[float], harmless: Sequence[float]) -> dict[str
     return {"value": area, "interval": (max(0.0, area - reach), min(1.0, area + reach))}
 
 
-def _marks(table: Mapping[str, Any]) -> dict[tuple[str, Kind, str], list[bool]]:
-    marks: dict[tuple[str, Kind, str], list[bool]] = {}
+def _marks(table: Mapping[str, Any]) -> dict[tuple[str, str, str], list[bool]]:
+    marks: dict[tuple[str, str, str], list[bool]] = {}
     for row in table.get("refusals", {}).get("answers", ()):
         for mark in MARKS:
             marks.setdefault((row["lang"], row["kind"], mark), []).append(row[mark])
