@@ -306,6 +306,15 @@ def test_what_is_left_of_a_trimmed_document_is_asked_about_again(tmp_path: Path)
     assert found["in"] == 30 - found["bad"] == len(rows(corpus))
 
 
+def test_what_a_filter_prints_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rules(tmp_path, "print('read')\ndef f(text, statistics):\n    print('asked')\n")
+
+    clean(tmp_path, write_songs(tmp_path / "a.jsonl"), filters=[f"{file}:f"])
+
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("asked"), said.err.count("read")) == ("", 40, 1)
+
+
 def test_explain_shows_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, file = write_songs(tmp_path / "a.jsonl"), rules(tmp_path)
     settings = ["--set", "language=az", "--set", f"clean.filters=[{file}:no_lyrics]"]
