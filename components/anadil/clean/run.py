@@ -291,7 +291,7 @@ def _ranked(
     num_documents, num_words = ranking.totals() if clean.quality_model else (0, 0)
     if not num_documents:
         return verdicts, {}
-    quality: Row = {"documents": num_documents, "words": num_words, "tenths": tenths(ranking, signatures)}
+    quality: Row = {"documents": num_documents, "words": num_words, "tenths": tenths(ranking)}
     for each in quality["tenths"]:
         row = _row(each.pop("first"), workspace, signatures)
         each |= {"source": row["source"], "text": row["text"][:EXCERPT_CHARS]}
