@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts import storage
 from anadil.clean.check import IMAGE_MODULES
 from anadil.clean.filters import user_filters
 from anadil.clean.shards.filter_trial import SEED_VARIABLE, _hash_seed
@@ -344,3 +345,19 @@ def test_the_second_process_of_a_trial_hashes_otherwise(
         assert os.environ[SEED_VARIABLE] not in (seed, "0", "random")
 
     assert os.environ.get(SEED_VARIABLE) == seed
+
+
+def test_a_file_in_s3_runs_as_a_local_one_does_and_doctor_and_submit_see_it(
+    tmp_path: Path, bucket: str
+) -> None:
+    file, raw = rules(tmp_path), write_songs(tmp_path / "a.jsonl")
+    storage.store(f"{bucket}/rules.py").write(f"{bucket}/rules.py", Path(file).read_bytes())
+    recipe = parse_recipe("", "r", [f"clean.filters=[{bucket}/rules.py:no_lyrics]"])
+
+    corpus = clean(tmp_path, raw, filters=[f"{bucket}/rules.py:no_lyrics"])
+
+    assert stats(corpus)["dropped"]["lyrics"] == 10
+    for by, here in ((DOCTOR, True), (SUBMIT, False)):
+        planned = PlannedRun(by=by, recipe=recipe, stages=[STAGES["clean"]], here=here)
+        [line] = [each for each in report(planned) if each.name == "clean.filters"]
+        assert (line.status, file_sha256(file) in line.detail) == ("passed", True)
