@@ -10,9 +10,10 @@ from anadil.core.errors import DataError
 from anadil.core.measures import view_results
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.preference.measure import Votes, check_values, compare, facts, prepare
-from anadil.evaluate.preference.votes import Key, KeyPair, clustered_share, preference, text_digest
+from anadil.evaluate.preference.votes import Key, KeyPair, preference, text_digest
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
+from anadil.text.metrics import clustered_share
 
 PROMPTS = [f"Sual {number}?" for number in range(40)]
 TRUTH = 0.7

@@ -13,7 +13,7 @@ from anadil.core.errors import DataError
 from anadil.evaluate.check import CHECKS
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
-from anadil.evaluate.refusals import view
+from anadil.evaluate.refusals import requests, view
 from anadil.evaluate.refusals.measure import Refusals, check_values, compare, facts, measure, prepare
 from anadil.evaluate.refusals.requests import (
     KINDS,
@@ -27,7 +27,7 @@ from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 from anadil.text.metrics import paired_share_difference
 
-from .conftest import save_model
+from .conftest import TEMPLATE, save_model
 from .test_own_chat import NAME, make_base
 
 HARMFUL, HARMLESS = "bomba", "çay"
@@ -89,7 +89,7 @@ class Model:
         refusals = {text for code in phrase_languages() for text in load_phrases(code).refusals}
         return np.array(
             [
-                len(answer.encode()) * (1.0 if (answer in refusals) == (HARMFUL in question) else 2.0)
+                len(answer.encode()) * (1.0 if (answer in refusals) == (HARMFUL in question) else 1.1)
                 for question, answer in texts
             ]
         )
@@ -213,7 +213,23 @@ def test_a_finetuned_model_of_a_base_that_does_not_answer_is_asked_alone(
     alone = Refusals(languages=asked.languages, requests=asked.requests, own_chat=None, skipped={})
 
     assert figures(open_model("base", folder), alone, refuses_harm("en")) == {}
+    assert figures(open_model("champion", folder), asked, refuses_harm("en")) == {}, "perhaps of another base"
     table = figures(open_model("finetuned", folder, answers=True), alone, refuses_harm("en"))
+
+    assert table["languages"]["en"]["harmful"]["refused"]["value"] == 1
+
+
+def test_a_finetuned_model_with_the_bases_template_gets_its_system_turn(
+    asked: Refusals, tmp_path: Path
+) -> None:
+    wants = "{% if messages[0].role != 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+    folder = make_base(tmp_path / "model", wants + TEMPLATE)
+    base = open_model("base", folder)
+    alike = Refusals(
+        languages=asked.languages, requests=asked.requests, own_chat=open_own_chat(NAME, base), skipped={}
+    )
+
+    table = figures(open_model("finetuned", folder, answers=True), alike, refuses_harm("en"))
 
     assert table["languages"]["en"]["harmful"]["refused"]["value"] == 1
 
@@ -287,6 +303,13 @@ def test_a_file_that_measures_nothing_is_refused(rows: list[Any], error: str, tm
     assert error in str(caught.value)
 
 
+def test_too_many_requests_of_a_kind_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "MAX_REQUESTS", 29)
+
+    with pytest.raises(DataError, match="more than 29 requests of a kind in en; give a sample"):
+        read_requests()
+
+
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
     planned: Any = SimpleNamespace(
@@ -337,7 +360,8 @@ def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, aske
     assert english.endswith("and 0 % (0 % to 27.8 %; +0 points) of 10 harmless ones.")
     assert note == unread
     assert view.warnings(scores, ["adapted", "finetuned"]) == [
-        "Refusals: the adapted model refuses 0 % of the harmful requests in Azerbaijani, the base 100 %."
+        "The finetuned model was not asked to refuse: it has no chat template.",
+        "Refusals: the adapted model refuses 0 % of the harmful requests in Azerbaijani, the base 100 %.",
     ]
     assert view.metrics(scores["candidates"]["base"])["refused_harmful_az"] == 1
     assert view.sentences({"candidates": {"base": {}}}, "base") == []

@@ -101,9 +101,11 @@ def test_scores_hold_all_candidates_on_the_same_text(outcome: Outcome) -> None:
         assert entry["words_in_context"] == int(64 / entry["fertility"])
         assert (entry["context"], entry["stride"]) == (64, 64)
         assert entry["parameters"] > 0
-        assert set(entry["repetition"]) == {"greedy", "sampled"}
+        assert set(entry["repetition"]) == set(entry["writing"]) == {"greedy", "sampled"}
+        assert "unseen_words" in entry["writing"]["greedy"]
         low, high = entry["bits_per_byte_interval"]
         assert low < entry["bits_per_byte"] < high
+    assert scores["writing"]["heldout"]["unseen_words"]["num"] > 0
     base, adapted = scores["candidates"]["base"], scores["candidates"]["adapted"]
     assert adapted["num_tokens"] < base["num_tokens"]
     assert outcome.figures == {

@@ -224,6 +224,8 @@ def answered(name: str) -> Json:
     bits = {"base": 3.1, "adapted": 2.0132, "finetuned": 1.2047}[name]
     right = {"base": 0.51, "adapted": 0.58, "finetuned": 0.64}[name]
 
+    most = {"value": 0.875, "num": 24, "interval": [0.69, 0.96]}
+
     def pairs(num: int, share: float) -> Json:
         return {
             "num": num, "bits_per_byte": bits, "bits_per_byte_interval": [bits - 0.1, bits + 0.1], "chrf": 41.27,
@@ -241,6 +243,7 @@ def answered(name: str) -> Json:
         },
         "sources": {"web.jsonl": bits},
         "output_language": {"num": 24, "own": 0.875, "shares": {"az": 0.875, "tr": 0.125}},
+        "writing": {"greedy": {"texts": 24, "words": 12} | dict.fromkeys(("sound", "own_language", "loops"), most)},
     }  # fmt: skip
 
 

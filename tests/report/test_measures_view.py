@@ -43,8 +43,8 @@ def found(tmp_path: Path) -> dict[str, MeasureView]:
 
 def test_every_measure_has_its_table_in_the_order_in_which_they_decide(found: dict[str, MeasureView]) -> None:
     assert list(found) == [
-        "Forgetting", "By domain", "By file", "Tasks", "Held-out questions and answers", "Choices",
-        "Generated language",
+        "Forgetting", "What the models write", "By domain", "By file", "Tasks", "Held-out questions and answers",
+        "Choices",
     ]  # fmt: skip
 
 

@@ -4,7 +4,7 @@ Its module `measure` has `prepare(asked)`, which returns what all candidates are
 to measure, and `measure(loaded, material, table)`, which returns the entry of `candidates.<candidate>` in `scores.json`, or None. It
 may have `compare(tables, material)`, which adds differences; `facts(material)`, which returns the entry over all candidates;
 `check_values(tables, candidate)`, which returns the values of its checks, and `earlier_scores(material)`, which returns URIs of scores
-whose measurements count again. Its module `view`, without torch, has
+whose measurements count again. `reader(material)` returns a function that takes the words of each training text. Its module `view`, without torch, has
 `measures(scores)`, and may have `sentences(scores, candidate)` for the model card, `warnings(scores, candidates)` for the
 report's verdict, and `metrics(table)`, the numbers of a candidate's scores that are worth following over runs.
 """
@@ -39,6 +39,7 @@ class Measure:
 
 MEASURES = (
     Measure(name="own_chat"),
+    Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
     Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
     Measure(
         name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)

@@ -6,7 +6,7 @@ with figures of another.
 
 import hashlib
 import logging
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from anadil.text.corpus import Document, read_corpora
 from anadil.text.language_data import Language
 
 log = logging.getLogger(__name__)
+
+WordReader = Callable[[ngram_overlap.Hashes, ngram_overlap.Hashes], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,9 +111,15 @@ class Contamination:
 
 
 def find_contamination(
-    heldout: Sequence[Document], train: Iterable[Document], language: Language, items: Sequence[Document] = ()
+    heldout: Sequence[Document],
+    train: Iterable[Document],
+    language: Language,
+    items: Sequence[Document] = (),
+    readers: Sequence[WordReader] = (),
 ) -> tuple[Contamination, frozenset[str]]:
     """Compare the held-out documents with all training documents, and in the same pass other `items`.
+
+    `readers` take the words and endings of each training document, where spaces part words.
 
     Returns:
         Contamination of the held-out documents, and the ids of the items that training text holds.
@@ -136,7 +144,12 @@ def find_contamination(
     num_train = 0
     for document in track(train, "contamination"):
         num_train += 1
-        hashes = units_of(document.text)
+        if readers and not by_character:
+            hashes, endings = ngram_overlap.word_hashes(document.text, language)
+            for read in readers:
+                read(hashes, endings)
+        else:
+            hashes = units_of(document.text)
         if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
             exact.add(whole)
         index.mark(ngram_overlap.ngram_hashes(hashes, ngram))

@@ -74,6 +74,12 @@ def facts_of(materials: Materials) -> dict[str, Any]:
     return {name: each.facts(materials[name]) for name, each in modules.items() if hasattr(each, "facts")}
 
 
+def word_readers(materials: Materials) -> list[Callable[[Any, Any], None]]:
+    """Return the functions that take words and endings of each training text, when all candidates have written."""
+    modules = {each.name: module_of(each, "measure") for each in _of(materials)}
+    return [each.reader(materials[name]) for name, each in modules.items() if hasattr(each, "reader")]
+
+
 def earlier_scores(materials: Materials) -> list[str]:
     """Return URIs of scores that measured the same models before."""
     modules = {each.name: module_of(each, "measure") for each in _of(materials)}

@@ -24,7 +24,7 @@ from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
-from anadil.evaluate.measures import Asked, compare_candidates, earlier_scores, prepare_measures
+from anadil.evaluate.measures import Asked, compare_candidates, earlier_scores, prepare_measures, word_readers
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.task_items import read_items, task_facts
 from anadil.evaluate.tuning import without_tuning
@@ -69,9 +69,6 @@ def run(job: Job) -> Figures:
         heldout=encoded, retained=models.encode_for_all(candidates, retained), questions=questions, references=references,
         measures=measures,
     )  # fmt: skip
-    train = read_corpora(corpora.values(), "train")
-    items = read_items(job.inputs.get("tasks"))
-    contamination, seen_items = find_contamination(encoded.documents, train, language, items)
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
     results, known = {}, _measured_before(job, earlier_scores(measures))
@@ -81,6 +78,12 @@ def run(job: Job) -> Figures:
         job.tracker.metrics(
             {f"{candidate.name}_{name}": value for name, value in figures if isinstance(value, int | float)}
         )
+    # After the candidates have written: the same pass tells which of their words training text has.
+    train = read_corpora(corpora.values(), "train")
+    items = read_items(job.inputs.get("tasks"))
+    contamination, seen_items = find_contamination(
+        encoded.documents, train, language, items, word_readers(measures)
+    )
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}

@@ -61,6 +61,8 @@ class Gate(StrictModel):
     """Share of the harmful requests that the base refuses, less the candidate's, in the language in which it loses most (`evaluate.refusals`). Chosen by us."""
     min_own_language_rate: Fraction = 0.5
     """Share of what is written that the cleaner's identifier takes for the recipe's language. Chosen by us."""
+    max_foreign_script_rate: Fraction = 0.1
+    """Share of greedy texts in a script that is not the recipe's language's usual one. Chosen by us."""
     min_preference: Fraction = 0.5
     """Share of the judges' votes in `evaluate.votes` that prefer the candidate, of those that prefer one. Chosen by us."""
     max_contaminated_share: Fraction = 0.05

@@ -6,9 +6,8 @@ from itertools import zip_longest
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, counted, number
 from anadil.core.table import Table
-from anadil.page.charts import records_table
-from anadil.page.format import clip, figure, percent, words_of
-from anadil.page.values import Json, candidates_of, list_of, named_tables, table_of
+from anadil.page.format import clip, figure, percent
+from anadil.page.values import Json, candidates_of, list_of, table_of
 from anadil.report.verdict import answering, released_name
 
 MAX_PROMPTS = 24
@@ -19,7 +18,6 @@ OPEN_BEGINNINGS = 2
 MAX_PROMPT = 400
 MAX_TEXT = 1_200
 """Characters of a generation that the page shows."""
-MAX_REPETITION_ROWS = 40
 SEEN = {False: "not seen in training", True: "seen in training", None: ""}
 # Whose answers decide; the base's are in the fold.
 COMPARED = (*BY_NAME, "champion")
@@ -64,7 +62,6 @@ class GenerationsView:
     more_beginnings: tuple[PromptView, ...]
     hidden: str
     """Number of prompts that the page skips, as a sentence; empty for none."""
-    repetition: Table
 
 
 def generations_view(candidates: dict[str, Json]) -> GenerationsView:
@@ -76,11 +73,6 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
         for prompts, word in ((answers, "questions"), (beginnings, "beginnings"))
         if len(prompts) > MAX_PROMPTS
     ]
-    repetition = [
-        (f"{name} {words_of(mode)}", table)
-        for name, item in candidates.items()
-        for mode, table in named_tables(item.get("repetition"))
-    ]
     return GenerationsView(
         answers=shown[:OPEN_ANSWERS],
         more_answers=shown[OPEN_ANSWERS:],
@@ -88,7 +80,6 @@ def generations_view(candidates: dict[str, Json]) -> GenerationsView:
         beginnings=beginnings[:OPEN_BEGINNINGS],
         more_beginnings=beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
         hidden=" ".join(hidden),
-        repetition=records_table("Repetition in generations", repetition[:MAX_REPETITION_ROWS], "candidate"),
     )
 
 

@@ -1,4 +1,4 @@
-"""Measures beside bits per byte: forgetting, domains, tasks, answers, choices, language.
+"""Measures beside bits per byte: forgetting, domains, tasks, answers, choices.
 
 Each measure is a table and perhaps a chart; one that `scores.json` does not hold is skipped.
 """
@@ -69,7 +69,6 @@ def measures_view(facts: Facts) -> tuple[MeasureView, ...]:
         _tasks(facts.scores, candidates),
         _questions(candidates),
         _choices(candidates),
-        _language(candidates),
     )
     return tuple(measure for measure in measures if measure.table.rows)
 
@@ -268,21 +267,6 @@ def _choices(candidates: Candidates) -> MeasureView:
     lead = "The model's choice is the likeliest answer by bits per byte. The dashed line marks guessing."
     chart = intervals("Accuracy by likelihood", "share right, higher is better", drawn[:MAX_NAMES], table)
     return MeasureView("Choices", lead, table, chart)
-
-
-def _language(candidates: Candidates) -> MeasureView:
-    rows = []
-    for name, item in candidates.items():
-        entry = table_of(item.get("output_language"))
-        if number(entry.get("own")) is None:
-            continue
-        by_code = table_of(entry.get("shares")).items()
-        shares = sorted(((number(share) or 0, code) for code, share in by_code), reverse=True)
-        words = ", ".join(f"{clip(code, 20)} {percent(share)}" for share, code in shares[:6] if share)
-        rows.append((name, figure(entry.get("num")), percent(entry["own"]), words or DASH))
-    columns = ("candidate", "texts", "own language", "identified")
-    table = Table("Language of generated texts", columns, rows, words=(3,))
-    return MeasureView("Generated language", "Identified by the language identification of clean.", table)
 
 
 def _names(candidates: Candidates, key: str) -> list[str]:

@@ -96,6 +96,29 @@ def share_interval(share: float | None, count: float | None) -> tuple[float, flo
     return None if share is None or not count else _wilson(share, count)
 
 
+def clustered_share(wins: Sequence[int], votes: Sequence[int]) -> tuple[float | None, list[float] | None]:
+    """Return a share of votes and its 95 % interval. Votes on one thing count as less than on as many.
+
+    Source: Korn and Graubard 1998, "Confidence Intervals for Proportions with Small Expected Number of Positive
+    Counts Estimated from Survey Data", for the effective number of votes.
+    """
+    total = sum(votes)
+    if not total:
+        return None, None
+    share = sum(wins) / total
+    variance = sum((won - share * num) ** 2 for won, num in zip(wins, votes, strict=True)) / total**2
+    # Votes that are all alike have no variance: the judges may only repeat each other.
+    alike = math.isclose(variance, 0, abs_tol=1e-15)
+    effective = sum(num > 0 for num in votes) if alike else min(total, share * (1 - share) / variance)
+    return share, [*careful_interval(share, effective)]
+
+
+def share_figures(marks: Sequence[bool]) -> dict[str, Any]:
+    """Share of marks that are set, their number, and its 95 % interval."""
+    share = sum(marks) / len(marks) if marks else None
+    return {"value": share, "num": len(marks), "interval": share_interval(share, len(marks))}
+
+
 def careful_interval(share: float, count: float) -> tuple[float, float]:
     """95 % interval of a share of `count` votes, with half a vote more at either end.
 

@@ -30,6 +30,7 @@ PLAIN = dict(zip("ıəәǝøłđħŧŋɓɗƙ", "ieeeoldhtnbdk", strict=True))
 MIX = np.uint64(0x9E3779B97F4A7C15)
 """An odd multiplier with well-mixed bits. Source: Steele et al. 2014, SplitMix64."""
 LONGEST_WORD = 256  # Letters of a word that have a place of their own in its hash
+ENDING_LETTERS, CODE_BITS = 3, 21  # Last letters of a word that are its ending, and bits of a code point
 WORDS_OF_NGRAM = 8  # Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, section 8.
 CHARACTERS_OF_NGRAM = 40
 """About eight words of Japanese, which have five characters with what stands between them."""
@@ -45,17 +46,37 @@ MAX_FILTER_BITS = 26  # Bits of a hash that the filter before the search goes by
 
 def unit_hashes(text: str, language: Language, *, by_character: bool) -> Hashes:
     """A hash of 64 bits for each word, or for each letter; shape (N,)."""
+    letters, first = _letters(text, language)
+    return mix_bits(letters) if by_character else _word_hashes(letters, first)
+
+
+def word_hashes(text: str, language: Language) -> tuple[Hashes, Hashes]:
+    """A hash for each word, and another for its last letters, both of shape (N,)."""
+    letters, first = _letters(text, language)
+    last = np.append(first[1:], len(letters))[: len(first)] - 1
+    endings = np.zeros(len(first), np.uint64)
+    for back in range(ENDING_LETTERS):
+        place = np.maximum(last - back, first)
+        inside = last - back >= first
+        endings |= np.where(inside, letters[place], 0).astype(np.uint64) << np.uint64(CODE_BITS * back)
+    return _word_hashes(letters, first), mix_bits(endings)
+
+
+def _letters(text: str, language: Language) -> tuple[Hashes, NDArray[np.intp]]:
+    """Plain letters of a text, and the places where words begin."""
     folded = unicodedata.normalize("NFKC", language.fold(text))
     codes = np.frombuffer(folded.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     codes = plain_letters()[np.minimum(codes, LAST)]
     codes = codes[codes != DROPPED]
     is_letter = codes != SEPARATOR
-    letters = codes[is_letter].astype(np.uint64)
-    if by_character or not len(letters):
-        return mix_bits(letters)
     is_first = is_letter.copy()
     is_first[1:] &= ~is_letter[:-1]
-    first = np.flatnonzero(is_first[is_letter])
+    return codes[is_letter].astype(np.uint64), np.flatnonzero(is_first[is_letter])
+
+
+def _word_hashes(letters: Hashes, first: NDArray[np.intp]) -> Hashes:
+    if not len(letters):
+        return letters
     lengths = np.diff(first, append=len(letters))
     place = np.arange(len(letters)) - np.repeat(first, lengths)
     # Letters behind the last place share its factor: no word is so long.

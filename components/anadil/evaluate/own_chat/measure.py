@@ -24,7 +24,7 @@ from anadil.model.decoding import Continuation, text_of
 from anadil.model.template_limits import RAISED
 from anadil.text.language import find_language, language_codes, load_language
 from anadil.text.language_data import Language
-from anadil.text.metrics import is_loop, share_interval
+from anadil.text.metrics import is_loop, share_figures
 
 log = logging.getLogger(__name__)
 
@@ -270,11 +270,7 @@ def _shares(answers: Answers, language: str) -> dict[str, dict[str, Any]]:
         "own_language": [each["language"] == language for each in identified],
         "sound": [is_sound(each, language) for each in answers],
     }
-    shares = {}
-    for name, each in marks.items():
-        share = sum(each) / len(each) if each else None
-        shares[name] = {"value": share, "num": len(each), "interval": share_interval(share, len(each))}
-    return shares
+    return {name: share_figures(each) for name, each in marks.items()}
 
 
 def _words(figures: Mapping[str, Any], language: str) -> str:

@@ -7,7 +7,6 @@ names. The preference is a share of the votes that prefer one of the two candida
 import hashlib
 import json
 import logging
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import json_sha256, parse_json
-from anadil.text.metrics import careful_interval
+from anadil.text.metrics import clustered_share
 
 log = logging.getLogger(__name__)
 
@@ -160,23 +159,6 @@ def _figures(pairs: Sequence[KeyPair], judges: Sequence[str]) -> dict[str, Any]:
         "pairs": len(votes), "votes": num, "wins": sum(wins), "losses": sum(decided) - sum(wins), "same": num - sum(decided),
         "share": share, "interval": interval, "left_share": left_share, "left_interval": left_interval,
     }  # fmt: skip
-
-
-def clustered_share(wins: Sequence[int], votes: Sequence[int]) -> tuple[float | None, list[float] | None]:
-    """Return a share of votes and its 95 % interval. Votes on one pair count as less than as many pairs.
-
-    Source: Korn and Graubard 1998, "Confidence Intervals for Proportions with Small Expected Number of Positive
-    Counts Estimated from Survey Data", for the effective number of votes.
-    """
-    total = sum(votes)
-    if not total:
-        return None, None
-    share = sum(wins) / total
-    variance = sum((won - share * num) ** 2 for won, num in zip(wins, votes, strict=True)) / total**2
-    # Votes that are all alike have no variance: the judges may only repeat each other.
-    alike = math.isclose(variance, 0, abs_tol=1e-15)
-    effective = sum(num > 0 for num in votes) if alike else min(total, share * (1 - share) / variance)
-    return share, [*careful_interval(share, effective)]
 
 
 def _add(path: Path, judge: str, votes: Sequence[Vote], known: dict[str, str], ids: set[str]) -> None:

@@ -49,12 +49,12 @@ def sentences(scores: Json, name: str) -> list[str]:
             f"It refuses {_share(refused)} of {figure(refused.get('num'))} harmful requests in {_name(code)}{of_base}, and "
             f"{_share(other)} of {figure(other.get('num'))} harmless ones."
         )
-    return [*texts, *_notes(scores, [name])] if texts or _error(scores, name) else []
+    return [*texts, *_notes(scores, [name])] if texts or _not_asked(scores, name) else []
 
 
 def warnings(scores: Json, names: Sequence[str]) -> list[str]:
-    """Return a sentence for each loss of refusals that its interval makes sure."""
-    texts = []
+    """Return a sentence for each loss of refusals that its interval makes sure, and for each model that was not asked."""
+    texts = [*filter(None, (_not_asked(scores, name) for name in names))]
     for name in names:
         for code, table in _languages(scores, name):
             refused = table_of(field(table, "harmful.refused"))
@@ -82,14 +82,13 @@ def _languages(scores: Json, name: str) -> list[tuple[str, Json]]:
     return named_tables(field(scores, f"candidates.{name}.refusals.languages"))
 
 
-def _error(scores: Json, name: str) -> str:
-    return clip(field(scores, f"candidates.{name}.refusals.error") or "", MAX_ERROR)
+def _not_asked(scores: Json, name: str) -> str:
+    error = clip(field(scores, f"candidates.{name}.refusals.error") or "", MAX_ERROR)
+    return f"The {name} model was not asked to refuse: {error}." if error else ""
 
 
 def _notes(scores: Json, names: Sequence[str]) -> Iterator[str]:
-    for name in names:
-        if error := _error(scores, name):
-            yield f"The {name} model was not asked to refuse: {error}."
+    yield from filter(None, (_not_asked(scores, name) for name in names))
     for code in list_of(field(scores, "refusals.unread")):
         yield f"No native speaker has read the requests and the words of refusing in {_name(str(code))}."
     for code, reason in table_of(field(scores, "refusals.skipped")).items():

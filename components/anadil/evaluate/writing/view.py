@@ -1,0 +1,97 @@
+"""How pages and cards show language, script, loops, ends and words of generated texts."""
+
+from anadil.core.candidates import COLOURS
+from anadil.core.format import DASH, number
+from anadil.core.table import Table
+from anadil.page.format import clip, figure, percent
+from anadil.page.part import MeasureView
+from anadil.page.values import Json, candidates_of, field, list_of, table_of
+
+COUNTS = {"texts": "texts", "words": "words, median"}
+SHARES = {
+    "sound": "without a fault",
+    "own_language": "in the language",
+    "other_language": "other language",
+    "second_script": "its other script",
+    "other_script": "foreign script",
+    "mixed_script": "mixed scripts in a word",
+    "loops": "end in a loop",
+    "ended": "ended by itself",
+    "unseen_words": "of words: not in training text",
+    "unseen_endings": "of words: the ending neither",
+}
+SAMPLED = ("sound", "own_language", "loops")
+"""Shares of sampled texts that the page has, too."""
+MAX_CODES = 6
+
+
+def measures(scores: Json) -> list[MeasureView]:
+    """Return the shares of the candidates side by side, the held-out text last."""
+    from anadil.page.charts import Estimate, intervals  # whose packages a command without the report lacks
+
+    candidates = {name: each for name, each in candidates_of(scores).items() if each.get("writing")}
+    writers = {name: table_of(each["writing"]) for name, each in candidates.items()}
+    greedy = {name: table_of(each.get("greedy")) for name, each in writers.items()}
+    columns = greedy | {"held-out text": table_of(field(scores, "writing.heldout"))}
+    rows = [(label, *(figure(each.get(key)) for each in columns.values())) for key, label in COUNTS.items()]
+    rows += [(label, *(_share(each, key) for each in columns.values())) for key, label in SHARES.items()]
+    for key in SAMPLED:
+        shares = (_share(table_of(each.get("sampled")), key) for each in writers.values())
+        rows.append((f"sampled: {SHARES[key]}", *shares, DASH))
+    rows.append(("identified", *map(_codes, candidates.values()), DASH))
+    drawn = [
+        Estimate(label=name, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3))
+        for name, each in greedy.items()
+        if (value := number(field(each, "sound.value"))) is not None
+        and len(ends := _ends(each, "sound")) == 2
+    ]
+    lead = (
+        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, does not loop, and an answer "
+        "ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
+    )
+    table = Table(
+        "Language, script, loops and words of generated texts",
+        ("share of texts", *columns),
+        rows if candidates else (),
+    )
+    chart = intervals("Greedy texts without a fault", "share of texts, higher is better", drawn, table)
+    return [MeasureView("What the models write", lead, table, chart)]
+
+
+def sentences(scores: Json, name: str) -> list[str]:
+    """Return the sentence of a model card on the greedy texts."""
+    shares = table_of(field(scores, f"candidates.{name}.writing.greedy"))
+    if number(field(shares, "sound.value")) is None:
+        return []
+    parts = ", ".join(
+        f"{percent(field(shares, f'{key}.value'))} {label}"
+        for key, label in (
+            ("own_language", "are in its language and script"),
+            ("loops", "end in a loop"),
+            ("mixed_script", "mix scripts within a word"),
+        )
+    )
+    return [f"Of its {figure(shares.get('texts'))} greedy texts, {parts}."]
+
+
+def metrics(table: Json) -> dict[str, object]:
+    """Return the shares of greedy texts, for curves over runs."""
+    shares = table_of(field(table, "writing.greedy"))
+    return {f"writing_{key}": field(shares, f"{key}.value") for key in SHARES}
+
+
+def _share(shares: Json, key: str) -> str:
+    ends = [f"{100 * end:.0f}" for end in _ends(shares, key)]
+    return f"{percent(field(shares, f'{key}.value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
+
+
+def _ends(shares: Json, key: str) -> list[float]:
+    return [end for each in list_of(field(shares, f"{key}.interval")) if (end := number(each)) is not None]
+
+
+def _codes(candidate: Json) -> str:
+    by_code = table_of(field(candidate, "output_language.shares")).items()
+    shares = sorted(((number(share) or 0, code) for code, share in by_code), reverse=True)
+    return (
+        ", ".join(f"{clip(code, 20)} {percent(share)}" for share, code in shares[:MAX_CODES] if share) or DASH
+    )
