@@ -19,7 +19,10 @@ from anadil.estimate.memory import peak_memory
 from anadil.model.family_table import LAYOUTS as LAYOUT_NAMES
 from anadil.model.family_table import supports
 
-CASES = ("one device", "one device, embeddings", "one device, full", "FSDP, selective", "FSDP, full")
+CASES = (
+    "one device", "one device, embeddings", "one device, embeddings, selective", "one device, selective", "one device, full",
+    "FSDP, selective", "FSDP, full",
+)  # fmt: skip
 
 SHARED: dict[str, tuple[Layout, dict[str, Any]]] = {
     "four micro-batches": (Layout(micro_batch_size=2, micro_batches=4), {}),

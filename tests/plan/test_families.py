@@ -68,6 +68,10 @@ LAYOUTS: dict[str, tuple[Layout, dict[str, Any]]] = {
     "one device, bf16": (Layout(micro_batch_size=4), {"state": "bf16"}),
     "one device, embeddings": (Layout(micro_batch_size=4), {"trains": "embeddings"}),
     "one device, selective": (Layout(micro_batch_size=4, recompute="selective"), {}),
+    "one device, embeddings, selective": (
+        Layout(micro_batch_size=4, recompute="selective"),
+        {"trains": "embeddings"},
+    ),
     "one device, full": (Layout(micro_batch_size=8, recompute="full"), {}),
     "FSDP": (Layout(data=8, shard=8, micro_batch_size=4), {}),
     "FSDP, full": (Layout(data=8, shard=8, micro_batch_size=8, recompute="full"), {}),

@@ -292,8 +292,9 @@ class _Stage:
         )
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
-        copies = self.copies(layers if self.layout.recompute == "none" else 1)
-        if copies and not (self.learns or self.has_liger_layers or self.shape.experts):
+        copies = self.layer_copies(layers)
+        waits = self.learns or self.has_liger_layers or self.shape.experts or self.shape.architecture.parallel
+        if copies and not waits:
             copies -= down  # its layer is through with that one
         return {
             **self.state(),
@@ -320,8 +321,13 @@ class _Stage:
         flow = self.size.stream * self.shape.hidden / self.layout.tensor + self.in_norm() - normalized
         return {
             "gradients": self.gradients_above(layers),
+            "autocast copies": self.layer_copies(layers),
             "recomputation": self.tokens * (self.again() + flow),
         }
+
+    def layer_copies(self, layers: int) -> float:
+        """Autocast's copies when a layer's backward pass begins."""
+        return self.copies(layers if self.layout.recompute == "none" else 1)
 
     def in_attention(self, layers: int) -> dict[str, float]:
         """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
@@ -355,9 +361,24 @@ class _Stage:
     def in_rotation(self, layers: int) -> dict[str, float]:
         """Parts that differ in a second forward pass that has rotated queries and keys and laid them out for attention."""
         shape, size, heads = self.shape, self.size, self.shape.query_width + self.shape.kv_width
+        kind = shape.architecture
         # The incoming gradient and its copy, the norm's output and its copy.
         flow = 2.0 * (size.stream + size.compute * size.autocast) * shape.hidden
-        flow += (2 * size.stream + size.compute * size.autocast) * heads
+        rotated = (2 * size.stream + size.compute * size.autocast) * heads
+        if size.autocast:
+            # Matrices that learn keep a copy each of what they read, and the norm before them keeps its own.
+            copied = kind.norm != "layer"
+            read = activations.attention_readers(shape) * size.compute
+            read += kind.norms_before * (FP32 * copied + size.compute)
+            flow = (2.0 * size.stream + (read if self.learns else size.compute)) * shape.hidden
+            if not kind.fused_inputs:  # queries, and their halves in turn; both times their angles
+                rotated = 2 * (size.stream + size.compute) * shape.query_width
+            if kind.rotation in ("own", "own_fp32"):
+                flow += 2 * FP32 * shape.rotary_share * shape.head_dim
+            if kind.head_norms in ("head", "width"):
+                flow += (FP32 + copied * (size.stream if self.learns else size.compute)) * heads
+                flow += FP32 * (2 if kind.head_norms == "width" else shape.heads + shape.kv_heads)
+        flow += rotated
         return {
             "gradients": self.gradients_above(layers),
             "autocast copies": BF16 * size.autocast * shape.hidden * (heads + shape.kv_width),
@@ -449,7 +470,8 @@ class _Stage:
             gradients = max(each * width / tensor + of_attention, read)
             if kind.mlp == "xielu" and not self.learns and self.layout.recompute != "none":
                 # Terms of a second forward pass, beside states that it still needs and the norm's output.
-                states = compute * hidden * (2 if self.size.stream < FP32 else 1)
+                twice = self.layout.recompute == "selective" and self.size.autocast
+                states = hidden * (compute * (2 if self.size.stream < FP32 else 1) + FP32 * twice)
                 gradients = max(gradients, (3 * self.size.stream + compute) * width + states)
             return stream * hidden / tensor + gradients
         # Liger writes the gradients of gate and up over the values themselves.

@@ -103,10 +103,10 @@ def measure(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
     )  # fmt: skip
     if not loaded.is_loaded:
-        log.info("%s: the champion's run measured all of it, so its weights were not loaded", candidate.name)
+        log.info("%s: an earlier run measured all of it, so its weights were not loaded", candidate.name)
     elif loaded.memory.taken:
         log.info(
-            "%s: %d texts and prompts were measured in the champion's run",
+            "%s: %d texts and prompts were measured in an earlier run",
             candidate.name,
             loaded.memory.taken,
         )
