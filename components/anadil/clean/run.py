@@ -305,19 +305,10 @@ def _ranked(
         verdicts = Verdicts(folder)
         num_kept, words = replace(ranking, verdicts=verdicts).totals()
         quality |= {
-            "share": clean.best_share,
-            "threshold": score_of(bound),
-            "kept": num_kept,
-            "words_kept": words,
-        }
-        log.info(
-            BEST,
-            clean.quality,
-            quality["threshold"],
-            f"{num_kept:,}",
-            f"{num_documents:,}",
-            100 * words / max(1, num_words),
-        )
+            "share": clean.best_share, "threshold": score_of(bound), "kept": num_kept, "words_kept": words,
+        }  # fmt: skip
+        counts = f"{num_kept:,}", f"{num_documents:,}", 100 * words / max(1, num_words)
+        log.info(BEST, clean.quality, quality["threshold"], *counts)
     return verdicts, quality
 
 
