@@ -1,7 +1,7 @@
 """How pages and cards show language, script, loops, ends and words of generated texts."""
 
 from anadil.core.candidates import COLOURS
-from anadil.core.format import DASH, number
+from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
