@@ -10,6 +10,7 @@ import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from anadil.text.corpus import Document
 from anadil.text.language_data import Language
@@ -129,46 +130,37 @@ class Vocabulary:
 
     def is_content(self, word: str) -> bool:
         """True for a word that is neither short nor among the most frequent."""
-        letters = MIN_LETTERS[not self.language.word_unit] // self.letters_per_word
+        letters = MIN_LETTERS[not self.language.word_unit] // letters_per_word(self.language)
         return (
             len(word) >= letters
             and self.counts[word] > 1
             and not {word, self.language.fold(word)} & self.frequent
         )
 
-    @property
-    def letters_per_word(self) -> int:
-        """2 if every letter is a word, else 1: our guess of how many make one."""
-        return len(self.language.words("ab"))
+
+def letters_per_word(language: Language) -> int:
+    """2 if every letter is a word, else 1: our guess of how many make one."""
+    return len(language.words("ab"))
 
 
 def make_items(
     documents: Sequence[Document], vocabulary: Vocabulary, most: int, seed: int
 ) -> dict[str, tuple[Item, ...]]:
-    """Return the items of each kind. The same texts and seed give the same ones, in whatever order texts come."""
+    """Return the items of each kind: one of each document, then another. The order of the texts decides nothing."""
     sentences = _sentences(documents, vocabulary.language)
-    return {
-        kind: tuple(itertools.islice(_items(kind, make, sentences, vocabulary, seed), most))
-        for kind, make in KINDS.items()
-    }
 
+    def items(kind: str) -> Iterator[Item | None]:
+        # The text itself decides, so that a document more or less moves no other item.
+        seeds = {
+            hashlib.sha256(f"{seed} {kind} {each.text}".encode()).hexdigest(): each for each in sentences
+        }
+        by_document: dict[str, list[str]] = defaultdict(list)
+        for key in sorted(seeds):
+            by_document[seeds[key].document].append(key)
+        for key in filter(None, itertools.chain(*itertools.zip_longest(*by_document.values()))):
+            yield KINDS[kind](seeds[key], vocabulary, random.Random(key), sentences)  # noqa: S311  no secret
 
-def _items(
-    kind: str, make: "Maker", sentences: Sequence[Sentence], vocabulary: Vocabulary, seed: int
-) -> Iterator[Item]:
-    """Yield an item of each sentence that allows one: one of each document, then another."""
-
-    # The text itself decides, so that a document more or less moves no other item.
-    def digest(sentence: Sentence) -> str:
-        return hashlib.sha256(f"{seed} {kind} {sentence.text}".encode()).hexdigest()
-
-    by_document: dict[str, list[Sentence]] = defaultdict(list)
-    for sentence in sorted(sentences, key=digest):
-        by_document[sentence.document].append(sentence)
-    for turn in itertools.zip_longest(*by_document.values()):
-        for sentence in filter(None, turn):
-            if item := make(sentence, vocabulary, random.Random(digest(sentence)), sentences):  # noqa: S311  no secret
-                yield item
+    return {kind: tuple(itertools.islice(filter(None, items(kind)), most)) for kind in KINDS}
 
 
 def _sentences(documents: Iterable[Document], language: Language) -> list[Sentence]:
@@ -194,69 +186,64 @@ def _sentences(documents: Iterable[Document], language: Language) -> list[Senten
 
 
 def _changed(
-    sentence: Sentence, vocabulary: Vocabulary, place: int, num: int, choices: Sequence[str]
-) -> Item:
-    """Return the item in which `num` words from a place are one of the choices."""
-    following = FOLLOWING * vocabulary.letters_per_word
-    first, last = sentence.words[place][0], sentence.words[place + num - 1][1]
-    behind = place + num - 1 + following
-    # The sign at the end tells a word from a longer one.
-    stop = sentence.words[behind][1] if behind < len(sentence.words) - 1 else len(sentence.text)
-    context = sentence.before + sentence.text[:first]
-    # A blank belongs to the token behind it.
-    shown = context.rstrip()
-    rest = sentence.text[last:stop]
-    return Item(
-        contexts=(shown,),
-        choices=tuple(f"{context[len(shown) :]}{choice}{rest}" for choice in choices),
-        document=sentence.document,
-    )
-
-
-def _cloze(
-    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+    num: int,
+    others_at: Callable[..., list[str]],
+    sentence: Sentence,
+    vocabulary: Vocabulary,
+    draw: random.Random,
+    _: Sequence[Sentence],
 ) -> Item | None:
-    """A content word among words of its frequency class and ending."""
-    fold = vocabulary.language.fold
-    for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
-        word = sentence.word(place)
-        if not vocabulary.is_content(word):
-            continue
-        around = fold(sentence.before + sentence.text + sentence.after)
+    """The sentence with other words in place of `num` ones, at the first drawn place that allows it."""
+    most = len(sentence.words) - num
+    for place in draw.sample(range(1, most + 1), most):
+        if others := others_at(sentence, vocabulary, place, draw):
+            first, last = sentence.words[place][0], sentence.words[place + num - 1][1]
+            behind = place + num - 1 + FOLLOWING * letters_per_word(vocabulary.language)
+            # The sign at the end tells a word from a longer one.
+            stop = sentence.words[behind][1] if behind < len(sentence.words) - 1 else len(sentence.text)
+            context = sentence.before + sentence.text[:first]
+            # A blank belongs to the token behind it.
+            shown, rest = context.rstrip(), sentence.text[last:stop]
+            return Item(
+                contexts=(shown,), document=sentence.document,
+                choices=tuple(f"{context[len(shown) :]}{each}{rest}" for each in (sentence.text[first:last], *others)),
+            )  # fmt: skip
+    return None
+
+
+def _cloze(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random.Random) -> list[str]:
+    """Words of the frequency class and ending of a content word."""
+    fold, word = vocabulary.language.fold, sentence.word(place)
+    if not vocabulary.is_content(word):
+        return []
+    around = fold(sentence.before + sentence.text + sentence.after)
+    others = [
+        each
+        for each in vocabulary.by_class[vocabulary.class_of(word)]
+        # Words of one stem may both fit.
+        if vocabulary.is_content(each)
+        and fold(each) not in around
+        and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
+    ]
+    return draw.sample(others, NUM_CHOICES - 1) if len(others) >= NUM_CHOICES - 1 else []
+
+
+def _ending(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random.Random) -> list[str]:
+    """The word with an ending that it takes elsewhere."""
+    word = sentence.word(place)
+    if not vocabulary.language.word_unit:
+        others = _other_endings(word, vocabulary)
+    elif sentence.words[place - 1][1] == sentence.words[place][0]:
         others = [
             each
-            for each in vocabulary.by_class[vocabulary.class_of(word)]
-            # Words of one stem may both fit.
-            if vocabulary.is_content(each)
-            and fold(each) not in around
-            and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
+            for each in vocabulary.by_stem.get(sentence.word(place - 1), ())
+            if each != word and name_of(each[-1]) == name_of(word[-1]) and abs(len(each) - len(word)) <= 1
         ]
-        if len(others) >= NUM_CHOICES - 1:
-            return _changed(sentence, vocabulary, place, 1, [word, *draw.sample(others, NUM_CHOICES - 1)])
-    return None
-
-
-def _ending(
-    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
-) -> Item | None:
-    """A word with its own ending, and with an ending that it takes elsewhere."""
-    for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
-        word = sentence.word(place)
-        if vocabulary.language.word_unit:
-            if sentence.words[place - 1][1] != sentence.words[place][0]:
-                continue
-            others = [
-                each
-                for each in vocabulary.by_stem.get(sentence.word(place - 1), ())
-                if each != word and name_of(each[-1]) == name_of(word[-1]) and abs(len(each) - len(word)) <= 1
-            ]
-        else:
-            others = _other_endings(word, vocabulary)
-        # A model that knows how frequent words are and nothing else is at chance.
-        near = [each for each in others if abs(vocabulary.frequency(each) - vocabulary.frequency(word)) <= 1]
-        if near:
-            return _changed(sentence, vocabulary, place, 1, [word, draw.choice(near)])
-    return None
+    else:
+        others = []
+    # A model that knows how frequent words are and nothing else is at chance.
+    near = [each for each in others if abs(vocabulary.frequency(each) - vocabulary.frequency(word)) <= 1]
+    return [draw.choice(near)] if near else []
 
 
 def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
@@ -276,25 +263,18 @@ def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
     return []
 
 
-def _order(
-    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
-) -> Item | None:
-    """Two neighbouring words, and the same the other way round."""
+def _order(sentence: Sentence, vocabulary: Vocabulary, place: int, _: random.Random) -> list[str]:
+    """Two neighbouring words the other way round."""
     gap = "" if vocabulary.language.word_unit else " "
-    for place in draw.sample(range(1, len(sentence.words) - 1), len(sentence.words) - 2):
-        first, second = sentence.word(place), sentence.word(place + 1)
-        between = sentence.text[sentence.words[place][1] : sentence.words[place + 1][0]]
-        # A capital gives the place of a name or of a beginning away.
-        if (
-            between == gap
-            and first != second
-            and (second, first) not in vocabulary.pairs
-            and first.islower() == second.islower()
-        ):
-            return _changed(
-                sentence, vocabulary, place, 2, [f"{first}{gap}{second}", f"{second}{gap}{first}"]
-            )
-    return None
+    first, second = sentence.word(place), sentence.word(place + 1)
+    # A capital gives the place of a name or of a beginning away.
+    fits = (
+        sentence.text[sentence.words[place][1] : sentence.words[place + 1][0]] == gap
+        and first != second
+        and (second, first) not in vocabulary.pairs
+        and first.islower() == second.islower()
+    )
+    return [f"{second}{gap}{first}"] if fits else []
 
 
 def _sentence_order(
@@ -330,15 +310,14 @@ def _continuation(
 def _beginning(text: str, language: Language) -> str:
     """First words of a text, with all that stands between and before. Empty for too few."""
     spans = word_spans(text, language)
-    most = CONTINUED * len(language.words("ab"))
+    most = CONTINUED * letters_per_word(language)
     return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""
 
 
-Maker = Callable[[Sentence, Vocabulary, random.Random, Sequence[Sentence]], Item | None]
-KINDS: dict[str, Maker] = {
-    "cloze": _cloze,
-    "ending": _ending,
-    "word_order": _order,
+KINDS: dict[str, Callable[[Sentence, Vocabulary, random.Random, Sequence[Sentence]], Item | None]] = {
+    "cloze": partial(_changed, 1, _cloze),
+    "ending": partial(_changed, 1, _ending),
+    "word_order": partial(_changed, 2, _order),
     "sentence_order": _sentence_order,
     "continuation": _continuation,
 }

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.evaluate.bootstrap import Difference, paired_difference
+from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.made.items import Item, Vocabulary, make_items
 from anadil.evaluate.made.translations import translation_items
 from anadil.evaluate.measures import Asked, CheckValue
@@ -95,22 +95,15 @@ def compare(tables: Mapping[str, dict[str, Any]], made: Made) -> None:
     for name, by_kind in margins.items():
         entries = tables[name]["made"]
         entries[ALL] = _entry(listed[ALL], by_kind[ALL])
+        before = [] if name == CHAMPION else [*itertools.takewhile(name.__ne__, margins)]
+        compared = dict.fromkeys([*before, *({CHAMPION} & margins.keys() - {name})])
         for kind, entry in entries.items():
             entry |= {"decides": not reasons[kind], "reason": reasons[kind]}
             if listed[kind]:
                 entry["differences"] = {
                     other: differences(listed[kind], by_kind[kind], margins[other][kind], made.seed)
-                    for other in _compared(name, list(margins))
+                    for other in compared
                 }
-
-
-def _compared(name: str, names: Sequence[str]) -> list[str]:
-    """Return the candidates before one, and the champion."""
-    return (
-        []
-        if name == CHAMPION
-        else [*names[: names.index(name)], *(CHAMPION for each in names if each == CHAMPION)]
-    )
 
 
 def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
@@ -153,19 +146,12 @@ def _reason(kind: str, items: Sequence[Item], tables: Mapping[str, Mapping[str, 
 
 def differences(items: Sequence[Item], new: Margins, old: Margins, seed: int) -> dict[str, Any]:
     """Return the difference of two models in share right and in margin, with 95 % intervals over documents."""
-    return {
-        "accuracy": asdict(_difference(items, new > 0, old > 0, seed)),
-        "margin": asdict(_difference(items, new, old, seed)),
-    }
-
-
-def _difference(items: Sequence[Item], new: NDArray[Any], old: NDArray[Any], seed: int) -> Difference:
     # Items of a document are alike, so that documents are drawn, as for bits per byte. That takes sums of nats.
-    numbers = {
-        document: place for place, document in enumerate(dict.fromkeys(item.document for item in items))
-    }
-    places = [numbers[item.document] for item in items]
-    first, second = (
-        np.bincount(places, weights=each).astype(np.float64) * math.log(2) for each in (new, old)
-    )
-    return paired_difference(first, second, np.bincount(places), seed)
+    _, places = np.unique([item.document for item in items], return_inverse=True)
+    sizes = np.bincount(places)
+
+    def difference(one: NDArray[Any], other: NDArray[Any]) -> dict[str, Any]:
+        nats, others = (np.bincount(places, each).astype(np.float64) * math.log(2) for each in (one, other))
+        return asdict(paired_difference(nats, others, sizes, seed))
+
+    return {"accuracy": difference(new > 0, old > 0), "margin": difference(new, old)}

@@ -4,9 +4,9 @@ from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.page.charts import Estimate, intervals
-from anadil.page.format import MINUS, figure, percent, words_of
+from anadil.page.format import MINUS, figure, interval_of, percent, words_of
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, table_of
+from anadil.page.values import Json, candidates_of, field, table_of
 
 KINDS = {
     "cloze": "word among words as frequent",
@@ -39,7 +39,7 @@ def measures(scores: Json) -> tuple[MeasureView, ...]:
                     chance=number(entry.get("chance")),
                 )
                 for name, entry in entries.items()
-                if (share := number(entry.get("accuracy"))) is not None and (ends := _ends(entry.get("interval")))
+                if (share := number(entry.get("accuracy"))) is not None and (ends := interval_of(entry.get("interval")))
             ]  # fmt: skip
     columns = ("share right", "items", "chance", *names, "decides")
     table = Table(TITLE, columns, rows + leads, words=(len(columns) - 1,))
@@ -67,13 +67,8 @@ def metrics(table: Json) -> dict[str, object]:
     return {f"made_{kind}": field(table, f"made.{kind}.accuracy") for kind in table_of(table.get("made"))}
 
 
-def _ends(value: object) -> tuple[float, float] | None:
-    ends = [number(end) for end in list_of(value)]
-    return (ends[0], ends[1]) if len(ends) == 2 and ends[0] is not None and ends[1] is not None else None
-
-
 def _right(entry: Json) -> str:
-    ends = _ends(entry.get("interval"))
+    ends = interval_of(entry.get("interval"))
     return f"{percent(entry.get('accuracy'))}{f' ({ends[0]:.0%} to {ends[1]:.0%})'.replace('%', '') if ends else ''}"
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 
 from anadil.core.candidates import COLOURS
-from anadil.core.format import DASH, counted, number
+from anadil.core.format import counted, number
 from anadil.core.table import Table
-from anadil.page.format import clip, figure, percent
+from anadil.page.format import clip, figure, interval_words, percent
 from anadil.page.part import MeasureView
 from anadil.page.values import Json, candidates_of, list_of, named_tables, table_of
 
@@ -18,8 +18,8 @@ MAX_JUDGES = 20
 def figure_cells(figures: Mapping[str, object]) -> tuple[str, ...]:
     """Cells of one judge or of all, as `FIGURES` names them."""
     counts = (figure(figures.get(key)) for key in ("pairs", "votes", "wins", "losses", "same"))
-    left = f"{percent(figures.get('left_share'))} ({_range(figures.get('left_interval'))})"
-    return *counts, percent(figures.get("share")), _range(figures.get("interval")), left
+    left = f"{percent(figures.get('left_share'))} ({interval_words(figures.get('left_interval'), percent)})"
+    return *counts, percent(figures.get("share")), interval_words(figures.get("interval"), percent), left
 
 
 def measures(scores: Json) -> list[MeasureView]:
@@ -54,7 +54,7 @@ def sentences(scores: Json, name: str) -> list[str]:
     return [
         f"{counted(len(table_of(each.get('judges'))), 'judge')} compared {counted(int(number(each.get('pairs')) or 0), 'pair')} of texts "
         f"blind: {percent(each.get('share'))} of the votes that chose one preferred the {first} model to the {second} model "
-        f"(95 % interval {_range(each.get('interval'))}), and {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
+        f"(95 % interval {interval_words(each.get('interval'), percent)}), and {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
         for first, second, each in _preferences(scores)
         if first == name
     ]  # fmt: skip
@@ -69,8 +69,3 @@ def _preferences(scores: Json) -> Iterator[tuple[str, str, Json]]:
     for name, table in candidates_of(scores).items():
         for other, each in named_tables(table.get("preference")):
             yield clip(name, 40), clip(other, 40), each
-
-
-def _range(value: object) -> str:
-    ends = list_of(value)
-    return f"{percent(ends[0])} to {percent(ends[1])}" if len(ends) == 2 else DASH
