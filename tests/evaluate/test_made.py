@@ -16,6 +16,7 @@ from anadil.artifacts.text_files import text_rows
 from anadil.evaluate.made import items as made_items
 from anadil.evaluate.made.items import KINDS, Item, Vocabulary, make_items
 from anadil.evaluate.made.measure import ALL, Made, check_values, compare, measure, prepare
+from anadil.evaluate.made.translations import translation_items
 from anadil.evaluate.made.view import measures, metrics, sentences
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.models import open_model
@@ -316,6 +317,20 @@ def test_translations_are_among_near_ones(caplog: pytest.LogCaptureFixture) -> N
     assert without is not None
     assert without.kinds["translation"] == ()
     assert "no translations, since web hold out 2 pairs" in caplog.text
+
+
+def test_translations_without_words_and_one_pair_more_are_no_error() -> None:
+    texts = [*"!?.", *(text.split(".")[0] for text in az_texts()[:20])]
+    pairs = [f"English: Sentence {number}.\nAzerbaijani: {text}" for number, text in enumerate(texts)]
+    recipe = SimpleNamespace(seed=0, sources={"web": SimpleNamespace(pairs=("en", "az"))})
+
+    def sources_of(some: Sequence[str]) -> list[str]:
+        retained = [dataclasses.replace(each, lang="web") for each in documents(some)]
+        question = dataclasses.replace(asked([], []), recipe=recipe, retained=retained)  # type: ignore[arg-type]
+        return [item.document for item in translation_items(question, 500)["translation"]]
+
+    assert len(sources_of(pairs)) == 23
+    assert [each for each in sources_of(pairs) if each in sources_of(pairs[1:])] == sources_of(pairs[1:])
 
 
 def test_each_kind_has_a_name_on_pages() -> None:

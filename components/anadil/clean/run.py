@@ -207,8 +207,7 @@ def _mapped(
     without = [name for name, each in warc.items() if ".warc" in name.lower() and not each.total()]
     if not clean_stats.counts["documents_in"] and not read_stats.bad:
         raise DataError((NO_PAGES if without else NO_DOCUMENTS).format(key=key, name=(*without, "")[0]))
-    if any(task.recipe.clean.filters for task in workspace.map_tasks()):
-        refuse_many_reasons(clean_stats.dropped)
+    refuse_many_reasons(clean_stats.dropped)
     for name in without:
         log.warning(NO_PAGES.format(key=key, name=name))
     return read_stats, clean_stats

@@ -138,6 +138,11 @@ class Vocabulary:
         )
 
 
+def digest(text: str) -> str:
+    """Number by which a text is drawn."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def letters_per_word(language: Language) -> int:
     """2 if every letter is a word, else 1: our guess of how many make one."""
     return len(language.words("ab"))
@@ -151,9 +156,7 @@ def make_items(
 
     def items(kind: str) -> Iterator[Item | None]:
         # The text itself decides, so that a document more or less moves no other item.
-        seeds = {
-            hashlib.sha256(f"{seed} {kind} {each.text}".encode()).hexdigest(): each for each in sentences
-        }
+        seeds = {digest(f"{seed} {kind} {each.text}"): each for each in sentences}
         by_document: dict[str, list[str]] = defaultdict(list)
         for key in sorted(seeds):
             by_document[seeds[key].document].append(key)

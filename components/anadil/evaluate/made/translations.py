@@ -1,10 +1,8 @@
 """Items of parallel text: the right translation among near ones."""
 
 import logging
-import random
-from collections.abc import Sequence
 
-from anadil.evaluate.made.items import NUM_CHOICES, Item
+from anadil.evaluate.made.items import NUM_CHOICES, Item, digest
 from anadil.evaluate.measures import Asked
 
 log = logging.getLogger(__name__)
@@ -35,27 +33,16 @@ def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
             ", ".join(sources), len(pairs),
         )  # fmt: skip
         return {TRANSLATION: ()}
-    random.Random(asked.recipe.seed).shuffle(pairs)  # noqa: S311  no secret
-    pairs = pairs[:MAX_PAIRS]
+    # The pair itself decides, so that a pair more or less moves no other item.
+    pairs = sorted(pairs, key=lambda pair: digest(f"{asked.recipe.seed} {pair}"))[:MAX_PAIRS]
+    words = {text: {*asked.language.shingle_units(text)} for _, text in pairs}
     items = []
     for source, right in pairs[:most]:
-        near = _near(right, [text for _, text in pairs if text != right], asked)
-        if len(near) == NUM_CHOICES - 1:
-            items.append(
-                Item(
-                    contexts=(source + end.rstrip(),),
-                    choices=tuple(f" {text}" for text in (right, *near)),
-                    document=source,
-                )
-            )
+        others = sorted(words.keys() - {right}, key=lambda text: (abs(len(text) - len(right)), text))[:NEAR]
+        others.sort(
+            key=lambda text: -len(words[right] & words[text]) / max(1, len(words[right] | words[text]))
+        )
+        if len(others) >= NUM_CHOICES - 1:
+            choices = tuple(f" {text}" for text in (right, *others[: NUM_CHOICES - 1]))
+            items.append(Item(contexts=(source + end.rstrip(),), choices=choices, document=source))
     return {TRANSLATION: tuple(items)}
-
-
-def _near(right: str, others: Sequence[str], asked: Asked) -> list[str]:
-    """Translations of about the same length that share most words with the right one."""
-    words = asked.language.shingle_units
-    right_words = set(words(right))
-    alike = sorted(dict.fromkeys(others), key=lambda text: (abs(len(text) - len(right)), text))[:NEAR]
-    return sorted(
-        alike, key=lambda text: (-len(right_words & {*words(text)}) / len(right_words | {*words(text)}), text)
-    )[: NUM_CHOICES - 1]
