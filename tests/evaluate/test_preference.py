@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from anadil.core.errors import DataError
+from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.preference.measure import Votes, check_values, compare, facts, prepare
-from anadil.evaluate.preference.votes import Key, KeyPair, preference, text_digest
+from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 from anadil.text.metrics import clustered_share
@@ -32,7 +33,7 @@ def opened(pairs: list[KeyPair], other: str = "adapted") -> Key:
 
 def tables(**texts: str) -> dict[str, dict[str, Any]]:
     return {
-        name: {"generations": [{"prompt": each, "text": f"{each} {words}"} for each in PROMPTS]} for name, words in texts.items()
+        name: {"generations": [{"prompt": each, "text": words} for each in PROMPTS]} for name, words in texts.items()
     }  # fmt: skip
 
 
@@ -106,6 +107,13 @@ def test_gate_report_card_and_metrics_have_the_preference() -> None:
     sentence = next(text for texts in view_results("sentences", scores, "finetuned") for text in texts)
     assert sentence.startswith("2 judges compared 40 pairs of texts blind: 100 % of the votes that chose one")
     assert {"preference_adapted": 1.0} in [*view_results("metrics", scores["candidates"]["finetuned"])]
+
+
+def test_a_key_keeps_half_a_surrogate_pair(tmp_path: Path) -> None:
+    key = opened([pair("Sual \ud800?", {"Aynur": 0})])
+    write_atomic(tmp_path / "votes.json", key.json())
+
+    assert read_key(tmp_path / "votes.json", "votes.json") == key
 
 
 def test_only_ties_are_no_preference() -> None:

@@ -12,7 +12,6 @@ from anadil.page.values import Json, candidates_of, list_of, named_tables, table
 FIGURES = (
     "pairs", "votes", "preferred", "other preferred", "same", "preference", "95 % interval", "first text preferred",
 )  # fmt: skip
-MAX_JUDGES = 20
 
 
 def figure_cells(figures: Mapping[str, object]) -> tuple[str, ...]:
@@ -38,7 +37,7 @@ def measures(scores: Json) -> list[MeasureView]:
         judges = named_tables(each.get("judges"))
         if len(judges) > 1:
             rows += [
-                (f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges[:MAX_JUDGES]
+                (f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges
             ]
     lead = (
         "People chose the better of two texts and did not see who wrote them. The preference is of the votes that prefer one. "
