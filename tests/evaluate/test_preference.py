@@ -2,6 +2,7 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from anadil.core.errors import DataError
 from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
+from anadil.evaluate.check import CHECKS
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.preference.measure import Votes, check_values, compare, facts, prepare
 from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
@@ -137,6 +139,9 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     material = prepare(asked(first))
     assert material is not None
     assert material.files == (opened(votes(30)),)
+    recipe = Recipe.model_validate({"evaluate": {"votes": [str(first)]}})
+    planned: Any = SimpleNamespace(recipe=recipe, names=["evaluate"])
+    assert [each.detail for check in CHECKS for each in check.results(planned)] == ["40 votes"]
     with pytest.raises(
         DataError,
         match=r"b\.json: another file has votes on the same pairs \(\w+\)\. Open all of them by one",

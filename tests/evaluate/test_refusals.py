@@ -321,16 +321,15 @@ def test_too_many_requests_of_a_kind_are_refused(monkeypatch: pytest.MonkeyPatch
 
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    planned: Any = SimpleNamespace(
-        recipe=Recipe.model_validate({"evaluate": {"refusals": [str(file)]}}), names=["evaluate"]
-    )
+    recipe = {"evaluate": {"refusals": [str(file)], "votes": [str(tmp_path / "votes.json")]}}
+    planned: Any = SimpleNamespace(recipe=Recipe.model_validate(recipe), names=["evaluate"])
     found = []
     for rows in (GOOD[:1], GOOD):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found += [(each.status, each.detail) for check in CHECKS for each in check.results(planned)]
+        found += [(each.status, each.name) for check in CHECKS for each in check.results(planned)]
 
-    assert [status for status, _ in found] == ["failed", "passed"]
-    assert found[1][1] == "2 requests in az"
+    votes = ("failed", "evaluate.votes")
+    assert found == [("failed", "evaluate.refusals"), votes, ("passed", "evaluate.refusals"), votes]
 
 
 def test_a_file_takes_the_place_of_the_built_in_requests(base: ScoredModel, tmp_path: Path) -> None:

@@ -2,19 +2,20 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
+from anadil.artifacts import storage
 from anadil.core.format import counted
 from anadil.evaluate.preference import votes
 from anadil.evaluate.refusals import requests
 from anadil.evaluate.stage import STAGE
 from anadil.runtime import check
-from anadil.runtime.job import external_side_files
+from anadil.runtime.job import named_side_files
 
 
 def _check(key: str, read: Callable[[Sequence[str]], str]) -> check.Check[check.PlannedRun]:
     def inspect(planned: check.PlannedRun) -> Iterator[check.CheckResult]:
-        files = external_side_files(STAGE, planned.recipe).get(key, ())
-        if files and STAGE.name in planned.names:
-            yield check.passed(key, read(files))
+        names = named_side_files(STAGE, planned.recipe).get(key)
+        if names and STAGE.name in planned.names:
+            yield check.passed(key, read(storage.expand(names, key)))
 
     return check.Check(name=key, by=(check.DOCTOR, check.RUN), function=inspect)
 
