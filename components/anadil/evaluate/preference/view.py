@@ -36,9 +36,7 @@ def measures(scores: Json) -> list[MeasureView]:
             )  # fmt: skip
         judges = named_tables(each.get("judges"))
         if len(judges) > 1:
-            rows += [
-                (f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges
-            ]
+            rows += [(f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges]
     lead = (
         "People chose the better of two texts and did not see who wrote them. The preference is of the votes that prefer one. "
         "The last column shows how much judges prefer the text that stands first."
