@@ -241,7 +241,7 @@ def test_votes_join_scores_without_measuring_again(first: Path, tmp_path: Path, 
         "sampled",
     ]
     assert main(page) == 0
-    key = read_key(judged / "key.json")
+    key = read_key(judged / "key.json", "key.json")
     saved = {
         "list": key.list,
         "judge": "Aynur",

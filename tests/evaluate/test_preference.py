@@ -107,7 +107,9 @@ def test_gate_report_card_and_metrics_have_the_preference() -> None:
     ]
     assert shown.chart is not None
     sentence = next(text for texts in view_results("sentences", scores, "finetuned") for text in texts)
-    assert sentence.startswith("2 judges compared 40 pairs of texts blind: 100 % of the votes that chose one")
+    assert sentence.startswith(
+        "2 judges compared 40 pairs of texts blind. 4 of 80 votes chose none. 100 % of the others preferred"
+    )
     assert {"preference_adapted": 1.0} in [*view_results("metrics", scores["candidates"]["finetuned"])]
 
 
@@ -122,6 +124,10 @@ def test_only_ties_are_no_preference() -> None:
     figures = preference([pair(each, {"Aynur": None}) for each in PROMPTS])
 
     assert (figures["same"], figures["share"], figures["interval"]) == (40, None, None)
+    scores = {"candidates": {"finetuned": {"preference": {"adapted": figures}}}}
+    assert ["1 judge compared 40 pairs of texts blind. 40 of 40 votes chose none."] in [
+        *view_results("sentences", scores, "finetuned")
+    ]
 
 
 def asked(*paths: Path) -> Asked:

@@ -50,8 +50,9 @@ def sentences(scores: Json, name: str) -> list[str]:
     """Return the sentences of a model card on what judges preferred."""
     return [
         f"{counted(len(table_of(each.get('judges'))), 'judge')} compared {counted(int(number(each.get('pairs')) or 0), 'pair')} of texts "
-        f"blind: {percent(each.get('share'))} of the votes that chose one preferred the {first} model to the {second} model "
-        f"(95 % interval {_range(each.get('interval'))}), and {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
+        f"blind. {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
+        + (f" {percent(share)} of the others preferred the {first} model to the {second} model (95 % interval {_range(each.get('interval'))})."
+           if (share := each.get("share")) is not None else "")
         for first, second, each in _preferences(scores)
         if first == name
     ]  # fmt: skip

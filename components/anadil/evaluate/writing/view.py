@@ -46,8 +46,8 @@ def measures(scores: Json) -> list[MeasureView]:
         and len(ends := _ends(each, "sound")) == 2
     ]
     lead = (
-        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, does not loop, and an answer "
-        "ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
+        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, is not empty, does not loop, "
+        "and an answer ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
     )
     table = Table(
         "Language, script, loops and words of generated texts",
