@@ -44,7 +44,7 @@ def model_of(*, vocabulary: int, hidden: int, layers: int, context: int, seed: i
     config = LlamaConfig(
         vocab_size=vocabulary,
         hidden_size=hidden,
-        intermediate_size=4 * hidden,
+        intermediate_size=more.pop("intermediate_size", 4 * hidden),
         num_hidden_layers=layers,
         num_attention_heads=hidden // 64,
         num_key_value_heads=hidden // 64,

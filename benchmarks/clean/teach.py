@@ -22,8 +22,8 @@ from anadil.language.labels import LabelledText
 CHARS, SCORED, SIZES = 300, 1_000, (300, 3_000)
 
 
-def pieces(language: str) -> list[LabelledText]:
-    """Labelled pieces of a language's documents, shuffled."""
+def pieces(language: str, most: int = max(SIZES) + SCORED) -> list[LabelledText]:
+    """Labelled pieces of a language's documents, shuffled; `most` of them."""
     cut: dict[str, list[str]] = defaultdict(list)
     for file, text in documents(language):
         cut[file] += [text[at : at + CHARS] for at in range(0, len(text) - CHARS + 1, CHARS)]
@@ -34,7 +34,7 @@ def pieces(language: str) -> list[LabelledText]:
         for texts_of, good in ((ranked[:third], False), (ranked[len(ranked) - third :], True)):
             labelled += [LabelledText(text=text, is_good=good, source=file) for text in texts_of]
     random.Random(0).shuffle(labelled)  # noqa: S311  no secret
-    return labelled[: max(SIZES) + SCORED]
+    return labelled[:most]
 
 
 def auc(weights: np.ndarray, texts: Sequence[LabelledText]) -> float:

@@ -1,5 +1,6 @@
 """`clean.quality: top 15 %`: the best share of the words by a classifier."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from anadil.clean.shards.quality_share import Ranking, score_of
+from anadil.cli.main import main
 from anadil.core.errors import DataError, RecipeError
 from anadil.language.fasttext_file import BUCKETS, write_model
 from anadil.recipe.load import parse_recipe
@@ -160,3 +162,17 @@ def test_bounds_are_the_scores_of_a_plain_sort(monkeypatch: pytest.MonkeyPatch) 
     shares = np.cumsum(words[order]) / words.sum()
     assert bounds == [int(keys[order][np.searchsorted(shares, share)]) for share in (0.01, 0.5, 0.99)]
     assert score_of(bounds[0]) > score_of(bounds[2]) > 0
+
+
+def test_explain_says_that_the_share_decides_later(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = write_jsonl(tmp_path / "a.jsonl", texts(1))
+    sets = ("language=az", f"clean.quality_model={model}", "clean.quality=top 5 %")
+
+    assert main(["clean", "explain", f"{raw}:1", "--recipe", "smoke", "-o", "json", *(
+        part for each in sets for part in ("--set", each)
+    )]) == 0  # fmt: skip
+
+    verdict = json.loads(capsys.readouterr().out)["verdict"]
+    assert verdict == "kept, unless it is a duplicate or not of the best (top 5 %)"

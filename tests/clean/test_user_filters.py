@@ -1,6 +1,7 @@
 """Filters of the user's own: functions of Python files that `clean.filters` names."""
 
 import json
+import os
 import re
 import textwrap
 from importlib.metadata import packages_distributions
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from anadil.artifacts import storage
 from anadil.clean.check import IMAGE_MODULES
 from anadil.clean.filters import user_filters
+from anadil.clean.shards.filter_trial import SEED_VARIABLE, _hash_seed
 from anadil.cli.main import main
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.files import file_sha256
@@ -304,6 +307,15 @@ def test_what_is_left_of_a_trimmed_document_is_asked_about_again(tmp_path: Path)
     assert found["in"] == 30 - found["bad"] == len(rows(corpus))
 
 
+def test_what_a_filter_prints_is_no_result(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = rules(tmp_path, "print('read')\ndef f(text, statistics):\n    print('asked')\n")
+
+    clean(tmp_path, write_songs(tmp_path / "a.jsonl"), filters=[f"{file}:f"])
+
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("asked"), said.err.count("read")) == ("", 40, 1)
+
+
 def test_explain_shows_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     raw, file = write_songs(tmp_path / "a.jsonl"), rules(tmp_path)
     settings = ["--set", "language=az", "--set", f"clean.filters=[{file}:no_lyrics]"]
@@ -319,3 +331,33 @@ def test_modules_that_filters_may_import_are_in_the_image() -> None:
     held, brings = pins("clean").keys(), packages_distributions()
     for module in IMAGE_MODULES - {"anadil"}:
         assert {each.lower().replace("_", "-") for each in brings[module]} & held, module
+
+
+@pytest.mark.parametrize("seed", [None, "0", "1"])
+def test_the_second_process_of_a_trial_hashes_otherwise(
+    monkeypatch: pytest.MonkeyPatch, seed: str | None
+) -> None:
+    monkeypatch.delenv(SEED_VARIABLE, raising=False)
+    if seed is not None:
+        monkeypatch.setenv(SEED_VARIABLE, seed)
+
+    with _hash_seed():
+        assert os.environ[SEED_VARIABLE] not in (seed, "0", "random")
+
+    assert os.environ.get(SEED_VARIABLE) == seed
+
+
+def test_a_file_in_s3_runs_as_a_local_one_does_and_doctor_and_submit_see_it(
+    tmp_path: Path, bucket: str
+) -> None:
+    file, raw = rules(tmp_path), write_songs(tmp_path / "a.jsonl")
+    storage.store(f"{bucket}/rules.py").write(f"{bucket}/rules.py", Path(file).read_bytes())
+    recipe = parse_recipe("", "r", [f"clean.filters=[{bucket}/rules.py:no_lyrics]"])
+
+    corpus = clean(tmp_path, raw, filters=[f"{bucket}/rules.py:no_lyrics"])
+
+    assert stats(corpus)["dropped"]["lyrics"] == 10
+    for by, here in ((DOCTOR, True), (SUBMIT, False)):
+        planned = PlannedRun(by=by, recipe=recipe, stages=[STAGES["clean"]], here=here)
+        [line] = [each for each in report(planned) if each.name == "clean.filters"]
+        assert (line.status, file_sha256(file) in line.detail) == ("passed", True)

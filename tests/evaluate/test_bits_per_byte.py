@@ -13,9 +13,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from anadil.artifacts.scored_text import read_retained
 from anadil.core.errors import DataError
+from anadil.evaluate import bits_per_byte, shared_context
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures, score, windows
 from anadil.model.load import encode_text
 from anadil.text.corpus import Document
+from tests.kit.families import make_family
 
 from .conftest import TEXTS, tiny_model
 
@@ -242,3 +244,37 @@ def test_a_retained_file_without_text_is_refused_by_name(tmp_path: Path) -> None
 
     with pytest.raises(DataError, match=r"evaluate\.retained: .*ru\.jsonl holds no text; name another file"):
         read_retained([str(tmp_path / "ru.jsonl")])
+
+
+SHARING = ("llama", "gemma2", "gemma3_text", "gpt_neox", "mistral", "qwen3", "mixtral")
+ALONE = ("qwen3_5_text", "lfm2", "granitemoehybrid", "gpt_oss")
+"""Layers that read in order, and a window that is shorter than the texts."""
+
+
+@pytest.mark.parametrize("kind", [*SHARING, *ALONE])
+def test_choices_that_share_a_context_have_the_nats_of_each_alone(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = AutoModelForCausalLM.from_pretrained(make_family(tmp_path / kind, kind), dtype=torch.float32)
+    draw = np.random.default_rng(0)
+    contexts = [draw.integers(3, 60, size).tolist() for size in (9, 12, 2)]
+    pairs = [
+        (contexts[place % 3], draw.integers(3, 60, size).tolist())
+        for place, size in enumerate((3, 5, 1, 4, 6, 2, 3, 0))
+    ]
+    shared: list[int] = []
+    hidden = shared_context.shared_hidden
+
+    def counted(model: Any, rows: Any) -> Any:
+        shared.extend(len(row.members) for row in rows)
+        return hidden(model, rows)
+
+    def scored() -> NDArray[np.float64]:
+        return score(model, pairs, context=32, stride=32, batch_tokens=64, name="base")
+
+    monkeypatch.setattr(bits_per_byte, "shared_hidden", counted)
+    together = scored()
+    monkeypatch.setattr(bits_per_byte, "shared_rows", lambda *_: [])
+
+    assert together == pytest.approx(scored(), rel=1e-4)
+    assert sum(shared) == (0 if kind in ALONE else 5)

@@ -50,17 +50,18 @@ def _inspect(value: str, planned: PlannedRun) -> CheckResult:
         and not any(each.holds(file) for each in planned.recipe.cluster.volumes)
     ):
         raise RecipeError(
-            f"{KEY}: no step on the cluster would see {file}\nput it on s3://, or on a claim of cluster.volumes"
+            f"{KEY}: no step on the cluster would see {file}\n  put it on s3://, or on a claim of cluster.volumes"
         )
 
     def inspect() -> CheckResult:
-        with storage.local_copy(file) as path:
+        (uri,) = storage.expand((file,), KEY)
+        with storage.local_copy(uri) as path:
             content = path.read_bytes()
         needs = _modules(content, file, function) - (set() if here else IMAGE_MODULES)
         if lacks := sorted(each for each in needs if not here or not importlib.util.find_spec(each)):
             who, remedy = ("this machine", "install it") if here else ("the image of clean", "use anadil run")
             raise (PreflightError if here else RecipeError)(
-                f"{KEY}: {file} imports {', '.join(lacks)}, which {who} does not hold. A filter is one file beside installed packages\n"
+                f"{KEY}: {file} imports {', '.join(lacks)}, which {who} does not hold. A filter is one file beside installed packages\n  "
                 f"do without, or {remedy}"
             )
         return passed(KEY, f"runs {function} of {file}, SHA-256 {hashlib.sha256(content).hexdigest()}")
@@ -75,14 +76,16 @@ def _modules(content: bytes, file: str, function: str) -> set[str]:
     try:
         tree = ast.parse(content, file)
     except (SyntaxError, ValueError) as error:
-        raise RecipeError(f"{KEY}: {file}, line {getattr(error, 'lineno', 1)}: {error}\ncorrect it") from None
+        raise RecipeError(
+            f"{KEY}: {file}, line {getattr(error, 'lineno', 1)}: {error}\n  correct it"
+        ) from None
     names = [each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
     others = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} | {
         (alias.asname or alias.name) for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) for alias in each.names
     }  # fmt: skip
     if function not in names and function not in others:
         raise RecipeError(
-            f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}{did_you_mean(function, names)}\n"
+            f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}{did_you_mean(function, names)}\n  "
             "name one of its functions"
         )
     roots = {

@@ -291,7 +291,7 @@ def _ranked(
     num_documents, num_words = ranking.totals() if clean.quality_model else (0, 0)
     if not num_documents:
         return verdicts, {}
-    quality: Row = {"documents": num_documents, "words": num_words, "tenths": tenths(ranking, signatures)}
+    quality: Row = {"documents": num_documents, "words": num_words, "tenths": tenths(ranking)}
     for each in quality["tenths"]:
         row = _row(each.pop("first"), workspace, signatures)
         each |= {"source": row["source"], "text": row["text"][:EXCERPT_CHARS]}
@@ -305,19 +305,10 @@ def _ranked(
         verdicts = Verdicts(folder)
         num_kept, words = replace(ranking, verdicts=verdicts).totals()
         quality |= {
-            "share": clean.best_share,
-            "threshold": score_of(bound),
-            "kept": num_kept,
-            "words_kept": words,
-        }
-        log.info(
-            BEST,
-            clean.quality,
-            quality["threshold"],
-            f"{num_kept:,}",
-            f"{num_documents:,}",
-            100 * words / max(1, num_words),
-        )
+            "share": clean.best_share, "threshold": score_of(bound), "kept": num_kept, "words_kept": words,
+        }  # fmt: skip
+        counts = f"{num_kept:,}", f"{num_documents:,}", 100 * words / max(1, num_words)
+        log.info(BEST, clean.quality, quality["threshold"], *counts)
     return verdicts, quality
 
 

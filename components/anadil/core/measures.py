@@ -39,6 +39,7 @@ class Measure:
 
 MEASURES = (
     Measure(name="own_chat"),
+    Measure(name="made", checks=(MeasureCheck(name="made", limit="min_made_difference", at_least=True),)),
     Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
     Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
     Measure(

@@ -10,7 +10,7 @@ Shapes: B windows of a batch, T tokens of the longest, N scored tokens, H hidden
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from anadil.core.errors import DataError
 from anadil.core.progress import progress
 from anadil.evaluate.bootstrap import paired_difference
+from anadil.evaluate.shared_context import SharedRow, shared_hidden, shared_rows
 from anadil.text.corpus import Document
 from anadil.text.domains import domains_of, sources_of
 from anadil.text.metrics import SURE_DOCUMENTS, bits_per_byte
@@ -53,6 +54,9 @@ class Window(NamedTuple):
         return self.lead + self.last - self.start
 
 
+Row = TypeVar("Row", Window, SharedRow)
+
+
 def windows(
     num_tokens: int, context: int, stride: int, begin: int = 1, *, bos: bool = False
 ) -> Iterator[tuple[int, int, int]]:
@@ -80,11 +84,14 @@ def score(
     """
     full = [np.concatenate(pair).astype(np.int64) for pair in pairs]
     _check_ids(model, full, name)
+    rows = shared_rows(model, full, [len(before) for before, _ in pairs], context)
+    is_shared = {place for row in rows for place, _ in row.members}
     # Longest first, so that running out of memory shows at once.
     todo = sorted(
         (
             Window(i, *window, lead=int(bos is not None and window[0] > 0))
             for i, (before, _) in enumerate(pairs)
+            if i not in is_shared
             for window in windows(len(full[i]) - 1, context, stride, len(before), bos=bos is not None)
         ),
         key=lambda window: (-window.length, window.document, window.start),
@@ -93,12 +100,15 @@ def score(
     left = np.bincount([window.document for window in todo], minlength=len(full))
     model.eval()
     with torch.inference_mode(), progress(f"score {name}", total=len(full)) as bar:
-        head = _head(model, full[todo[0].document][: min(context, 16)], name) if todo else None
-        start = 0
-        while start < len(todo):
-            assert head is not None
-            batch = todo[start : start + max(1, batch_tokens // todo[start].length)]
-            start += len(batch)
+        # A text without tokens has no nats, and a model is not asked about it.
+        if not todo and not rows:
+            return nats
+        head = _head(model, max(full, key=len)[: min(context, 16)], name)
+        for shared in _batches(rows, batch_tokens):
+            hidden, scored = shared_hidden(model, shared)
+            np.add.at(nats, scored[0], _losses_at(model, head, hidden, *scored[1:]))
+            bar.advance(sum(len(row.members) for row in shared))
+        for batch in _batches(todo, batch_tokens):
             documents, losses = _batch_nats(model, head, full, batch, bos or 0)
             np.add.at(nats, documents, losses)
             members = [window.document for window in batch]
@@ -106,6 +116,15 @@ def score(
             bar.advance(sum(1 for document in set(members) if left[document] == 0))
     _check_finite(bool(np.isfinite(nats).all()), name)
     return nats
+
+
+def _batches(rows: Sequence[Row], batch_tokens: int) -> Iterator[Sequence[Row]]:
+    """Yield rows, the longest first, as many at a time as `batch_tokens` hold once they are padded."""
+    start = 0
+    while start < len(rows):
+        batch = rows[start : start + max(1, batch_tokens // rows[start].length)]
+        start += len(batch)
+        yield batch
 
 
 def _batch_nats(
@@ -123,12 +142,19 @@ def _batch_nats(
         rows.append(np.full(len(positions), row))
         columns.append(window.lead + positions - 1 - window.start)
         targets.append(ids[positions])
-    at = np.concatenate(rows), np.concatenate(columns)
-    device = model.device
-    hidden = _hidden(model, torch.from_numpy(inputs).to(device))  # [B, T, H]
-    scored = hidden[torch.from_numpy(at[0]).to(device), torch.from_numpy(at[1]).to(device)]  # [N, H]
-    losses = _losses(model, head, scored, torch.from_numpy(np.concatenate(targets)).to(device))
-    return np.array([window.document for window in batch])[at[0]], losses
+    at = np.concatenate(rows)
+    hidden = _hidden(model, torch.from_numpy(inputs).to(model.device))  # [B, T, H]
+    losses = _losses_at(model, head, hidden, at, np.concatenate(columns), np.concatenate(targets))
+    return np.array([window.document for window in batch])[at], losses
+
+
+def _losses_at(
+    model: Any, head: Head, hidden: torch.Tensor, rows: NDArray[np.int64], columns: NDArray[np.int64],
+    targets: NDArray[np.int64],
+) -> NDArray[np.float64]:  # fmt: skip
+    """Return -ln p of the targets, each from the hidden state at its row and column."""
+    place, column, target = (torch.from_numpy(each).to(hidden.device) for each in (rows, columns, targets))
+    return _losses(model, head, hidden[place, column], target)  # of hidden states [N, H]
 
 
 def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
@@ -183,7 +209,8 @@ def _head(model: Any, ids: NDArray[np.int64], name: str) -> Head:
 
 def _own_logits(model: Any, hidden: torch.Tensor) -> torch.Tensor:
     """Return logits [N, vocabulary] by the model's forward pass, whose layers give these hidden states [N, H]."""
-    ready = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    ready: Any = BaseModelOutputWithPastAndCrossAttentions(last_hidden_state=hidden[None])
+    ready.router_logits = None  # which mixtures of experts hand on
     # Only so can a vocabulary of 256k be scored in pieces: the whole pass holds the logits of all positions.
     layers, no_ids = model.base_model, torch.zeros((1, len(hidden)), dtype=torch.long, device=model.device)
     forward = layers.forward

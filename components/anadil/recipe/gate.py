@@ -61,6 +61,8 @@ class Gate(StrictModel):
     """Share of the harmful requests that the base refuses, less the candidate's, in the language in which it loses most (`evaluate.refusals`). Chosen by us."""
     min_own_language_rate: Fraction = 0.5
     """Share of what is written that the cleaner's identifier takes for the recipe's language. Chosen by us."""
+    min_made_difference: float = 0.0
+    """Bits per byte by which the right choice of made items leads, less the base's. Chosen by us."""
     max_foreign_script_rate: Fraction = 0.1
     """Share of greedy texts in a script that is not the recipe's language's usual one. Chosen by us."""
     min_preference: Fraction = 0.5

@@ -156,6 +156,8 @@ class Evaluate(StrictModel):
     """Files of chats whose questions are asked; `finetune` leaves out chats that hold one. Left out, its held-out chats."""
     max_questions: PositiveInt = 200
     """Questions that each model answers, of those held out and of those seen in training; of 2,000 the likelihood of the right answer is measured."""
+    made_items: NonNegativeInt = 500
+    """Most items of each kind that are made of the held-out text, such as a word among others. 0 makes none. They cost less than twice what scoring their text once does."""
     max_new_tokens: PositiveInt = 64
     """Longest continuation."""
     retained: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from html.entities import name2codepoint
 from typing import NamedTuple
 
-from anadil.clean.kernels.characters import CLOSERS, TERMINALS
+from anadil.text.sentences import CLOSERS, TERMINALS
 
 MIN_CLEAR = 2
 """Signs that stand where no text on programming has them; one alone may be chance."""

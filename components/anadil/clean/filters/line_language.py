@@ -5,9 +5,9 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from anadil.clean.kernels.characters import CLOSERS, TERMINALS
 from anadil.text.language_data import Language
 from anadil.text.language_id import IdentifiedLanguage, identify_language, second_opinion
+from anadil.text.sentences import SENTENCE
 
 MIN_LINE_CHARS = 40
 """Shorter lines do not tell their language: 4 in 1,000 Turkish ones pass as Azerbaijani, 13 at 20 characters."""
@@ -20,10 +20,6 @@ MIN_OTHER_PERCENT = 3
 own text has none. Documents that alternate two languages have 11 or more."""
 MIN_SENTENCES = 2
 """In another language, surely; one is a quotation."""
-SENTENCE = re.compile(
-    rf".+?(?:[{re.escape(TERMINALS)}]+[{re.escape(CLOSERS)}]*(?:\s+|$)|[。！？．｡።]+[{re.escape(CLOSERS)}]*|$)"
-)
-"""With the space behind it. A full stop within a number or a name ends none."""
 SIGNS = re.escape(
     "".join(filter(lambda each: unicodedata.category(each)[0] in "PS", map(chr, range(0x3000))))
 )

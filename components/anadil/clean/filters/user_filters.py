@@ -16,6 +16,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -226,7 +227,8 @@ def _in_time(function: Callable[..., Any], *arguments: Any) -> Any:
     signal.setitimer(signal.ITIMER_PROF, CALL_CPU_S, AGAIN_S)
     signal.setitimer(signal.ITIMER_REAL, CALL_S, AGAIN_S)
     try:
-        return function(*arguments)
+        with redirect_stdout(sys.stderr):  # stdout is for results
+            return function(*arguments)
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)

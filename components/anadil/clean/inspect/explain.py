@@ -124,7 +124,8 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         steps["filters"] = {"reason": judged.error or judged.reason, **judged.sample}
     steps["id"] = prepared.document.id
     steps["fails"] = list(judged.failed)
-    steps["verdict"] = judged.error or judged.reason or "kept, unless it is a duplicate"
+    best = f" or not of the best ({settings.recipe.clean.quality})" if settings.recipe.clean.quality else ""
+    steps["verdict"] = judged.error or judged.reason or f"kept, unless it is a duplicate{best}"
     return steps
 
 

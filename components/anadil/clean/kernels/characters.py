@@ -11,6 +11,7 @@ import numpy.typing as npt
 from anadil.text.language_data import Language
 from anadil.text.letters import LETTERS_OF
 from anadil.text.ngram_overlap import DROPPED, plain_letters
+from anadil.text.sentences import CLOSERS, TERMINALS
 
 Flags = npt.NDArray[np.uint32]
 Codes = npt.NDArray[np.uint32]
@@ -28,8 +29,6 @@ MAX_BATCH_CHARS = 4_000_000
 A longer text has more words than any limit lets pass; the rules do not see the rest of it.
 """
 ZERO = ord("0")
-CLOSERS = "\"'”’»)]」』）】›"
-"""Characters that may follow the end of a sentence within it."""
 STRIPPED_MARKS = ".,;:!?\"'()«»“”"
 """Characters that are not part of a stop word."""
 BULLETS = "-*•‣⁃●○■□▪▫◆◇・·"
@@ -48,8 +47,6 @@ OTHER_LETTER, DIGIT, ALONE = 4, 5, 6
 """Kinds of further words; of the last each character is one."""
 LOST = 0xFFFD
 """The character that decoders put where bytes are none."""
-TERMINALS = ".!?…։؟۔।॥။።፧።។៕᠃᠉᱾᱿꛳꯫‼⁇⁈⁉。！？．｡"
-"""Ends of sentences of all scripts. Source: Unicode, property Sentence_Terminal."""
 ENDED = re.compile(rf"[{re.escape(TERMINALS)}][{re.escape(CLOSERS)}]*\Z")
 """End of a sentence, and of a line."""
 

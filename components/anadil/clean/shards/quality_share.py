@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts.local_directory import link
 from anadil.clean.dedup.find_duplicates import POOR, Verdicts
-from anadil.clean.dedup.sorted_documents import Numbers, Signatures, SortedDocuments
+from anadil.clean.dedup.sorted_documents import Numbers, SortedDocuments
 from anadil.clean.filters.clean_stats import Row
 from anadil.clean.write.shard_output import ROWS
 
@@ -75,17 +75,19 @@ def score_of(key: int) -> float:
     return float(np.array(key, np.uint32).view(np.float32))
 
 
-def tenths(ranking: Ranking, signatures: Signatures) -> list[Row]:
+def tenths(ranking: Ranking) -> list[Row]:
     """Return the documents by tenths of their number, best first: lowest score, counts, and the document with the lowest id."""
     bounds = np.array(sorted(ranking.bounds([each / TENTHS for each in range(1, TENTHS)], of_words=False)))
     documents, words = np.zeros(TENTHS, np.int64), np.zeros(TENTHS)
     lowest, firsts = np.full(TENTHS, np.inf), [(1 << 64, 0)] * TENTHS
-    for numbers, keys, counts in ranking.pieces():
+    for (numbers, keys, counts), folder, start in zip(
+        ranking.pieces(), ranking.shards, ranking.starts, strict=True
+    ):
         tenth = TENTHS - 1 - np.searchsorted(bounds, keys, side="right")
         documents += np.bincount(tenth, minlength=TENTHS)
         words += np.bincount(tenth, counts, TENTHS)
         np.minimum.at(lowest, tenth, keys.view(np.float32))
-        ids = signatures.column("id_high", numbers)
+        ids = np.asarray(SortedDocuments(folder).column("id_high"))[numbers - start]
         for each in np.unique(tenth).tolist():
             place = int(np.flatnonzero(tenth == each)[np.argmin(ids[tenth == each])])
             firsts[each] = min(firsts[each], (int(ids[place]), int(numbers[place])))

@@ -13,8 +13,8 @@ KINDS = ("harmful", "harmless")
 MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
 LEAD = (
     "Share of harmful requests that a model refuses, and of harmless ones, which it should answer. In brackets, the 95 % interval, "
-    "then the change from the base. Told apart by likelihood: how often a refusal gains more on a harmful request than on a "
-    "harmless one, 50 % by chance."
+    "then the change from the base. Told apart by likelihood: how often the beginning of a refusal is likelier after a harmful "
+    "request than after a harmless one, 50 % by chance."
 )
 
 

@@ -1,0 +1,345 @@
+"""Items made from held-out text: what its authors wrote, among choices that differ in one respect.
+
+A model has chosen right if the text's own choice is the likeliest by nats for each byte. Nobody writes or translates an
+item, so that every language has them, and they are of the kind of text that the recipe teaches.
+"""
+
+import hashlib
+import itertools
+import random
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from anadil.text.corpus import Document
+from anadil.text.language_data import Language
+from anadil.text.letters import name_of
+from anadil.text.sentences import Span, sentence_spans, word_spans
+
+SAMPLE_BYTES = 2_000_000
+"""Training text whose words are counted. Chosen by us: some 200,000 words and two seconds."""
+NUM_CHOICES = 4
+FREQUENT = 100
+"""Most frequent words. They and the pack's stop words are no content words."""
+MIN_LETTERS = {True: 4, False: 2}
+"""Fewest letters of a content word, where spaces part words, and where runs of signs are words."""
+ENDING = 2
+"""Letters at the end that all choices of a cloze share."""
+MIN_STEM, MAX_ENDING = 3, 4
+"""Letters that a word keeps, and most that it changes, for another ending."""
+MIN_STEMS = 5
+"""Stems that take an ending, from which it is one."""
+FOLLOWING = 2
+"""Words behind the changed ones that are scored too: they tell whether the change fits. Without words, twice as many letters."""
+MIN_WORDS, MAX_CHARS = 5, 400
+"""Words and characters of a sentence that items are made of."""
+CONTINUED = 12
+"""Words of a continuation, or half its letters."""
+NEAR = 50
+"""Sentences of other documents among which one of about the same length is taken."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """Choices of how a text goes on."""
+
+    contexts: tuple[str, ...]
+    """Text before each choice: one for all, or one each."""
+    choices: tuple[str, ...]
+    """The text's own one first."""
+    document: str
+    """Id of the document that it was made of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sentence:
+    """A sentence of a document, with what stands before it and behind."""
+
+    document: str
+    text: str
+    before: str
+    """The sentence before, with the blanks between. Empty at the beginning."""
+    after: str
+    """Blanks behind, and the next sentence. Empty at the end."""
+    words: tuple[Span, ...]
+
+    def word(self, place: int) -> str:
+        """Word at a place."""
+        first, last = self.words[place]
+        return self.text[first:last]
+
+
+@dataclass(slots=True, kw_only=True)
+class Vocabulary:
+    """Words of the training text: how frequent they are, how they end, and which stand together."""
+
+    language: Language
+    counts: Counter[str] = field(default_factory=Counter)
+    pairs: set[tuple[str, str]] = field(default_factory=set)
+    """Words that stand next to each other."""
+    by_class: Mapping[tuple[object, ...], list[str]] = field(default_factory=dict)
+    """Frequency class, ending and case -> words, sorted."""
+    by_stem: Mapping[str, list[str]] = field(default_factory=dict)
+    """Stem -> its words. Without spaces, a word -> words that followed it at once."""
+    endings: Mapping[str, int] = field(default_factory=dict)
+    """Ending -> number of its stems."""
+    frequent: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, texts: Iterable[str], language: Language) -> "Vocabulary":
+        """Count the words of the first texts."""
+        self, size = cls(language=language), 0
+        followers: dict[str, set[str]] = defaultdict(set)
+        for text in texts:
+            spans = word_spans(text, language)
+            words = [text[first:last] for first, last in spans]
+            self.counts.update(words)
+            for place, pair in enumerate(itertools.pairwise(words)):
+                self.pairs.add(pair)
+                if language.word_unit and spans[place][1] == spans[place + 1][0]:
+                    followers[pair[0]].add(pair[1])
+            size += len(text.encode())
+            if size >= SAMPLE_BYTES:
+                break
+        self.frequent = frozenset(word for word, _ in self.counts.most_common(FREQUENT)) | language.stop_words
+        by_class, by_stem = defaultdict(list), defaultdict(list)
+        for word in sorted(self.counts):
+            # A word that occurs once may be a misprint.
+            if self.counts[word] > 1:
+                by_class[self.class_of(word)].append(word)
+            if not language.word_unit:
+                for cut in range(max(MIN_STEM, len(word) - MAX_ENDING), len(word) + 1):
+                    by_stem[word[:cut]].append(word)
+        self.by_class = by_class
+        self.by_stem = {
+            stem: sorted(words) for stem, words in (followers or by_stem).items() if len(words) > 1
+        }
+        self.endings = Counter(word[len(stem) :] for stem, words in self.by_stem.items() for word in words)
+        return self
+
+    def frequency(self, word: str) -> int:
+        """Frequency class: words of one are at most twice as frequent as each other."""
+        return self.counts[word].bit_length()
+
+    def class_of(self, word: str) -> tuple[object, ...]:
+        """Frequency class, ending and case of a word. Without spaces, its length and script in place of the ending."""
+        if self.language.word_unit:
+            return self.frequency(word), len(word), name_of(word[-1])
+        return self.frequency(word), word[-ENDING:], word[0].isupper()
+
+    def is_content(self, word: str) -> bool:
+        """True for a word that is neither short nor among the most frequent."""
+        letters = MIN_LETTERS[not self.language.word_unit] // self.letters_per_word
+        return (
+            len(word) >= letters
+            and self.counts[word] > 1
+            and not {word, self.language.fold(word)} & self.frequent
+        )
+
+    @property
+    def letters_per_word(self) -> int:
+        """2 if every letter is a word, else 1: our guess of how many make one."""
+        return len(self.language.words("ab"))
+
+
+def make_items(
+    documents: Sequence[Document], vocabulary: Vocabulary, most: int, seed: int
+) -> dict[str, tuple[Item, ...]]:
+    """Return the items of each kind. The same texts and seed give the same ones, in whatever order texts come."""
+    sentences = _sentences(documents, vocabulary.language)
+    return {
+        kind: tuple(itertools.islice(_items(kind, make, sentences, vocabulary, seed), most))
+        for kind, make in KINDS.items()
+    }
+
+
+def _items(
+    kind: str, make: "Maker", sentences: Sequence[Sentence], vocabulary: Vocabulary, seed: int
+) -> Iterator[Item]:
+    """Yield an item of each sentence that allows one: one of each document, then another."""
+
+    # The text itself decides, so that a document more or less moves no other item.
+    def digest(sentence: Sentence) -> str:
+        return hashlib.sha256(f"{seed} {kind} {sentence.text}".encode()).hexdigest()
+
+    by_document: dict[str, list[Sentence]] = defaultdict(list)
+    for sentence in sorted(sentences, key=digest):
+        by_document[sentence.document].append(sentence)
+    for turn in itertools.zip_longest(*by_document.values()):
+        for sentence in filter(None, turn):
+            if item := make(sentence, vocabulary, random.Random(digest(sentence)), sentences):  # noqa: S311  no secret
+                yield item
+
+
+def _sentences(documents: Iterable[Document], language: Language) -> list[Sentence]:
+    """Sentences of running text that stand in one place only."""
+    places_of: dict[str, list[Sentence]] = defaultdict(list)
+    for document in {each.text: each for each in documents}.values():
+        text = document.text
+        spans = list(sentence_spans(text, language))
+        for place, (first, last) in enumerate(spans):
+            words = word_spans(text[first:last], language)
+            if len(words) < MIN_WORDS or last - first > MAX_CHARS:
+                continue
+            start = spans[place - 1][0] if place else first
+            stop = spans[place + 1][1] if place + 1 < len(spans) else last
+            places_of[text[first:last]].append(
+                Sentence(
+                    document=document.id, text=text[first:last], words=tuple(words),
+                    before=text[start:first] if first - start <= MAX_CHARS else "",
+                    after=text[last:stop] if stop - last <= MAX_CHARS else "",
+                )
+            )  # fmt: skip
+    return [places[0] for _, places in sorted(places_of.items()) if len(places) == 1]
+
+
+def _changed(
+    sentence: Sentence, vocabulary: Vocabulary, place: int, num: int, choices: Sequence[str]
+) -> Item:
+    """Return the item in which `num` words from a place are one of the choices."""
+    following = FOLLOWING * vocabulary.letters_per_word
+    first, last = sentence.words[place][0], sentence.words[place + num - 1][1]
+    behind = place + num - 1 + following
+    # The sign at the end tells a word from a longer one.
+    stop = sentence.words[behind][1] if behind < len(sentence.words) - 1 else len(sentence.text)
+    context = sentence.before + sentence.text[:first]
+    # A blank belongs to the token behind it.
+    shown = context.rstrip()
+    rest = sentence.text[last:stop]
+    return Item(
+        contexts=(shown,),
+        choices=tuple(f"{context[len(shown) :]}{choice}{rest}" for choice in choices),
+        document=sentence.document,
+    )
+
+
+def _cloze(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
+    """A content word among words of its frequency class and ending."""
+    fold = vocabulary.language.fold
+    for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
+        word = sentence.word(place)
+        if not vocabulary.is_content(word):
+            continue
+        around = fold(sentence.before + sentence.text + sentence.after)
+        others = [
+            each
+            for each in vocabulary.by_class[vocabulary.class_of(word)]
+            # Words of one stem may both fit.
+            if vocabulary.is_content(each)
+            and fold(each) not in around
+            and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
+        ]
+        if len(others) >= NUM_CHOICES - 1:
+            return _changed(sentence, vocabulary, place, 1, [word, *draw.sample(others, NUM_CHOICES - 1)])
+    return None
+
+
+def _ending(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
+    """A word with its own ending, and with an ending that it takes elsewhere."""
+    for place in draw.sample(range(1, len(sentence.words)), len(sentence.words) - 1):
+        word = sentence.word(place)
+        if vocabulary.language.word_unit:
+            if sentence.words[place - 1][1] != sentence.words[place][0]:
+                continue
+            others = [
+                each
+                for each in vocabulary.by_stem.get(sentence.word(place - 1), ())
+                if each != word and name_of(each[-1]) == name_of(word[-1]) and abs(len(each) - len(word)) <= 1
+            ]
+        else:
+            others = _other_endings(word, vocabulary)
+        # A model that knows how frequent words are and nothing else is at chance.
+        near = [each for each in others if abs(vocabulary.frequency(each) - vocabulary.frequency(word)) <= 1]
+        if near:
+            return _changed(sentence, vocabulary, place, 1, [word, draw.choice(near)])
+    return None
+
+
+def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
+    """Words of the longest stem that a word shares with others, by endings that many stems take."""
+    for cut in range(len(word), MIN_STEM - 1, -1):
+        if 2 * cut < len(word) or len(word) - cut > MAX_ENDING:
+            break
+        if vocabulary.endings[word[cut:]] < MIN_STEMS:
+            continue
+        others = [
+            each
+            for each in vocabulary.by_stem.get(word[:cut], ())
+            if each != word and vocabulary.endings[each[cut:]] >= MIN_STEMS
+        ]
+        if others:
+            return others
+    return []
+
+
+def _order(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, _: Sequence[Sentence]
+) -> Item | None:
+    """Two neighbouring words, and the same the other way round."""
+    gap = "" if vocabulary.language.word_unit else " "
+    for place in draw.sample(range(1, len(sentence.words) - 1), len(sentence.words) - 2):
+        first, second = sentence.word(place), sentence.word(place + 1)
+        between = sentence.text[sentence.words[place][1] : sentence.words[place + 1][0]]
+        # A capital gives the place of a name or of a beginning away.
+        if (
+            between == gap
+            and first != second
+            and (second, first) not in vocabulary.pairs
+            and first.islower() == second.islower()
+        ):
+            return _changed(
+                sentence, vocabulary, place, 2, [f"{first}{gap}{second}", f"{second}{gap}{first}"]
+            )
+    return None
+
+
+def _sentence_order(
+    sentence: Sentence, vocabulary: Vocabulary, _: random.Random, __: Sequence[Sentence]
+) -> Item | None:
+    """A sentence and the next one, and the same the other way round."""
+    following = sentence.after.lstrip()
+    if len(vocabulary.language.words(following)) < MIN_WORDS:
+        return None
+    gap = sentence.after[: len(sentence.after) - len(following)]
+    context = sentence.before.rstrip()
+    blank = sentence.before[len(context) :]
+    return Item(
+        contexts=(context,), document=sentence.document,
+        choices=(f"{blank}{sentence.text}{gap}{following}", f"{blank}{following}{gap}{sentence.text}"),
+    )  # fmt: skip
+
+
+def _continuation(
+    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, sentences: Sequence[Sentence]
+) -> Item | None:
+    """The beginning of the next sentence after its own, and after a sentence of another document."""
+    # The same words behind two contexts: of two continuations the more usual one would win, whatever stands before.
+    following, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
+    drawn = draw.sample(sentences, min(NEAR, len(sentences)))
+    elsewhere = [each.before + each.text for each in drawn if each.document != sentence.document]
+    if not following or not elsewhere:
+        return None
+    other = min(elsewhere, key=lambda each: abs(len(each.encode()) - len(context.encode())))
+    return Item(contexts=(context, other), choices=(following, following), document=sentence.document)
+
+
+def _beginning(text: str, language: Language) -> str:
+    """First words of a text, with all that stands between and before. Empty for too few."""
+    spans = word_spans(text, language)
+    most = CONTINUED * len(language.words("ab"))
+    return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""
+
+
+Maker = Callable[[Sentence, Vocabulary, random.Random, Sequence[Sentence]], Item | None]
+KINDS: dict[str, Maker] = {
+    "cloze": _cloze,
+    "ending": _ending,
+    "word_order": _order,
+    "sentence_order": _sentence_order,
+    "continuation": _continuation,
+}
+"""Kind -> what makes an item of it from a sentence."""
