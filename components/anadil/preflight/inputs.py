@@ -232,11 +232,8 @@ def inspect_files(
         files = external_files(stage, recipe, visible)
         if written := written_tokens(recipe):
             return passed(key, f"the base writes {written:,} tokens")
-        sample, detail, remedy = (
-            InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S),
-            "the corpus's own held-out part is used",
-            "",
-        )
+        sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
+        detail, remedy = "the corpus's own held-out part is used", ""
         if files:
             detail, remedy = INSPECTORS[stage.files.key](files, recipe, sample)
             detail = f"{counted(len(files), 'file')}, {detail}"

@@ -3,7 +3,7 @@
 Each measure is a table and perhaps a chart; one that `scores.json` does not hold is skipped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -14,7 +14,15 @@ from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, named_tables, table_of
+from anadil.page.values import (
+    Json,
+    candidates_of,
+    field,
+    interval_of,
+    interval_words,
+    named_tables,
+    table_of,
+)
 from anadil.report import verdict
 from anadil.report.read import Facts
 from anadil.text.metrics import SURE_DOCUMENTS
@@ -73,14 +81,6 @@ def measures_view(facts: Facts) -> tuple[MeasureView, ...]:
     return tuple(measure for measure in measures if measure.table.rows)
 
 
-def interval_of(value: object) -> tuple[float, float] | None:
-    """Low and high of an interval that is written as a pair; None without a width, as resampling one document gives it."""
-    ends = [number(end) for end in list_of(value)]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] == ends[1]:
-        return None
-    return ends[0], ends[1]
-
-
 def ends_of(difference: Json) -> list[object]:
     """Both ends of a paired difference, as `interval_of` takes them."""
     return [difference.get("low"), difference.get("high")]
@@ -93,12 +93,6 @@ def estimates(differences: Sequence[tuple[str, Json, int]]) -> list[Estimate]:
         for label, item, colour in differences
         if (value := number(item.get("value"))) is not None and (ends := interval_of(ends_of(item)))
     ]
-
-
-def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
-    """`1.2 to 1.4`, or a dash."""
-    ends = interval_of(value)
-    return DASH if ends is None else f"{say(ends[0])} to {say(ends[1])}"
 
 
 def counted_words(count: object) -> str:

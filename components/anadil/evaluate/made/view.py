@@ -8,7 +8,7 @@ from anadil.core.table import Table
 from anadil.page.charts import Estimate, intervals
 from anadil.page.format import MINUS, figure, percent, words_of
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, table_of
+from anadil.page.values import Json, candidates_of, field, interval_of, interval_words, table_of
 
 KINDS = {
     "cloze": "word among words as frequent",
@@ -28,10 +28,10 @@ def measures(scores: Json) -> tuple[MeasureView, ...]:
     rows, drawn = [], []
     for kind, words in KINDS.items():
         for name, entry in _entries(scores, kind):
-            share, ends = number(entry.get("accuracy")), _ends(entry.get("interval"))
+            share, ends = number(entry.get("accuracy")), interval_of(entry.get("interval"))
             rows.append(
                 (
-                    f"{words}, {name}", figure(entry.get("num")), percent(share), _interval(ends),
+                    f"{words}, {name}", figure(entry.get("num")), percent(share), interval_words(entry.get("interval"), percent),
                     percent(entry.get("chance")), _signed(entry.get("margin")), _change(entry),
                     "yes" if entry.get("decides") else str(entry.get("reason") or DASH),
                 )
@@ -73,15 +73,6 @@ def _entries(scores: Json, kind: str) -> Iterator[tuple[str, Json]]:
     for name in candidates_of(scores):
         if entry := table_of(field(scores, f"candidates.{name}.made.{kind}")):
             yield name, entry
-
-
-def _ends(value: object) -> tuple[float, float] | None:
-    ends = [number(end) for end in list_of(value)]
-    return (ends[0], ends[1]) if len(ends) == 2 and ends[0] is not None and ends[1] is not None else None
-
-
-def _interval(ends: tuple[float, float] | None) -> str:
-    return DASH if ends is None else f"{percent(ends[0])} to {percent(ends[1])}"
 
 
 def _change(entry: Json) -> str:

@@ -3,11 +3,11 @@
 from collections.abc import Iterator, Mapping
 
 from anadil.core.candidates import COLOURS
-from anadil.core.format import DASH, counted, number
+from anadil.core.format import counted, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, list_of, named_tables, table_of
+from anadil.page.values import Json, candidates_of, interval_of, interval_words, named_tables, table_of
 
 FIGURES = (
     "pairs", "votes", "preferred", "other preferred", "same", "preference", "95 % interval", "first text preferred",
@@ -17,8 +17,8 @@ FIGURES = (
 def figure_cells(figures: Mapping[str, object]) -> tuple[str, ...]:
     """Cells of one judge or of all, as `FIGURES` names them."""
     counts = (figure(figures.get(key)) for key in ("pairs", "votes", "wins", "losses", "same"))
-    left = f"{percent(figures.get('left_share'))} ({_range(figures.get('left_interval'))})"
-    return *counts, percent(figures.get("share")), _range(figures.get("interval")), left
+    left = f"{percent(figures.get('left_share'))} ({interval_words(figures.get('left_interval'), percent)})"
+    return *counts, percent(figures.get("share")), interval_words(figures.get("interval"), percent), left
 
 
 def measures(scores: Json) -> list[MeasureView]:
@@ -29,8 +29,8 @@ def measures(scores: Json) -> list[MeasureView]:
     for first, second, each in _preferences(scores):
         label = f"{first} over {second}"
         rows.append((label, *figure_cells(each)))
-        share, ends = number(each.get("share")), [number(end) for end in list_of(each.get("interval"))]
-        if share is not None and len(ends) == 2 and ends[0] is not None and ends[1] is not None:
+        share, ends = number(each.get("share")), interval_of(each.get("interval"))
+        if share is not None and ends:
             drawn.append(
                 Estimate(label=label, value=share, low=ends[0], high=ends[1], colour=COLOURS.get(first, 3), chance=0.5)
             )  # fmt: skip
@@ -51,7 +51,7 @@ def sentences(scores: Json, name: str) -> list[str]:
     return [
         f"{counted(len(table_of(each.get('judges'))), 'judge')} compared {counted(int(number(each.get('pairs')) or 0), 'pair')} of texts "
         f"blind. {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
-        + (f" {percent(share)} of the others preferred the {first} model to the {second} model (95 % interval {_range(each.get('interval'))})."
+        + (f" {percent(share)} of the others preferred the {first} model to the {second} model (95 % interval {interval_words(each.get('interval'), percent)})."
            if (share := each.get("share")) is not None else "")
         for first, second, each in _preferences(scores)
         if first == name
@@ -67,8 +67,3 @@ def _preferences(scores: Json) -> Iterator[tuple[str, str, Json]]:
     for name, table in candidates_of(scores).items():
         for other, each in named_tables(table.get("preference")):
             yield clip(name, 40), clip(other, 40), each
-
-
-def _range(value: object) -> str:
-    ends = list_of(value)
-    return f"{percent(ends[0])} to {percent(ends[1])}" if len(ends) == 2 else DASH

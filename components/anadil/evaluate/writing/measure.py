@@ -128,13 +128,8 @@ def facts(writing: Writing) -> dict[str, Any]:
 
 def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
     """Return the share of greedy texts in another script, be it a script of the language or not."""
-    shares = tables[candidate].get("writing", {}).get("greedy", {})
-    figures = shares.get("foreign_script")
-    if not figures:
-        return {}
-    return {
-        "foreign_script": CheckValue(value=figures["value"], interval=figures["interval"], num=figures["num"])
-    }
+    figures = tables[candidate].get("writing", {}).get("greedy", {}).get("foreign_script")
+    return {"foreign_script": CheckValue(**figures)} if figures else {}
 
 
 def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
