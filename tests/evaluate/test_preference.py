@@ -163,7 +163,7 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
         ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: Field required"),
         (
             opened([pair("Sual?", {})]).json(),
-            r"holds no vote\. Name the file that `anadil judge votes --out` wrote",
+            r"holds no vote\. Name a file of `anadil judge votes --out`",
         ),
     ],
 )

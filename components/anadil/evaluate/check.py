@@ -21,9 +21,8 @@ def _check(key: str, read: Callable[[Sequence[str]], str]) -> check.Check[check.
 
 
 def _requests(files: Sequence[str]) -> str:
-    return ", ".join(
-        f"{counted(len(each), 'request')} in {code}" for code, each in requests.read_requests(files).items()
-    )
+    by_language = requests.read_requests(files).items()
+    return ", ".join(f"{counted(len(each), 'request')} in {code}" for code, each in by_language)
 
 
 def _votes(files: Sequence[str]) -> str:

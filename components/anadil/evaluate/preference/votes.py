@@ -98,12 +98,8 @@ def text_digest(text: str) -> str:
 
 def read_key(path: Path, name: str) -> Key:
     """Read a key, with votes or without. An edited key is refused. Messages have `name`."""
-    key = _read(
-        path,
-        name,
-        Key,
-        "Give the key.json of `anadil judge page`, and to evaluate.votes the file of `judge votes --out`",
-    )
+    remedy = "Give the key.json of `anadil judge page`, and to evaluate.votes the file of `judge votes --out`"
+    key = _read(path, name, Key, remedy)
     if key.list != key.digest:
         raise IntegrityError(
             f"{name}: was edited: it names the digest {key.list[:8]}, and has {key.digest[:8]}. Restore it. Else: {AGAIN}"
@@ -123,9 +119,7 @@ def read_votes(uris: Sequence[str]) -> tuple[Key, ...]:
                 "`anadil judge votes VOTES... --key FILE --out FILE`"
             )
         if not any(each.votes for each in file.pairs):
-            raise DataError(
-                f"{KEY}: {uri}: holds no vote. Name the file that `anadil judge votes --out` wrote"
-            )
+            raise DataError(f"{KEY}: {uri}: holds no vote. Name a file of `anadil judge votes --out`")
         files[file.list] = file
     return tuple(files.values())
 
