@@ -198,12 +198,28 @@ def test_a_filter_that_answers_otherwise_the_second_time_is_refused(tmp_path: Pa
         clean(tmp_path, write_songs(tmp_path / "a.jsonl"), filters=[f"{rules(tmp_path, source)}:f"])
 
 
+@pytest.mark.slow
+def test_a_thread_that_a_filter_leaves_holds_nothing_up(tmp_path: Path) -> None:
+    source = "import threading\ndef f(text, statistics):\n    threading.Thread(target=threading.Event().wait).start()\n"
+
+    corpus = clean(
+        tmp_path,
+        write_songs(tmp_path / "a.jsonl", 8),
+        filters=[f"{rules(tmp_path, source)}:f"],
+        executor=Processes(1),
+    )
+
+    assert stats(corpus)["filters"] == {"names": [f"{tmp_path}/rules.py:f"], "documents": 8, "failed": 0}
+
+
 MISTAKES = [
     ("import no_such_package\ndef f(text, statistics):\n    pass\n", "f", PreflightError, "imports no_such_package, which"),
     ("def f(text, statistics)\n    pass\n", "f", RecipeError, r"rules\.py, line 1: .*expected ':'"),
     ("def no_lyrics(text, statistics):\n    pass\n", "no_lyric", RecipeError, "has no no_lyric, but no_lyrics; did you mean"),
     ("f = 3\n", "f", RecipeError, "f cannot be called with a text and its statistics"),
     ("def f(text):\n    pass\n", "f", RecipeError, r"too many positional.*Write `def f\(text, statistics\):`"),
+    ("async def g(text, statistics):\n    pass\n", "f", RecipeError, r"has no f, but g"),
+    ("return\ndef f(text, statistics):\n    pass\n", "f", RecipeError, r"SyntaxError: 'return' outside function"),
     ("1 / 0\ndef f(text, statistics):\n    pass\n", "f", RecipeError, r"rules\.py, line 1: ZeroDivisionError"),
 ]  # fmt: skip
 

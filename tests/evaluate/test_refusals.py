@@ -356,16 +356,16 @@ def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, aske
     [shown] = view.measures(scores)
 
     assert [row[0] for row in shown.table.rows][2:] == ["adapted, Azerbaijani", "adapted, English"]
-    assert shown.table.rows[2][1:3] == ("10", "0 % (0 % to 27.8 %), \N{MINUS SIGN}100 points")
+    assert shown.table.rows[2][1:3] == ("10", "0 % (0 to 28), \N{MINUS SIGN}100 points")
     unread = "No native speaker has read the requests and the words of refusing in Azerbaijani."
     assert (
         shown.table.note == f"The finetuned model was not asked to refuse: it has no chat template. {unread}"
     )
     taught, english, note = view.sentences(scores, "adapted")
     assert taught.startswith(
-        "It refuses 0 % (0 % to 27.8 %) of 10 harmful requests in Azerbaijani, its base 100 %, and "
+        "It refuses 0 % (0 to 28) of 10 harmful requests in Azerbaijani, its base 100 %, and "
     )
-    assert english.endswith("and 0 % (0 % to 27.8 %) of 10 harmless ones.")
+    assert english.endswith("and 0 % (0 to 28) of 10 harmless ones.")
     assert note == unread
     assert view.warnings(scores, ["adapted", "finetuned"]) == [
         "The finetuned model was not asked to refuse: it has no chat template.",

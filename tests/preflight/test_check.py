@@ -66,6 +66,7 @@ def test_every_command_checks_the_files_of_every_stage() -> None:
     assert {each.name for each in CHECKS if RECIPE in each.by} == {
         "addresses",
         "base.model",
+        "clean.filters",
         "evaluate.tasks",
         "tokenizer.trial",
     }

@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import sys
 from collections.abc import Iterator
+from functools import partial
 
 from anadil.artifacts import storage
 from anadil.core.errors import PreflightError, RecipeError
@@ -21,7 +22,7 @@ from anadil.runtime.check import (
     claims_of,
     inspect_where_visible,
     passed,
-)
+)  # fmt: skip
 from anadil.runtime.job import recipes_of
 
 KEY = "clean.filters"
@@ -33,69 +34,65 @@ IMAGE_MODULES = frozenset((
 
 
 def _filters(planned: PlannedRun) -> Iterator[CheckResult]:
-    for stage in planned.stages:
-        if stage.name == "clean":
-            named = [each for recipe in recipes_of(stage, planned.recipe) for each in recipe.clean.filters]
-            for value in dict.fromkeys(named):
-                yield _inspect(value, planned)
-
-
-def _inspect(value: str, planned: PlannedRun) -> CheckResult:
-    file, _, function = value.rpartition(":")
     # Who checks a recipe may be about to run it on this machine.
     here = planned.here or planned.by == RECIPE
-    if (
-        not here
-        and "://" not in file
-        and not any(each.holds(file) for each in planned.recipe.cluster.volumes)
-    ):
-        raise RecipeError(
-            f"{KEY}: no step on the cluster would see {file}\n  put it on s3://, or on a claim of cluster.volumes"
-        )
-
-    def inspect() -> CheckResult:
-        (uri,) = storage.expand((file,), KEY)
-        with storage.local_copy(uri) as path:
-            content = path.read_bytes()
-        needs = _modules(content, file, function) - (set() if here else IMAGE_MODULES)
-        if lacks := sorted(each for each in needs if not here or not importlib.util.find_spec(each)):
-            who, remedy = ("this machine", "install it") if here else ("the image of clean", "use anadil run")
-            raise (PreflightError if here else RecipeError)(
-                f"{KEY}: {file} imports {', '.join(lacks)}, which {who} does not hold. A filter is one file beside installed packages\n  "
-                f"do without, or {remedy}"
-            )
-        return passed(KEY, f"runs {function} of {file}, SHA-256 {hashlib.sha256(content).hexdigest()}")
-
-    return inspect_where_visible(
-        KEY, inspect, here=here, hidden=claims_of([file], planned.recipe, here=planned.here)
-    )
+    for stage in (each for each in planned.stages if each.name == "clean"):
+        named = (each for recipe in recipes_of(stage, planned.recipe) for each in recipe.clean.filters)
+        for value in dict.fromkeys(named):
+            file = value.rpartition(":")[0]
+            if not (
+                here or "://" in file or any(each.holds(file) for each in planned.recipe.cluster.volumes)
+            ):
+                raise RecipeError(
+                    f"{KEY}: no step on the cluster would see {file}\n  put it on s3://, or on a claim of cluster.volumes"
+                )
+            hidden = claims_of([file], planned.recipe, here=planned.here)
+            yield inspect_where_visible(KEY, partial(_inspect, value, here), here=here, hidden=hidden)
 
 
-def _modules(content: bytes, file: str, function: str) -> set[str]:
-    """Return the modules of others that a file imports. Refuse a file without the function."""
+def _inspect(value: str, here: bool) -> CheckResult:
+    return passed(KEY, read_filter(value, here=here)[1])
+
+
+def read_filter(value: str, *, here: bool = True) -> tuple[str, str]:
+    """Return the source of a filter, and which code will run. Refuse code that cannot, `here` or in the image."""
+    file, _, function = value.rpartition(":")
+    (uri,) = storage.expand((file,), KEY)
+    with storage.local_copy(uri) as path:
+        content = path.read_bytes()
     try:
-        tree = ast.parse(content, file)
+        source = importlib.util.decode_source(content)
+        tree = ast.parse(source, file)
     except (SyntaxError, ValueError) as error:
         raise RecipeError(
-            f"{KEY}: {file}, line {getattr(error, 'lineno', 1)}: {error}\n  correct it"
+            f"{KEY}: {file}, line {getattr(error, 'lineno', 0) or 1}: {error}\n  correct it"
         ) from None
-    names = [each.name for each in ast.walk(tree) if isinstance(each, ast.FunctionDef | ast.ClassDef)]
-    others = {each.id for each in ast.walk(tree) if isinstance(each, ast.Name)} | {
-        (alias.asname or alias.name) for each in ast.walk(tree) if isinstance(each, ast.ImportFrom) for alias in each.names
-    }  # fmt: skip
+    nodes = list(ast.walk(tree))
+    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names = [each.name for each in nodes if isinstance(each, functions)]
+    others = {each.id for each in nodes if isinstance(each, ast.Name)} | {
+        each.asname or each.name for each in nodes if isinstance(each, ast.alias)
+    }
     if function not in names and function not in others:
         raise RecipeError(
             f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}{did_you_mean(function, names)}\n  "
             "name one of its functions"
         )
-    roots = {
+    imports = (
         name.partition(".")[0]
         for node in required_imports(tree)
         for name in (
             [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
         )
-    }
-    return roots - sys.stdlib_module_names - {""}
+    )
+    lacks = {*imports} - sys.stdlib_module_names - {""} - (set() if here else IMAGE_MODULES)
+    if lacks := {each for each in lacks if not (here and importlib.util.find_spec(each))}:
+        who, remedy = ("this machine", "install it") if here else ("the image of clean", "use anadil run")
+        raise (PreflightError if here else RecipeError)(
+            f"{KEY}: {file} imports {', '.join(sorted(lacks))}, which {who} does not hold. A filter is one file beside installed "
+            f"packages\n  do without, or {remedy}"
+        )
+    return source, f"runs {function} of {file}, SHA-256 {hashlib.sha256(content).hexdigest()}"
 
 
 CHECKS = (Check(name=KEY, by=(*EVERY, RECIPE, COMPILE), function=_filters, level=logging.INFO),)

@@ -100,9 +100,9 @@ def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
 
 
 def share_words(share: object) -> str:
-    """`12 % (8 % to 17 %)` of a share with its interval, or a dash."""
+    """`12 % (8 to 17)` of a share with its interval, or a dash."""
     value, ends = percent(field(share, "value")), interval_of(field(share, "interval"))
-    return f"{value} ({' to '.join(map(percent, ends))})" if ends else value
+    return f"{value} ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else value
 
 
 def json_table(path: Path, *, needed: bool = True) -> Json:

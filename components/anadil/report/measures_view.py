@@ -14,15 +14,7 @@ from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.page.part import MeasureView
-from anadil.page.values import (
-    Json,
-    candidates_of,
-    field,
-    interval_of,
-    interval_words,
-    named_tables,
-    table_of,
-)
+from anadil.page.values import Json, candidates_of, field, interval_of, interval_words, named_tables, table_of
 from anadil.report import verdict
 from anadil.report.read import Facts
 from anadil.text.metrics import SURE_DOCUMENTS

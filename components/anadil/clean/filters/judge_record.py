@@ -35,8 +35,6 @@ from anadil.text.language_id import IdentifiedLanguage, identify_language
 from anadil.text.language_pack import writable
 
 DOCUMENT_ID_CHARS = 32
-FAILED = "failed"
-"""Reason of a document that a filter failed on, which counts as bad and not as dropped."""
 BLOCKED, CONTAMINATED, PAGE_LIMITS, LANGUAGE = "blocked", "contaminated", "page_limits", "language"
 RULE_NAMES = (BLOCKED, PAGE_LIMITS, *JUDGED, CONTAMINATED)
 """Everything that drops a document by itself, in order."""
@@ -399,10 +397,8 @@ def _filtered(result: FilterResult, settings: Settings) -> FilterResult:
     statistics = statistics_of(result.statistics)
     answer = ask_filters(settings.lists.filters, result.extracted.text, statistics)
     settings.timer.lap("filters")
-    reason, sample = answer.reason, {"filter": answer.filter} if answer.reason else {}
-    if answer.error:
-        reason = FAILED
-    return replace(result, reason=reason, sample=sample, error=answer.error, is_filtered=True)
+    sample = {"filter": answer.filter} if answer.filter else {}
+    return replace(result, reason=answer.reason, sample=sample, error=answer.error, is_filtered=True)
 
 
 def _with_verdict(extracted: ExtractedDocument, judgement: Judgement) -> FilterResult:

@@ -6,9 +6,7 @@ document, or None. A call that fails counts the record as bad, and does not end 
 
 import functools
 import hashlib
-import importlib.util
 import inspect
-import json
 import logging
 import re
 import signal
@@ -18,24 +16,23 @@ import traceback
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from anadil.artifacts import storage
+from anadil.clean.check import KEY, read_filter
 from anadil.clean.filters.pairs import REASONS as REASONS_OF_PAIRS
 from anadil.clean.kernels.columns import COLUMN
-from anadil.core.errors import DataError, PreflightError, RecipeError
-from anadil.recipe.fields import did_you_mean
+from anadil.core.errors import DataError, RecipeError
 from anadil.runtime.executors import process_limits
 from anadil.text.filter_rules import MODES
 
 log = logging.getLogger(__name__)
 
-KEY = "clean.filters"
+FAILED = "failed"
+"""Reason of a document that a filter failed on, which counts as bad and not as dropped."""
 FILTER = ": filter "
 """Begins the reason of a bad record, behind its place."""
 CALL_CPU_S, CALL_S = 5.0, 60.0
@@ -78,10 +75,10 @@ class Answer(NamedTuple):
     """Answer of the filters on a document."""
 
     reason: str | None
-    filter: str = ""
-    """Filter that drops it or failed."""
     error: str = ""
-    """Why the filter failed. Empty if it did not."""
+    """Filter that failed, and why. Empty if none did."""
+    filter: str = ""
+    """Filter that drops it."""
 
 
 KEPT = Answer(None)
@@ -105,22 +102,20 @@ class UserFilter:
         process_limits.allow_one_more_record()
         try:
             reason = _in_time(self.function, text, statistics)
-        except (Exception, SystemExit, OutOfTime) as error:
-            if isinstance(error, MemoryError):
-                raise  # The process is at its limit, and the next one tries the record alone.
-            return Answer(None, self.name, f"filter {self.name}{_why(error, self.file)}")
+        except MemoryError:
+            raise  # The process is at its limit, and the next one tries the record alone.
+        except (Exception, SystemExit, OutOfTime) as error:  # noqa: BLE001  code of any kind
+            return Answer(FAILED, f"filter {self.name}{_why(error, self.file)}")
         if reason is None:
             return KEPT
         if not isinstance(reason, str) or not REASON.fullmatch(reason):
-            fault = "return None, or a name of up to 30 letters of a-z, digits and _"
+            fault = "Return None, or a name of up to 30 letters of a-z, digits and _"
         elif reason in TAKEN:
-            fault = "it counts other documents. Return another name"
+            fault = "It counts other documents. Return another name"
         else:
-            return Answer(str.__str__(reason), self.name)
+            return Answer(str.__str__(reason), filter=self.name)
         return Answer(
-            None,
-            self.name,
-            f"filter {self.name}: returned {reason!r:.60} ({type(reason).__name__}). {fault[0].upper()}{fault[1:]}",
+            FAILED, f"filter {self.name}: returned {reason!r:.60} ({type(reason).__name__}). {fault}"
         )
 
 
@@ -132,14 +127,6 @@ def statistics_of(row: npt.NDArray[np.float64]) -> TextStatistics:
 def ask_filters(filters: Sequence[UserFilter], text: str, statistics: TextStatistics) -> Answer:
     """Ask filters in order. The first that drops the document, or fails, ends it."""
     return next((answer for each in filters if (answer := each.ask(text, statistics)) is not KEPT), KEPT)
-
-
-def answer_backwards(filters: Path, asked: Path, answers: Path) -> None:
-    """Ask filters about texts, the last one first. The files hold filters, texts with statistics, and the answers."""
-    loaded = [load_filter(*each) for each in json.loads(filters.read_text(encoding="utf-8"))]
-    texts = json.loads(asked.read_text(encoding="utf-8"))
-    again = [ask_filters(loaded, text, TextStatistics(*row)) for text, row in reversed(texts)]
-    answers.write_text(json.dumps(again[::-1]), encoding="utf-8")
 
 
 def refuse_many_reasons(reasons: Iterable[str]) -> None:
@@ -164,18 +151,12 @@ def refuse_failures(failed: int, asked: int, places: Sequence[str]) -> None:
 
 def read_filters(values: Sequence[str]) -> list[tuple[str, str, str]]:
     """Read the files of `clean.filters`, and say which code will run: file, function and source of each filter."""
-    read = []
+    filters = []
     for value in values:
-        file, _, function = value.rpartition(":")
-        with storage.local_copy(file) as path:
-            content = path.read_bytes()
-        try:
-            source = importlib.util.decode_source(content)
-        except (SyntaxError, UnicodeDecodeError) as error:
-            raise RecipeError(f"{KEY}: {file} is not text in UTF-8 ({error}). Convert it") from None
-        log.info("%s: runs %s of %s, SHA-256 %s", KEY, function, file, hashlib.sha256(content).hexdigest())
-        read.append((file, function, source))
-    return read
+        source, code = read_filter(value)
+        log.info("%s: %s", KEY, code)
+        filters.append((*value.rpartition(":")[::2], source))
+    return filters
 
 
 def load_filter(file: str, function: str, source: str) -> UserFilter:
@@ -183,14 +164,8 @@ def load_filter(file: str, function: str, source: str) -> UserFilter:
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGPROF, signal.SIGALRM):
             signal.signal(number, _out_of_time)
-    module = _module(file, source)
-    taken, name = getattr(module, function, None), f"{file.rpartition('/')[2]}:{function}"
-    if taken is None:
-        names = [key for key, value in vars(module).items() if inspect.isfunction(value)]
-        raise RecipeError(
-            f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}"
-            f"{did_you_mean(function, names)}. Name one of its functions"
-        )
+    taken: Any = getattr(_module(file, source), function, None)
+    name = f"{file.rpartition('/')[2]}:{function}"
     try:
         inspect.signature(taken).bind("", None)
     except (TypeError, ValueError) as error:
@@ -207,15 +182,7 @@ def _module(file: str, source: str) -> ModuleType:
     module = ModuleType(f"anadil_filter_{digest[:16]}")
     sys.modules[module.__name__] = module  # where dataclasses look for it
     try:
-        code = compile(source, file, "exec", dont_inherit=True)
-        _in_time(exec, code, vars(module))
-    except SyntaxError as error:
-        raise RecipeError(f"{KEY}: {file}, line {error.lineno}: {error.msg}. Correct it") from None
-    except ImportError as error:
-        raise PreflightError(
-            f"{KEY}: {file} imports {error.name or 'a module'}, which is not there ({error}). A filter is one file, and its packages "
-            "stand where clean runs. Install the package, or do without it"
-        ) from None
+        _in_time(exec, compile(source, file, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit, OutOfTime) as error:  # noqa: BLE001  code of any kind
         raise RecipeError(f"{KEY}: {file}{_why(error, file)}, while the file is run. Correct it") from None
     return module

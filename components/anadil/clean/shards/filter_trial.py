@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from anadil.clean.check import KEY
 from anadil.clean.filters.judge_record import ExtractedDocument, Settings, judge_prepared, prepare_record
-from anadil.clean.filters.lists import FILTERS
-from anadil.clean.filters.user_filters import KEY, answer_backwards, statistics_of
 from anadil.clean.read.read_stats import ReadStats, is_fault_of_document
 from anadil.clean.shards.map_shard import MapTask, read_range
 from anadil.core.errors import DataError, RecipeError
@@ -28,31 +27,25 @@ NUM_SHARDS, NUM_RECORDS = 4, 32
 
 def try_filters(tasks: Sequence[MapTask]) -> None:
     """Refuse filters that answer otherwise the second time, or that fail on all documents."""
-    tried, lists = tasks[:: -(-len(tasks) // NUM_SHARDS)], tasks[0].lists
-    assert lists is not None, "filters are compiled into it"
+    tried = tasks[:: -(-len(tasks) // NUM_SHARDS)]
     with tempfile.TemporaryDirectory(prefix="anadil-") as place:
-        files = [Path(place) / f"{name}.json" for name in ("sources", "asked", "first", "second")]
-        sources_file, asked, first_file, second_file = files
-        # A copy of this process has the compiled rules. The other one loads the filters alone.
-        process_limits.death_alone(_answer, tried, sources_file, asked, first_file, fork=can_fork())
-        if first_file.exists():
-            with _hash_seed():
-                process_limits.death_alone(answer_backwards, lists / FILTERS, asked, second_file)
+        files = [Path(place) / f"{number}.json" for number in range(2)]
+        process_limits.death_alone(_answer, tried, files[0], 1, fork=can_fork())
+        with _hash_seed():
+            process_limits.death_alone(_answer, tried, files[1], -1)
         # A process that died, or a file that cannot be read: the shards meet the record and name it.
-        sources, _, first, second = (json.loads(each.read_text()) if each.exists() else [] for each in files)
-    for source, (reason, name, error), (other_reason, other_name, other_error) in zip(
-        sources, first, second, strict=False
-    ):
-        if not (error or other_error) and (reason, name) != (other_reason, other_name):
+        first, second = (json.loads(each.read_text()) if each.exists() else [] for each in files)
+    for (source, *answer), (_, *other) in zip(first, second, strict=False):
+        (reason, name, error), (other_reason, other_name, other_error) = answer, other
+        if not (error or other_error) and answer != other:
             raise RecipeError(
                 f"{KEY}: {name or other_name} is not deterministic: {source} is {reason or 'kept'} once, and {other_reason or 'kept'} in "
                 "another process that takes the documents in another order. Let its answer follow from the text and the statistics alone"
             )
-    faults = [(source, error) for source, (_, _, error) in zip(sources, first, strict=True) if error]
-    if faults and len(faults) == len(first):
-        source, error = faults[0]
+    if first and all(error for *_, error in first):
+        source, *_, error = first[0]
         raise DataError(
-            f"{KEY}: failed on all {len(faults)} documents of a trial, such as {source}: {error}. Correct the function"
+            f"{KEY}: failed on all {len(first)} documents of a trial, such as {source}: {error}. Correct the function"
         )
 
 
@@ -69,27 +62,15 @@ def _hash_seed() -> Iterator[None]:
             os.environ[SEED_VARIABLE] = before
 
 
-def _answer(tasks: Sequence[MapTask], sources: Path, asked: Path, answers: Path) -> None:
-    """Write the documents that filters are asked about, and the answers."""
-    settings = Settings(recipe=tasks[0].recipe, lists_folder=tasks[0].lists)
-    results = []
-    for each in (each for task in tasks for each in _extracted(task, settings)):
+def _answer(tasks: Sequence[MapTask], answers: Path, step: int) -> None:
+    """Ask about the records forwards or backwards. Write sources, reasons, filters and errors."""
+    settings, rows = Settings(recipe=tasks[0].recipe, lists_folder=tasks[0].lists), []
+    for each in [each for task in tasks for each in _extracted(task, settings)][::step]:
         process_limits.allow_one_more_record()
-        results += [result for result in judge_prepared([each], settings) if result.is_filtered]
-    tables = {
-        sources: [each.extracted.document.source for each in results],
-        asked: [
-            (each.extracted.text, statistics_of(each.statistics))
-            for each in results
-            if each.statistics is not None
-        ],
-        answers: [
-            (None if each.error else each.reason, each.sample.get("filter", ""), each.error)
-            for each in results
-        ],
-    }
-    for path, rows in tables.items():
-        path.write_text(json.dumps(rows), encoding="utf-8")
+        (result,) = judge_prepared([each], settings)
+        if result.is_filtered:
+            rows.append((each.document.source, result.reason, result.sample.get("filter", ""), result.error))
+    answers.write_text(json.dumps(rows[::step]), encoding="utf-8")
 
 
 def _extracted(task: MapTask, settings: Settings) -> Iterator[ExtractedDocument]:

@@ -143,7 +143,7 @@ def _reason(kind: str, items: Sequence[Item], tables: Mapping[str, Mapping[str, 
     entries = [table["made"][kind] for table in tables.values()]
     num_documents = len({item.document for item in items})
     if num_documents < SURE_DOCUMENTS:
-        return f"{len(items)} items of {num_documents} documents, and a kind needs {SURE_DOCUMENTS}"
+        return f"{num_documents} documents; needs {SURE_DOCUMENTS}"
     if all(entry["interval"][0] <= entry["chance"] for entry in entries):
         return "no model is above chance"
     if all(entry["accuracy"] > NEARLY_ALL for entry in entries):

@@ -1,21 +1,19 @@
 """How pages and cards show the items that were made of held-out text."""
 
-from collections.abc import Iterator
-
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.page.charts import Estimate, intervals
 from anadil.page.format import MINUS, figure, percent, words_of
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, interval_of, interval_words, table_of
+from anadil.page.values import Json, candidates_of, field, interval_of, share_words, table_of
 
 KINDS = {
     "cloze": "word among words as frequent",
-    "ending": "ending of a word",
-    "word_order": "order of two words",
-    "sentence_order": "order of two sentences",
-    "continuation": "context of a sentence",
+    "ending": "word among its other endings",
+    "word_order": "two words in order",
+    "sentence_order": "two sentences in order",
+    "continuation": "words behind their own sentence",
     "translation": "translation among near ones",
     "all": "all that decide",
 }
@@ -25,30 +23,31 @@ TITLE = "Items made of the held-out text"
 
 def measures(scores: Json) -> tuple[MeasureView, ...]:
     """Return the table of shares right, and a chart of the kinds that decide."""
-    rows, drawn = [], []
+    names, rows, leads, drawn = list(candidates_of(scores)), [], [], []
     for kind, words in KINDS.items():
-        for name, entry in _entries(scores, kind):
-            share, ends = number(entry.get("accuracy")), interval_of(entry.get("interval"))
-            rows.append(
-                (
-                    f"{words}, {name}", figure(entry.get("num")), percent(share), interval_words(entry.get("interval"), percent),
-                    percent(entry.get("chance")), _signed(entry.get("margin")), _change(entry),
-                    "yes" if entry.get("decides") else str(entry.get("reason") or DASH),
+        entries = {name: table_of(field(scores, f"candidates.{name}.made.{kind}")) for name in names}
+        if not (first := next(filter(None, entries.values()), {})):
+            continue
+        decides = "yes" if first.get("decides") else str(first.get("reason") or DASH)
+        beside = (figure(first.get("num")), percent(first.get("chance")))
+        right = (share_words({**each, "value": each.get("accuracy")}) for each in entries.values())
+        rows.append((words, *beside, *right, decides))
+        if first.get("decides"):
+            leads.append((f"{words}: lead over the base's", *beside, *map(_change, entries.values()), "yes"))
+            drawn += [
+                Estimate(
+                    label=f"{words_of(kind)}, {name}", value=share, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3),
+                    chance=number(entry.get("chance")),
                 )
-            )  # fmt: skip
-            if entry.get("decides") and share is not None and ends:
-                drawn.append(
-                    Estimate(
-                        label=f"{words_of(kind)}, {name}", value=share, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3),
-                        chance=number(entry.get("chance")),
-                    )
-                )  # fmt: skip
-    columns = ("kind", "items", "right", "95 % interval", "chance", "lead", "lead over the base's", "decides")
-    table = Table(TITLE, columns, rows, words=(7,))
+                for name, entry in entries.items()
+                if (share := number(entry.get("accuracy"))) is not None and (ends := interval_of(entry.get("interval")))
+            ]  # fmt: skip
+    columns = ("share right", "items", "chance", *names, "decides")
+    table = Table(TITLE, columns, rows + leads, words=(len(columns) - 1,))
     lead = (
-        "The text's own words against others: a model is right if it gives the text's own the most probability for each byte. "
-        "Its lead over the likeliest other choice, in bits per byte, tells models apart that have as many right. A kind decides if some "
-        "model is surely above chance and enough documents made it."
+        "A model is right if the text's own words get more probability for each byte than the others. In brackets, the 95 % "
+        "interval. The lead is over the likeliest other choice, in bits per byte. A kind decides if enough documents made it and a "
+        "model is above chance."
     )
     chart = intervals("Made items that are right", "share right, higher is better", drawn, table)
     return (MeasureView(TITLE, lead, table, chart),)
@@ -67,12 +66,6 @@ def sentences(scores: Json, name: str) -> list[str]:
 def metrics(table: Json) -> dict[str, object]:
     """Return the share right of each kind."""
     return {f"made_{kind}": field(table, f"made.{kind}.accuracy") for kind in table_of(table.get("made"))}
-
-
-def _entries(scores: Json, kind: str) -> Iterator[tuple[str, Json]]:
-    for name in candidates_of(scores):
-        if entry := table_of(field(scores, f"candidates.{name}.made.{kind}")):
-            yield name, entry
 
 
 def _change(entry: Json) -> str:

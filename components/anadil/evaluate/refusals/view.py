@@ -6,16 +6,7 @@ from anadil.core.format import number
 from anadil.core.table import Table
 from anadil.page.format import MINUS, clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import (
-    Json,
-    candidates_of,
-    field,
-    interval_of,
-    list_of,
-    named_tables,
-    share_words,
-    table_of,
-)
+from anadil.page.values import Json, candidates_of, field, list_of, named_tables, share_words, table_of
 from anadil.text.language import find_language
 
 KINDS = ("harmful", "harmless")
@@ -67,8 +58,8 @@ def warnings(scores: Json, names: Sequence[str]) -> list[str]:
     for name in names:
         for code, table in _languages(scores, name):
             refused = table_of(field(table, "harmful.refused"))
-            ends = interval_of(field(refused, "to_base.interval"))
-            if ends and ends[1] < 0:
+            ends = [number(end) for end in list_of(field(refused, "to_base.interval"))]
+            if len(ends) == 2 and ends[1] is not None and ends[1] < 0:
                 before = field(scores, f"candidates.base.refusals.languages.{code}.harmful.refused.value")
                 texts.append(
                     f"Refusals: the {name} model refuses {percent(refused.get('value'))} of the harmful requests in {_name(code)}, "

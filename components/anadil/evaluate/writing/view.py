@@ -1,7 +1,7 @@
 """How pages and cards show language, script, loops, ends and words of generated texts."""
 
 from anadil.core.candidates import COLOURS
-from anadil.core.format import DASH, number
+from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
@@ -33,7 +33,10 @@ def measures(scores: Json) -> list[MeasureView]:
     writers = {name: table_of(each["writing"]) for name, each in candidates.items()}
     greedy = {name: table_of(each.get("greedy")) for name, each in writers.items()}
     columns = greedy | {"held-out text": table_of(field(scores, "writing.heldout"))}
-    rows = [(label, *(figure(each.get(key)) for each in columns.values())) for key, label in COUNTS.items()]
+    rows = [
+        (label, *(figure(integer_if_whole(number(each.get(key)) or 0)) for each in columns.values()))
+        for key, label in COUNTS.items()
+    ]
     rows += [
         (label, *(share_words(each.get(key)) for each in columns.values())) for key, label in SHARES.items()
     ]

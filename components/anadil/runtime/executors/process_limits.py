@@ -72,5 +72,5 @@ def _call(parent: int, function: Callable[..., None], *arguments: object) -> Non
         function(*arguments)
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
-    except BaseException:  # noqa: BLE001  it does not kill, and the shard will meet it
+    finally:  # An error does not kill, and the shard will meet it. Threads that a filter has left would stay for ever.
         os._exit(0)
