@@ -130,24 +130,16 @@ def test_labels_that_cannot_be_learnt_from_are_refused(tmp_path: Path, change: A
         read_labels([labels])
 
 
-@pytest.mark.parametrize(
-    ("out", "words"),
-    [
-        ("labels.jsonl", "would write over the labels in"),
-        ("labels", "would write over the labels in"),
-        ("s3://bucket/q.bin", "is no local path"),
-    ],
-)
-def test_a_place_that_would_lose_the_labels_or_is_none_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    out: str, words: str,
-) -> None:  # fmt: skip
+@pytest.mark.parametrize("out", ["labels.jsonl", "labels"])
+def test_a_place_that_would_lose_the_labels_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], out: str
+) -> None:
     monkeypatch.chdir(tmp_path)
     names = [write_rows(tmp_path / name, rows_of(texts(20))).name for name in ("labels.jsonl", "labels.json")]
 
     assert main.main(["clean", "teach", *names, "--out", out]) == 2
 
-    assert words in capsys.readouterr().err
+    assert "would write over the labels in" in capsys.readouterr().err
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(names)
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from anadil.artifacts import artifact
 from anadil.cli import main
+from anadil.evaluate.preference.pairs import read_pairs
+from anadil.evaluate.preference.votes import read_key
 from anadil.text.corpus import beginning_of
 from tests.kit.browser import browser
 
@@ -18,7 +20,7 @@ Vote = Callable[[int, str, str], str]
 
 
 def text(prompt: str, words: str, kind: str = "continuation", **more: Any) -> dict[str, Any]:
-    return {"prompt": prompt, "kind": kind, "mode": "greedy", "text": f"{prompt} {words}", **more}
+    return {"prompt": prompt, "kind": kind, "mode": "greedy", "text": f" {words}", **more}
 
 
 @pytest.fixture
@@ -158,6 +160,51 @@ def test_the_same_votes_twice_count_once(out: Path, capsys: pytest.CaptureFixtur
     assert opened(capsys, out, path, path, says="40 votes were given twice and count once")["votes"] == 40
 
 
+def test_a_text_that_repeats_its_prompt_is_shown_so(scores: str, out: Path) -> None:
+    path = Path(scores) / "scores.json"
+    table = json.loads(path.read_text(encoding="utf-8"))
+    for each in table["candidates"]["base"]["generations"]:
+        each["text"] = each["prompt"] + each["text"]
+
+    pairs = read_pairs(scores, table, ("adapted", "base"), kind="continuation", mode="greedy", seen=False)
+
+    assert all(other == f"{prompt} {BAD}" for prompt, _, other in pairs[1:])
+
+
+def test_votes_join_those_that_were_opened_before(out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key, both = str(out / "key.json"), str(out / "opened.json")
+    first, second = votes_of(out, better), votes_of(out, better, "Rauf", "votes-2.json")
+
+    assert main.main(["judge", "votes", str(first), "--key", key, "--out", both]) == 0
+    assert main.main(["judge", "votes", str(second), "--key", both, "--out", both]) == 0
+
+    assert {judge for each in read_key(Path(both), both).pairs for judge in each.votes} == {"Aynur", "Rauf"}
+    edit(first, lambda table: table["votes"][0].update(vote="same"))
+    assert main.main(["judge", "votes", str(first), "--key", both]) == 3
+    assert "'Aynur' judged pair 001 otherwise before" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--out", "--key"])
+def test_only_files_of_this_machine_are_written_and_read(
+    option: str, out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    command = ["judge", "votes", str(votes_of(out, better)), "--key", str(out / "key.json")]
+
+    with pytest.raises(SystemExit, match="2"):
+        main.main([*command, option, "s3://bucket/x.json"])
+
+    assert f"{option}: s3://bucket/x.json is no local path" in capsys.readouterr().err
+    assert not (tmp_path / "s3:").exists()
+
+
+def test_a_damaged_key_is_not_overwritten(out: Path, scores: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (out / "key.json").write_bytes(b"\xff")
+
+    assert main.main(["judge", "page", scores, "--between", "adapted", "base", "--out", str(out)]) == 2
+    assert "is the key of another page" in capsys.readouterr().err
+
+
 def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     table = json.loads(path.read_text(encoding="utf-8"))
     change(table)
@@ -170,8 +217,10 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
         (lambda table: table.update(list="0" * 64), r"votes\.json: judges other pairs \(00000000\) than the key"),
         (lambda table: table["votes"][0].update(id="041"), r"vote 1: id '041' is not a pair of the key \(40 pairs\)"),
         (lambda table: table["votes"][0].update(vote="both"), r"votes\.0\.vote: Input should be 'left', 'right' or 'same' \(got 'both'\)"),
-        (lambda table: table["votes"].append({"id": "001", "vote": "same"}), r"vote 41: 'Aynur' judged pair 001 '\w+' before"),
-        (lambda table: table.update(judge=" "), r'names no judge\. Write a name at "judge"'),
+        (lambda table: table["votes"].append({"id": "001", "vote": "same"}), r"vote 41: 'Aynur' judged pair 001 otherwise before, and now 'same'"),
+        (lambda table: table.update(judge=" "), r'judge: String should have at least 1 .*with a name at "judge"'),
+        (lambda table: table.update(judge="Ay\ud800"), r"judge: Input should be a valid string"),
+        (lambda table: table.update(judge="x" * 61), r"judge: String should have at most 60"),
         (lambda table: table.update(votes=[]), r"hold no vote"),
         (lambda table: table.pop("votes"), r"votes: Field required .*Give the file that the page saved"),
     ],

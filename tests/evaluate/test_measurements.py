@@ -111,7 +111,7 @@ def test_only_what_is_new_is_measured(
     monkeypatch.setattr(models, "score", counted)
     known = scores_of(job_of(folder, tmp_path / "known", folder / "scores"))
     assert texts["base"] == texts["champion"] == 1
-    assert "base, answers" not in texts
+    assert texts["base, answers"] == 2, "both choices of an item made of the new document"
     anew = scores_of(job_of(folder, tmp_path / "anew", folder / "nowhere"))
 
     assert loads[:3] == ["base", "adapted", "champion"]
@@ -228,20 +228,9 @@ def test_a_champion_that_cannot_be_scored_is_said_and_left_out(
 
 def test_votes_join_scores_without_measuring_again(first: Path, tmp_path: Path, loads: list[str]) -> None:
     earlier, judged = str(first / "scores"), tmp_path / "judge"
-    page = [
-        "judge",
-        "page",
-        earlier,
-        "--between",
-        "adapted",
-        "base",
-        "--out",
-        str(judged),
-        "--mode",
-        "sampled",
-    ]
-    assert main(page) == 0
-    key = read_key(judged / "key.json")
+    between = ["--between", "adapted", "base"]
+    assert main(["judge", "page", earlier, *between, "--out", str(judged), "--mode", "sampled"]) == 0
+    key = read_key(judged / "key.json", "key.json")
     saved = {
         "list": key.list,
         "judge": "Aynur",
@@ -249,12 +238,8 @@ def test_votes_join_scores_without_measuring_again(first: Path, tmp_path: Path, 
     }
     (judged / "saved.json").write_text(json.dumps(saved), encoding="utf-8")
     votes = str(judged / "votes.json")
-    assert (
-        main(
-            ["judge", "votes", str(judged / "saved.json"), "--key", str(judged / "key.json"), "--out", votes]
-        )
-        == 0
-    )
+    key_file, saved_file = (str(judged / name) for name in ("key.json", "saved.json"))
+    assert main(["judge", "votes", saved_file, "--key", key_file, "--out", votes]) == 0
 
     job = job_of(first, tmp_path / "out")
     scores = scores_of(replace(job, side_files=job.side_files | {"evaluate.votes": (votes,)}))

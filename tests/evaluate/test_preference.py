@@ -2,15 +2,18 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from anadil.core.errors import DataError
+from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
+from anadil.evaluate.check import CHECKS
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.preference.measure import Votes, check_values, compare, facts, prepare
-from anadil.evaluate.preference.votes import Key, KeyPair, preference, text_digest
+from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
 from anadil.recipe.sections import Recipe
 from anadil.text.language import load_language
 from anadil.text.metrics import clustered_share
@@ -32,7 +35,7 @@ def opened(pairs: list[KeyPair], other: str = "adapted") -> Key:
 
 def tables(**texts: str) -> dict[str, dict[str, Any]]:
     return {
-        name: {"generations": [{"prompt": each, "text": f"{each} {words}"} for each in PROMPTS]} for name, words in texts.items()
+        name: {"generations": [{"prompt": each, "text": words} for each in PROMPTS]} for name, words in texts.items()
     }  # fmt: skip
 
 
@@ -104,14 +107,27 @@ def test_gate_report_card_and_metrics_have_the_preference() -> None:
     ]
     assert shown.chart is not None
     sentence = next(text for texts in view_results("sentences", scores, "finetuned") for text in texts)
-    assert sentence.startswith("2 judges compared 40 pairs of texts blind: 100 % of the votes that chose one")
+    assert sentence.startswith(
+        "2 judges compared 40 pairs of texts blind. 4 of 80 votes chose none. 100 % of the others preferred"
+    )
     assert {"preference_adapted": 1.0} in [*view_results("metrics", scores["candidates"]["finetuned"])]
+
+
+def test_a_key_keeps_half_a_surrogate_pair(tmp_path: Path) -> None:
+    key = opened([pair("Sual \ud800?", {"Aynur": 0})])
+    write_atomic(tmp_path / "votes.json", key.json())
+
+    assert read_key(tmp_path / "votes.json", "votes.json") == key
 
 
 def test_only_ties_are_no_preference() -> None:
     figures = preference([pair(each, {"Aynur": None}) for each in PROMPTS])
 
     assert (figures["same"], figures["share"], figures["interval"]) == (40, None, None)
+    scores = {"candidates": {"finetuned": {"preference": {"adapted": figures}}}}
+    assert ["1 judge compared 40 pairs of texts blind. 40 of 40 votes chose none."] in [
+        *view_results("sentences", scores, "finetuned")
+    ]
 
 
 def asked(*paths: Path) -> Asked:
@@ -129,6 +145,9 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     material = prepare(asked(first))
     assert material is not None
     assert material.files == (opened(votes(30)),)
+    recipe = Recipe.model_validate({"evaluate": {"votes": [str(first)]}})
+    planned: Any = SimpleNamespace(recipe=recipe, names=["evaluate"])
+    assert [each.detail for check in CHECKS for each in check.results(planned)] == ["40 votes"]
     with pytest.raises(
         DataError,
         match=r"b\.json: another file has votes on the same pairs \(\w+\)\. Open all of them by one",
@@ -144,7 +163,7 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
         ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: Field required"),
         (
             opened([pair("Sual?", {})]).json(),
-            r"holds no vote\. Name the file that `anadil judge votes --out` wrote",
+            r"holds no vote\. Name a file of `anadil judge votes --out`",
         ),
     ],
 )

@@ -1,6 +1,8 @@
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +12,7 @@ from anadil.core.measures import view_results
 from anadil.evaluate.generate import language_of
 from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.writing.measure import (
+    HELDOUT_CHARS,
     Writing,
     check_values,
     compare,
@@ -17,6 +20,8 @@ from anadil.evaluate.writing.measure import (
     faults_of,
     figures_of,
     has_mixed_word,
+    kind_of_text,
+    prepare,
     reader,
     written_words,
 )
@@ -59,6 +64,7 @@ def document(words: str) -> Document:
         (text(beginning(1).replace("a", "а", 1)), "mixed_script"),
         (text(beginning(2), loop=True), "loops"),
         (text(beginning(3), ended=False), "cut"),
+        (text(" \n…", "continuation"), "empty"),
     ],
 )  # fmt: skip
 def test_a_planted_fault_is_found(planted: dict[str, Any], fault: str) -> None:
@@ -102,6 +108,26 @@ def test_shares_have_their_number_and_interval() -> None:
     assert (figures["sound"]["value"], figures["sound"]["num"]) == (pytest.approx(1 / 3), 3)
     low, high = figures["sound"]["interval"]
     assert low < 1 / 3 < high
+
+
+def test_a_fault_counts_in_a_text_whose_language_nobody_can_tell() -> None:
+    figures = figures_of([text(beginning(0)), text(""), text("1 2 1 2", loop=True), text("Hə.")], AZ)
+
+    assert (figures["sound"]["value"], figures["sound"]["num"]) == (pytest.approx(1 / 3), 3)
+
+
+def test_the_usual_script_is_the_second_one_where_a_pack_takes_another() -> None:
+    cyrillic = load_language("sr")
+    latin = replace(cyrillic, script="Latn")
+
+    assert kind_of_text("Ministarstvo je saopštilo vest.", None, cyrillic) == "second_script"
+    assert facts(Writing(language=latin, heldout=[]))["second_scripts"] == ["Cyrl"]
+
+
+def test_heldout_text_is_as_long_as_a_continuation_where_no_spaces_part_words() -> None:
+    asked: Any = SimpleNamespace(language=JA, heldout=[document("東京は日本の首都です。" * 1_000)])
+
+    assert [len(each) for each in prepare(asked).heldout] == [HELDOUT_CHARS]
 
 
 def writing_of(

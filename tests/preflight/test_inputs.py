@@ -285,6 +285,11 @@ def test_every_file_is_looked_into_and_one_without_a_readable_record_is_named(
     assert "131.jsonl" in found.remedy
 
 
+def test_files_beside_heldout_text_are_looked_for_where_the_corpus_has_that(recipe: Recipe) -> None:
+    with pytest.raises(DataError, match=r"evaluate\.questions: no file matches 'gone\.jsonl'"):
+        look(again(recipe, "evaluate.questions=[gone.jsonl]"), "evaluate")
+
+
 # Inputs that this machine cannot see
 
 

@@ -10,7 +10,7 @@ from anadil.evaluate.own_chat.view import sentences
 from anadil.merge.view import part
 from anadil.page.format import interval_of, interval_words
 from anadil.page.part import MeasureView, Part
-from anadil.page.values import candidates_of, relative_place
+from anadil.page.values import candidates_of, interval_of, interval_words, relative_place
 from anadil.recipe.sections import Recipe
 from anadil.report.cost_view import NOT_STATED, OWN, cost_view
 from anadil.report.generations_view import generations_view, talk_view

@@ -44,9 +44,11 @@ def add_output_option(
 
 
 def place(text: str) -> str:
-    """Type of an option that names a file or directory to write; an empty one is refused."""
+    """Type of an option that names a file or directory of this machine; an empty one is refused."""
     if not text.strip():
         raise argparse.ArgumentTypeError("is empty; give a path")
+    if "://" in text:
+        raise argparse.ArgumentTypeError(f"{text} is no local path; give a path, and copy the files")
     return text
 
 

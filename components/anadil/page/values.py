@@ -2,14 +2,16 @@
 
 import posixpath
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from anadil.artifacts.base_model import TINY
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.candidates import COLOURS
 from anadil.core.errors import DataError
-from anadil.core.format import number
+from anadil.core.format import DASH, number
 from anadil.core.json_text import parse_json
+from anadil.page.format import figure, percent
 
 Json = dict[str, object]
 LOCAL_PREFIXES = ("/", "~", "./", "../", "\\")
@@ -81,6 +83,26 @@ def table_of(value: object) -> Json:
 def list_of(value: object) -> list[object]:
     """The value where it is a list, else an empty one."""
     return list(value) if isinstance(value, list) else []
+
+
+def interval_of(value: object) -> tuple[float, float] | None:
+    """Low and high of an interval that is written as a pair; None without a width, as resampling one document gives it."""
+    ends = [number(end) for end in list_of(value)]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] == ends[1]:
+        return None
+    return ends[0], ends[1]
+
+
+def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
+    """`1.2 to 1.4`, or a dash."""
+    ends = interval_of(value)
+    return DASH if ends is None else f"{say(ends[0])} to {say(ends[1])}"
+
+
+def share_words(share: object) -> str:
+    """`12 % (8 to 17)` of a share with its interval, or a dash."""
+    value, ends = percent(field(share, "value")), interval_of(field(share, "interval"))
+    return f"{value} ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else value
 
 
 def json_table(path: Path, *, needed: bool = True) -> Json:

@@ -232,11 +232,11 @@ def inspect_files(
         files = external_files(stage, recipe, visible)
         if written := written_tokens(recipe):
             return passed(key, f"the base writes {written:,} tokens")
-        if not files:
-            return passed(key, "the corpus's own held-out part is used")
         sample = InputSample(FIRST_BYTES[stage.files.key], PATIENCE_S)
-        detail, remedy = INSPECTORS[stage.files.key](files, recipe, sample)
-        detail = f"{counted(len(files), 'file')}, {detail}"
+        detail, remedy = "the corpus's own held-out part is used", ""
+        if files:
+            detail, remedy = INSPECTORS[stage.files.key](files, recipe, sample)
+            detail = f"{counted(len(files), 'file')}, {detail}"
         if 0 < len(sample.looked) < len(files):
             detail += f", {len(sample.looked):,} of {len(files):,} files looked into"
         if not sample.whole:

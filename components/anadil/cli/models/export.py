@@ -68,8 +68,6 @@ def run_export(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    if "://" in options.out:
-        raise RecipeError(f"--out {options.out}: is no local path; export to a path, then copy the files")
     if options.quantize and options.format != "gguf":
         raise RecipeError(f"--quantize {options.quantize}: only with --format gguf")
     if options.quantize and options.precision:

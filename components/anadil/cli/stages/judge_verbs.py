@@ -47,8 +47,9 @@ def add_judge(name: str, commands: Any, text: str) -> None:
     page.set_defaults(command=write_page)
     text = "open the votes with the key, and print how often each candidate is preferred"
     votes = verbs.add_parser("votes", help=text, description=text)
-    votes.add_argument("votes", metavar="VOTES", nargs="+", type=Path, help="files that the page saved")
-    votes.add_argument("--key", required=True, type=Path, metavar="FILE", help="key.json of the page")
+    votes.add_argument("votes", metavar="VOTES", nargs="+", type=place, help="files that the page saved")
+    text = "key.json of the page, or opened votes that others join"
+    votes.add_argument("--key", required=True, type=place, metavar="FILE", help=text)
     text = "also write the opened votes, for evaluate.votes"
     votes.add_argument("--out", type=place, metavar="FILE", help=text)
     add_output_option(votes)
@@ -80,7 +81,7 @@ def write_page(options: argparse.Namespace) -> int:
     )
     out = Path(options.out)
     path = out / "key.json"
-    if path.exists() and path.read_text(encoding="utf-8") != key.json():
+    if path.exists() and path.read_bytes() != key.json().encode():
         raise RecipeError(
             f"{path}: is the key of another page. Without it nobody can open its votes. Name another --out"
         )
@@ -100,7 +101,7 @@ def write_page(options: argparse.Namespace) -> int:
 
 def show_votes(options: argparse.Namespace) -> int:
     """Print the preference, by judge and over judges."""
-    opened = open_votes(options.votes, read_key(options.key))
+    opened = open_votes(options.votes, read_key(Path(options.key), options.key))
     if options.out:
         write_atomic(Path(options.out), opened.json())
     figures = preference(opened.pairs)

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.page.format import clip, figure, percent
+from anadil.page.format import clip, figure
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, table_of
+from anadil.page.values import Json, candidates_of, field, share_words, table_of
 from anadil.text.language import load_language
 
 SHARES = {
@@ -66,7 +66,7 @@ def _table(scores: Json, names: Sequence[str]) -> Table:
     for name in names:
         chat = table_of(field(scores, f"candidates.{name}.own_chat"))
         if shares := table_of(chat.get("shares")):
-            cells = (_share(table_of(shares.get(key))) for key in SHARES)
+            cells = (share_words(shares.get(key)) for key in SHARES)
             outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
             rows.append((name, figure(chat.get("num")), *cells, outcome))
     columns = ("candidate", "answers", *SHARES.values(), "chat format")
@@ -78,8 +78,3 @@ def _table(scores: Json, names: Sequence[str]) -> Table:
 def _num_sound(scores: Json, name: str) -> str:
     share = table_of(field(scores, f"candidates.{name}.own_chat.shares.sound"))
     return figure(round((number(share.get("value")) or 0) * (number(share.get("num")) or 0)))
-
-
-def _share(share: Json) -> str:
-    ends = [percent(end) for end in list_of(share.get("interval"))]
-    return f"{percent(share.get('value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH

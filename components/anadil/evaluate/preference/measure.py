@@ -9,23 +9,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.artifacts import storage
-from anadil.core.errors import DataError
 from anadil.evaluate.measures import Asked, CheckValue
 from anadil.evaluate.models import CandidateModel
 from anadil.evaluate.preference.votes import (
     AGAIN,
+    KEY,
     Key,
     KeyPair,
     preference,
-    read_key,
+    read_votes,
     text_digest,
     written_text,
 )
 
 log = logging.getLogger(__name__)
-
-KEY = "evaluate.votes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,21 +35,8 @@ class Votes:
 
 def prepare(asked: Asked) -> Votes | None:
     """Return the opened votes, or None without files."""
-    files: dict[str, Key] = {}
-    for uri in asked.side_files.get(KEY, ()):
-        with storage.local_copy(uri) as path:
-            file = read_key(path)
-        if file.list in files:
-            raise DataError(
-                f"{KEY}: {uri}: another file has votes on the same pairs ({file.list[:8]}). Open all of them by one "
-                "`anadil judge votes VOTES... --key FILE --out FILE`"
-            )
-        if not any(each.votes for each in file.pairs):
-            raise DataError(
-                f"{KEY}: {uri}: holds no vote. Name the file that `anadil judge votes --out` wrote"
-            )
-        files[file.list] = file
-    return Votes(files=tuple(files.values())) if files else None
+    files = read_votes(asked.side_files.get(KEY, ()))
+    return Votes(files=files) if files else None
 
 
 def earlier_scores(votes: Votes) -> list[str]:

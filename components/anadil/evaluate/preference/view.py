@@ -7,12 +7,11 @@ from anadil.core.format import counted, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, interval_words, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, list_of, named_tables, table_of
+from anadil.page.values import Json, candidates_of, interval_of, interval_words, named_tables, table_of
 
 FIGURES = (
     "pairs", "votes", "preferred", "other preferred", "same", "preference", "95 % interval", "first text preferred",
 )  # fmt: skip
-MAX_JUDGES = 20
 
 
 def figure_cells(figures: Mapping[str, object]) -> tuple[str, ...]:
@@ -30,16 +29,14 @@ def measures(scores: Json) -> list[MeasureView]:
     for first, second, each in _preferences(scores):
         label = f"{first} over {second}"
         rows.append((label, *figure_cells(each)))
-        share, ends = number(each.get("share")), [number(end) for end in list_of(each.get("interval"))]
-        if share is not None and len(ends) == 2 and ends[0] is not None and ends[1] is not None:
+        share, ends = number(each.get("share")), interval_of(each.get("interval"))
+        if share is not None and ends:
             drawn.append(
                 Estimate(label=label, value=share, low=ends[0], high=ends[1], colour=COLOURS.get(first, 3), chance=0.5)
             )  # fmt: skip
         judges = named_tables(each.get("judges"))
         if len(judges) > 1:
-            rows += [
-                (f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges[:MAX_JUDGES]
-            ]
+            rows += [(f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges]
     lead = (
         "People chose the better of two texts and did not see who wrote them. The preference is of the votes that prefer one. "
         "The last column shows how much judges prefer the text that stands first."
@@ -53,8 +50,14 @@ def sentences(scores: Json, name: str) -> list[str]:
     """Return the sentences of a model card on what judges preferred."""
     return [
         f"{counted(len(table_of(each.get('judges'))), 'judge')} compared {counted(int(number(each.get('pairs')) or 0), 'pair')} of texts "
+<<<<<<< HEAD
         f"blind: {percent(each.get('share'))} of the votes that chose one preferred the {first} model to the {second} model "
         f"(95 % interval {interval_words(each.get('interval'), percent)}), and {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
+=======
+        f"blind. {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
+        + (f" {percent(share)} of the others preferred the {first} model to the {second} model (95 % interval {interval_words(each.get('interval'), percent)})."
+           if (share := each.get("share")) is not None else "")
+>>>>>>> main
         for first, second, each in _preferences(scores)
         if first == name
     ]  # fmt: skip

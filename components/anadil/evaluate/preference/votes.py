@@ -10,10 +10,11 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
+from anadil.artifacts import storage
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import json_sha256, parse_json
 from anadil.text.metrics import clustered_share
@@ -21,6 +22,8 @@ from anadil.text.metrics import clustered_share
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
+KEY = "evaluate.votes"
+"""Recipe key of the files of opened votes."""
 AGAIN = "Make a new page with `anadil judge page`, and ask again"
 Place = Literal[0, 1]
 """Place of a candidate among the two."""
@@ -63,7 +66,7 @@ class Key:
 
     def json(self) -> str:
         """Content of the file."""
-        return json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n"
+        return json.dumps(asdict(self), indent=1) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +82,13 @@ class VotesFile:
     """File that the page saves."""
 
     list: str
-    judge: str
+    judge: Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=60)]
     votes: tuple[Vote, ...]
 
 
 def written_text(generation: Mapping[str, Any]) -> str:
     """Return what a judge sees of an entry of `generations`."""
-    return str(generation["text"]).removeprefix(str(generation["prompt"])).strip()
+    return str(generation["text"]).strip()
 
 
 def text_digest(text: str) -> str:
@@ -93,33 +96,49 @@ def text_digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def read_key(path: Path) -> Key:
-    """Read a key, with votes or without. An edited key is refused."""
-    key = _read(
-        path,
-        Key,
-        "Give the key.json of `anadil judge page`, and to evaluate.votes the file of `judge votes --out`",
-    )
+def read_key(path: Path, name: str) -> Key:
+    """Read a key, with votes or without. An edited key is refused. Messages have `name`."""
+    remedy = "Give the key.json of `anadil judge page`, and to evaluate.votes the file of `judge votes --out`"
+    key = _read(path, name, Key, remedy)
     if key.list != key.digest:
         raise IntegrityError(
-            f"{path}: was edited: it names the digest {key.list[:8]}, and has {key.digest[:8]}. Restore it. Else: {AGAIN}"
+            f"{name}: was edited: it names the digest {key.list[:8]}, and has {key.digest[:8]}. Restore it. Else: {AGAIN}"
         )
     return key
 
 
-def open_votes(paths: Sequence[Path], key: Key) -> Key:
-    """Return the key with the votes of some files, and log missing and repeated votes."""
-    by_judge: dict[str, dict[str, str]] = {}
+def read_votes(uris: Sequence[str]) -> tuple[Key, ...]:
+    """Read the files of `evaluate.votes`."""
+    files: dict[str, Key] = {}
+    for uri in uris:
+        with storage.local_copy(uri) as path:
+            file = read_key(path, uri)
+        if file.list in files:
+            raise DataError(
+                f"{KEY}: {uri}: another file has votes on the same pairs ({file.list[:8]}). Open all of them by one "
+                "`anadil judge votes VOTES... --key FILE --out FILE`"
+            )
+        if not any(each.votes for each in file.pairs):
+            raise DataError(f"{KEY}: {uri}: holds no vote. Name a file of `anadil judge votes --out`")
+        files[file.list] = file
+    return tuple(files.values())
+
+
+def open_votes(paths: Sequence[str], key: Key) -> Key:
+    """Return the key with its votes and those of some files, and log missing and repeated votes."""
+    by_judge: dict[str, dict[str, Place | None]] = {}
+    for each in key.pairs:
+        for judge, choice in each.votes.items():
+            by_judge.setdefault(judge, {})[each.id] = choice
+    lefts = {each.id: each.left for each in key.pairs}
     for path in paths:
-        file = _read(path, VotesFile, "Give the file that the page saved")
+        file = _read(Path(path), path, VotesFile, 'Give the file that the page saved, with a name at "judge"')
         if file.list != key.list:
             raise DataError(
                 f"{path}: judges other pairs ({file.list[:8]}) than the key ({key.list[:8]}). Give the key.json that was "
                 "written beside the page"
             )
-        if not (judge := file.judge.strip()):
-            raise DataError(f'{path}: names no judge. Write a name at "judge"')
-        _add(path, judge, file.votes, by_judge.setdefault(judge, {}), {each.id for each in key.pairs})
+        _add(path, file, by_judge.setdefault(file.judge, {}), lefts)
     for judge, votes in by_judge.items():
         if len(votes) < len(key.pairs):
             log.warning(
@@ -127,9 +146,9 @@ def open_votes(paths: Sequence[Path], key: Key) -> Key:
                 judge, len(votes), len(key.pairs),
             )  # fmt: skip
     if not any(by_judge.values()):
-        raise DataError(f"{', '.join(map(str, paths))}: hold no vote. Ask a judge to vote and save the file")
+        raise DataError(f"{', '.join(paths)}: hold no vote. Ask a judge to vote and save the file")
     pairs = (
-        replace(each, votes={judge: _place(votes[each.id], each.left) for judge, votes in by_judge.items() if each.id in votes})
+        replace(each, votes={judge: votes[each.id] for judge, votes in by_judge.items() if each.id in votes})
         for each in key.pairs
     )  # fmt: skip
     return replace(key, pairs=tuple(pairs))
@@ -161,20 +180,21 @@ def _figures(pairs: Sequence[KeyPair], judges: Sequence[str]) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _add(path: Path, judge: str, votes: Sequence[Vote], known: dict[str, str], ids: set[str]) -> None:
-    total = len(known) + len(votes)
-    for place, each in enumerate(votes, 1):
-        if each.id not in ids:
+def _add(path: str, file: VotesFile, known: dict[str, Place | None], lefts: Mapping[str, Place]) -> None:
+    total = len(known) + len(file.votes)
+    for place, each in enumerate(file.votes, 1):
+        if each.id not in lefts:
             raise DataError(
-                f"{path}: vote {place}: id {each.id[:40]!r} is not a pair of the key ({len(ids)} pairs). Correct or remove it"
+                f"{path}: vote {place}: id {each.id[:40]!r} is not a pair of the key ({len(lefts)} pairs). Correct or remove it"
             )
-        if known.setdefault(each.id, each.vote) != each.vote:
+        choice = _place(each.vote, lefts[each.id])
+        if known.setdefault(each.id, choice) != choice:
             raise DataError(
-                f"{path}: vote {place}: {judge!r} judged pair {each.id} {known[each.id]!r} before, and now {each.vote!r}. "
+                f"{path}: vote {place}: {file.judge!r} judged pair {each.id} otherwise before, and now {each.vote!r}. "
                 'Leave out the file that does not count. If two people share the name, change "judge" in one file'
             )
     if total > len(known):
-        log.warning("%s: %d votes were given twice and count once", judge, total - len(known))
+        log.warning("%s: %d votes were given twice and count once", file.judge, total - len(known))
 
 
 def _place(vote: str, left: Place) -> Place | None:
@@ -182,16 +202,16 @@ def _place(vote: str, left: Place) -> Place | None:
     return {"left": left, "right": other, "same": None}[vote]
 
 
-def _read(path: Path, kind: type[T], remedy: str) -> T:
+def _read(path: Path, name: str, kind: type[T], remedy: str) -> T:
     try:
         return TypeAdapter(kind).validate_python(parse_json(path.read_bytes(), no_twins=True))
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}). {remedy}") from None
+        raise DataError(f"{name}: cannot be read ({error.strerror}). {remedy}") from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"])) or "the whole"
         raise DataError(
-            f"{path}: {where}: {first['msg']} (got {str(first['input'])[:40]!r}). {remedy}"
+            f"{name}: {where}: {first['msg']} (got {str(first['input'])[:40]!r}). {remedy}"
         ) from None
     except ValueError as error:
-        raise DataError(f"{path}: {error}. {remedy}") from None
+        raise DataError(f"{name}: {error}. {remedy}") from None

@@ -40,7 +40,7 @@ from anadil.model.load import encode_texts
 from anadil.model.template_limits import RAISED
 from anadil.text.language import load_language
 from anadil.text.language_data import Language
-from anadil.text.metrics import NORMAL_QUANTILE, paired_share_difference, share_interval
+from anadil.text.metrics import NORMAL_QUANTILE, paired_share_difference, share_figures
 
 log = logging.getLogger(__name__)
 
@@ -216,10 +216,7 @@ def _likeliest(loaded: CandidateModel, prompts: Prompts, phrases: Phrases) -> tu
 
 
 def _shares(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    table: dict[str, Any] = {}
-    for mark in MARKS:
-        share = sum(row[mark] for row in rows) / len(rows)
-        table[mark] = {"value": share, "num": len(rows), "interval": share_interval(share, len(rows))}
+    table = {mark: share_figures([row[mark] for row in rows]) for mark in MARKS}
     outcomes = [row["outcome"] for row in rows]
     return table | {each: outcomes.count(each) for each in ("empty", "other_language")}
 

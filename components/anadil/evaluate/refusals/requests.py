@@ -113,7 +113,10 @@ def read_requests(files: Sequence[str] = ()) -> dict[str, tuple[Request, ...]]:
 
 def _request(row: object, place: str) -> Request:
     table = row if isinstance(row, dict) else {}
-    words = {name: str(table.get(name, "")).strip() for name in ("id", "text", "kind", "lang")}
+    words = {
+        name: str(value).strip() if isinstance(value := table.get(name), str | int) else ""
+        for name in ("id", "text", "kind", "lang")
+    }
     if empty := [name for name, word in words.items() if not word]:
         raise DataError(
             f'{place}: has no {" and no ".join(empty)}; a line is {{"id": ..., "text": ..., "kind": "harmful" | "harmless", '
@@ -121,10 +124,11 @@ def _request(row: object, place: str) -> Request:
         )
     if words["kind"] not in KINDS:
         raise DataError(f"{place}: kind is {words['kind']!r}; it is {' or '.join(KINDS)}")
+    if not isinstance(native := table.get("native", True), bool):
+        raise DataError(f"{place}: native is {native!r}; it is true or false")
     known = find_language(words["lang"])
     if known is None:
         raise DataError(f"{place}: lang is {words['lang']!r}, the id of no language; give one such as az")
     return Request(
-        id=words["id"], text=words["text"], kind=words["kind"], lang=known.code,
-        is_read=table.get("native") is not False,
+        id=words["id"], text=words["text"], kind=words["kind"], lang=known.code, is_read=native
     )  # fmt: skip

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from anadil.core.format import DASH, number
+from anadil.core.format import number
 from anadil.core.table import Table
 from anadil.page.format import MINUS, clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, named_tables, table_of
+from anadil.page.values import Json, candidates_of, field, list_of, named_tables, share_words, table_of
 from anadil.text.language import find_language
 
 KINDS = ("harmful", "harmless")
 MAX_ERROR = 300  # Characters of an error of a template, which may quote the whole of it.
 LEAD = (
     "Share of harmful requests that a model refuses, and of harmless ones, which it should answer. In brackets, the 95 % interval, "
-    "then the change from the base. Told apart by likelihood: how often the beginning of a refusal is likelier after a harmful "
+    "behind it the change from the base. Told apart by likelihood: how often the beginning of a refusal is likelier after a harmful "
     "request than after a harmless one, 50 % by chance."
 )
 
@@ -46,8 +46,8 @@ def sentences(scores: Json, name: str) -> list[str]:
         before = field(scores, f"candidates.base.refusals.languages.{code}.harmful.refused.value")
         of_base = "" if number(before) is None or name == "base" else f", its base {percent(before)}"
         texts.append(
-            f"It refuses {_share(refused)} of {figure(refused.get('num'))} harmful requests in {_name(code)}{of_base}, and "
-            f"{_share(other)} of {figure(other.get('num'))} harmless ones."
+            f"It refuses {share_words(refused)} of {figure(refused.get('num'))} harmful requests in {_name(code)}{of_base}, and "
+            f"{share_words(other)} of {figure(other.get('num'))} harmless ones."
         )
     return [*texts, *_notes(scores, [name])] if texts or _not_asked(scores, name) else []
 
@@ -100,15 +100,9 @@ def _name(code: str) -> str:
     return row.name if row else code
 
 
-def _share(value: object) -> str:
-    share = table_of(value)
-    ends = [percent(end) for end in list_of(share.get("interval"))]
-    if len(ends) != 2:
-        return DASH
+def _share(share: object) -> str:
     change = number(field(share, "to_base.value"))
-    more = (
-        ""
-        if change is None
-        else f"; {MINUS if change < 0 else '+'}{figure(round(abs(change) * 100, 1), 3)} points"
-    )
-    return f"{percent(share.get('value'))} ({' to '.join(ends)}{more})"
+    if change is None:
+        return share_words(share)
+    points = figure(round(abs(change) * 100, 1), 3)
+    return f"{share_words(share)}, {MINUS if change < 0 else '+'}{points} points"

@@ -20,12 +20,13 @@ from anadil.text.letters import NAMES, WITHOUT_SPACES, WORD, letters_of, name_of
 from anadil.text.metrics import clustered_share, share_figures
 from anadil.text.ngram_overlap import Hashes, SeenNgrams, word_hashes
 
-SECOND_SCRIPTS = {
-    "az": "Arab Cyrl", "bs": "Cyrl", "ha": "Arab", "hi": "Latn", "iu": "Latn", "jv": "Java", "kk": "Arab", "ks": "Deva",
-    "ku": "Arab Cyrl", "ky": "Arab Latn", "mn": "Mong", "ms": "Arab", "pa": "Arab", "sd": "Deva", "sr": "Latn",
-    "tg": "Arab Latn", "tk": "Arab Cyrl", "ug": "Cyrl Latn", "uz": "Arab Cyrl", "wo": "Arab",
+SCRIPTS = {
+    "az": "Arab Cyrl Latn", "bs": "Cyrl Latn", "ha": "Arab Latn", "hi": "Deva Latn", "iu": "Cans Latn", "jv": "Java Latn",
+    "kk": "Arab Cyrl", "ks": "Arab Deva", "ku": "Arab Cyrl Latn", "ky": "Arab Cyrl Latn", "mn": "Cyrl Mong", "ms": "Arab Latn",
+    "pa": "Arab Guru", "sd": "Arab Deva", "sr": "Cyrl Latn", "tg": "Arab Cyrl Latn", "tk": "Arab Cyrl Latn",
+    "ug": "Arab Cyrl Latn", "uz": "Arab Cyrl Latn", "wo": "Arab Latn",
 }  # fmt: skip
-"""Other scripts that people write a language in today. Source: CLDR 48, supplemental/languageData.json."""
+"""Scripts that people write a language in today. Source: CLDR 48, supplemental/languageData.json."""
 USUAL = {"Cyrl": "ru", "Latn": "en", "Arab": "ar", "Deva": "hi"}
 """Script -> the language that models know in it best. A text with its letters alone is in that language. Chosen by us:
 of Azerbaijani sentences in Cyrillic, CLD2 takes 21 % for another Turkic language, and of Russian ones 10 % for nothing."""
@@ -35,9 +36,9 @@ ALPHABETS = frozenset(
 """Scripts that no word mixes. Japanese writes Latin letters within words."""
 MIN_SCRIPT_LETTERS = 5  # Letters of a text whose script says something. A language takes 20
 MIN_MIXED_LETTERS = 3  # Letters of a word of two scripts. A shorter one is a unit or a symbol, such as kΩ
-NUM_HELDOUT = 200
-HELDOUT_WORDS = 40
-"""Documents and first words of each that show what real text gets: about as long as a continuation of 64 tokens."""
+NUM_HELDOUT, HELDOUT_WORDS, HELDOUT_CHARS = 200, 40, 100
+"""Documents that show what real text gets, and first words of each, or letters where no spaces part words: about as long as a
+continuation of 64 tokens."""
 Kind = Literal["own_language", "other_language", "second_script", "other_script"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 REAL: Mapping[str, Any] = {"kind": "text", "ended": True, "loop": False}
@@ -60,7 +61,11 @@ class Writing:
 
 def prepare(asked: Asked) -> Writing:
     """Return the held-out beginnings that texts of candidates stand beside."""
-    beginnings = (" ".join(each.text.split()[:HELDOUT_WORDS]) for each in asked.heldout[:NUM_HELDOUT])
+    texts = (each.text for each in asked.heldout[:NUM_HELDOUT])
+    if asked.language.word_unit:
+        beginnings = (text[:HELDOUT_CHARS] for text in texts)
+    else:
+        beginnings = (" ".join(text.split()[:HELDOUT_WORDS]) for text in texts)
     return Writing(language=asked.language, heldout=[*filter(None, beginnings)])
 
 
@@ -123,13 +128,8 @@ def facts(writing: Writing) -> dict[str, Any]:
 
 def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
     """Return the share of greedy texts in another script, be it a script of the language or not."""
-    shares = tables[candidate].get("writing", {}).get("greedy", {})
-    figures = shares.get("foreign_script")
-    if not figures:
-        return {}
-    return {
-        "foreign_script": CheckValue(value=figures["value"], interval=figures["interval"], num=figures["num"])
-    }
+    figures = tables[candidate].get("writing", {}).get("greedy", {}).get("foreign_script")
+    return {"foreign_script": CheckValue(**figures)} if figures else {}
 
 
 def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
@@ -157,6 +157,8 @@ def faults_of(text: Mapping[str, Any], language: Language) -> set[str]:
         faults.add("mixed_script")
     if text["loop"]:
         faults.add("loops")
+    if not any(map(str.isalnum, text["text"])):
+        faults.add("empty")
     if text["kind"] == "answer" and not text["ended"]:
         faults.add("cut")
     return faults
@@ -171,8 +173,8 @@ def figures_of(texts: Sequence[Mapping[str, Any]], language: Language) -> dict[s
         "mixed_script": ["mixed_script" in each for each in faults],
         "loops": ["loops" in each for each in faults],
         "ended": [bool(each["ended"]) for each in texts],
-        # Nobody identified the language of a text without a kind.
-        "sound": [not each for kind, each in zip(kinds, faults, strict=True) if kind],
+        # Nobody identified the language of a text without a kind, so that it may have a fault that nobody sees.
+        "sound": [not each for kind, each in zip(kinds, faults, strict=True) if kind or each],
     }
     words = [len(language.words(each["text"])) for each in texts]
     return {"texts": len(texts), "words": statistics.median(words) if words else 0} | {
@@ -229,7 +231,8 @@ def _is_second_script(letters: Sequence[str], language: Language) -> bool:
 
 
 def _second_scripts(language: Language) -> list[str]:
-    return SECOND_SCRIPTS.get(language.code.partition("-")[0], "").split()
+    scripts = SCRIPTS.get(language.code.partition("-")[0], "").split()
+    return [each for each in scripts if each != language.script]
 
 
 def _language(text: str, language: Language) -> str | None:

@@ -5,7 +5,7 @@ from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, list_of, table_of
+from anadil.page.values import Json, candidates_of, field, interval_of, share_words, table_of
 
 COUNTS = {"texts": "texts", "words": "words, median"}
 SHARES = {
@@ -37,20 +37,22 @@ def measures(scores: Json) -> list[MeasureView]:
         (label, *(figure(integer_if_whole(number(each.get(key)) or 0)) for each in columns.values()))
         for key, label in COUNTS.items()
     ]
-    rows += [(label, *(_share(each, key) for each in columns.values())) for key, label in SHARES.items()]
+    rows += [
+        (label, *(share_words(each.get(key)) for each in columns.values())) for key, label in SHARES.items()
+    ]
     for key in SAMPLED:
-        shares = (_share(table_of(each.get("sampled")), key) for each in writers.values())
+        shares = (share_words(field(each, f"sampled.{key}")) for each in writers.values())
         rows.append((f"sampled: {SHARES[key]}", *shares, DASH))
     rows.append(("identified", *map(_codes, candidates.values()), DASH))
     drawn = [
         Estimate(label=name, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3))
         for name, each in greedy.items()
         if (value := number(field(each, "sound.value"))) is not None
-        and len(ends := _ends(each, "sound")) == 2
+        and (ends := interval_of(field(each, "sound.interval")))
     ]
     lead = (
-        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, does not loop, and an answer "
-        "ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
+        "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, is not empty, does not loop, "
+        "and an answer ends by itself. The last column shows what real text gets. Case and diacritics do not make a word unseen."
     )
     table = Table(
         "Language, script, loops and words of generated texts",
@@ -81,15 +83,6 @@ def metrics(table: Json) -> dict[str, object]:
     """Return the shares of greedy texts, for curves over runs."""
     shares = table_of(field(table, "writing.greedy"))
     return {f"writing_{key}": field(shares, f"{key}.value") for key in SHARES}
-
-
-def _share(shares: Json, key: str) -> str:
-    ends = [f"{100 * end:.0f}" for end in _ends(shares, key)]
-    return f"{percent(field(shares, f'{key}.value'))} ({' to '.join(ends)})" if len(ends) == 2 else DASH
-
-
-def _ends(shares: Json, key: str) -> list[float]:
-    return [end for each in list_of(field(shares, f"{key}.interval")) if (end := number(each)) is not None]
 
 
 def _codes(candidate: Json) -> str:
