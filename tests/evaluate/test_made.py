@@ -185,6 +185,15 @@ def test_items_are_the_same_whatever_the_order_of_documents(
     assert other["cloze"] != kinds["cloze"]
 
 
+def test_most_items_stay_as_the_training_text_grows() -> None:
+    texts = az_texts()
+    before, after = (
+        make_items(documents(texts[-100:]), Vocabulary.of(texts[:num], AZ), 200, seed=0) for num in (120, 125)
+    )
+
+    assert len({*before["cloze"]} & {*after["cloze"]}) > 120
+
+
 def test_a_reader_of_the_text_is_right_and_a_guesser_at_chance(
     kinds: dict[str, tuple[Item, ...]], split: tuple[list[str], list[Document]], tmp_path: Path
 ) -> None:

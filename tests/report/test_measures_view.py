@@ -8,7 +8,6 @@ import pytest
 
 from anadil.evaluate.own_chat.view import sentences
 from anadil.merge.view import part
-from anadil.page.format import interval_of, interval_words
 from anadil.page.part import MeasureView, Part
 from anadil.page.values import candidates_of, interval_of, interval_words, relative_place
 from anadil.recipe.sections import Recipe

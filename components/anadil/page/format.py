@@ -4,11 +4,10 @@ A field that a stage left out is shown as a dash, never as a zero.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TypeVar
 
 from anadil.core.format import DASH, DIGITS, human_figure, human_percent, integer_if_whole, number, trimmed
-from anadil.page.values import Json, list_of
 
 T = TypeVar("T")
 
@@ -60,25 +59,6 @@ def change_percent(before: object, after: object) -> float | None:
     """(after - before) / before in per cent; None where it cannot be said."""
     old, new = number(before), number(after)
     return None if not old or new is None else (new - old) / old * 100
-
-
-def interval_of(value: object) -> tuple[float, float] | None:
-    """Low and high of an interval that is written as a pair; None without a width, as resampling one document gives it."""
-    ends = [number(end) for end in list_of(value)]
-    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] == ends[1]:
-        return None
-    return ends[0], ends[1]
-
-
-def ends_of(difference: Json) -> list[object]:
-    """Both ends of a paired difference, as `interval_of` takes them."""
-    return [difference.get("low"), difference.get("high")]
-
-
-def interval_words(value: object, say: Callable[[object], str] = figure) -> str:
-    """`1.2 to 1.4`, or a dash."""
-    ends = interval_of(value)
-    return DASH if ends is None else f"{say(ends[0])} to {say(ends[1])}"
 
 
 def ratio(before: object, after: object) -> float | None:

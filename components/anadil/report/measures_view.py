@@ -12,24 +12,9 @@ from anadil.core.format import DASH, number
 from anadil.core.measures import view_results
 from anadil.core.table import Table
 from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
-from anadil.page.format import (
-    MINUS,
-    change_percent,
-    clip,
-    ends_of,
-    figure,
-    interval_of,
-    interval_words,
-    percent,
-    plain_value,
-    signed_percent,
-)  # fmt: skip
+from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.page.part import MeasureView
-<<<<<<< HEAD
-from anadil.page.values import Json, candidates_of, field, named_tables, table_of
-=======
 from anadil.page.values import Json, candidates_of, field, interval_of, interval_words, named_tables, table_of
->>>>>>> main
 from anadil.report import verdict
 from anadil.report.read import Facts
 from anadil.text.metrics import SURE_DOCUMENTS
@@ -88,14 +73,11 @@ def measures_view(facts: Facts) -> tuple[MeasureView, ...]:
     return tuple(measure for measure in measures if measure.table.rows)
 
 
-<<<<<<< HEAD
-=======
 def ends_of(difference: Json) -> list[object]:
     """Both ends of a paired difference, as `interval_of` takes them."""
     return [difference.get("low"), difference.get("high")]
 
 
->>>>>>> main
 def estimates(differences: Sequence[tuple[str, Json, int]]) -> list[Estimate]:
     """(label, paired difference, colour) as rows of a chart; those without a value or an interval are skipped."""
     return [

@@ -161,7 +161,7 @@ def make_items(
         for key in sorted(seeds):
             by_document[seeds[key].document].append(key)
         for key in filter(None, itertools.chain(*itertools.zip_longest(*by_document.values()))):
-            yield KINDS[kind](seeds[key], vocabulary, random.Random(key), sentences)  # noqa: S311  no secret
+            yield KINDS[kind](seeds[key], vocabulary, key, sentences)
 
     return {kind: tuple(itertools.islice(filter(None, items(kind)), most)) for kind in KINDS}
 
@@ -193,13 +193,13 @@ def _changed(
     others_at: Callable[..., list[str]],
     sentence: Sentence,
     vocabulary: Vocabulary,
-    draw: random.Random,
+    key: str,
     _: Sequence[Sentence],
 ) -> Item | None:
     """The sentence with other words in place of `num` ones, at the first drawn place that allows it."""
     most = len(sentence.words) - num
-    for place in draw.sample(range(1, most + 1), most):
-        if others := others_at(sentence, vocabulary, place, draw):
+    for place in random.Random(key).sample(range(1, most + 1), most):  # noqa: S311  no secret
+        if others := others_at(sentence, vocabulary, place, key):
             first, last = sentence.words[place][0], sentence.words[place + num - 1][1]
             behind = place + num - 1 + FOLLOWING * letters_per_word(vocabulary.language)
             # The sign at the end tells a word from a longer one.
@@ -214,7 +214,12 @@ def _changed(
     return None
 
 
-def _cloze(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random.Random) -> list[str]:
+def _drawn(words: Sequence[str], num: int, key: str) -> list[str]:
+    """Draw words. New ones of a later run leave most draws as they are."""
+    return sorted(words, key=lambda each: digest(key + each))[:num] if len(words) >= num else []
+
+
+def _cloze(sentence: Sentence, vocabulary: Vocabulary, place: int, key: str) -> list[str]:
     """Words of the frequency class and ending of a content word."""
     fold, word = vocabulary.language.fold, sentence.word(place)
     if not vocabulary.is_content(word):
@@ -228,10 +233,10 @@ def _cloze(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random.
         and fold(each) not in around
         and (len(each) < MIN_STEM or each[:MIN_STEM] != word[:MIN_STEM])
     ]
-    return draw.sample(others, NUM_CHOICES - 1) if len(others) >= NUM_CHOICES - 1 else []
+    return _drawn(others, NUM_CHOICES - 1, key)
 
 
-def _ending(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random.Random) -> list[str]:
+def _ending(sentence: Sentence, vocabulary: Vocabulary, place: int, key: str) -> list[str]:
     """The word with an ending that it takes elsewhere."""
     word = sentence.word(place)
     if not vocabulary.language.word_unit:
@@ -246,7 +251,7 @@ def _ending(sentence: Sentence, vocabulary: Vocabulary, place: int, draw: random
         others = []
     # A model that knows how frequent words are and nothing else is at chance.
     near = [each for each in others if abs(vocabulary.frequency(each) - vocabulary.frequency(word)) <= 1]
-    return [draw.choice(near)] if near else []
+    return _drawn(near, 1, key)
 
 
 def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
@@ -266,7 +271,7 @@ def _other_endings(word: str, vocabulary: Vocabulary) -> list[str]:
     return []
 
 
-def _order(sentence: Sentence, vocabulary: Vocabulary, place: int, _: random.Random) -> list[str]:
+def _order(sentence: Sentence, vocabulary: Vocabulary, place: int, _: str) -> list[str]:
     """Two neighbouring words the other way round."""
     gap = "" if vocabulary.language.word_unit else " "
     first, second = sentence.word(place), sentence.word(place + 1)
@@ -281,7 +286,7 @@ def _order(sentence: Sentence, vocabulary: Vocabulary, place: int, _: random.Ran
 
 
 def _sentence_order(
-    sentence: Sentence, vocabulary: Vocabulary, _: random.Random, __: Sequence[Sentence]
+    sentence: Sentence, vocabulary: Vocabulary, _: str, __: Sequence[Sentence]
 ) -> Item | None:
     """A sentence and the next one, and the same the other way round."""
     following = sentence.after.lstrip()
@@ -297,12 +302,12 @@ def _sentence_order(
 
 
 def _continuation(
-    sentence: Sentence, vocabulary: Vocabulary, draw: random.Random, sentences: Sequence[Sentence]
+    sentence: Sentence, vocabulary: Vocabulary, key: str, sentences: Sequence[Sentence]
 ) -> Item | None:
     """The beginning of the next sentence after its own, and after a sentence of another document."""
     # The same words behind two contexts: of two continuations the more usual one would win, whatever stands before.
     following, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
-    drawn = draw.sample(sentences, min(NEAR, len(sentences)))
+    drawn = random.Random(key).sample(sentences, min(NEAR, len(sentences)))  # noqa: S311  no secret
     elsewhere = [each.before + each.text for each in drawn if each.document != sentence.document]
     if not following or not elsewhere:
         return None
@@ -317,7 +322,7 @@ def _beginning(text: str, language: Language) -> str:
     return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""
 
 
-KINDS: dict[str, Callable[[Sentence, Vocabulary, random.Random, Sequence[Sentence]], Item | None]] = {
+KINDS: dict[str, Callable[[Sentence, Vocabulary, str, Sequence[Sentence]], Item | None]] = {
     "cloze": partial(_changed, 1, _cloze),
     "ending": partial(_changed, 1, _ending),
     "word_order": partial(_changed, 2, _order),

@@ -2,6 +2,7 @@
 
 import logging
 
+from anadil.core.format import counted
 from anadil.evaluate.made.items import NUM_CHOICES, Item, digest
 from anadil.evaluate.measures import Asked
 
@@ -29,8 +30,8 @@ def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
     pairs = sorted(tuple(text.split(end, 1)) for text in texts if end in text)
     if len(pairs) < NUM_CHOICES:
         log.warning(
-            "made items: no translations, since %s hold out %d pairs; raise clean.heldout_fraction of these sources",
-            ", ".join(sources), len(pairs),
+            "made items: no translations, since %s hold out %s; raise clean.heldout_fraction of these sources",
+            ", ".join(sources), counted(len(pairs), "pair"),
         )  # fmt: skip
         return {TRANSLATION: ()}
     # The pair itself decides, so that a pair more or less moves no other item.

@@ -4,13 +4,9 @@ from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
 from anadil.page.charts import Estimate, intervals
-from anadil.page.format import MINUS, figure, interval_of, percent, words_of
+from anadil.page.format import MINUS, figure, percent, words_of
 from anadil.page.part import MeasureView
-<<<<<<< HEAD
-from anadil.page.values import Json, candidates_of, field, table_of
-=======
 from anadil.page.values import Json, candidates_of, field, interval_of, share_words, table_of
->>>>>>> main
 
 KINDS = {
     "cloze": "word among words as frequent",
@@ -72,14 +68,6 @@ def metrics(table: Json) -> dict[str, object]:
     return {f"made_{kind}": field(table, f"made.{kind}.accuracy") for kind in table_of(table.get("made"))}
 
 
-<<<<<<< HEAD
-def _right(entry: Json) -> str:
-    ends = interval_of(entry.get("interval"))
-    return f"{percent(entry.get('accuracy'))}{f' ({ends[0]:.0%} to {ends[1]:.0%})'.replace('%', '') if ends else ''}"
-
-
-=======
->>>>>>> main
 def _change(entry: Json) -> str:
     values = [field(entry, f"differences.base.margin.{key}") for key in ("value", "low", "high")]
     change, low, high = map(_signed, values)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from anadil.core.candidates import COLOURS
 from anadil.core.format import counted, number
 from anadil.core.table import Table
-from anadil.page.format import clip, figure, interval_words, percent
+from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
 from anadil.page.values import Json, candidates_of, interval_of, interval_words, named_tables, table_of
 
@@ -50,14 +50,9 @@ def sentences(scores: Json, name: str) -> list[str]:
     """Return the sentences of a model card on what judges preferred."""
     return [
         f"{counted(len(table_of(each.get('judges'))), 'judge')} compared {counted(int(number(each.get('pairs')) or 0), 'pair')} of texts "
-<<<<<<< HEAD
-        f"blind: {percent(each.get('share'))} of the votes that chose one preferred the {first} model to the {second} model "
-        f"(95 % interval {interval_words(each.get('interval'), percent)}), and {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
-=======
         f"blind. {figure(each.get('same'))} of {figure(each.get('votes'))} votes chose none."
         + (f" {percent(share)} of the others preferred the {first} model to the {second} model (95 % interval {interval_words(each.get('interval'), percent)})."
            if (share := each.get("share")) is not None else "")
->>>>>>> main
         for first, second, each in _preferences(scores)
         if first == name
     ]  # fmt: skip
