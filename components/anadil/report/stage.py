@@ -6,7 +6,7 @@ STAGE = Stage(
     name="report",
     summary="write one page about the whole run",
     writes="report",
-    result_version=10,
+    result_version=11,
     keys=(
         "language", "seed", "base", "clean", "sources", "tokenizer", "pretrain", "merge", "finetune",
         "evaluate", "report", "retrain", "retrain.champion.name", "retrain.champion.version",
