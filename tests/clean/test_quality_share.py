@@ -121,7 +121,7 @@ def test_sentences_that_a_host_shares_go_before_documents_are_ranked(tmp_path: P
             ([MODEL, f"clean.quality=top {share} %"], "is no share of the best. Write one above 0 and below 100")
             for share in ("0", "100", "101", "-1", "x", "0.0")
         ),
-        ([MODEL, "clean.quality=15"], "must be text"),
+        ([MODEL, "clean.quality=0.15"], "is no share of the best. Write one above 0 and below 100, such as `top 15 %`"),
         (["sources={a: {inputs: [a], quality: top 15 %}}"], "needs scores. Name a classifier"),
         (["sources={a: {inputs: [a], pairs: [en, az], clean: {quality_model: m}, quality: top 1 %}}"], "would decide nothing"),
     ],

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PositiveInt, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveInt, WithJsonSchema, model_validator
 
 from anadil.core.format import MIB
 from anadil.recipe.fields import NEUTRAL, Fraction, Place, StrictModel, Text
@@ -25,16 +25,16 @@ ALL = 100.0
 """Per cent."""
 
 
-def _is_best(value: str) -> str:
+def _is_best(value: object) -> object:
     """Return `top 15 %` as it is, or raise with the remedy."""
-    match = BEST.fullmatch(value)
+    match = BEST.fullmatch(str(value))
     if not match or not 0 < float(match[1]) < ALL:
         raise ValueError("is no share of the best. Write one above 0 and below 100, such as `top 15 %`")
     return value
 
 
 Best = Annotated[
-    str, AfterValidator(_is_best), WithJsonSchema({"type": "string", "pattern": f"^{BEST.pattern}$"})
+    str, BeforeValidator(_is_best), WithJsonSchema({"type": "string", "pattern": f"^{BEST.pattern}$"})
 ]
 
 

@@ -87,12 +87,8 @@ def stage_origin(
     functions = {each.key for each in stage.side_files if each.functions}
     for key, uris in (side_files or {}).items():
         if key in functions:
-            values = enumerate(value_of(recipe, key))
-            named |= {
-                f"{key} {place} {name}": uri
-                for place, each in values
-                for uri, _, name in [each.rpartition(":")]
-            }
+            for place, (uri, _, name) in enumerate(each.rpartition(":") for each in value_of(recipe, key)):
+                named[f"{key} {place} {name}"] = uri
         else:
             named |= {f"file {uri} of {key}": uri for uri in uris}
     for name, uri in named.items():
