@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from anadil.artifacts.artifact import Manifest, finished_manifest
 from anadil.artifacts.prefetch import fetch
-from anadil.clean.dedup.find_duplicates import REASONS as DUPLICATES
+from anadil.clean.dedup.find_duplicates import DUPLICATE, NEAR_DUPLICATE, REASONS
 from anadil.clean.filters.judge_record import BLOCKED, CONTAMINATED, LANGUAGE, PAGE_LIMITS
 from anadil.clean.filters.pii import patterns_of, replace_personal_data
 from anadil.clean.kernels.columns import EXTERNAL, STATISTICS
@@ -25,20 +25,21 @@ from anadil.core.json_text import read_json
 from anadil.recipe.retrain import RetrainLimits
 from anadil.runtime.cache_key import INPUT
 from anadil.text.corpus import read_file
-from anadil.text.excluded import REASONS
+from anadil.text.excluded import REASONS as OVERLAPS
 
 MAX_WEEKS, MAX_FILES, MAX_ROWS = 26, 4, 100_000
 """Earlier corpora that are looked at, files of rows of each, and rows of a week: 30 MB. A choice."""
 MAX_CORPORA, MAX_TEXTS = 4, 2_000
 """Earlier corpora, and texts of each in the order of their hashes, in which personal data are looked for. A choice."""
+DUPLICATES = (REASONS[DUPLICATE], REASONS[NEAR_DUPLICATE])
 KINDS = {
     "language": (LANGUAGE, "mixed", "script", "spelling"),
-    "duplicates": tuple(DUPLICATES.values()),
+    "duplicates": DUPLICATES,
     "contaminated": (CONTAMINATED,),
     "unusable": ("empty", "short"),
 }
 """Check -> reasons that `clean` drops documents for."""
-OF_OVERLAP = dict(zip(REASONS, (CONTAMINATED, *DUPLICATES.values()), strict=True))
+OF_OVERLAP = dict(zip(OVERLAPS, (CONTAMINATED, *DUPLICATES), strict=True))
 """Reason of a comparison of sources -> the reason of `clean` for the same."""
 JUDGED = tuple(name for name in STATISTICS if name not in EXTERNAL)
 NO_STYLE = [BLOCKED, PAGE_LIMITS, *(reason for each in KINDS.values() for reason in each)]
