@@ -2,6 +2,7 @@
 
 apt-get download libreoffice-help-fi libreoffice-help-en-us && for deb in *.deb; do dpkg-deb -x $deb help; done
 OMP_NUM_THREADS=1 python benchmarks/evaluate/made.py --help-dir help --work DIR --languages fi
+... --cost MODEL    # instead: CPU seconds of the items on a model beside those of scoring their text once
 
 Text is LibreOffice's handbook: a page is a document, one page of eight is held out, and paragraphs that were left in
 English are dropped. For each language a tokenizer and a small Llama are trained from nothing. What is in DIR is not made
@@ -12,10 +13,11 @@ import argparse
 import hashlib
 import html
 import json
+import math
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ import torch
 from scipy.stats import kendalltau
 from torch.nn.functional import cross_entropy
 
-from anadil.evaluate.made.items import Vocabulary, make_items
+from anadil.evaluate.made.items import Item, Vocabulary, make_items
 from anadil.evaluate.made.measure import ALL, differences, margins_of
 from anadil.evaluate.models import BATCH_TOKENS, CandidateModel, Memory, load_for_scoring, open_model
 from anadil.model.load import encode_texts
@@ -62,15 +64,21 @@ def main() -> None:
         "--languages", nargs="+", default=[], help="as the packages are named; none prints the table"
     )
     parser.add_argument("--items", type=int, default=500, help="of each kind")
+    parser.add_argument("--cost", type=Path, help="directory of a model whose time is measured")
     options = parser.parse_args()
     for code in options.languages:
         english = {text for page in pages(options.help_dir, "en-US") for text in page}
         found = pages(options.help_dir, code)
         texts = ["\n".join(text for text in page if text not in english) for page in found]
         train, heldout = split([text for text in texts if len(text) > MIN_CHARS])
+        if options.cost:
+            print_cost(code, train, heldout, options.cost, options.items)
+            continue
         train_checkpoints(train, options.work / code)
         result = options.work / code / f"made-{options.items}.json"
         result.write_text(json.dumps(score(code, train, heldout, options.work / code, options.items)))
+    if options.cost:
+        return
     print_tables(
         [json.loads(file.read_text()) for file in sorted(options.work.glob(f"*/made-{options.items}.json"))]
     )
@@ -131,12 +139,7 @@ def train_checkpoints(texts: Sequence[str], folder: Path) -> None:
 
 def score(code: str, train: Sequence[str], heldout: Sequence[str], folder: Path, most: int) -> dict[str, Any]:
     """Measure the checkpoints, and the last one with noise on its weights."""
-    language = load_language({"zh-CN": "zh"}.get(code, code))
-    documents = [
-        Document(id=str(number), text=text, source="", url="", lang=code)
-        for number, text in enumerate(heldout)
-    ]
-    kinds = make_items(documents, Vocabulary.of(train, language), most, seed=0)
+    kinds = items_of(code, train, heldout, most)
     listed = [*kinds, ALL]
     steps: list[dict[str, Any]] = []
     for step in CHECKPOINTS:
@@ -157,6 +160,35 @@ def score(code: str, train: Sequence[str], heldout: Sequence[str], folder: Path,
         "num": {kind: len(items[kind]) for kind in listed},
         "chance": {kind: float(np.mean([1 / len(item.choices) for item in items[kind]])) for kind in listed},
     }  # fmt: skip
+
+
+def items_of(code: str, train: Sequence[str], heldout: Sequence[str], most: int) -> Mapping[str, Sequence[Item]]:
+    """Make the items of a language's held-out pages."""
+    language = load_language({"zh-CN": "zh"}.get(code, code))
+    documents = [
+        Document(id=str(number), text=text, source="", url="", lang=code)
+        for number, text in enumerate(heldout)
+    ]
+    return make_items(documents, Vocabulary.of(train, language), most, seed=0)
+
+
+def print_cost(code: str, train: Sequence[str], heldout: Sequence[str], path: Path, most: int) -> None:
+    """Print a row for each kind: CPU seconds of its items over those of contexts and right choices alone."""
+    loaded = opened(path)
+    loaded.model  # noqa: B018  loads it
+    for kind, items in items_of(code, train, heldout, most).items():
+        texts = [item.contexts[0] + item.choices[0] for item in items]
+        ids = [np.array(each, dtype=np.int32) for each in encode_texts(loaded.candidate.tokenizer, texts)]
+        loaded.memory = Memory()
+        start = time.process_time()
+        loaded.nats(ids)
+        once = time.process_time() - start
+        margins_of(loaded, {kind: items})
+        made = time.process_time() - start - once
+        print(
+            f"| {code} | {kind} | {len(items)} | {sum(map(len, ids)):,} | {once:.1f} | {made:.1f} | {made / once:.2f} |",
+            flush=True,
+        )
 
 
 def with_all(margins: dict[str, Any]) -> dict[str, Any]:
@@ -235,7 +267,9 @@ def print_tables(results: Sequence[dict[str, Any]]) -> None:
 
 
 def told(difference: dict[str, float]) -> str:
-    """A difference, and a star where its interval lies below 0."""
+    """A difference, and `found` where its interval lies below 0."""
+    if math.isnan(difference["value"]):
+        return "no items"
     return f"{difference['value']:+.3f}{' found' if difference['high'] < 0 else ''}"
 
 
