@@ -162,7 +162,9 @@ def score(code: str, train: Sequence[str], heldout: Sequence[str], folder: Path,
     }  # fmt: skip
 
 
-def items_of(code: str, train: Sequence[str], heldout: Sequence[str], most: int) -> Mapping[str, Sequence[Item]]:
+def items_of(
+    code: str, train: Sequence[str], heldout: Sequence[str], most: int
+) -> Mapping[str, Sequence[Item]]:
     """Make the items of a language's held-out pages."""
     language = load_language({"zh-CN": "zh"}.get(code, code))
     documents = [
@@ -249,7 +251,8 @@ def print_tables(results: Sequence[dict[str, Any]]) -> None:
             taus[kind].append((tau, of_margin))
             low = share_interval(right[-1], each["num"][kind])
             mark = "" if low and low[0] > each["chance"][kind] else " *"
-            cells.append(f"{right[0]:.2f} to {right[-1]:.2f}{mark} ({tau:.2f}, {of_margin:.2f})")
+            words = f"{right[0]:.2f} to {right[-1]:.2f}{mark} ({tau:.2f}, {of_margin:.2f})"
+            cells.append(words if each["num"][kind] else "no items")
         print(
             f"| {each['language']} | {each['documents']} | {bits[0]:.2f} to {bits[-1]:.2f} | "
             + " | ".join(cells)
