@@ -124,7 +124,7 @@ def stage_trainer(asked: argparse.Namespace, base: Path) -> Any:
     import torch
 
     steps = num_steps(len(rows.train), recipe.finetune)
-    trainer = new_trainer(job, torch.device(asked.device), tokenizer, rows, steps, Group())
+    trainer = new_trainer(job, torch.device(asked.device), tokenizer, rows, steps, Group(), start=None)
     trainer.args.save_strategy = "no"
     return trainer
 
