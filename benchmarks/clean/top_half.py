@@ -1,4 +1,4 @@
-"""Whether a model learns more from the half that a classifier of 300 labels prefers than from a random half.
+"""Compare models trained on the half that a classifier of 300 labels prefers with models trained on a random half.
 
 ANADIL_DATA=DIR OMP_NUM_THREADS=1 python -m benchmarks.clean.top_half [LANGUAGE]
 

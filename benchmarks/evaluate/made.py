@@ -47,7 +47,7 @@ CHECKPOINTS = (50, 100, 200, 400, 800)
 LENGTH, BATCH, RATE = 128, 16, 3e-3
 HIDDEN, LAYERS, VOCABULARY = 128, 3, 2_048
 MIN_CHARS = 200
-"""Of a page."""
+"""Fewest characters of a page."""
 LOSS, SEARCHED, SCORED = 0.03, 30, 100
 """Rise of bits per byte that noise on the weights makes, and documents on which its scale is sought and on which bits per byte
 are measured."""

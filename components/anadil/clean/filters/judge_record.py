@@ -204,7 +204,7 @@ class FilterResult:
     sample: Row = field(default_factory=dict)
     """Values of a sample beside the document: `value` and `limit`."""
     error: str = ""
-    """Why a filter of the user's failed, with the filter. The record counts as bad."""
+    """Filter that failed, and its error. The record counts as bad."""
     is_filtered: bool = False
     """Filters of the user's were asked."""
 
