@@ -123,10 +123,6 @@ def test_sentences_that_a_host_shares_go_before_documents_are_ranked(tmp_path: P
         ),
         ([MODEL, "clean.quality=0.15"], "is no share of the best. Write one above 0 and below 100, such as `top 15 %`"),
         (["sources={a: {inputs: [a], quality: top 15 %}}"], "needs scores. Name a classifier"),
-        (
-            ["sources={a: {inputs: [a], clean: {quality_model: m, quality: top 9 %}, quality: top 1 %}}"],
-            "quality: top 1 % and clean.quality: top 9 % both say what stays",
-        ),
         (["sources={a: {inputs: [a], pairs: [en, az], clean: {quality_model: m}, quality: top 1 %}}"], "would decide nothing"),
     ],
 )  # fmt: skip

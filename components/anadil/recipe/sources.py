@@ -143,10 +143,6 @@ class Source(StrictModel):
     @model_validator(mode="after")
     def _keeps_the_best(self) -> "Source":
         if self.quality is not None and self.clean.quality != self.quality:
-            if "quality" in self.clean.model_fields_set:
-                raise ValueError(
-                    f"quality: {self.quality} and clean.quality: {self.clean.quality} both say what stays. Leave one of them out"
-                )
             values = {key: getattr(self.clean, key) for key in self.clean.model_fields_set}
             object.__setattr__(self, "clean", Clean(**values | {"quality": self.quality}))
         return self
