@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from anadil.model import gguf_layers
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
@@ -34,10 +35,28 @@ GEMMA_NUMBERS = {
 }  # fmt: skip
 EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+SHARED_WIDTH = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 EXPERTS_IN_EACH = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 EVERY_LAYER = {"hidden_act": "silu", **EXPERTS_IN_EACH}
 COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
 COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
+QWEN_3_5_GGUF = Gguf(
+    architecture="qwen35",
+    norm_offset=1.0,
+    partial=True,
+    kinds=frozenset(["linear_attention", "full_attention"]),
+    fault=gguf_layers.qwen_3_5_fault,
+    value_heads=(
+        "attn_qkv", "attn_gate", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt", "ssm_out"
+    ),
+    fixed={"hidden_act": "silu", "attention_bias": False},
+    counts={
+        "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.inner_size": lambda config: config.linear_num_value_heads * config.linear_value_head_dim,
+        "full_attention_interval": gguf_layers.layer_period, "rope.dimension_sections": gguf_layers.sections,
+    },
+)  # fmt: skip
 GLM_DEFAULTS = {
     "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip
@@ -102,7 +121,8 @@ FAMILIES = (
         gguf=Gguf(
             architecture="mistral3",
             turns_neighbours=True,
-            of_rotation={
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
                 "attention.temperature_scale": "llama_4_scaling_beta",
                 "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
             },
@@ -198,6 +218,21 @@ FAMILIES = (
             width="hidden_size_per_layer_input",
         ),
         version_4=Version4Keys(is_known=False),
+        gguf=Gguf(
+            architecture="gemma4",
+            windows="own_head",
+            partial=True,
+            scalings=frozenset(["proportional"]),
+            kinds=frozenset(["sliding_attention", "full_attention"]),
+            fault=gguf_layers.gemma_4_fault,
+            fixed=GEMMA_FIXED,
+            numbers=GEMMA_NUMBERS,
+            counts={
+                "attention.head_count_kv": gguf_layers.heads_by_layer,
+                "attention.shared_kv_layers": "num_kv_shared_layers",
+                "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+            },
+        ),
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
@@ -407,6 +442,18 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(norm="model.embedding_norm"),
         recurrent="conv",
+        gguf=Gguf(
+            architecture="lfm2",
+            own_head_size=False,
+            fixed={"conv_bias": False},
+            fault=gguf_layers.lfm2_fault,
+            numbers={"attention.layer_norm_rms_epsilon": "norm_eps"},
+            kinds=frozenset(["conv", "full_attention"]),
+            counts={
+                "shortconv.l_cache": "conv_L_cache",
+                "attention.head_count_kv": gguf_layers.heads_by_layer,
+            },
+        ),
     ),
     # Mixtures of experts.
     Family(
@@ -470,11 +517,7 @@ FAMILIES = (
         gguf=Gguf(
             architecture="qwen2moe",
             fixed={**EVERY_LAYER, "norm_topk_prob": False, "tie_word_embeddings": False},
-            counts={
-                **EXPERT_COUNTS,
-                **OWN_WIDTH,
-                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-            },
+            counts={**EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
         ),
     ),
     Family(
@@ -512,8 +555,18 @@ FAMILIES = (
             only={"hidden_act": "relu2", "qk_layernorm": True},
         ),
     ),
-    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
-    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
+    Family(
+        model_type="qwen3_5_moe_text",
+        layouts=PIPELINE_LAYOUTS,
+        recurrent="linear_attn",
+        experts=True,
+        gguf=replace(
+            QWEN_3_5_GGUF,
+            architecture="qwen35moe",
+            counts={**QWEN_3_5_GGUF.counts, **EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
+        ),
+    ),
+    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", gguf=QWEN_3_5_GGUF),
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,
