@@ -8,6 +8,7 @@ from anadil.model.family import (
     LLAMA_GGUF,
     LLAMA_TENSOR_PLAN,
     PIPELINE_LAYOUTS,
+    QWEN_3_5_GGUF,
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
@@ -40,23 +41,6 @@ EXPERTS_IN_EACH = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 EVERY_LAYER = {"hidden_act": "silu", **EXPERTS_IN_EACH}
 COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
 COHERE_NUMBERS = {"attention.layer_norm_epsilon": "layer_norm_eps", "logit_scale": "logit_scale"}
-QWEN_3_5_GGUF = Gguf(
-    architecture="qwen35",
-    norm_offset=1.0,
-    partial=True,
-    kinds=frozenset(["linear_attention", "full_attention"]),
-    fault=gguf_layers.qwen_3_5_fault,
-    value_heads=(
-        "attn_qkv", "attn_gate", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt", "ssm_out"
-    ),
-    fixed={"hidden_act": "silu", "attention_bias": False},
-    counts={
-        "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
-        "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
-        "ssm.inner_size": lambda config: config.linear_num_value_heads * config.linear_value_head_dim,
-        "full_attention_interval": gguf_layers.layer_period, "rope.dimension_sections": gguf_layers.sections,
-    },
-)  # fmt: skip
 GLM_DEFAULTS = {
     "num_key_value_heads": 2, "head_dim": 128, "attention_bias": True, "partial_rotary_factor": 0.5,
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""What llama.cpp is told of layers that differ, and what it does not compute of them; records in `families.py` name it.
+"""Keys of GGUF for layers that differ, and reasons why llama.cpp does not compute a config.json.
 
 Source: ggml-org/llama.cpp, src/models/lfm2.cpp, qwen35.cpp and gemma4.cpp.
 """
@@ -17,7 +17,7 @@ def layer_types(config: Any) -> list[str]:
 
 
 def layer_period(config: Any) -> int | None:
-    """Period of layers whose last one sees all; None without such a period."""
+    """Period of layers whose last one sees all, if there is one."""
     full = [kind == FULL for kind in layer_types(config)]
     period = full.index(True) + 1 if any(full) else len(full) + 1
     return period if full == [(layer + 1) % period == 0 for layer in range(len(full))] else None
@@ -41,13 +41,13 @@ def sections(config: Any) -> list[int]:
 
 
 def lfm2_fault(config: Any) -> str:
-    """Reason why llama.cpp does not compute an LFM2; empty if it does."""
+    """Reason why llama.cpp does not compute this LFM2, or an empty text."""
     size = config.conv_L_cache
     return "" if size > 1 else f"conv_L_cache is {size}, and llama.cpp's lfm2 needs 2 or more"
 
 
 def qwen_3_5_fault(config: Any) -> str:
-    """Reason why llama.cpp does not compute a Qwen 3.5; empty if it does."""
+    """Reason why llama.cpp does not compute this Qwen 3.5, or an empty text."""
     keys, values = config.linear_key_head_dim, config.linear_value_head_dim
     if keys != values:
         return f"linear_value_head_dim is {values}, and llama.cpp takes linear_key_head_dim for it, {keys}"
@@ -57,7 +57,7 @@ def qwen_3_5_fault(config: Any) -> str:
 
 
 def gemma_4_fault(config: Any) -> str:
-    """Reason why llama.cpp does not compute a Gemma 4; empty if it does."""
+    """Reason why llama.cpp does not compute this Gemma 4, or an empty text."""
     if config.use_bidirectional_attention == "all":
         return "use_bidirectional_attention is 'all', and llama.cpp's gemma4 does not look ahead"
     rows, shared = config.vocab_size_per_layer_input, config.num_kv_shared_layers

@@ -340,7 +340,7 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
 
 
 def gguf_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Shape of a tensor in the file; a convolution of each channel has no axis of one input."""
+    """Shape of a tensor in the file, where a convolution of each channel has no axis of one input."""
     return (shape[0], shape[2]) if len(shape) == 3 and shape[1] == 1 else shape
 
 
@@ -358,8 +358,8 @@ def gguf_type(name: str, shape: tuple[int, ...], stored: str, requested: Type | 
         return Type.F32
     if requested is Type.Q8_0 and shape[-1] % BLOCK:
         return Type.F16
-    kept = Type[stored] if stored in ("F16", "BF16") else Type.F32  # safetensors' names
-    return kept if requested is None else requested  # F32 is 0
+    same = Type[stored] if stored in ("F16", "BF16") else Type.F32  # safetensors' names
+    return same if requested is None else requested  # F32 is 0
 
 
 def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
@@ -406,7 +406,7 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
 
 
 def by_turns(part: str, tensor: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
-    """Heads of values with one of each head of keys after another; transformers has all of a head of keys together."""
+    """Heads of values, one of each head of keys in turn. transformers has all of a head of keys together."""
     groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
     axis = int(part == "ssm_out")
     rows = tensor.movedim(axis, 0)
@@ -418,7 +418,7 @@ def by_turns(part: str, tensor: torch.Tensor, config: PreTrainedConfig) -> torch
 
 
 def frequency_divisors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Divisors of the frequencies that a scaling makes of those without; shape (head / 2,)."""
+    """Unscaled frequencies over scaled ones, shape (head / 2,)."""
     kind = {"layer_type": FULL} if FULL in config.rope_parameters else {}
     scaled, _ = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", **kind)
     size = gguf_refusal.head_size(config)

@@ -239,8 +239,8 @@ def key_value_heads(config: PreTrainedConfig) -> int:
 
 def head_size(config: PreTrainedConfig) -> int:
     """Numbers of a head."""
-    own = getattr(of_kind(config, FULL), "head_dim", None)
-    return int(own or config.hidden_size // config.num_attention_heads)
+    size = getattr(of_kind(config, FULL), "head_dim", None)
+    return int(size or config.hidden_size // config.num_attention_heads)
 
 
 def expressions(pre_tokenizer: cut_patterns.JsonObject | None) -> tuple[str, ...] | None:
