@@ -50,6 +50,14 @@ speed: .venv/installed-dev
 images:
 	images/build.sh all
 
+# make release: what a release publishes, into dist/, with the options IMAGES (all, none, or names), KEY (a private key that
+# signs) and REGISTRY (what images are called before /NAME).
+IMAGES ?= all
+REGISTRY ?= anadil
+.PHONY: release
+release: .venv/installed-dev
+	.venv/bin/python scripts/release.py --images '$(IMAGES)' --registry '$(REGISTRY)' $(if $(KEY),--key '$(KEY)')
+
 ci:
 	.ci/run
 
@@ -59,8 +67,8 @@ ci-full:
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
 
-# The pip of Python 3.11 takes a minute longer to choose the same versions.
-.venv/installed-%: pyproject.toml
-	test -x .venv/bin/pip || { $(PYTHON) -m venv .venv && .venv/bin/python -m pip install --quiet --upgrade 'pip>=25'; }
-	.venv/bin/python -m pip install --quiet --editable '.[$*]'
+# Versions are those of constraints.txt, which tests and images have. What is loaded is compiled then, and not all that is installed.
+.venv/installed-%: pyproject.toml constraints.txt
+	test -x .venv/bin/pip || { $(PYTHON) -m venv .venv && .venv/bin/python -m pip install --quiet --upgrade -c constraints.txt pip; }
+	.venv/bin/python -m pip install --quiet --no-compile -c constraints.txt --editable '.[$*]'
 	touch $@

@@ -51,7 +51,8 @@ found = {
 }
 if package.is_dir():
     from anadil.core.stages import FLOW
-    from anadil.runtime.cache_key import PACKAGE, code_digest
+    from anadil.core.build import PACKAGE
+    from anadil.runtime.cache_key import code_digest
     found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name / "run.py").is_file()}
 print(json.dumps(found))
 """
