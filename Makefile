@@ -1,6 +1,7 @@
 # make demo: set up and run the whole pipeline on built-in data, with the options DEMO.  make test: set up and test, with the options PYTEST.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
-# make images: build every image with docker, podman or buildah.  make ci, make ci-full: what CI runs.
+# make images: build every image with docker, podman or buildah.  make release: what a release publishes, into dist/.
+# make ci, make ci-full: what CI runs.
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil

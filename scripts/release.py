@@ -21,24 +21,66 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from anadil.core.stages import ALL_IMAGES
 
 SHOWN = 12
 """Digits of the commit in a version for development."""
-IDENTITY = NAMESPACE = "anadil"
+IDENTITY = "anadil"
 """Who signs, and for what, in terms of `ssh-keygen -Y`."""
-SIGNERS = "allowed_signers"
-SUMS = "SHA256SUMS"
-PROVENANCE = "provenance.json"
-LAYOUT = "images"
-VERIFY = f"ssh-keygen -Y verify -f {SIGNERS} -I {IDENTITY} -n {NAMESPACE} -s {SUMS}.sig < {SUMS} && sha256sum --check --quiet {SUMS}"
+SIGNERS, SUMS, PROVENANCE, LAYOUT = "allowed_signers", "SHA256SUMS", "provenance.json", "images"
+CHART, MODULE = "charts/anadil", "components/anadil/__init__.py"
 BUILDERS = ("podman", "buildah")
 """Programs that write OCI layouts."""
+VERIFY = (f"ssh-keygen -Y verify -f {SIGNERS} -I {IDENTITY} -n {IDENTITY} -s {SUMS}.sig < {SUMS} && "
+          f"sha256sum --check --quiet --ignore-missing {SUMS}")  # fmt: skip
+UNSIGNED = "**This release is not signed.** Sums show damage on the way, and not who built it."
+SIGNED = f"`{SUMS}.sig` is the signature. Without that file, the release is not signed. Compare its key with the one that the maintainers publish: `{{signers}}`."
+MISSING = "\n\nNot built: {missing}. Chart and manifests name them by the tag `{tag}`, and `images/build.sh` builds them."
+PUSH = f"""\
+Chart and manifests name these digests. `sbom/` has a bill of materials of each.
+
+```bash
+skopeo copy --preserve-digests oci:{LAYOUT}:{{name}} docker://{{release.registry}}/{{name}}:{{release.version}}
+```
+
+| image | digest |
+|---|---|"""
+NOTES = f"""\
+# anadil {{release.build_version}}
+
+Built of commit `{{release.commit}}`{{state}}.
+
+{{release.summary}}
+
+## Verify
+
+{{signature}} `{PROVENANCE}` says what was built of which commit.
+
+```bash
+{{verify}}
+```
+
+## Install
+
+Python 3.11 to 3.13 on Linux:
+
+```bash
+python3 -m venv venv
+venv/bin/pip install -c constraints.txt './anadil-{{release.build_version}}-py3-none-any.whl[laptop]'
+venv/bin/anadil run smoke
+```
+
+On a cluster: `helm install anadil anadil-{{release.build_version}}.tgz`, or what `manifests.tar.gz` holds.
+
+## Images
+
+{{images}}
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +88,7 @@ class Release:
     """One commit and its version."""
 
     commit: str
-    epoch: int
+    epoch: str
     """Time of the commit, in seconds."""
     version: str
     """`__version__`, which tags of images have."""
@@ -54,97 +96,70 @@ class Release:
     """Version of wheel, sdist and chart: of a commit without a tag, it names the commit."""
     summary: str
     """What CHANGELOG.md says first of the version."""
+    registry: str
+    """What names of images begin with."""
 
-    @property
-    def is_tagged(self) -> bool:
-        """True if HEAD has the tag of its version."""
-        return self.version == self.build_version
+
+def refuse(text: str) -> NoReturn:
+    """End with what is wrong, where, and the remedy."""
+    sys.exit(f"release: {text}")
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
     """Run a command and return its stdout; stderr passes through."""
-    given = [str(word) for word in command]
-    done = subprocess.run(
-        given, cwd=cwd, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=False
-    )
-    if done.returncode:
-        sys.exit(
-            f"release: `{' '.join(given)}` in {cwd} ended with {done.returncode}; its last lines are above"
-        )
+    try:
+        done = subprocess.run(command, cwd=cwd, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
+    except subprocess.CalledProcessError as error:
+        refuse(f"`{' '.join(map(str, command))}` in {cwd} ended with {error.returncode}; its reason is above")
     return done.stdout.strip()
 
 
-def identify(root: Path) -> Release:
+def identify(root: Path, registry: str) -> Release:
     """The release that a checkout holds; refuses what no commit or no version names."""
     if changed := run("git", "status", "--porcelain", cwd=root).splitlines():
-        sys.exit(
-            f"release: {root} differs from its commit in {len(changed)} file(s), first `{changed[0]}`; commit them or take them out"
-        )
+        refuse(f"{root}: {len(changed)} file(s) differ from HEAD, first `{changed[0]}`; commit or remove it")
     commit, epoch = run("git", "log", "-1", "--format=%H %ct", cwd=root).split()
-    module = "components/anadil/__init__.py"
-    [version] = re.findall(
-        r'^__version__ = "(.*)"$', (root / module).read_text(encoding="utf-8"), re.MULTILINE
-    )
-    chart = (root / "charts/anadil/Chart.yaml").read_text(encoding="utf-8")
+    [version] = re.findall(r'(?m)^__version__ = "(.*)"$', read(root / MODULE))
     for key in ("version", "appVersion"):
-        [other] = re.findall(rf'^{key}: "?([^"\n]*)"?$', chart, re.MULTILINE)
+        [other] = re.findall(rf'(?m)^{key}: "?([^"\n]*)"?$', read(root / CHART / "Chart.yaml"))
         if other != version:
-            sys.exit(
-                f"release: charts/anadil/Chart.yaml: {key} is {other}, and {module} says {version}; set {key}: {version}"
-            )
+            refuse(f"{CHART}/Chart.yaml: {key} is {other}, and {MODULE} says {version}; set one to the other")
     tags = run("git", "tag", "--points-at", "HEAD", "--list", "v*", cwd=root).split()
     if tags and f"v{version}" not in tags:
-        sys.exit(
-            f"release: HEAD ({commit[:SHOWN]}) has the tag {tags[0]}, and {module} says {version}; "
-            f"take the tag away (git tag --delete {tags[0]}), or set __version__ to {tags[0][1:]}, commit and tag again"
-        )
-    heading, summary = changes(root / "CHANGELOG.md", version)
-    if tags and "unreleased" in heading:
-        sys.exit(
-            f"release: CHANGELOG.md: `{heading}` is released by the tag {tags[0]}; write the date in place of `unreleased`, and tag again"
-        )
-    build_version = version if tags else f"{version}+g{commit[:SHOWN]}"
-    return Release(
-        commit=commit, epoch=int(epoch), version=version, build_version=build_version, summary=summary
-    )
-
-
-def changes(changelog: Path, version: str) -> tuple[str, str]:
-    """Heading of a version's section, and what stands in it before its first part."""
-    text = changelog.read_text(encoding="utf-8")
-    section = re.search(rf"^## ({re.escape(version)}\b.*)\n((?:(?!##).*\n)*)", text, re.MULTILINE)
+        refuse(f"HEAD ({commit[:SHOWN]}) has the tag {tags[0]}, and {MODULE} says {version}; take the tag away: "
+               f"git tag --delete {tags[0]}")  # fmt: skip
+    changes = read(root / "CHANGELOG.md")
+    section = re.search(rf"(?m)^## ({re.escape(version)}\b.*)\n((?:(?!##).*\n)*)", changes)
     if section is None:
-        sys.exit(f"release: CHANGELOG.md has no section `## {version}`; write what the version brings")
-    return section[1], section[2].strip()
+        refuse(f"CHANGELOG.md has no section `## {version}`; write what the version brings")
+    if tags and "unreleased" in section[1]:
+        refuse(f"CHANGELOG.md: `{section[1]}` has the tag {tags[0]}; commit its date, and tag again")
+    build_version = version if tags else f"{version}+g{commit[:SHOWN]}"
+    return Release(commit=commit, epoch=epoch, version=version, build_version=build_version,
+                   summary=section[2].strip(), registry=registry)  # fmt: skip
 
 
 def refuse_other(out: Path, commit: str) -> None:
     """Refuse to replace a folder that another commit, or another program, has filled."""
-    if not out.exists():
-        return
     try:
-        statement = json.loads((out / PROVENANCE).read_text(encoding="utf-8"))
-        [source, *_] = statement["predicate"]["buildDefinition"]["resolvedDependencies"]
-        earlier = f"of commit {source['digest']['gitCommit'][:SHOWN]}"
-    except (OSError, ValueError, KeyError, TypeError):
-        earlier = f"without {PROVENANCE}"
-    if earlier != f"of commit {commit[:SHOWN]}":
-        sys.exit(
-            f"release: {out} is there, {earlier}, and HEAD is {commit[:SHOWN]}; move it away, or remove it: rm -r {out}"
-        )
+        earlier = json.loads(read(out / PROVENANCE))["predicate"]["buildDefinition"]["resolvedDependencies"][
+            0
+        ]
+        is_same = earlier["digest"]["gitCommit"] == commit
+    except OSError:
+        earlier, is_same = f"a folder without {PROVENANCE}", not out.exists()
+    if not is_same:
+        refuse(f"{out} is there, of {earlier}, and HEAD is {commit[:SHOWN]}; remove it: rm -r {out}")
 
 
 def images_of(words: Sequence[str]) -> list[str]:
     """Names of the images to build, once a builder is there for them."""
-    names = [] if words == ["none"] else [*ALL_IMAGES] if words == ["all"] else [*words]
+    names = {"none": [], "all": [*ALL_IMAGES]}.get(" ".join(words), [*words])
     if unknown := [name for name in names if name not in ALL_IMAGES]:
-        sys.exit(
-            f"release: IMAGES: {', '.join(unknown)} is not an image; take all, none or some of {', '.join(ALL_IMAGES)}"
-        )
+        refuse(f"IMAGES: {unknown[0]} is not an image; take all, none or some of {', '.join(ALL_IMAGES)}")
     if names and builder() not in BUILDERS:
-        sys.exit(
-            f"release: IMAGES={' '.join(words)} needs {' or '.join(BUILDERS)}, and BUILDER is `{builder()}`; install one, or take IMAGES=none"
-        )
+        refuse(f"IMAGES={' '.join(words)} needs {' or '.join(BUILDERS)}, and BUILDER is `{builder()}`; install one, or "
+               "take IMAGES=none")  # fmt: skip
     return names
 
 
@@ -153,253 +168,181 @@ def builder() -> str:
     return os.environ.get("BUILDER") or next(filter(shutil.which, BUILDERS), "")
 
 
-def stamp(source: Path, release: Release) -> None:
-    """Write version and commit into the sources that wheel, sdist and images are built of."""
-    build = {"version": release.build_version, "commit": release.commit}
-    (source / "components/anadil/_build.json").write_text(json.dumps(build) + "\n", encoding="utf-8")
-    project, version = source / "pyproject.toml", f'version = "{release.build_version}"'
-    replace(project, r'^dynamic = \["version"\]$', version)
+def read(file: Path) -> str:
+    """Text of a file."""
+    return file.read_text(encoding="utf-8")
 
 
 def replace(file: Path, pattern: str, text: str) -> None:
     """Replace the one line of a file that a pattern matches."""
-    content, count = re.subn(pattern, lambda _: text, file.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    content, count = re.subn(f"(?m)^{pattern}$", lambda _: text, read(file))
     assert count == 1, f"{file}: {pattern} matches {count} times"
     file.write_text(content, encoding="utf-8")
 
 
-def build_images(
-    source: Path, names: Sequence[str], release: Release, registry: str, out: Path
-) -> dict[str, str]:
+def stamp(source: Path, release: Release) -> None:
+    """Write version and commit into the sources that wheel, sdist and images are built of."""
+    build = json.dumps({"version": release.build_version, "commit": release.commit})
+    (source / "components/anadil/_build.json").write_text(build + "\n", encoding="utf-8")
+    replace(source / "pyproject.toml", r'dynamic = \["version"\]', f'version = "{release.build_version}"')
+
+
+def build_images(source: Path, names: Sequence[str], release: Release, out: Path) -> dict[str, str]:
     """Build images into one OCI layout, whose equal layers lie there once, and return their digests by name."""
     if not names:
         return {}
     options = f"{os.environ.get('BUILD_OPTIONS', '')} --timestamp {release.epoch}"
-    run("images/build.sh", *names, cwd=source, BUILD_OPTIONS=options, BUILDER=builder(), REGISTRY=registry,
+    run("images/build.sh", *names, cwd=source, BUILD_OPTIONS=options, BUILDER=builder(), REGISTRY=release.registry,
         TAG=release.version, SBOM=str(out / "sbom"), PUSH="")  # fmt: skip
     for name in names:
-        run(
-            builder(),
-            "push",
-            "--quiet",
-            f"{registry}/{name}:{release.version}",
-            f"oci:{out / LAYOUT}:{name}",
-            cwd=source,
-        )
-    index = json.loads((out / LAYOUT / "index.json").read_text(encoding="utf-8"))
-    called = {
-        each["annotations"]["org.opencontainers.image.ref.name"]: each["digest"]
-        for each in index["manifests"]
-    }
-    return {name: called[name] for name in names}
+        place = f"oci:{out / LAYOUT}:{name}"
+        run(builder(), "push", "--quiet", f"{release.registry}/{name}:{release.version}", place, cwd=source)
+    entries = json.loads(read(out / LAYOUT / "index.json"))["manifests"]
+    digests = {each["annotations"]["org.opencontainers.image.ref.name"]: each["digest"] for each in entries}
+    return {name: digests[name] for name in names}
 
 
-def pin_images(source: Path, release: Release, registry: str, digests: Mapping[str, str]) -> None:
+def pin_images(source: Path, release: Release, digests: Mapping[str, str]) -> None:
     """Let chart and manifests name the images of this release."""
-    table = "{" + ", ".join(f'{name}: "{digest}"' for name, digest in sorted(digests.items())) + "}"
-    chart = source / "charts/anadil"
-    replace(chart / "values.yaml", r"^digests: \{\}$", f"digests: {table}")
-    replace(
-        chart / "values.yaml",
-        r'^  registry: ""$',
-        f'  registry: "{registry.removesuffix("anadil").rstrip("/")}"',
-    )
-    replace(chart / "Chart.yaml", r"^version: .*$", f"version: {release.build_version}")
-    reference = re.compile(
-        rf"\b(image|value|name): anadil/({'|'.join(ALL_IMAGES)})(:{re.escape(release.version)})?$",
-        re.MULTILINE,
-    )
+    table = "digests: {" + ", ".join(f'{name}: "{digest}"' for name, digest in digests.items()) + "}"
+    values, place = source / CHART / "values.yaml", release.registry.removesuffix("anadil").rstrip("/")
+    replace(values, r"digests: \{\}", table)
+    replace(values, r'  registry: ""', f'  registry: "{place}"')
+    replace(source / CHART / "Chart.yaml", "version: .*", f"version: {release.build_version}")
+    names = "|".join(ALL_IMAGES)
+    reference = re.compile(rf"(?m)\b(image|value|name): anadil/({names})(:{re.escape(release.version)})?$")
 
     def pinned(match: re.Match[str]) -> str:
-        key, name, tag = match.groups()
-        digest = digests.get(name) if tag else None
-        return f"{key}: {registry}/{name}" + (f"@{digest}" if digest else tag or "")
+        key, name, tag = match.groups(default="")
+        return f"{key}: {release.registry}/{name}" + (f"@{digests[name]}" if tag and name in digests else tag)
 
     for file in (source / "manifests").rglob("*.yaml"):
-        text = reference.sub(pinned, file.read_text(encoding="utf-8"))
-        if file.name == "recipe.yaml":  # what the launcher starts is of this release too
-            image = (
-                ""
-                if re.search(r"^  image:", text, re.MULTILINE)
-                else f"\n  image: {registry}/{{stage}}:{{version}}"
-            )
-            text = re.sub(r"^cluster:$", f"cluster:{image}\n  digests: {table}", text, flags=re.MULTILINE)
+        text = reference.sub(pinned, read(file))
+        if file.name == "recipe.yaml":  # the launcher starts images of this release too
+            image = "" if "\n  image:" in text else f"  image: {release.registry}/{{stage}}:{{version}}\n"
+            text = text.replace("\ncluster:\n", f"\ncluster:\n{image}  {table}\n")
         file.write_text(text, encoding="utf-8")
 
 
-def pack(folder: Path, name: str, out: Path, epoch: int) -> None:
+def pack(folder: Path, name: str, out: Path, epoch: str) -> None:
     """Pack a folder so that equal files give equal bytes, whoever packs them."""
     with out.open("wb") as raw, gzip.GzipFile(filename="", fileobj=raw, mode="wb", mtime=0) as packed, \
-            tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive:  # fmt: skip
+            tarfile.open(fileobj=packed, mode="w") as archive:  # fmt: skip
         for file in sorted(path for path in folder.rglob("*") if path.is_file()):
-            entry = tarfile.TarInfo(f"{name}/{file.relative_to(folder).as_posix()}")
-            entry.size, entry.mtime = file.stat().st_size, epoch
+            entry = tarfile.TarInfo(f"{name}/{file.relative_to(folder)}")
+            entry.size, entry.mtime = file.stat().st_size, int(epoch)
             with file.open("rb") as content:
                 archive.addfile(entry, content)
 
 
-def digest_of(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def files_of(out: Path) -> Iterator[Path]:
-    """Files of a release, but the blobs of the images, whose names are their digests."""
-    blobs = out / LAYOUT / "blobs"
-    return (path for path in sorted(out.rglob("*")) if path.is_file() and not path.is_relative_to(blobs))
+def sums_of(files: Iterable[Path], root: Path) -> dict[str, str]:
+    """SHA-256 of files by their names, without the blobs of images, whose names are their digests."""
+    names = {file.relative_to(root): file for file in sorted(files) if file.is_file()}
+    return {str(name): hashlib.sha256(file.read_bytes()).hexdigest() for name, file in names.items()
+            if name.parts[:2] != (LAYOUT, "blobs")}  # fmt: skip
 
 
 def provenance(source: Path, out: Path, release: Release, digests: Mapping[str, str]) -> dict[str, Any]:
-    """What was built of which commit and packages, as SLSA reads it.
+    """The commit and the packages of what was built, as SLSA reads it.
 
     Source: in-toto Attestation Framework 1.0, SLSA Provenance 1.0.
     """
-    subjects = {str(file.relative_to(out)): digest_of(file) for file in files_of(out)}
-    subjects |= {f"{LAYOUT}:{name}": digest.removeprefix("sha256:") for name, digest in digests.items()}
-    locks = [
-        source / "constraints.txt",
-        *(sorted((source / "images/locks").glob("*.txt")) if digests else []),
-    ]
-    parameters = {
-        "version": release.build_version,
-        "images": sorted(digests),
-        "torch": os.environ.get("TORCH", "cpu"),
-    }
+    images = {f"{LAYOUT}:{name}": digest.removeprefix("sha256:") for name, digest in digests.items()}
+    locks = [source / "constraints.txt", *((source / "images/locks").glob("*.txt") if digests else [])]
+    torch = os.environ.get("TORCH", "cpu") if digests else "none"
+
+    def named(sums: Mapping[str, str]) -> list[dict[str, Any]]:
+        return [{"name": name, "digest": {"sha256": digest}} for name, digest in sums.items()]
+
+    definition = {
+        "buildType": "urn:anadil:make-release:1",
+        "externalParameters": {"version": release.build_version, "images": [*digests], "torch": torch},
+        "resolvedDependencies": [
+            {"name": "anadil", "digest": {"gitCommit": release.commit}}, *named(sums_of(locks, source)),
+        ],
+    }  # fmt: skip
+    details = {"builder": {"id": "urn:anadil:scripts/release.py"}}
     return {
         "_type": "https://in-toto.io/Statement/v1",
-        "subject": [
-            {"name": name, "digest": {"sha256": digest}} for name, digest in sorted(subjects.items())
-        ],
+        "subject": named(sums_of(out.rglob("*"), out) | images),
         "predicateType": "https://slsa.dev/provenance/v1",
-        "predicate": {
-            "buildDefinition": {
-                "buildType": "urn:anadil:make-release:1",
-                "externalParameters": parameters,
-                "resolvedDependencies": [
-                    {"name": "anadil", "digest": {"gitCommit": release.commit}},
-                    *(
-                        {"name": str(file.relative_to(source)), "digest": {"sha256": digest_of(file)}}
-                        for file in locks
-                    ),
-                ],
-            },
-            "runDetails": {"builder": {"id": "urn:anadil:scripts/release.py"}},
-        },
+        "predicate": {"buildDefinition": definition, "runDetails": details},
     }
 
 
-def notes(release: Release, digests: Mapping[str, str], registry: str, signer: str) -> str:
+def notes(release: Release, digests: Mapping[str, str], signers: str) -> str:
     """One page: what the release is, how it is verified, installed and pushed."""
-    left_out = ", ".join(name for name in ALL_IMAGES if name not in digests)
-    state = "" if release.is_tagged else " It is a build for development: the commit has no tag."
-    signature = f"The signature is of the key `{signer}`. Compare it with the one that the maintainers publish." if signer else (
-        "**This release is not signed.** Sums show damage on the way, and not who built it.")  # fmt: skip
-    verify = VERIFY if signer else VERIFY.rpartition("&& ")[2]
-    lines = [
-        f"# anadil {release.build_version}\n", f"Built of commit `{release.commit}`.{state}\n", release.summary,
-        "\n## Verify\n", signature + f" `{PROVENANCE}` says what was built of which commit.\n",
-        f"```bash\n{verify}\n```", "\n## Install\n", "Python 3.11 to 3.13 on Linux:\n",
-        f"```bash\npython -m venv venv\nvenv/bin/pip install -c constraints.txt './anadil-{release.build_version}-py3-none-any.whl[laptop]'\nvenv/bin/anadil run smoke\n```",
-        f"\nA cluster: `helm install anadil anadil-{release.build_version}.tgz`, or the manifests of `manifests.tar.gz`.",
-        "\n## Images\n",
-    ]  # fmt: skip
-    if digests:
-        lines += [
-            "Chart and manifests name these digests. `sbom/` has a bill of materials of each.\n",
-            f"```bash\nskopeo copy --preserve-digests oci:{LAYOUT}:tools docker://{registry}/tools:{release.version}\n```\n",
-            "| image | digest |\n|---|---|", *(f"| `{name}` | `{digest}` |" for name, digest in digests.items()),
-        ]  # fmt: skip
-    if left_out:
-        lines.append(
-            f"\nNot built: {left_out}. Chart and manifests name them by the tag `{release.version}`, and `images/build.sh` builds them."
-        )
-    return "\n".join(lines) + "\n"
-
-
-def public_key(key: Path) -> str:
-    """Type and public half of a key."""
-    return " ".join(run("ssh-keygen", "-y", "-f", key, cwd=key.parent).split()[:2])
-
-
-def sign(source: Path, out: Path, key: Path) -> None:
-    """Sign the sums, and verify them as people do: with the committed signers, where there are any."""
-    committed = source / SIGNERS
-    signers = (
-        committed.read_text(encoding="utf-8")
-        if committed.is_file()
-        else f'{IDENTITY} namespaces="{NAMESPACE}" {public_key(key)}\n'
+    state = "" if release.version == release.build_version else ", for development: it has no tag"
+    missing = ", ".join(f"`{name}`" for name in ALL_IMAGES if name not in digests)
+    images = PUSH.format(release=release, name=next(iter(digests))) if digests else ""
+    images += "".join(f"\n| `{name}` | `{digest}` |" for name, digest in digests.items())
+    images += MISSING.format(missing=missing, tag=release.version) if missing else ""
+    verify = VERIFY if signers else VERIFY.rpartition("&& ")[2]
+    signature = SIGNED.format(signers=signers.strip()) if signers else UNSIGNED
+    return NOTES.format(
+        release=release, state=state, signature=signature, verify=verify, images=images.strip()
     )
-    (out / SIGNERS).write_text(signers, encoding="utf-8")
-    run("ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, SUMS, cwd=out)
-    run("sh", "-c", VERIFY, cwd=out)
 
 
-def build(
-    root: Path, out: Path, release: Release, names: Sequence[str], registry: str, key: Path | None
-) -> None:
+def signers_of(source: Path, key: Path | None) -> str:
+    """Who may sign, as ssh-keygen reads it: the committed file, or the key alone; empty without both."""
+    if (source / SIGNERS).is_file():
+        return read(source / SIGNERS)
+    return f"{IDENTITY} {run('ssh-keygen', '-y', '-f', key, cwd=source)}\n" if key else ""
+
+
+def build(root: Path, out: Path, release: Release, names: Sequence[str], key: Path | None) -> None:
     """Fill an empty folder with all files of a release, of a checkout of its own."""
-    source = out.parent / "source"
+    source, version = out.parent / "source", release.build_version
     run("git", "worktree", "add", "--quiet", "--detach", source, release.commit, cwd=root)
     try:
         stamp(source, release)
-        run(
-            sys.executable,
-            "-m",
-            "hatchling",
-            "build",
-            "-d",
-            out,
-            cwd=source,
-            SOURCE_DATE_EPOCH=str(release.epoch),
-        )
-        digests = build_images(source, names, release, registry, out)
-        pin_images(source, release, registry, digests)
-        pack(source / "charts/anadil", "anadil", out / f"anadil-{release.build_version}.tgz", release.epoch)
+        python = (sys.executable, "-m", "hatchling", "build", "-d", out)
+        run(*python, cwd=source, SOURCE_DATE_EPOCH=release.epoch)
+        digests = build_images(source, names, release, out)
+        pin_images(source, release, digests)
+        pack(source / CHART, "anadil", out / f"anadil-{version}.tgz", release.epoch)
         pack(source / "manifests", "manifests", out / "manifests.tar.gz", release.epoch)
+        if signers := signers_of(source, key):
+            (out / SIGNERS).write_text(signers, encoding="utf-8")
+        page = notes(release, digests, signers)
+        (out / "RELEASE_NOTES.md").write_text(page, encoding="utf-8")
         shutil.copyfile(source / "constraints.txt", out / "constraints.txt")
-        signer = public_key(key) if key else ""
-        (out / "RELEASE_NOTES.md").write_text(notes(release, digests, registry, signer), encoding="utf-8")
-        statement = json.dumps(provenance(source, out, release, digests), indent=1) + "\n"
-        (out / PROVENANCE).write_text(statement, encoding="utf-8")
-        sums = [f"{digest_of(file)}  {file.relative_to(out)}\n" for file in files_of(out)]
-        (out / SUMS).write_text("".join(sums), encoding="utf-8")
-        if key:
-            sign(source, out, key)
+        statement = json.dumps(provenance(source, out, release, digests), indent=1)
+        (out / PROVENANCE).write_text(statement + "\n", encoding="utf-8")
+        lines = [f"{digest}  {name}\n" for name, digest in sums_of(out.rglob("*"), out).items()]
+        (out / SUMS).write_text("".join(lines), encoding="utf-8")
+        if key:  # and verify it, as people do
+            run("ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", IDENTITY, SUMS, cwd=out)
+            run("sh", "-c", VERIFY, cwd=out)
     finally:
         run("git", "worktree", "remove", "--force", source, cwd=root)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Build a release, and put it into its folder when all of it is there."""
     parser = argparse.ArgumentParser(description="build what a release publishes")
-    parser.add_argument("--root", type=Path, default=Path(__file__).parents[1], help="the checkout")
-    parser.add_argument("--out", type=Path, help="the folder of the release; by default dist in the checkout")
     parser.add_argument("--images", default="all", help="all, none, or names")
-    parser.add_argument(
-        "--registry", default="anadil", help="what images are called before /NAME; it ends with anadil"
-    )
+    parser.add_argument("--registry", default="anadil", help="what images are called before /NAME")
     parser.add_argument("--key", type=Path, help="private key that signs")
-    options = parser.parse_args(arguments)
-    root: Path = options.root.resolve()
-    out: Path = (options.out or root / "dist").resolve()
+    options = parser.parse_args()
+    root = Path(__file__).resolve().parents[1]
+    out = root / "dist"
     key: Path | None = options.key and options.key.expanduser().resolve()
     if key and not key.is_file():
-        sys.exit(f"release: KEY: there is no file {key}; `ssh-keygen -t ed25519 -f {key}` makes a key")
-    if options.registry.rpartition("/")[2] != "anadil":
-        sys.exit(
-            f"release: REGISTRY: {options.registry} does not end with anadil, as the chart's names do; take {options.registry}/anadil"
-        )
-    release = identify(root)
+        refuse(f"KEY: there is no file {key}; make a key: ssh-keygen -t ed25519 -f {key}")
+    registry: str = options.registry
+    if registry.rpartition("/")[2] != "anadil":
+        refuse(f"REGISTRY: {registry} does not end with /anadil, as the chart does; take {registry}/anadil")
+    release = identify(root, registry)
     refuse_other(out, release.commit)
-    names = images_of(options.images.split() or ["none"])
+    names = images_of(options.images.split())
     with tempfile.TemporaryDirectory() as scratch:
-        made = Path(scratch) / "dist"
-        made.mkdir()
-        build(root, made, release, names, options.registry, key)
-        if out.exists():
-            shutil.rmtree(out)
-        shutil.copytree(made, out)
+        folder = Path(scratch) / "dist"
+        folder.mkdir()
+        build(root, folder, release, names, key)
+        shutil.rmtree(out, ignore_errors=True)
+        shutil.copytree(folder, out)
     print(f"anadil {release.build_version} is in {out}, {'signed' if key else 'not signed: no KEY'}")
     return 0
 
