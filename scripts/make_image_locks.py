@@ -1,4 +1,4 @@
-"""Write the lock of each image: every package that it holds, one version, with its hashes; and constraints.txt.
+"""Write the lock of each image: every package that it holds, one version, with its hashes. And constraints.txt.
 
 python scripts/make_image_locks.py             after a change of pyproject.toml: keeps the pins that still fit
 python scripts/make_image_locks.py --upgrade   takes the newest versions that fit

@@ -1,7 +1,7 @@
 """Build what a release publishes into dist/, of a clean checkout of HEAD.
 
     make release                       # wheel, sdist, chart, manifests and all images
-    make release IMAGES=none           # without images; or IMAGES='clean tools'
+    make release IMAGES=none           # without images, or IMAGES='clean tools'
     make release KEY=~/.ssh/anadil     # signed
     make release REGISTRY=ghcr.io/leyla/anadil
 
@@ -39,7 +39,7 @@ BUILDERS = ("podman", "buildah")
 VERIFY = (f"ssh-keygen -Y verify -f {SIGNERS} -I {IDENTITY} -n {IDENTITY} -s {SUMS}.sig < {SUMS} && "
           f"sha256sum --check --quiet --ignore-missing {SUMS}")  # fmt: skip
 UNSIGNED = "**This release is not signed.** Sums show damage on the way, and not who built it."
-SIGNED = f"`{SUMS}.sig` is the signature. Without that file, the release is not signed. Compare its key with the one that the maintainers publish: `{{signers}}`."
+SIGNED = f"`{SUMS}.sig` is the signature. Without that file, the release is not signed. Compare the key with what the maintainers publish: `{{signers}}`."
 MISSING = "\n\nNot built: {missing}. Chart and manifests name them by the tag `{tag}`, and `images/build.sh` builds them."
 PUSH = f"""\
 Chart and manifests name these digests. `sbom/` has a bill of materials of each.
@@ -95,9 +95,9 @@ class Release:
     build_version: str
     """Version of wheel, sdist and chart: of a commit without a tag, it names the commit."""
     summary: str
-    """What CHANGELOG.md says first of the version."""
+    """Beginning of the version's section in CHANGELOG.md."""
     registry: str
-    """What names of images begin with."""
+    """Begins the names of images."""
 
 
 def refuse(text: str) -> NoReturn:
@@ -106,34 +106,35 @@ def refuse(text: str) -> NoReturn:
 
 
 def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    """Run a command and return its stdout; stderr passes through."""
+    """Run a command and return its stdout. Its stderr passes through."""
     try:
         done = subprocess.run(command, cwd=cwd, env=os.environ | environment, stdout=subprocess.PIPE, text=True, check=True)  # fmt: skip
     except subprocess.CalledProcessError as error:
-        refuse(f"`{' '.join(map(str, command))}` in {cwd} ended with {error.returncode}; its reason is above")
+        refuse(f"`{' '.join(map(str, command))}` in {cwd} ended with {error.returncode}. Its reason is above")
     return done.stdout.strip()
 
 
 def identify(root: Path, registry: str) -> Release:
-    """The release that a checkout holds; refuses what no commit or no version names."""
+    """The release that a checkout holds. What no commit or no version names is refused."""
     if changed := run("git", "status", "--porcelain", cwd=root).splitlines():
-        refuse(f"{root}: {len(changed)} file(s) differ from HEAD, first `{changed[0]}`; commit or remove it")
+        refuse(f"{root}: {len(changed)} file(s) differ from HEAD, first `{changed[0]}`. Commit or remove it")
     commit, epoch = run("git", "log", "-1", "--format=%H %ct", cwd=root).split()
     [version] = re.findall(r'(?m)^__version__ = "(.*)"$', read(root / MODULE))
     for key in ("version", "appVersion"):
         [other] = re.findall(rf'(?m)^{key}: "?([^"\n]*)"?$', read(root / CHART / "Chart.yaml"))
         if other != version:
-            refuse(f"{CHART}/Chart.yaml: {key} is {other}, and {MODULE} says {version}; set one to the other")
+            refuse(f"{CHART}/Chart.yaml: {key} is {other}, and {MODULE} says {version}. Set one to the other")
     tags = run("git", "tag", "--points-at", "HEAD", "--list", "v*", cwd=root).split()
     if tags and f"v{version}" not in tags:
-        refuse(f"HEAD ({commit[:SHOWN]}) has the tag {tags[0]}, and {MODULE} says {version}; take the tag away: "
-               f"git tag --delete {tags[0]}")  # fmt: skip
+        refuse(
+            f"HEAD has the tag {tags[0]}, and {MODULE} says {version}. Drop it: git tag --delete {tags[0]}"
+        )
     changes = read(root / "CHANGELOG.md")
     section = re.search(rf"(?m)^## ({re.escape(version)}\b.*)\n((?:(?!##).*\n)*)", changes)
     if section is None:
-        refuse(f"CHANGELOG.md has no section `## {version}`; write what the version brings")
+        refuse(f"CHANGELOG.md has no section `## {version}`. Write what the version brings")
     if tags and "unreleased" in section[1]:
-        refuse(f"CHANGELOG.md: `{section[1]}` has the tag {tags[0]}; commit its date, and tag again")
+        refuse(f"CHANGELOG.md: `{section[1]}` has the tag {tags[0]}. Commit its date, and tag again")
     build_version = version if tags else f"{version}+g{commit[:SHOWN]}"
     return Release(commit=commit, epoch=epoch, version=version, build_version=build_version,
                    summary=section[2].strip(), registry=registry)  # fmt: skip
@@ -142,23 +143,21 @@ def identify(root: Path, registry: str) -> Release:
 def refuse_other(out: Path, commit: str) -> None:
     """Refuse to replace a folder that another commit, or another program, has filled."""
     try:
-        earlier = json.loads(read(out / PROVENANCE))["predicate"]["buildDefinition"]["resolvedDependencies"][
-            0
-        ]
-        is_same = earlier["digest"]["gitCommit"] == commit
+        statement = json.loads(read(out / PROVENANCE))["predicate"]["buildDefinition"]
+        earlier = statement["resolvedDependencies"][0]["digest"]["gitCommit"][:SHOWN]
     except OSError:
-        earlier, is_same = f"a folder without {PROVENANCE}", not out.exists()
-    if not is_same:
-        refuse(f"{out} is there, of {earlier}, and HEAD is {commit[:SHOWN]}; remove it: rm -r {out}")
+        earlier = commit[:SHOWN] if not out.exists() else f"no release: {PROVENANCE} is not in it"
+    if earlier != commit[:SHOWN]:
+        refuse(f"{out} is there, of {earlier}, and HEAD is {commit[:SHOWN]}. Remove it: rm -r {out}")
 
 
 def images_of(words: Sequence[str]) -> list[str]:
     """Names of the images to build, once a builder is there for them."""
     names = {"none": [], "all": [*ALL_IMAGES]}.get(" ".join(words), [*words])
     if unknown := [name for name in names if name not in ALL_IMAGES]:
-        refuse(f"IMAGES: {unknown[0]} is not an image; take all, none or some of {', '.join(ALL_IMAGES)}")
+        refuse(f"IMAGES: {unknown[0]} is not an image. Take all, none or some of {', '.join(ALL_IMAGES)}")
     if names and builder() not in BUILDERS:
-        refuse(f"IMAGES={' '.join(words)} needs {' or '.join(BUILDERS)}, and BUILDER is `{builder()}`; install one, or "
+        refuse(f"IMAGES={' '.join(words)} needs {' or '.join(BUILDERS)}, and BUILDER is `{builder()}`. Install one, or "
                "take IMAGES=none")  # fmt: skip
     return names
 
@@ -174,7 +173,7 @@ def read(file: Path) -> str:
 
 
 def replace(file: Path, pattern: str, text: str) -> None:
-    """Replace the one line of a file that a pattern matches."""
+    """Replace the line of a file that a pattern matches."""
     content, count = re.subn(f"(?m)^{pattern}$", lambda _: text, read(file))
     assert count == 1, f"{file}: {pattern} matches {count} times"
     file.write_text(content, encoding="utf-8")
@@ -285,7 +284,7 @@ def notes(release: Release, digests: Mapping[str, str], signers: str) -> str:
 
 
 def signers_of(source: Path, key: Path | None) -> str:
-    """Who may sign, as ssh-keygen reads it: the committed file, or the key alone; empty without both."""
+    """Signers as ssh-keygen reads them: the committed file, or the key alone, or none."""
     if (source / SIGNERS).is_file():
         return read(source / SIGNERS)
     return f"{IDENTITY} {run('ssh-keygen', '-y', '-f', key, cwd=source)}\n" if key else ""
@@ -330,10 +329,10 @@ def main() -> int:
     out = root / "dist"
     key: Path | None = options.key and options.key.expanduser().resolve()
     if key and not key.is_file():
-        refuse(f"KEY: there is no file {key}; make a key: ssh-keygen -t ed25519 -f {key}")
+        refuse(f"KEY: there is no file {key}. Make a key: ssh-keygen -t ed25519 -f {key}")
     registry: str = options.registry
     if registry.rpartition("/")[2] != "anadil":
-        refuse(f"REGISTRY: {registry} does not end with /anadil, as the chart does; take {registry}/anadil")
+        refuse(f"REGISTRY: {registry} does not end with /anadil, as the chart does. Take {registry}/anadil")
     release = identify(root, registry)
     refuse_other(out, release.commit)
     names = images_of(options.images.split())

@@ -130,7 +130,7 @@ def write(place: Path, name: str, text: str) -> None:
 
 Case = tuple[Callable[[Path], object], tuple[str, ...], str]
 CASES: dict[str, Case] = {
-    "a change": (lambda place: write(place, "new.py", ""), (), "1 file(s) differ from HEAD, first `?? new.py`; commit"),
+    "a change": (lambda place: write(place, "new.py", ""), (), "1 file(s) differ from HEAD, first `?? new.py`. Commit"),
     "another tag": (lambda place: run(place, "git", "tag", "v9.9"), (), "has the tag v9.9"),
     "no date": (lambda place: run(place, "git", "tag", f"v{__version__}"), (), "(unreleased)` has the tag v"),
     "another chart": (
@@ -141,13 +141,13 @@ CASES: dict[str, Case] = {
     "another dist": (
         lambda place: write(place, "dist/provenance.json", '{"predicate": {"buildDefinition": {"resolvedDependencies": '
                                                            '[{"digest": {"gitCommit": "12ab"}}]}}}'),
-        (), "12ab",
+        (), "of 12ab, and HEAD is ",
     ),
-    "a dist of others": (lambda place: write(place, "dist/x.whl", ""), (), "a folder without provenance.json"),
-    "no image": (lambda _: None, ("--images", "cleen"), "IMAGES: cleen is not an image; take all, none or some of"),
+    "a dist of others": (lambda place: write(place, "dist/x.whl", ""), (), "of no release: provenance.json is not in it, and HEAD is "),
+    "no image": (lambda _: None, ("--images", "cleen"), "IMAGES: cleen is not an image. Take all, none or some of"),
     "no builder": (lambda _: None, ("--images", "tools"), "needs podman or buildah, and BUILDER is `docker`"),
-    "no key": (lambda _: None, ("--key", "/absent/key"), "there is no file /absent/key; make a key: ssh-keygen"),
-    "a registry": (lambda _: None, ("--registry", "ghcr.io/leyla"), "take ghcr.io/leyla/anadil"),
+    "no key": (lambda _: None, ("--key", "/absent/key"), "there is no file /absent/key. Make a key: ssh-keygen"),
+    "a registry": (lambda _: None, ("--registry", "ghcr.io/leyla"), "Take ghcr.io/leyla/anadil"),
 }  # fmt: skip
 
 
