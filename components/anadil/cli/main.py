@@ -163,7 +163,7 @@ def command_parser(asked: str = "") -> argparse.ArgumentParser:
     """The whole command line with the options of one command; stages parse their own (`anadil clean --help`)."""
     raw = argparse.RawDescriptionHelpFormatter
     top = Parser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
-    top.add_argument("--version", action=_Version, nargs=0, help="show version, commit and digest of the program")
+    top.add_argument("--version", action=_Version, nargs=0, help="show version, commit and digest")
     top.add_argument("-v", "--verbose", action="store_true", help="log more")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
