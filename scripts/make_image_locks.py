@@ -8,7 +8,7 @@ What all of them need stands in common.txt, and is one layer. Of torch
 there are two locks, which are a layer too: the CUDA wheel of PyPI with what it needs, and the
 CPU wheel of PyTorch's own index, or of a directory: --cpu-wheels DIRECTORY.
 
-constraints.txt has the same versions for people and tests, without hashes, and those of what only tests need.
+constraints.txt has the same versions for people and tests, without hashes, and the packages that only tests need.
 """
 
 import argparse
