@@ -47,6 +47,11 @@ golden: .venv/installed-dev
 speed: .venv/installed-dev
 	.venv/bin/python -m benchmarks.speed
 
+# make gpu: everything that only a GPU shows, in at most 30 minutes, into benchmarks/gpu; its options are GPU.
+.PHONY: gpu
+gpu: .venv/installed-dev
+	.venv/bin/python -m benchmarks.gpu.measure $(GPU)
+
 images:
 	images/build.sh all
 
