@@ -52,6 +52,11 @@ speed: .venv/installed-dev
 gpu: .venv/installed-dev
 	.venv/bin/python -m benchmarks.gpu.measure $(GPU)
 
+# make site: the pages of README, docs and benchmarks as a static site in site/; SITE_REPOSITORY is their git host's address.
+.PHONY: site
+site: .venv/installed-site
+	.venv/bin/python scripts/build_site.py
+
 images:
 	images/build.sh all
 
