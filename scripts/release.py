@@ -163,7 +163,7 @@ def images_of(words: Sequence[str]) -> list[str]:
 
 
 def builder() -> str:
-    """The program that images/build.sh takes, among those that write OCI layouts."""
+    """Program that builds images and writes OCI layouts."""
     return os.environ.get("BUILDER") or next(filter(shutil.which, BUILDERS), "")
 
 
