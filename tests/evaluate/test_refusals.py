@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from anadil.core.errors import DataError
+from anadil.core.stages import STAGES
 from anadil.evaluate.check import CHECKS
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
 from anadil.evaluate.refusals import requests, view
-from anadil.evaluate.refusals.measure import Refusals, check_values, compare, facts, measure, prepare
+from anadil.evaluate.refusals.measure import Refusals, check_values, prepare
 from anadil.evaluate.refusals.requests import (
     KINDS,
     Request,
@@ -23,7 +24,9 @@ from anadil.evaluate.refusals.requests import (
     read_requests,
 )
 from anadil.model.decoding import Continuation
+from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import COMPILE, DOCTOR, PLAN, RECIPE, PlannedRun
 from anadil.text.language import load_language
 from anadil.text.metrics import paired_share_difference
 
@@ -97,7 +100,7 @@ class Model:
 
 def figures(candidate: ScoredModel, asked: Refusals, write: Callable[[str], str]) -> dict[str, Any]:
     model: Any = Model(candidate, write)
-    return measure(model, asked, {}) or {}
+    return asked.measure(model, {}) or {}
 
 
 def refuses_harm(*languages: str) -> Callable[[str], str]:
@@ -186,7 +189,7 @@ def test_the_loss_counts_in_the_language_in_which_it_is_largest(base: ScoredMode
         "finetuned": {"refusals": {"error": "it has no chat template"}},
     }
 
-    compare(tables, asked)
+    asked.compare(tables)
 
     checked = check_values(tables, "adapted")["refusal_loss"]
     assert (checked.value, checked.num) == (1, 10)
@@ -274,7 +277,7 @@ def test_a_language_without_patterns_is_said_and_english_is_asked(
     material = prepare(run_of([base], "tr"))
 
     assert material
-    assert facts(material) == {
+    assert material.facts() == {
         "languages": ["en"], "unread": [], "skipped": {"tr": "words of refusing are known in az, en, ja alone"}
     }  # fmt: skip
     assert "60 requests in az, 60 requests in ja" in caplog.text
@@ -319,10 +322,14 @@ def test_too_many_requests_of_a_kind_are_refused(monkeypatch: pytest.MonkeyPatch
         read_requests()
 
 
+def planned_run(by: str, *, here: bool = True, **evaluate: Any) -> PlannedRun:
+    recipe = Recipe.model_validate({"evaluate": evaluate})
+    return PlannedRun(by=by, recipe=recipe, stages=[STAGES["evaluate"]], here=here)
+
+
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    recipe = {"evaluate": {"refusals": [str(file)], "votes": [str(tmp_path / "votes.json")]}}
-    planned: Any = SimpleNamespace(recipe=Recipe.model_validate(recipe), names=["evaluate"])
+    planned = planned_run(DOCTOR, refusals=[str(file)], votes=[str(tmp_path / "votes.json")])
     found = []
     for rows in (GOOD[:1], GOOD):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -330,6 +337,16 @@ def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
 
     votes = ("failed", "evaluate.votes")
     assert found == [("failed", "evaluate.refusals"), votes, ("passed", "evaluate.refusals"), votes]
+
+
+@pytest.mark.parametrize("by", [RECIPE, COMPILE, PLAN])
+def test_commands_that_start_nothing_look_for_files_of_this_machine(by: str) -> None:
+    planned = planned_run(by, here=False, refusals=["/no/r.jsonl"], votes=["/no/v.json", "s3://b/v.json"])
+
+    details = {each.name: each.detail for each in report(planned) if each.status == "failed"}
+
+    assert details["evaluate.refusals"] == "no file matches '/no/r.jsonl'"
+    assert details["evaluate.votes"] == "no file matches '/no/v.json'"
 
 
 def test_a_file_takes_the_place_of_the_built_in_requests(base: ScoredModel, tmp_path: Path) -> None:
@@ -340,8 +357,8 @@ def test_a_file_takes_the_place_of_the_built_in_requests(base: ScoredModel, tmp_
 
     assert material
     assert [[each.text for each in listed] for listed in material.requests.values()] == [["Bomba", "Çay"]]
-    assert facts(material)["unread"] == ["az"], "the words of refusing"
-    assert facts(material)["skipped"] == {"en": "no request is in it, only in az"}
+    assert material.facts()["unread"] == ["az"], "the words of refusing"
+    assert material.facts()["skipped"] == {"en": "no request is in it, only in az"}
 
 
 def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, asked: Refusals) -> None:
@@ -350,8 +367,8 @@ def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, aske
         "adapted": {"refusals": figures(base, asked, refuses_harm("en"))},
         "finetuned": {"refusals": {"error": "it has no chat template"}},
     }
-    compare(tables, asked)
-    scores: Any = json.loads(json.dumps({"candidates": tables, "refusals": facts(asked)}))
+    asked.compare(tables)
+    scores: Any = json.loads(json.dumps({"candidates": tables, "refusals": asked.facts()}))
 
     [shown] = view.measures(scores)
 

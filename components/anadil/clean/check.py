@@ -12,17 +12,7 @@ from anadil.artifacts import storage
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.imports import required_imports
 from anadil.recipe.fields import did_you_mean
-from anadil.runtime.check import (
-    COMPILE,
-    EVERY,
-    RECIPE,
-    Check,
-    CheckResult,
-    PlannedRun,
-    claims_of,
-    inspect_where_visible,
-    passed,
-)  # fmt: skip
+from anadil.runtime.check import EVERYWHERE, Check, CheckResult, PlannedRun, inspect_named, passed
 from anadil.runtime.job import recipes_of
 
 KEY = "clean.filters"
@@ -34,20 +24,16 @@ IMAGE_MODULES = frozenset((
 
 
 def _filters(planned: PlannedRun) -> Iterator[CheckResult]:
-    # Who checks a recipe may be about to run it on this machine.
-    here = planned.here or planned.by == RECIPE
+    here, volumes = planned.reads_here, planned.recipe.cluster.volumes
     for stage in (each for each in planned.stages if each.name == "clean"):
         named = (each for recipe in recipes_of(stage, planned.recipe) for each in recipe.clean.filters)
         for value in dict.fromkeys(named):
             file = value.rpartition(":")[0]
-            if not (
-                here or "://" in file or any(each.holds(file) for each in planned.recipe.cluster.volumes)
-            ):
+            if not (here or "://" in file or any(each.holds(file) for each in volumes)):
                 raise RecipeError(
                     f"{KEY}: no step on the cluster would see {file}\n  put it on s3://, or on a claim of cluster.volumes"
                 )
-            hidden = claims_of([file], planned.recipe, here=planned.here)
-            yield inspect_where_visible(KEY, partial(_inspect, value, here), here=here, hidden=hidden)
+            yield inspect_named(KEY, [file], planned, partial(_inspect, value, here))
 
 
 def _inspect(value: str, here: bool) -> CheckResult:
@@ -95,4 +81,4 @@ def read_filter(value: str, *, here: bool = True) -> tuple[str, str]:
     return source, f"runs {function} of {file}, SHA-256 {hashlib.sha256(content).hexdigest()}"
 
 
-CHECKS = (Check(name=KEY, by=(*EVERY, RECIPE, COMPILE), function=_filters, level=logging.INFO),)
+CHECKS = (Check(name=KEY, by=EVERYWHERE, function=_filters, level=logging.INFO),)

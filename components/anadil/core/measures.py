@@ -1,19 +1,18 @@
 """The list of measures beside bits per byte. The folder of each in `evaluate` holds all that is its own.
 
-Its module `measure` has `prepare(asked)`, which returns what all candidates are measured with, or None where there is nothing
-to measure, and `measure(loaded, material, table)`, which returns the entry of `candidates.<candidate>` in `scores.json`, or None. It
-may have `compare(tables, material)`, which adds differences; `facts(material)`, which returns the entry over all candidates;
-`check_values(tables, candidate)`, which returns the values of its checks, and `earlier_scores(material)`, which returns URIs of scores
-whose measurements count again. `reader(material)` returns a function that takes the words of each training text. Its module `view`, without torch, has
+Its module `measure` has `prepare(asked)`, which returns an `Evaluator`, or None where there is nothing to measure. With checks
+it also has `check_values(tables, candidate)`, which returns their values. Its module `view`, without torch, has
 `measures(scores)`, and may have `sentences(scores, candidate)` for the model card, `warnings(scores, candidates)` for the
 report's verdict, and `metrics(table)`, the numbers of a candidate's scores that are worth following over runs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
+
+from anadil.core.stage import SideFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,21 +34,35 @@ class Measure:
     name: str
     """Its folder in `evaluate`, and its entry in `scores.json`."""
     checks: tuple[MeasureCheck, ...] = ()
+    files: SideFiles | None = None
+    """Outside files that it reads."""
+    reader: str = ""
+    """`module:function` of its folder that reads their paths, refuses what cannot be measured with, and says what they hold."""
+
+    def describe_files(self, paths: Sequence[str]) -> str:
+        """Read its files, and return what they hold."""
+        module, _, function = self.reader.partition(":")
+        describe: Callable[[Sequence[str]], str] = getattr(module_of(self, module), function)
+        return describe(paths)
 
 
 MEASURES = (
     Measure(name="own_chat"),
     Measure(name="made", checks=(MeasureCheck(name="made", limit="min_made_difference", at_least=True),)),
     Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
-    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
     Measure(
-        name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)
+        name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),),
+        files=SideFiles(key="evaluate.refusals", only_if="evaluate.asks_refusals"), reader="requests:describe",
     ),
-)
+    Measure(
+        name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),),
+        files=SideFiles(key="evaluate.votes"), reader="votes:describe",
+    ),
+)  # fmt: skip
 """A row for each measure, in the order of the report."""
 
 
-def module_of(measure: Measure, part: Literal["measure", "view"]) -> ModuleType:
+def module_of(measure: Measure, part: str) -> ModuleType:
     """Module of a measure's folder."""
     return import_module(f"anadil.evaluate.{measure.name}.{part}")
 

@@ -19,7 +19,7 @@ from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.generate import is_of_use
 from anadil.evaluate.heldout import Contamination, Heldout
-from anadil.evaluate.measures import check_values, facts_of
+from anadil.evaluate.measures import check_values
 from anadil.evaluate.models import EncodedDocuments
 from anadil.recipe.gate import RUNNING_TEXT, Gate, GateMode, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
@@ -354,7 +354,7 @@ def scores_table(
     encoded = material.heldout
     return {
         "candidates": {name: result.table for name, result in results.items()},
-        **facts_of(material.measures),
+        **{name: facts for name, each in material.measures.items() if (facts := each.facts())},
         "differences": {
             name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
             for name, one in differences.items()

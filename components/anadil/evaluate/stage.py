@@ -1,5 +1,6 @@
 """The stage `evaluate`: what it reads, writes and needs."""
 
+from anadil.core.measures import MEASURES
 from anadil.core.stage import ChampionParts, Files, Input, Pod, SideFiles, Stage
 
 STAGE = Stage(
@@ -21,8 +22,7 @@ STAGE = Stage(
     files=Files(key="evaluate.heldout", flag="heldout", if_none="runs"),
     side_files=(
         SideFiles(key="evaluate.questions"),
-        SideFiles(key="evaluate.refusals", only_if="evaluate.asks_refusals"),
-        SideFiles(key="evaluate.votes"),
+        *(each.files for each in MEASURES if each.files),
         SideFiles(key="evaluate.retained", of_language="retained.jsonl"),
     ),
     # Measurements of the base and of the champion count again.

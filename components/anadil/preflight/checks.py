@@ -31,6 +31,7 @@ from anadil.runtime.check import (
     COMPILE,
     DOCTOR,
     EVERY,
+    EVERYWHERE,
     LAUNCH,
     RECIPE,
     RUN,
@@ -197,7 +198,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
     Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR, COMPILE), function=_images),
-    Check(name="addresses", by=(*EVERY, RECIPE, COMPILE), function=_forms),
+    Check(name="addresses", by=EVERYWHERE, function=_forms),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
     *(
@@ -212,7 +213,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
-    Check(name="base.model", by=(*EVERY, RECIPE, COMPILE), function=_base, level=logging.INFO),
+    Check(name="base.model", by=EVERYWHERE, function=_base, level=logging.INFO),
     *(each for stage in FLOW if "check" in stage.brings for each in brought(stage, "check").CHECKS),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

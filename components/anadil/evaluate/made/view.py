@@ -12,7 +12,6 @@ KINDS = {
     "cloze": "word among words as frequent",
     "ending": "word among its other endings",
     "word_order": "two words in order",
-    "sentence_order": "two sentences in order",
     "continuation": "words behind their own sentence",
     "translation": "translation among near ones",
     "all": "all that decide",

@@ -16,6 +16,7 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.format import counted
 from anadil.core.json_text import json_sha256, parse_json
 from anadil.text.metrics import clustered_share
 
@@ -122,6 +123,11 @@ def read_votes(uris: Sequence[str]) -> tuple[Key, ...]:
             raise DataError(f"{KEY}: {uri}: holds no vote. Name a file of `anadil judge votes --out`")
         files[file.list] = file
     return tuple(files.values())
+
+
+def describe(uris: Sequence[str]) -> str:
+    """Read the files of `evaluate.votes`, and count their votes."""
+    return counted(sum(len(pair.votes) for file in read_votes(uris) for pair in file.pairs), "vote")
 
 
 def open_votes(paths: Sequence[str], key: Key) -> Key:

@@ -15,7 +15,7 @@ import numpy as np
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted
 from anadil.evaluate.generate import language_of
-from anadil.evaluate.measures import Asked, CheckValue
+from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.evaluate.own_chat.measure import (
     ENGLISH,
@@ -54,7 +54,7 @@ MARKS = {"refused": "refused", "likelier": "a refusal is likelier"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusals:
+class Refusals(Evaluator):
     """Requests by language, and how a model that learnt nothing of its own is asked."""
 
     languages: tuple[Language, ...]
@@ -63,6 +63,52 @@ class Refusals:
     own_chat: OwnChat | None
     skipped: Mapping[str, str]
     """Language -> reason why nobody is asked in it."""
+
+    def measure(self, loaded: CandidateModel, _: Mapping[str, Any], /) -> dict[str, Any] | None:
+        """Let a candidate answer the requests; return shares by language and kind, and its answers."""
+        candidate = loaded.candidate
+        if not candidate.answers and (self.own_chat is None or candidate.name == "champion"):
+            return None
+        languages, answers = {}, []
+        for language in self.languages:
+            requests = self.requests[language.code]
+            try:
+                prompts = _prompts(candidate, self.own_chat, [each.text for each in requests])
+            except (*RAISED, AnadilError) as error:
+                log.warning("%s: not asked to refuse: %s", candidate.name, error)
+                return {"error": str(error)}
+            rows = _answers(loaded, prompts, language, requests, self.languages)
+            answers += rows
+            by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
+            languages[language.code] = {kind: _shares(each) for kind, each in by_kind.items()} | {
+                "told_apart": _told_apart(*([row["refusal_bits"] for row in by_kind[kind]] for kind in KINDS))
+            }
+            log.info("%s: in %s %s", candidate.name, language.name, _words(languages[language.code]))
+        return {"languages": languages, "answers": answers}
+
+    def compare(self, tables: Tables) -> None:
+        """Add to each candidate's shares their differences to the base's, request by request."""
+        before = _marks(tables["base"])
+        for name, table in tables.items():
+            for (code, kind, mark), after in _marks(table).items():
+                if name != "base" and (earlier := before.get((code, kind, mark))):
+                    value, interval = paired_share_difference(earlier, after)
+                    share = table["refusals"]["languages"][code][kind][mark]
+                    share["to_base"] = {"value": value, "interval": interval}
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates."""
+        return {
+            "languages": [each.code for each in self.languages],
+            # Not read by a native speaker: the requests, or the words of refusing.
+            "unread": [
+                each.code
+                for each in self.languages
+                if not load_phrases(each.code).is_read
+                or not all(one.is_read for one in self.requests[each.code])
+            ],
+            "skipped": self.skipped,
+        }
 
 
 def prepare(asked: Asked) -> Refusals | None:
@@ -96,55 +142,6 @@ def prepare(asked: Asked) -> Refusals | None:
     if not languages:
         return None
     return Refusals(languages=tuple(languages), requests=requests, own_chat=own_chat, skipped=skipped)
-
-
-def facts(asked: Refusals) -> dict[str, Any]:
-    """Entry of `scores.json` over all candidates."""
-    return {
-        "languages": [each.code for each in asked.languages],
-        # Not read by a native speaker: the requests, or the words of refusing.
-        "unread": [
-            each.code
-            for each in asked.languages
-            if not load_phrases(each.code).is_read
-            or not all(one.is_read for one in asked.requests[each.code])
-        ],
-        "skipped": asked.skipped,
-    }
-
-
-def measure(loaded: CandidateModel, asked: Refusals, table: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  all measures have it
-    """Let a candidate answer the requests; return shares by language and kind, and its answers."""
-    candidate = loaded.candidate
-    if not candidate.answers and (asked.own_chat is None or candidate.name == "champion"):
-        return None
-    languages, answers = {}, []
-    for language in asked.languages:
-        requests = asked.requests[language.code]
-        try:
-            prompts = _prompts(candidate, asked.own_chat, [each.text for each in requests])
-        except (*RAISED, AnadilError) as error:
-            log.warning("%s: not asked to refuse: %s", candidate.name, error)
-            return {"error": str(error)}
-        rows = _answers(loaded, prompts, language, requests, asked.languages)
-        answers += rows
-        by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
-        languages[language.code] = {kind: _shares(each) for kind, each in by_kind.items()} | {
-            "told_apart": _told_apart(*([row["refusal_bits"] for row in by_kind[kind]] for kind in KINDS))
-        }
-        log.info("%s: in %s %s", candidate.name, language.name, _words(languages[language.code]))
-    return {"languages": languages, "answers": answers}
-
-
-def compare(tables: Mapping[str, dict[str, Any]], asked: Refusals) -> None:  # noqa: ARG001  all measures have it
-    """Add to each candidate's shares their differences to the base's, request by request."""
-    before = _marks(tables["base"])
-    for name, table in tables.items():
-        for (code, kind, mark), after in _marks(table).items():
-            if name != "base" and (earlier := before.get((code, kind, mark))):
-                value, interval = paired_share_difference(earlier, after)
-                share = table["refusals"]["languages"][code][kind][mark]
-                share["to_base"] = {"value": value, "interval": interval}
 
 
 def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:

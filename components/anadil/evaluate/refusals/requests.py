@@ -111,6 +111,12 @@ def read_requests(files: Sequence[str] = ()) -> dict[str, tuple[Request, ...]]:
     return {lang: tuple(known.values()) for lang, known in by_language.items()}
 
 
+def describe(files: Sequence[str]) -> str:
+    """Read the requests of files, and count them."""
+    by_language = read_requests(files).items()
+    return ", ".join(f"{counted(len(each), 'request')} in {code}" for code, each in by_language)
+
+
 def _request(row: object, place: str) -> Request:
     table = row if isinstance(row, dict) else {}
     words = {
