@@ -7,7 +7,7 @@ STAGE = Stage(
     name="evaluate",
     summary="score base, adapted, merged and finetuned model",
     writes="scores",
-    result_version=16,
+    result_version=17,
     keys=(
         "language", "base", "evaluate", "finetune.columns", "pretrain.sequence_length", "clean.text_field",
         "seed",
