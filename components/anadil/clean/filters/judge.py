@@ -80,9 +80,6 @@ class Judgements(Sequence[Judgement]):
             value, limit = float(row[COLUMNS[broken]]), float(self._judge.limits[broken])
         return Judgement(row, tuple(self._names[index]), self.reasons[index], value, limit)
 
-    def __iter__(self) -> Iterator[Judgement]:
-        return (self[index] for index in range(len(self)))
-
 
 class Judge:
     """Measurement of texts, compared with the limits of a language and a recipe."""
