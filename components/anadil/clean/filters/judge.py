@@ -3,7 +3,7 @@
 The first enforced rule that a document breaks is its reason. A rule in report mode is counted and drops nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
