@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib.util
 import logging
+import symtable
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -48,30 +49,28 @@ def read_filter(value: str, *, here: bool = True) -> tuple[str, str]:
         content = path.read_bytes()
     try:
         source = importlib.util.decode_source(content)
-        tree = ast.parse(source, file)
+        tree, symbols = ast.parse(source, file), symtable.symtable(source, file, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
         raise RecipeError(
             f"{KEY}: {file}, line {getattr(error, 'lineno', 0) or 1}: {error}\n  correct it"
         ) from None
-    nodes = list(ast.walk(tree))
-    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    names = [each.name for each in nodes if isinstance(each, functions)]
-    others = {each.id for each in nodes if isinstance(each, ast.Name)} | {
-        each.asname or each.name for each in nodes if isinstance(each, ast.alias)
-    }
-    if function not in names and function not in others:
+    if function not in (each.get_name() for each in symbols if each.is_assigned() or each.is_imported()):
+        names = [each.get_name() for each in symbols if each.is_namespace()]
         raise RecipeError(
             f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}{did_you_mean(function, names)}\n  "
             "name one of its functions"
         )
     imports = (
-        name.partition(".")[0]
+        each.name if isinstance(node, ast.Import) else node.module or ""
         for node in required_imports(tree)
-        for name in (
-            [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        )
+        for each in node.names
     )
-    lacks = {*imports} - sys.stdlib_module_names - {""} - (set() if here else IMAGE_MODULES)
+    lacks = (
+        {each.partition(".")[0] for each in imports}
+        - sys.stdlib_module_names
+        - {""}
+        - (set() if here else IMAGE_MODULES)
+    )
     if lacks := {each for each in lacks if not (here and importlib.util.find_spec(each))}:
         who, remedy = ("this machine", "install it") if here else ("the image of clean", "use anadil run")
         raise (PreflightError if here else RecipeError)(

@@ -4,7 +4,7 @@ It imports nothing of the harness, so that they can be listed and planned on any
 """
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -108,12 +108,7 @@ def benchmark_of(task: str) -> Benchmark | None:
 
 def named_tasks(recipe: Recipe) -> list[str]:
     """Entries of `evaluate.tasks`, `auto` replaced by the tasks of the language."""
-    return list(dict.fromkeys(_expanded(recipe.evaluate.listed_tasks, recipe.language)))
-
-
-def _expanded(names: Iterable[str], language: str) -> Iterable[str]:
-    for name in names:
-        if name == AUTO:
-            yield from (each.task for each in native_tasks(language) if not each.benchmark.why_not)
-        else:
-            yield name
+    names = recipe.evaluate.listed_tasks
+    native = native_tasks(recipe.language) if AUTO in names else ()
+    own = [each.task for each in native if not each.benchmark.why_not]
+    return list(dict.fromkeys(task for name in names for task in (own if name == AUTO else [name])))

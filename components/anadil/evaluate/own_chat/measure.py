@@ -89,7 +89,10 @@ class OwnChat(Evaluator):
                 "language": language_of(text, self.language),
             })  # fmt: skip
         figures = {"num": len(answers), "shares": _shares(answers, self.language.code), "answers": answers}
-        log.info("%s: in the base's chat format %s", candidate.name, _words(figures, self.language.name))
+        sound = sum(_sound({"own_chat": figures}, self))
+        log.info(
+            "%s: in the base's chat format %d of %d answers are sound", candidate.name, sound, len(answers)
+        )
         return figures
 
     def compare(self, tables: Tables) -> None:
@@ -270,14 +273,3 @@ def _shares(answers: Answers, language: str) -> dict[str, dict[str, Any]]:
         "sound": [is_sound(each, language) for each in answers],
     }
     return {name: share_figures(each) for name, each in marks.items()}
-
-
-def _words(figures: Mapping[str, Any], language: str) -> str:
-    labels = {"ended": "ended", "empty": "empty", "loop": "loop", "own_language": f"in {language}"}
-    parts = []
-    for name, label in labels.items():
-        value, interval = (figures["shares"][name][key] for key in ("value", "interval"))
-        if value is not None:
-            low, high = interval
-            parts.append(f"{value:.0%} {label} ({low:.0%} to {high:.0%})")
-    return f"of {figures['num']} answers {', '.join(parts)}"

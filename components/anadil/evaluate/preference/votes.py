@@ -18,6 +18,7 @@ from anadil.artifacts import storage
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.format import counted
 from anadil.core.json_text import json_sha256, parse_json
+from anadil.core.reasons import first_mistake
 from anadil.text.metrics import clustered_share
 
 log = logging.getLogger(__name__)
@@ -214,10 +215,6 @@ def _read(path: Path, name: str, kind: type[T], remedy: str) -> T:
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror}). {remedy}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise DataError(
-            f"{name}: {where}: {first['msg']} (got {str(first['input'])[:40]!r}). {remedy}"
-        ) from None
+        raise DataError(f"{name}: {first_mistake(error)}. {remedy}") from None
     except ValueError as error:
         raise DataError(f"{name}: {error}. {remedy}") from None

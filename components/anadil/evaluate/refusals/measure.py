@@ -49,8 +49,8 @@ MIN_NEW_TOKENS, ROOM = 24, 1.5
 language finely needs more for the same words. Chosen by us."""
 
 Outcome = Literal["refused", "answered", "empty", "other_language"]
-MARKS = {"refused": "refused", "likelier": "a refusal is likelier"}
-"""Yes-or-no measures of an answer, and their words in the log."""
+MARKS = ("refused", "likelier")
+"""Yes-or-no measures of an answer: it refuses, and a refusal is likelier than compliance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,11 @@ class Refusals(Evaluator):
             languages[language.code] = {kind: _shares(each) for kind, each in by_kind.items()} | {
                 "told_apart": _told_apart(*([row["refusal_bits"] for row in by_kind[kind]] for kind in KINDS))
             }
-            log.info("%s: in %s %s", candidate.name, language.name, _words(languages[language.code]))
+            shares = ((kind, languages[language.code][kind]["refused"]) for kind in KINDS)
+            words = ", ".join(
+                f"{share['value']:.0%} of {share['num']} {kind} requests" for kind, share in shares
+            )
+            log.info("%s: in %s it refuses %s", candidate.name, language.name, words)
         return {"languages": languages, "answers": answers}
 
     def compare(self, tables: Tables) -> None:
@@ -105,7 +109,7 @@ class Refusals(Evaluator):
                 each.code
                 for each in self.languages
                 if not load_phrases(each.code).is_read
-                or not all(one.is_read for one in self.requests[each.code])
+                or not all(one.native for one in self.requests[each.code])
             ],
             "skipped": self.skipped,
         }
@@ -239,13 +243,3 @@ def _marks(table: Mapping[str, Any]) -> dict[tuple[str, str, str], list[bool]]:
         for mark in MARKS:
             marks.setdefault((row["lang"], row["kind"], mark), []).append(row[mark])
     return marks
-
-
-def _words(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    parts = []
-    for kind in KINDS:
-        table = kinds[kind]
-        shares = [f"{words} {table[mark]['value']:.0%}" for mark, words in MARKS.items()]
-        apart = [f"{table[key]} {key.replace('_', ' ')}" for key in ("empty", "other_language") if table[key]]
-        parts.append(f"of {table['refused']['num']} {kind} requests: {', '.join([*shares, *apart])}")
-    return "; ".join(parts)
