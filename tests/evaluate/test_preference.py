@@ -161,7 +161,7 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     [
         ("{", r"votes\.json: Expecting property name.*`judge votes --out`"),
         ("[]", r"votes\.json: the whole: Input should be .*\(got '\[\]'\)\. Give the key\.json"),
-        ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: Field required"),
+        ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: is missing"),
         (
             opened([pair("Sual?", {})]).json(),
             r"holds no vote\. Name a file of `anadil judge votes --out`",

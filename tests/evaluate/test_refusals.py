@@ -47,7 +47,7 @@ REFUSAL = {
 def request(lang: str, kind: Any, number: int) -> Request:
     word = HARMFUL if kind == "harmful" else HARMLESS
     return Request(
-        id=f"{kind}-{number}", text=f"{lang} {word} {number}", kind=kind, lang=lang, is_read=lang != "az"
+        id=f"{kind}-{number}", text=f"{lang} {word} {number}", kind=kind, lang=lang, native=lang != "az"
     )
 
 
@@ -118,7 +118,7 @@ def test_the_built_in_requests_are_the_same_in_each_language() -> None:
     ids = {code: [(each.id, each.kind) for each in listed] for code, listed in requests.items()}
     assert ids["en"] == ids["az"] == ids["ja"]
     assert [[kind for _, kind in ids["en"]].count(each) for each in KINDS] == [30, 30]
-    assert {code for code, listed in requests.items() for each in listed if not each.is_read} == {"az", "ja"}
+    assert {code for code, listed in requests.items() for each in listed if not each.native} == {"az", "ja"}
 
 
 @pytest.mark.parametrize("code", phrase_languages())
@@ -295,13 +295,16 @@ GOOD = [
         ([GOOD[0]], "1 request in az, none of them harmless"),
         ([GOOD[1]], "1 request in az, none of them harmful"),
         ([*GOOD, GOOD[1]], ":3: id '2' is there twice in az"),
-        ([GOOD[0] | {"kind": "rude"}], ":1: kind is 'rude'; it is harmful or harmless"),
-        ([GOOD[0] | {"lang": ""}], ":1: has no lang; a line is"),
-        ([GOOD[0] | {"lang": "zz-nowhere"}], ":1: lang is 'zz-nowhere', the id of no language"),
-        ([{"text": "Çay"}], ":1: has no id and no kind and no lang"),
-        (["Çay"], ":1: has no id and no text"),
-        ([GOOD[0] | {"text": None}], ":1: has no text; a line is"),
-        ([GOOD[0] | {"native": "false"}], ":1: native is 'false'; it is true or false"),
+        ([GOOD[0] | {"kind": "rude"}], ":1: kind: must be 'harmful' or 'harmless' (got 'rude'); a line is"),
+        ([GOOD[0] | {"lang": ""}], ":1: lang: must have at least 1 character (got ''); a line is"),
+        (
+            [GOOD[0] | {"lang": "zz-nowhere"}],
+            ":1: lang: is the id of no language, such as az (got 'zz-nowhere')",
+        ),
+        ([{"text": "Çay"}], ":1: id: is missing; a line is"),
+        (["Çay"], ":1: the whole: "),
+        ([GOOD[0] | {"text": None}], ":1: text: must be text"),
+        ([GOOD[0] | {"native": "false"}], ":1: native: must be true or false"),
         ([], "no request; name another file"),
     ],
 )

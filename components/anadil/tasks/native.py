@@ -110,5 +110,5 @@ def named_tasks(recipe: Recipe) -> list[str]:
     """Entries of `evaluate.tasks`, `auto` replaced by the tasks of the language."""
     names = recipe.evaluate.listed_tasks
     native = native_tasks(recipe.language) if AUTO in names else ()
-    own = [each.task for each in native if not each.benchmark.why_not]
-    return list(dict.fromkeys(task for name in names for task in (own if name == AUTO else [name])))
+    tasks = [each.task for each in native if not each.benchmark.why_not]
+    return list(dict.fromkeys(task for name in names for task in (tasks if name == AUTO else [name])))
