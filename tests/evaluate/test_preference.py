@@ -10,12 +10,12 @@ from anadil.core.errors import DataError
 from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
 from anadil.core.stages import STAGES
-from anadil.evaluate.check import CHECKS
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.preference.measure import Votes, check_values, prepare
 from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
+from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
-from anadil.runtime.check import DOCTOR, PlannedRun
+from anadil.runtime.check import PLAN, PlannedRun
 from anadil.text.language import load_language
 from anadil.text.metrics import clustered_share
 
@@ -147,8 +147,8 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     assert material is not None
     assert material.files == (opened(votes(30)),)
     recipe = Recipe.model_validate({"evaluate": {"votes": [str(first)]}})
-    planned = PlannedRun(by=DOCTOR, recipe=recipe, stages=[STAGES["evaluate"]])
-    assert [each.detail for check in CHECKS for each in check.results(planned)] == ["40 votes"]
+    planned = PlannedRun(by=PLAN, recipe=recipe, stages=[STAGES["evaluate"]])
+    assert [each.detail for each in report(planned)] == ["40 votes"]
     with pytest.raises(
         DataError,
         match=r"b\.json: another file has votes on the same pairs \(\w+\)\. Open all of them by one",

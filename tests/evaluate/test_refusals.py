@@ -11,7 +11,6 @@ import pytest
 
 from anadil.core.errors import DataError
 from anadil.core.stages import STAGES
-from anadil.evaluate.check import CHECKS
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
 from anadil.evaluate.refusals import requests, view
@@ -26,7 +25,7 @@ from anadil.evaluate.refusals.requests import (
 from anadil.model.decoding import Continuation
 from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
-from anadil.runtime.check import COMPILE, DOCTOR, PLAN, RECIPE, PlannedRun
+from anadil.runtime.check import COMPILE, PLAN, RECIPE, PlannedRun
 from anadil.text.language import load_language
 from anadil.text.metrics import paired_share_difference
 
@@ -332,11 +331,11 @@ def planned_run(by: str, *, here: bool = True, **evaluate: Any) -> PlannedRun:
 
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    planned = planned_run(DOCTOR, refusals=[str(file)], votes=[str(tmp_path / "votes.json")])
+    planned = planned_run(PLAN, refusals=[str(file)], votes=[str(tmp_path / "votes.json")])
     found = []
     for rows in (GOOD[:1], GOOD):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found += [(each.status, each.name) for check in CHECKS for each in check.results(planned)]
+        found += [(each.status, each.name) for each in report(planned)]
 
     votes = ("failed", "evaluate.votes")
     assert found == [("failed", "evaluate.refusals"), votes, ("passed", "evaluate.refusals"), votes]

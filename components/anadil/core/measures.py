@@ -6,11 +6,11 @@ it also has `check_values(tables, candidate)`, which returns their values. Its m
 report's verdict, and `metrics(table)`, the numbers of a candidate's scores that are worth following over runs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 from anadil.core.stage import SideFiles
 
@@ -36,14 +36,6 @@ class Measure:
     checks: tuple[MeasureCheck, ...] = ()
     files: SideFiles | None = None
     """Outside files that it reads."""
-    reader: str = ""
-    """`module:function` of its folder that reads their paths, refuses what cannot be measured with, and says what they hold."""
-
-    def describe_files(self, paths: Sequence[str]) -> str:
-        """Read its files, and return what they hold."""
-        module, _, function = self.reader.partition(":")
-        describe: Callable[[Sequence[str]], str] = getattr(module_of(self, module), function)
-        return describe(paths)
 
 
 MEASURES = (
@@ -52,17 +44,19 @@ MEASURES = (
     Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
     Measure(
         name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),),
-        files=SideFiles(key="evaluate.refusals", only_if="evaluate.asks_refusals"), reader="requests:describe",
+        files=SideFiles(
+            key="evaluate.refusals", only_if="evaluate.asks_refusals", reader="evaluate.refusals.requests:describe",
+        ),
     ),
     Measure(
         name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),),
-        files=SideFiles(key="evaluate.votes"), reader="votes:describe",
+        files=SideFiles(key="evaluate.votes", reader="evaluate.preference.votes:describe"),
     ),
 )  # fmt: skip
 """A row for each measure, in the order of the report."""
 
 
-def module_of(measure: Measure, part: str) -> ModuleType:
+def module_of(measure: Measure, part: Literal["measure", "view"]) -> ModuleType:
     """Module of a measure's folder."""
     return import_module(f"anadil.evaluate.{measure.name}.{part}")
 

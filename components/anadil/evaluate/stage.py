@@ -29,5 +29,5 @@ STAGE = Stage(
     champion=ChampionParts(artifacts=("scores",), model=True),
     # Hours on a GPU and nothing to resume: one more try, for a lost node.
     pod=Pod(image="evaluate", uses_model=True, rooms=("model", "estimate"), retries=1),
-    brings=("need", "check", "compare"),
+    brings=("need", "compare"),
 )  # fmt: skip
