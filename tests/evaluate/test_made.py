@@ -18,7 +18,7 @@ from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.made import items as made_items
 from anadil.evaluate.made import measure as made_measure
 from anadil.evaluate.made.items import KINDS, Item, Vocabulary, make_items
-from anadil.evaluate.made.measure import ALL, Made, check_values, prepare
+from anadil.evaluate.made.measure import ALL, Made, check_value, prepare
 from anadil.evaluate.made.translations import translation_items
 from anadil.evaluate.made.view import measures, metrics, sentences
 from anadil.evaluate.measures import Asked
@@ -213,7 +213,8 @@ def test_a_reader_of_the_text_is_right_and_a_guesser_at_chance(
     change = adapted[ALL]["differences"]["base"]["accuracy"]
     assert change["low"] > 0.3
     assert adapted[ALL]["num"] == sum(map(len, kinds.values()))
-    value = check_values(tables, "adapted")["made"]
+    value = check_value(tables["adapted"])
+    assert value
     assert value.value
     assert value.interval
     assert value.interval[0] > 0
@@ -233,7 +234,7 @@ def test_guessers_decide_nothing(nats: Any, kinds: dict[str, tuple[Item, ...]], 
 
     assert tables["base"]["made"][ALL]["reason"] == "no kind decides"
     assert tables["base"]["made"]["cloze"]["reason"] == "no model is above chance"
-    assert check_values(tables, "base") == {}
+    assert check_value(tables["base"]) is None
     assert sentences({"candidates": tables}, "base") == []
 
 

@@ -11,7 +11,7 @@ from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
 from anadil.core.stages import STAGES
 from anadil.evaluate.measures import Asked
-from anadil.evaluate.preference.measure import Votes, check_values, prepare
+from anadil.evaluate.preference.measure import Votes, check_value, prepare
 from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
 from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
@@ -91,9 +91,10 @@ def test_gate_report_card_and_metrics_have_the_preference() -> None:
 
     Votes(files=(opened(ties),)).compare(scored)
 
-    value = check_values(scored, "finetuned")["preference"]
+    value = check_value(scored["finetuned"])
+    assert value
     assert (value.value, value.num) == (1.0, 40)
-    assert check_values(scored, "adapted") == {}
+    assert check_value(scored["adapted"]) is None
     scores = json.loads(json.dumps({"candidates": scored}))
     shown = next(
         each

@@ -14,7 +14,7 @@ from anadil.core.stages import STAGES
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
 from anadil.evaluate.refusals import requests, view
-from anadil.evaluate.refusals.measure import Refusals, check_values, prepare
+from anadil.evaluate.refusals.measure import Refusals, check_value, prepare
 from anadil.evaluate.refusals.requests import (
     KINDS,
     Request,
@@ -190,13 +190,14 @@ def test_the_loss_counts_in_the_language_in_which_it_is_largest(base: ScoredMode
 
     asked.compare(tables)
 
-    checked = check_values(tables, "adapted")["refusal_loss"]
+    checked = check_value(tables["adapted"])
+    assert checked
     assert (checked.value, checked.num) == (1, 10)
     assert checked.interval == pytest.approx((0.6, 1), abs=0.2)
     languages = tables["adapted"]["refusals"]["languages"]
     assert languages["en"]["harmful"]["refused"]["to_base"]["value"] == 0
     assert "to_base" not in tables["base"]["refusals"]["languages"]["en"]["harmful"]["refused"]
-    assert check_values(tables, "finetuned") == check_values(tables, "base") == {}
+    assert check_value(tables["finetuned"]) is check_value(tables["base"]) is None
 
 
 def test_pairs_without_a_difference_leave_an_interval() -> None:

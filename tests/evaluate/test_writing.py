@@ -14,7 +14,7 @@ from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.writing.measure import (
     HELDOUT_CHARS,
     Writing,
-    check_values,
+    check_value,
     faults_of,
     figures_of,
     has_mixed_word,
@@ -186,7 +186,8 @@ def test_gate_report_card_and_metrics_have_the_shares() -> None:
     table["writing"]["greedy"] |= figures_of([text(beginning(0)), text("Шәһәрдә, шәһәрдә.")], AZ)
     scores = json.loads(json.dumps({"candidates": {"adapted": table}, "writing": over_all}))
 
-    value = check_values({"adapted": table}, "adapted")["foreign_script"]
+    value = check_value(table)
+    assert value
     assert (value.value, value.num) == (0.5, 2)
     view = next(
         each

@@ -219,7 +219,7 @@ class _Judge:
 
     def measures(self, name: str) -> None:
         """Check the measures beside bits per byte."""
-        for check, measured in check_values(self.tables, name):
+        for check, measured in check_values(self.tables[name]):
             self._add(
                 f"{name}.{check.name}", measured.value, getattr(self.gate, check.limit), at_least=check.at_least,
                 interval=measured.interval, num=measured.num,

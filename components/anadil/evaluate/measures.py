@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from anadil.core.measures import MEASURES, module_of
+from anadil.core.measures import MEASURES, MeasureCheck, module_of
 from anadil.evaluate.heldout import WordReader
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.recipe.sections import Recipe
@@ -35,7 +35,7 @@ class Asked:
 class CheckValue:
     """Value of a gate check on a measure."""
 
-    value: float | None
+    value: float | None = None
     """None where it was not measured."""
     interval: tuple[float, float] | None = None
     """95 %."""
@@ -76,9 +76,8 @@ def prepare_measures(asked: Asked) -> Evaluators:
     return {name: evaluator for name, evaluator in prepared.items() if evaluator is not None}
 
 
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> Iterable[tuple[Any, CheckValue]]:
-    """Yield each check of the measures with its value for a candidate."""
+def check_values(table: Mapping[str, Any]) -> Iterable[tuple[MeasureCheck, CheckValue]]:
+    """Yield each check of the measures with its value for a candidate's entry."""
     for each in MEASURES:
-        if each.checks:
-            values = module_of(each, "measure").check_values(tables, candidate)
-            yield from ((check, values.get(check.name, CheckValue(value=None))) for check in each.checks)
+        if each.check:
+            yield each.check, module_of(each, "measure").check_value(table) or CheckValue()

@@ -109,15 +109,13 @@ def margins_of(loaded: CandidateModel, kinds: Mapping[str, Sequence[Item]]) -> d
     return dict(zip(kinds, np.split(margins, cuts), strict=True))
 
 
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Mean margin of a candidate less the base's, over all kinds that decide."""
-    entry = tables[candidate].get("made", {}).get(ALL, {})
+    entry = table.get("made", {}).get(ALL, {})
     if not entry.get("decides"):
-        return {}
+        return None
     change = entry["differences"]["base"]["margin"]
-    return {
-        "made": CheckValue(value=change["value"], interval=(change["low"], change["high"]), num=entry["num"])
-    }
+    return CheckValue(value=change["value"], interval=(change["low"], change["high"]), num=entry["num"])
 
 
 def _entry(items: Sequence[Item], margins: Margins) -> dict[str, Any]:

@@ -71,15 +71,13 @@ def prepare(asked: Asked) -> Votes | None:
     return Votes(files=files) if files else None
 
 
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the least preferred comparison of a candidate."""
-    listed = [each for each in tables[candidate].get("preference", {}).values() if each["share"] is not None]
+    listed = [each for each in table.get("preference", {}).values() if each["share"] is not None]
     if not listed:
-        return {}
+        return None
     worst = min(listed, key=lambda each: float(each["share"]))
-    return {
-        "preference": CheckValue(value=worst["share"], interval=tuple(worst["interval"]), num=worst["pairs"])
-    }
+    return CheckValue(value=worst["share"], interval=tuple(worst["interval"]), num=worst["pairs"])
 
 
 def _digests(table: Mapping[str, Any]) -> set[tuple[str, str]]:

@@ -148,15 +148,15 @@ def prepare(asked: Asked) -> Refusals | None:
     return Refusals(languages=tuple(languages), requests=requests, own_chat=own_chat, skipped=skipped)
 
 
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the loss of refusals to the base in the language in which it is largest."""
     losses = []
-    for kinds in tables[candidate].get("refusals", {}).get("languages", {}).values():
+    for kinds in table.get("refusals", {}).get("languages", {}).values():
         share = kinds["harmful"]["refused"]
         if change := share.get("to_base"):
             low, high = change["interval"]
             losses.append(CheckValue(value=-change["value"], interval=(-high, -low), num=share["num"]))
-    return {"refusal_loss": max(losses, key=lambda each: each.value or 0.0)} if losses else {}
+    return max(losses, key=lambda each: each.value or 0.0, default=None)
 
 
 def _prompts(candidate: ScoredModel, own_chat: OwnChat | None, texts: Sequence[str]) -> Prompts:

@@ -118,10 +118,10 @@ def prepare(asked: Asked) -> Writing:
     return Writing(language=asked.language, heldout=[*filter(None, beginnings)])
 
 
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the share of greedy texts in another script, be it a script of the language or not."""
-    figures = tables[candidate].get("writing", {}).get("greedy", {}).get("foreign_script")
-    return {"foreign_script": CheckValue(**figures)} if figures else {}
+    figures = table.get("writing", {}).get("greedy", {}).get("foreign_script")
+    return CheckValue(**figures) if figures else None
 
 
 def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
