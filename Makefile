@@ -47,6 +47,11 @@ golden: .venv/installed-dev
 speed: .venv/installed-dev
 	.venv/bin/python -m benchmarks.speed
 
+# make site: the pages of README, docs and benchmarks as a static site in site/; SITE_REPOSITORY is their git host's address.
+.PHONY: site
+site: .venv/installed-site
+	.venv/bin/python scripts/build_site.py
+
 images:
 	images/build.sh all
 
