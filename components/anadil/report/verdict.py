@@ -1,6 +1,6 @@
 """The verdict on the release with its reasons, and warnings."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain
 
