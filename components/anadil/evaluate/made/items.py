@@ -292,20 +292,15 @@ def _continuation(
 ) -> Item | None:
     """The beginning of the next sentence after its own, and after a sentence of another document."""
     # The same words behind two contexts: of two continuations the more usual one would win, whatever stands before.
-    following, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
+    spans, context = word_spans(sentence.after, vocabulary.language), sentence.before + sentence.text
     drawn = random.Random(key).sample(sentences, min(NEAR, len(sentences)))  # noqa: S311  no secret
     elsewhere = [each.before + each.text for each in drawn if each.document != sentence.document]
-    if not following or not elsewhere:
+    if len(spans) < MIN_WORDS or not elsewhere:
         return None
+    # With all that stands between and before.
+    following = sentence.after[: spans[: CONTINUED * letters_per_word(vocabulary.language)][-1][1]]
     other = min(elsewhere, key=lambda each: abs(len(each.encode()) - len(context.encode())))
     return Item(contexts=(context, other), choices=(following, following), document=sentence.document)
-
-
-def _beginning(text: str, language: Language) -> str:
-    """First words of a text, with all that stands between and before. Empty for too few."""
-    spans = word_spans(text, language)
-    most = CONTINUED * letters_per_word(language)
-    return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""
 
 
 KINDS: dict[str, Callable[[Sentence, Vocabulary, str, Sequence[Sentence]], Item | None]] = {

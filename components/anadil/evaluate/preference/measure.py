@@ -37,7 +37,10 @@ class Votes(Evaluator):
 
     def compare(self, tables: Tables) -> None:
         """Add to the first candidate of each comparison how often its texts are preferred."""
-        written = {name: _digests(table) for name, table in tables.items()}
+        written = {
+            name: {(one["prompt"], text_digest(written_text(one))) for one in table.get("generations") or ()}
+            for name, table in tables.items()
+        }
         pairs: dict[tuple[str, str], list[KeyPair]] = {}
         for file in self.files:
             judged = [each for each in file.pairs if each.votes]
@@ -78,7 +81,3 @@ def check_value(table: Mapping[str, Any]) -> CheckValue | None:
         return None
     worst = min(listed, key=lambda each: float(each["share"]))
     return CheckValue(value=worst["share"], interval=tuple(worst["interval"]), num=worst["pairs"])
-
-
-def _digests(table: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(one["prompt"], text_digest(written_text(one))) for one in table.get("generations") or []}
