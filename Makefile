@@ -47,6 +47,11 @@ golden: .venv/installed-dev
 speed: .venv/installed-dev
 	.venv/bin/python -m benchmarks.speed
 
+# make gpu: everything that only a GPU shows, in at most 30 minutes, into benchmarks/gpu; its options are GPU.
+.PHONY: gpu
+gpu: .venv/installed-dev
+	.venv/bin/python -m benchmarks.gpu.measure $(GPU)
+
 # make site: the pages of README, docs and benchmarks as a static site in site/; SITE_REPOSITORY is their git host's address.
 .PHONY: site
 site: .venv/installed-site
