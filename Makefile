@@ -1,6 +1,7 @@
 # make demo: set up and run the whole pipeline on built-in data, with the options DEMO.  make test: set up and test, with the options PYTEST.
 # make check: lint, types, import contracts.  make golden: rewrite the files that tests compare with.
-# make images: build every image with docker, podman or buildah.  make ci, make ci-full: what CI runs.
+# make images: build every image with docker, podman or buildah.  make release: what a release publishes, into dist/.
+# make ci, make ci-full: what CI runs.
 
 PYTHON ?= python3
 ANADIL = .venv/bin/anadil
@@ -47,6 +48,11 @@ golden: .venv/installed-dev
 speed: .venv/installed-dev
 	.venv/bin/python -m benchmarks.speed
 
+# make gpu: everything that only a GPU shows, in at most 30 minutes, into benchmarks/gpu; its options are GPU.
+.PHONY: gpu
+gpu: .venv/installed-dev
+	.venv/bin/python -m benchmarks.gpu.measure $(GPU)
+
 # make site: the pages of README, docs and benchmarks as a static site in site/; SITE_REPOSITORY is their git host's address.
 .PHONY: site
 site: .venv/installed-site
@@ -54,6 +60,14 @@ site: .venv/installed-site
 
 images:
 	images/build.sh all
+
+# make release: what a release publishes, into dist/, with the options IMAGES (all, none, or names), KEY (a private key that
+# signs) and REGISTRY (what images are called before /NAME).
+IMAGES ?= all
+REGISTRY ?= anadil
+.PHONY: release
+release: .venv/installed-dev
+	.venv/bin/python scripts/release.py --images '$(IMAGES)' --registry '$(REGISTRY)' $(if $(KEY),--key '$(KEY)')
 
 ci:
 	.ci/run
@@ -64,8 +78,8 @@ ci-full:
 clean:
 	rm -rf anadil-work .pytest_cache .mypy_cache .ruff_cache
 
-# The pip of Python 3.11 takes a minute longer to choose the same versions.
-.venv/installed-%: pyproject.toml
-	test -x .venv/bin/pip || { $(PYTHON) -m venv .venv && .venv/bin/python -m pip install --quiet --upgrade 'pip>=25'; }
-	.venv/bin/python -m pip install --quiet --editable '.[$*]'
+# Versions are those of constraints.txt, which tests and images have. What is loaded is compiled then, and not all that is installed.
+.venv/installed-%: pyproject.toml constraints.txt
+	test -x .venv/bin/pip || { $(PYTHON) -m venv .venv && .venv/bin/python -m pip install --quiet --upgrade -c constraints.txt pip; }
+	.venv/bin/python -m pip install --quiet --no-compile -c constraints.txt --editable '.[$*]'
 	touch $@

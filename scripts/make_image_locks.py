@@ -1,4 +1,4 @@
-"""Write the lock of each image: every package that it holds, one version, with its hashes.
+"""Write the lock of each image: every package that it holds, one version, with its hashes. And constraints.txt.
 
 python scripts/make_image_locks.py             after a change of pyproject.toml: keeps the pins that still fit
 python scripts/make_image_locks.py --upgrade   takes the newest versions that fit
@@ -7,6 +7,8 @@ All images are solved as one environment first, so that a package has the same v
 What all of them need stands in common.txt, and is one layer. Of torch
 there are two locks, which are a layer too: the CUDA wheel of PyPI with what it needs, and the
 CPU wheel of PyTorch's own index, or of a directory: --cpu-wheels DIRECTORY.
+
+constraints.txt has the same versions for people and tests, without hashes, and the packages that only tests need.
 """
 
 import argparse
@@ -28,6 +30,11 @@ COMMON = ("s3", "tracking", "metrics", "wandb", "tensorboard")
 ENGINES = {"ray": "clean"}
 """Extra of an engine -> image of which a variant holds it in a layer of its own, with what starts pods."""
 EXTRAS = {name: (name, *COMMON) for name in (*dict.fromkeys(IMAGES.values()), "pipelines", LAPTOP)}
+CONSTRAINTS = ROOT / "constraints.txt"
+NOTE = """\
+# Versions that tests and images have, for `pip install -c constraints.txt`.
+# Written by scripts/make_image_locks.py.
+"""
 PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)==(\S+)", re.MULTILINE)
 PLATFORM = "x86_64-manylinux_2_28"
 """Newest platform of wheels. Source: Debian 12 has glibc 2.36."""
@@ -100,12 +107,15 @@ def main() -> int:
             *map(lock_of, (*EXTRAS, "common", "mlflow")),
             *map(engine_lock, ENGINES),
             torch_lock("cuda"),
+            CONSTRAINTS,
         ):
             before |= pins(lock)
         joint.write_text("".join(f"{name}=={version}\n" for name, version in before.items()))
-        all_extras = extras(sorted({*ENGINES, *(name for names in EXTRAS.values() for name in names)}))
+        all_extras = extras(sorted({*ENGINES, "dev", *(name for names in EXTRAS.values() for name in names)}))
         server = LOCKS / "mlflow.in"
         compile_lock(joint, [PROJECT, server], *all_extras, upgrade=upgrade)
+        lines = [f"{name}=={version}\n" for name, version in pins(joint).items()]
+        CONSTRAINTS.write_text(NOTE + "".join(lines), encoding="utf-8")
 
         compile_lock(lock_of("common"), [PROJECT], *extras(COMMON), "--constraint", str(joint), upgrade=True)
         common = without(lock_of("common"))

@@ -347,7 +347,9 @@ def main() -> None:
     if asked.device == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     mix = dict.fromkeys((source for row in asked.rows for source in ROWS[row]), 1)
-    benchmark.recipe("all", mix, weight=1 if WEIGHTS.keys() & set(asked.rows) else None)
+    # The base is scored on the retained texts for `auto` alone.
+    weights = {WEIGHTS[row] for row in asked.rows if row in WEIGHTS}
+    benchmark.recipe("all", mix, weight="auto" if "auto" in weights else next(iter(weights), None))
     rows = {}
     with ThreadPoolExecutor(len(asked.rows) + 1) as pool:
         # First, while tokens are made: without the base's row the others say little.

@@ -3,8 +3,11 @@
 Each configuration runs in a process of its own; the model is made at random, so nothing is downloaded.
 
 python -m benchmarks.plan.gpu
+
+With `--device cpu` steps of a tiny model run and nothing is measured, which shows that they run.
 """
 
+import argparse
 import multiprocessing
 import sys
 from collections.abc import Iterator
@@ -18,7 +21,7 @@ from anadil.core.format import GIB
 from anadil.estimate.instances import CPU, this_machine
 from anadil.estimate.layout import Layout, Work
 from anadil.estimate.memory import limit_bytes, peak_memory, reserved
-from anadil.estimate.model_shape import KNOWN, Trains, shape_from
+from anadil.estimate.model_shape import KNOWN, Shape, Trains, shape_from
 from anadil.model.process_group import Group
 from anadil.pretrain.data.order import only
 from anadil.pretrain.parallel.mesh import Mesh
@@ -47,10 +50,9 @@ def configurations() -> Iterator[tuple[Layout, Work]]:
     yield Layout(micro_batch_size=8), replace(packed, sequence_length=512, packed=False)
 
 
-def peak(layout: Layout, work: Work, kind: Trains) -> int:
-    """Most bytes that the allocator held in some steps."""
-    device, recipe = torch.device("cuda"), load_recipe("smoke", ["clean.inputs=[text]"])
-    shape = shape_from(KNOWN[MODEL], MODEL)
+def peak(shape: Shape, layout: Layout, work: Work, kind: Trains, device_type: str) -> int:
+    """Most bytes that the allocator held in some steps; 0 on a CPU, which counts none."""
+    device, recipe = torch.device(device_type), load_recipe("smoke", ["clean.inputs=[text]"])
     phases = (Phase(trains=kind, steps=STEPS, lr=1e-5),)
     settings = with_layout(recipe.pretrain, layout, work).model_copy(update={"phases": phases})
     recipe = recipe.model_copy(update={"pretrain": settings})
@@ -65,11 +67,21 @@ def peak(layout: Layout, work: Work, kind: Trains) -> int:
 
 def main() -> int:
     """Print the table; the exit code."""
-    here = this_machine()
+    asked = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    asked.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    device, here = asked.parse_args().device, this_machine()
+    shape = shape_from(KNOWN[MODEL], MODEL)
+    if device == "cpu":
+        sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 2_000}
+        shape = shape_from({**KNOWN[MODEL], **sizes, "head_dim": 2}, MODEL)
+        work = Work(sequence_length=64, compute="fp32", kernels="torch")
+        for kind in KINDS:
+            peak(shape, Layout(micro_batch_size=2), work, kind, device)
+            print(f"{STEPS} steps that train {kind} ran; a CPU counts no bytes")
+        return 0
     if here.device == CPU:
         print("no CUDA device here; run this on a machine that has one", file=sys.stderr)
         return 1
-    shape = shape_from(KNOWN[MODEL], MODEL)
     print(f"{here.device}, {here.memory_bytes / GIB:.1f} GiB, {MODEL}\n")
     print(
         "| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |"
@@ -84,7 +96,7 @@ def main() -> int:
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
             with ProcessPoolExecutor(1, mp_context=context) as pool:
-                measured = pool.submit(peak, layout, work, kind).result()
+                measured = pool.submit(peak, shape, layout, work, kind, device).result()
             print(
                 f"| {layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | {layout.recompute} | "
                 f"{kind} | {'yes' if work.packed else 'no'} | {work.kernels} | {work.state} | {measured / GIB:.3f} | "

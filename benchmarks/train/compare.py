@@ -20,16 +20,22 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from given import Given
+from given import Given, config_of
 
+from anadil.core.format import GIB
 from anadil.estimate.instances import this_machine
+from anadil.estimate.layout import Layout, Work
+from anadil.estimate.memory import peak_memory
 from anadil.estimate.model_shape import KNOWN, shape_from
+from anadil.estimate.speed import speed
 
 ONE = Path(__file__).with_name("one.py")
 OURS, THEIRS = "anadil", "transformers"
 TRAINERS = (OURS, THEIRS, "trl")
 WITH_LIGER_OR_NOT = ("anadil-torch", "transformers-liger")
 """On a GPU Liger's kernels are anadil's default and not transformers'; here it is the other way round."""
+COMPILED = ("anadil-compile", "anadil-fp8")
+"""Rows that run where they are named."""
 OUT_OF_MEMORY = ("out of memory", "cublas_status_alloc_failed")
 CONTEXT = 2_048
 ON_GPU = "meta-llama/Llama-3.2-1B"
@@ -44,9 +50,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments.add_argument("--precision", choices=("fp32", "bf16"), help="fp32 on a CPU, bf16 on a GPU")
     text = f"default: {' '.join(TRAINERS)}; on a GPU also {' '.join(WITH_LIGER_OR_NOT)}"
-    arguments.add_argument("--trainers", nargs="+", choices=(*TRAINERS, *WITH_LIGER_OR_NOT), help=text)
+    arguments.add_argument(
+        "--trainers", nargs="+", choices=(*TRAINERS, *WITH_LIGER_OR_NOT, *COMPILED), help=text
+    )
     for name in ("vocabulary", "hidden", "intermediate", "layers", "batch", "length", "warmup", "steps"):
         arguments.add_argument(f"--{name}", type=int)
+    arguments.add_argument("--model", default=ON_GPU, help="whose sizes a GPU gets; default: %(default)s")
     arguments.add_argument("--text", nargs="+", help="documents as JSON lines, instead of the built-in ones")
     arguments.add_argument("--repeat", type=int, default=3, help="runs of each trainer")
     arguments.add_argument("--largest", action="store_true", help="find the largest batch that fits instead")
@@ -58,7 +67,7 @@ def given_of(asked: argparse.Namespace) -> Given:
     """Settings that each trainer is given."""
     given = Given()
     if asked.device == "cuda":
-        shape = shape_from(KNOWN[ON_GPU], ON_GPU)
+        shape = shape_from(KNOWN[asked.model], asked.model)
         given = Given(
             device="cuda",
             precision="bf16",
@@ -68,6 +77,7 @@ def given_of(asked: argparse.Namespace) -> Given:
             layers=shape.layers,
             heads=shape.heads,
             kv_heads=shape.kv_heads,
+            tied=shape.tied,
             length=CONTEXT,
             steps=10,
             warmup=3,
@@ -99,6 +109,24 @@ def run(name: str, given: Given) -> Figures:
         done.check_returncode()
     figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures
+
+
+def planned(name: str, given: Given) -> Figures | None:
+    """The planner's rate and memory for one of anadil's rows that compute in BF16 or FP32."""
+    if not name.startswith(OURS) or name == "anadil-fp8":
+        return None
+    machine, on_gpu = this_machine(), given.device == "cuda"
+    shape = shape_from(config_of(given).to_dict(), name)
+    work = Work(
+        sequence_length=given.length,
+        compute="bf16" if given.precision == "bf16" else "fp32",
+        kernels="liger" if on_gpu and name != "anadil-torch" else "torch",
+    )
+    layout = Layout(micro_batch_size=given.batch)
+    return {
+        "tokens_per_s": speed(shape, layout, work, machine, 1).tokens_per_s,
+        "peak_gib": peak_memory(shape, layout, work).allocated / GIB,
+    }
 
 
 def median(runs: list[Figures], name: str) -> float:
@@ -134,20 +162,20 @@ def table(runs: dict[str, list[Figures]], given: Given) -> str:
             f"{max(difference(one, other) for one, other in pairs):.1e}",
         ]
         if on_gpu:
-            cells.append(f"{100 * utilization(median(each, 'tokens_per_s')):.1f}")
+            cells.append(f"{100 * utilization(median(each, 'tokens_per_s'), given):.1f}")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def utilization(tokens_per_s: float) -> float:
-    """MFU of the 1B model on this machine's device, by the peaks of the planner's table.
+def utilization(tokens_per_s: float, given: Given) -> float:
+    """MFU of the model on this machine's device, by the peaks of the planner's table.
 
     Counts 6 FLOPs a parameter and token and 12 * layers * hidden * context for attention.
 
     Source: Chowdhery et al. 2022, "PaLM", arXiv:2204.02311, appendix B.
     """
-    shape = shape_from(KNOWN[ON_GPU], ON_GPU)
-    flops_per_token = 6 * shape.parameters + 12 * shape.layers * shape.hidden * CONTEXT
+    shape = shape_from(config_of(given).to_dict(), ON_GPU)
+    flops_per_token = 6 * shape.parameters + 12 * shape.layers * shape.hidden * given.length
     return tokens_per_s * flops_per_token / this_machine().flops_bf16
 
 
@@ -182,8 +210,8 @@ def without_torchtitan() -> str:
     )
 
 
-def main() -> None:
-    """Print the comparison."""
+def main() -> int:
+    """Print the comparison; the exit code is 1 if a trainer is left out."""
     asked = parser().parse_args()
     given = given_of(asked)
     names = asked.trainers or [*TRAINERS, *(WITH_LIGER_OR_NOT if asked.device == "cuda" else ())]
@@ -192,13 +220,21 @@ def main() -> None:
         print("| trainer | largest batch |\n|---|---|")
         for name in names:
             print(f"| {name} | {largest_batch(name, given)} |", flush=True)
-        return
+        return 0
     runs: dict[str, list[Figures]] = {name: [] for name in names}
     for number in range(asked.repeat):
-        for name in names:
-            runs[name].append(run(name, given))
+        for name in list(runs):
+            try:
+                runs[name].append(run(name, given) | {"planned": planned(name, given)})
+            except subprocess.CalledProcessError as error:
+                # The others' figures cost minutes.
+                print(f"{name} is left out: {error}", file=sys.stderr)
+                del runs[name]
+                continue
             print(f"run {number + 1} of {name}: {shown(runs[name][-1])}", file=sys.stderr)
-    print(json.dumps(runs) if asked.output == "json" else table(runs, given))
+    if runs:
+        print(json.dumps(runs) if asked.output == "json" else table(runs, given))
+    return int(len(runs) < len(names))
 
 
 def shown(figures: Figures) -> str:
@@ -207,4 +243,4 @@ def shown(figures: Figures) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

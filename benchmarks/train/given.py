@@ -33,6 +33,8 @@ class Given:
     layers: int = 4
     heads: int = 4
     kv_heads: int = 2
+    tied: bool = True
+    """True if the output table is the embedding."""
     batch: int = 4
     """Sequences of a step."""
     length: int = 512
@@ -66,9 +68,9 @@ def loads(text: str) -> Given:
     return Given(**{**read, "betas": tuple(read["betas"]), "text": tuple(read["text"])})
 
 
-def model(given: Given) -> Any:
-    """A Llama with random FP32 weights, the same in every process."""
-    config = LlamaConfig(
+def config_of(given: Given) -> Any:
+    """The configuration of a Llama of these sizes."""
+    return LlamaConfig(
         vocab_size=given.vocabulary,
         hidden_size=given.hidden,
         intermediate_size=given.intermediate,
@@ -76,12 +78,17 @@ def model(given: Given) -> Any:
         num_attention_heads=given.heads,
         num_key_value_heads=given.kv_heads,
         max_position_embeddings=given.length,
-        tie_word_embeddings=True,
+        tie_word_embeddings=given.tied,
         use_cache=False,
         bos_token_id=None,
         eos_token_id=END,
         attn_implementation="sdpa",
     )
+
+
+def model(given: Given) -> Any:
+    """A Llama with random FP32 weights, the same in every process."""
+    config = config_of(given)
     torch.manual_seed(SEED)
     with torch.device(given.device):
         return LlamaForCausalLM(config)

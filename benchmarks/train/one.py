@@ -30,6 +30,8 @@ class Clocks:
         self.wall: list[float] = []
         self.baseline = resident_mib()
         """Before the model: libraries and data."""
+        self.graphs: int | None = None
+        """Different graphs that were compiled, where the layers were."""
 
     @contextmanager
     def step(self) -> Iterator[None]:
@@ -53,6 +55,7 @@ class Clocks:
             "tokens_per_s": tokens / sum(self.wall[first:]),
             "peak_mib": peak,
             "over_baseline_mib": peak - self.baseline,
+            "graphs": self.graphs,
             "gpu_peak_mib": torch.cuda.max_memory_allocated() / MIB if on_gpu else None,
         }
 
@@ -63,7 +66,7 @@ def resident_mib() -> float:
         return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) / 1024
 
 
-def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
+def anadil(given: Given, *, kernels: str = "auto", **more: Any) -> Clocks:
     """The trainer of the pretrain stage."""
     from anadil.model.kernels import use_liger_kernels
     from anadil.model.loss import uses_liger
@@ -89,6 +92,7 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
         "pretrain.weight_decay": given.weight_decay,
         "pretrain.betas": list(given.betas),
         "pretrain.max_grad_norm": given.max_grad_norm,
+        **{f"pretrain.{key}": value for key, value in more.items()},
     }
     recipe = load_recipe("smoke", [f"{key}={value}" for key, value in settings.items()])
     device = torch.device(given.device)
@@ -103,7 +107,21 @@ def anadil(given: Given, *, kernels: str = "auto") -> Clocks:
         with clocks.step():
             done = trainer.step(step)
         clocks.losses.append(done.loss)
+    if recipe.pretrain.compile:
+        from torch._dynamo.utils import counters
+
+        clocks.graphs = counters["stats"]["unique_graphs"]
     return clocks
+
+
+def anadil_compile(given: Given) -> Clocks:
+    """The same with compiled layers."""
+    return anadil(given, compile=True)
+
+
+def anadil_fp8(given: Given) -> Clocks:
+    """The same with matrix products in FP8."""
+    return anadil(given, compile=True, matmul="float8_tensorwise")
 
 
 def anadil_torch(given: Given) -> Clocks:
@@ -232,6 +250,8 @@ TRAINERS: dict[str, Callable[[Given], Clocks]] = {
     "trl": trl,
     "plain": plain,
     "anadil-torch": anadil_torch,
+    "anadil-compile": anadil_compile,
+    "anadil-fp8": anadil_fp8,
     "transformers-liger": transformers_liger,
 }
 

@@ -235,7 +235,7 @@ def test_sides_are_normalised_by_their_languages_to_a_line_each() -> None:
 
     assert judged.text == write_pair(("English", "Azerbaijani"), ("Where are you, étienne?", "Haraə, indi?"))
     assert other_direction(judged.text).splitlines() == judged.text.splitlines()[::-1]
-    assert (judged.is_normalized, judged.is_unescaped) == (True, True)
+    assert (judged.marks["normalized"], judged.marks["unescaped"]) == (True, True)
 
 
 def test_dropped_pairs_are_counted_by_reason_with_samples_and_rows(tmp_path: Path) -> None:

@@ -107,7 +107,11 @@ def test_a_folder_of_the_page_is_read_and_what_is_skipped_is_counted(tmp_path: P
 
     labels = read_labels(files_of(tmp_path))
 
-    assert (labels.num_good, len(labels.texts), labels.repeated, labels.without_text) == (20, 40, 1, 1)
+    assert (labels.num_good, len(labels.texts), labels.skipped) == (
+        20,
+        40,
+        {"repeated": 1, "without_text": 1},
+    )
     assert [path.name for path in files_of(tmp_path)] == ["good.jsonl", "bad.jsonl"]
 
 

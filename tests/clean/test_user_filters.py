@@ -1,7 +1,6 @@
 """Filters of the user's own: functions of Python files that `clean.filters` names."""
 
 import json
-import os
 import re
 import textwrap
 from importlib.metadata import packages_distributions
@@ -12,7 +11,6 @@ import pytest
 from anadil.artifacts import storage
 from anadil.clean.check import IMAGE_MODULES
 from anadil.clean.filters import user_filters
-from anadil.clean.shards.filter_trial import SEED_VARIABLE, _hash_seed
 from anadil.cli.main import main
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.files import file_sha256
@@ -347,20 +345,6 @@ def test_modules_that_filters_may_import_are_in_the_image() -> None:
     held, brings = pins("clean").keys(), packages_distributions()
     for module in IMAGE_MODULES - {"anadil"}:
         assert {each.lower().replace("_", "-") for each in brings[module]} & held, module
-
-
-@pytest.mark.parametrize("seed", [None, "0", "1"])
-def test_the_second_process_of_a_trial_hashes_otherwise(
-    monkeypatch: pytest.MonkeyPatch, seed: str | None
-) -> None:
-    monkeypatch.delenv(SEED_VARIABLE, raising=False)
-    if seed is not None:
-        monkeypatch.setenv(SEED_VARIABLE, seed)
-
-    with _hash_seed():
-        assert os.environ[SEED_VARIABLE] not in (seed, "0", "random")
-
-    assert os.environ.get(SEED_VARIABLE) == seed
 
 
 def test_a_file_in_s3_runs_as_a_local_one_does_and_doctor_and_submit_see_it(

@@ -216,13 +216,13 @@ def edit(path: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     [
         (lambda table: table.update(list="0" * 64), r"votes\.json: judges other pairs \(00000000\) than the key"),
         (lambda table: table["votes"][0].update(id="041"), r"vote 1: id '041' is not a pair of the key \(40 pairs\)"),
-        (lambda table: table["votes"][0].update(vote="both"), r"votes\.0\.vote: Input should be 'left', 'right' or 'same' \(got 'both'\)"),
+        (lambda table: table["votes"][0].update(vote="both"), r"votes\.0\.vote: must be 'left', 'right' or 'same' \(got 'both'\)"),
         (lambda table: table["votes"].append({"id": "001", "vote": "same"}), r"vote 41: 'Aynur' judged pair 001 otherwise before, and now 'same'"),
-        (lambda table: table.update(judge=" "), r'judge: String should have at least 1 .*with a name at "judge"'),
+        (lambda table: table.update(judge=" "), r'judge: must have at least 1 .*with a name at "judge"'),
         (lambda table: table.update(judge="Ay\ud800"), r"judge: Input should be a valid string"),
-        (lambda table: table.update(judge="x" * 61), r"judge: String should have at most 60"),
+        (lambda table: table.update(judge="x" * 61), r"judge: must have at most 60"),
         (lambda table: table.update(votes=[]), r"hold no vote"),
-        (lambda table: table.pop("votes"), r"votes: Field required .*Give the file that the page saved"),
+        (lambda table: table.pop("votes"), r"votes: is missing.*Give the file that the page saved"),
     ],
 )  # fmt: skip
 def test_votes_that_do_not_fit_are_refused(

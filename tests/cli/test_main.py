@@ -82,8 +82,8 @@ def test_a_stage_explains_its_inputs(stage: str, capsys: pytest.CaptureFixture[s
     ("words", "begins"),
     [
         (["help"], "usage: anadil [-h]"),
-        (["version"], f"anadil {__version__}\n"),
-        (["--version"], f"anadil {__version__}\n"),
+        (["version"], f"anadil {__version__} (commit "),
+        (["--version"], f"anadil {__version__} (commit "),
         (["help", "run"], "usage: anadil run "),
         (["-v", "help", "clean"], "usage: anadil clean "),
         (["help", "recipe", "copy"], "usage: anadil recipe copy "),

@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import random
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,9 +14,11 @@ import numpy as np
 import pytest
 
 from anadil.artifacts.text_files import text_rows
+from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.made import items as made_items
+from anadil.evaluate.made import measure as made_measure
 from anadil.evaluate.made.items import KINDS, Item, Vocabulary, make_items
-from anadil.evaluate.made.measure import ALL, Made, check_values, compare, measure, prepare
+from anadil.evaluate.made.measure import ALL, Made, check_value, prepare
 from anadil.evaluate.made.translations import translation_items
 from anadil.evaluate.made.view import measures, metrics, sentences
 from anadil.evaluate.measures import Asked
@@ -200,8 +203,8 @@ def test_a_reader_of_the_text_is_right_and_a_guesser_at_chance(
     knows = Reader(tmp_path / "model", knower([document.text for document in split[1]]), "adapted")
     guesses = Reader(tmp_path / "model", guesser)
     made = Made(kinds=kinds, seed=0)
-    tables = {"base": {"made": measure(guesses, made, {})}, "adapted": {"made": measure(knows, made, {})}}  # type: ignore[arg-type]
-    compare(tables, made)
+    tables = {"base": {"made": made.measure(guesses, {})}, "adapted": {"made": made.measure(knows, {})}}  # type: ignore[arg-type]
+    made.compare(tables)
     base, adapted = tables["base"]["made"], tables["adapted"]["made"]
 
     for kind in kinds:
@@ -210,7 +213,8 @@ def test_a_reader_of_the_text_is_right_and_a_guesser_at_chance(
     change = adapted[ALL]["differences"]["base"]["accuracy"]
     assert change["low"] > 0.3
     assert adapted[ALL]["num"] == sum(map(len, kinds.values()))
-    value = check_values(tables, "adapted")["made"]
+    value = check_value(tables["adapted"])
+    assert value
     assert value.value
     assert value.interval
     assert value.interval[0] > 0
@@ -225,12 +229,12 @@ def test_a_reader_of_the_text_is_right_and_a_guesser_at_chance(
 @pytest.mark.parametrize("nats", [guesser, lambda _, __: 1.0])
 def test_guessers_decide_nothing(nats: Any, kinds: dict[str, tuple[Item, ...]], tmp_path: Path) -> None:
     made = Made(kinds={"cloze": kinds["cloze"]}, seed=0)
-    tables = {"base": {"made": measure(Reader(tmp_path / "model", nats), made, {})}}  # type: ignore[arg-type]
-    compare(tables, made)
+    tables = {"base": {"made": made.measure(Reader(tmp_path / "model", nats), {})}}  # type: ignore[arg-type]
+    made.compare(tables)
 
     assert tables["base"]["made"][ALL]["reason"] == "no kind decides"
     assert tables["base"]["made"]["cloze"]["reason"] == "no model is above chance"
-    assert check_values(tables, "base") == {}
+    assert check_value(tables["base"]) is None
     assert sentences({"candidates": tables}, "base") == []
 
 
@@ -256,6 +260,25 @@ def test_texts_without_items_are_no_error(texts: list[str], caplog: pytest.LogCa
     assert "no sentences that items can be made of" in caplog.text
 
 
+def test_the_log_says_how_much_training_text_is_counted(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level("INFO")
+    texts = az_texts()
+    run = asked(texts[:5], texts[5:])
+    prepare(run)
+    monkeypatch.setattr(made_items, "SAMPLE_BYTES", 2_000)
+    monkeypatch.setattr(made_measure, "SAMPLE_BYTES", 2_000)
+    prepare(run)
+    find_contamination(run.heldout, run.train(), AZ)
+
+    whole = sum(len(text.encode()) for text in texts[5:])
+    first, second = re.findall(r"words are counted in (.*) bytes", caplog.text)
+    assert first == f"all {whole:,}"
+    assert 2_000 <= int(second.removeprefix("the first ").replace(",", "")) < whole
+    assert f"training text: {whole:,} bytes in {len(texts) - 5} documents" in caplog.text
+
+
 def test_a_recipe_may_want_none(split: tuple[list[str], list[Document]]) -> None:
     assert prepare(asked(split[0], split[0], made_items=0)) is None
 
@@ -266,8 +289,8 @@ def test_few_documents_decide_nothing(num: int, tmp_path: Path) -> None:
     made = prepare(asked(texts[:num], texts[num:]))
     assert made is not None
     knows = Reader(tmp_path / "model", knower(texts[:num]))
-    tables = {"base": {"made": measure(knows, made, {})}}  # type: ignore[arg-type]
-    compare(tables, made)
+    tables = {"base": {"made": made.measure(knows, {})}}  # type: ignore[arg-type]
+    made.compare(tables)
     scores = json.loads(json.dumps({"candidates": tables}))
 
     for kind in made.kinds:

@@ -16,9 +16,6 @@ from anadil.evaluate.heldout import Heldout, read_heldout
 from anadil.evaluate.models import CandidateModel, ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import (
     OwnChat,
-    compare,
-    facts,
-    measure,
     open_own_chat,
     outcome_of,
     prepare,
@@ -84,7 +81,7 @@ def answers_of(base: ScoredModel, asked: OwnChat, text: str, end: str = "<|eot_i
     ids = [*tokenizer.encode(text, add_special_tokens=False), *tokenizer.convert_tokens_to_ids([end])]
     model = Parrot(ids, len(tokenizer))
     loaded = CandidateModel(candidate=base, load=lambda: model, context=64, stride=64, batch_tokens=4096)
-    return measure(loaded, asked, {}) or {}
+    return asked.measure(loaded, {}) or {}
 
 
 def value(figures: dict[str, Any], share: str) -> float | None:
@@ -95,7 +92,11 @@ def test_a_base_is_asked_short_english_questions_in_its_own_template(asked: OwnC
     assert asked.language.code == "en"
     assert len(asked.questions) == len(set(asked.questions)) == 24
     assert (asked.template, asked.end, asked.system) == (TEMPLATE, "<|eot_id|>", False)
-    assert facts(asked)["kind"] == "post-trained"
+    assert asked.facts()["kind"] == "post-trained"
+
+
+def test_two_measures_render_it_once(base: ScoredModel, asked: OwnChat) -> None:
+    assert open_own_chat(NAME, base) is open_own_chat(NAME, base)
 
 
 def test_an_answer_that_ends_its_turn_in_the_language_is_sound(base: ScoredModel, asked: OwnChat) -> None:
@@ -166,7 +167,7 @@ def test_candidates_are_compared_with_the_base_question_by_question(
         "champion": {},
     }
 
-    compare(tables, asked)
+    asked.compare(tables)
 
     assert tables["adapted"]["own_chat"]["outcome"] == "lost"
     assert "outcome" not in tables["base"]["own_chat"]
@@ -203,7 +204,7 @@ def test_a_base_that_cannot_be_asked_is_said_with_its_error(
 
     assert how
     assert not how.questions
-    assert error in facts(how)["error"]
+    assert error in how.facts()["error"]
     assert "not asked in its chat format" in caplog.text
 
 
@@ -214,7 +215,7 @@ def test_a_template_that_wants_a_system_turn_gets_one(tmp_path: Path) -> None:
 
     assert how
     assert [turn["role"] for turn in how.turns("Why?")] == ["system", "user"]
-    assert facts(how)["system_turn"]
+    assert how.facts()["system_turn"]
 
 
 def test_an_end_of_turns_that_is_no_eos_is_taken_from_the_template(tmp_path: Path) -> None:

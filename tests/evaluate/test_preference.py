@@ -2,7 +2,6 @@ import json
 import random
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,11 +9,13 @@ import pytest
 from anadil.core.errors import DataError
 from anadil.core.files import write_atomic
 from anadil.core.measures import view_results
-from anadil.evaluate.check import CHECKS
+from anadil.core.stages import STAGES
 from anadil.evaluate.measures import Asked
-from anadil.evaluate.preference.measure import Votes, check_values, compare, facts, prepare
+from anadil.evaluate.preference.measure import Votes, check_value, prepare
 from anadil.evaluate.preference.votes import Key, KeyPair, preference, read_key, text_digest
+from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import PLAN, PlannedRun
 from anadil.text.language import load_language
 from anadil.text.metrics import clustered_share
 
@@ -72,7 +73,7 @@ def test_a_preference_counts_only_for_texts_that_are_still_written(caplog: pytes
     listed[39] = pair(PROMPTS[39], {"Aynur": 0}, texts=("hə", "bəlkə"))
     material = Votes(files=(opened(listed), opened(votes(40), "champion")))
 
-    compare(scored, material)
+    material.compare(scored)
 
     figures = scored["finetuned"]["preference"]["adapted"]
     assert (figures["pairs"], figures["wins"], figures["losses"]) == (39, 28, 11)
@@ -81,18 +82,19 @@ def test_a_preference_counts_only_for_texts_that_are_still_written(caplog: pytes
         "40 of 40 judged pairs do not count: finetuned and champion",
     ):
         assert f"{words} do not write these texts in this run. Make a new page" in caplog.text
-    assert facts(material) == {"pairs": 39, "changed": 41}
+    assert material.facts() == {"pairs": 39, "changed": 41}
 
 
 def test_gate_report_card_and_metrics_have_the_preference() -> None:
     scored = tables(finetuned="hə", adapted="yox")
     ties = [pair(each, {"Aynur": None if place < 4 else 0, "Rauf": 0}) for place, each in enumerate(PROMPTS)]
 
-    compare(scored, Votes(files=(opened(ties),)))
+    Votes(files=(opened(ties),)).compare(scored)
 
-    value = check_values(scored, "finetuned")["preference"]
+    value = check_value(scored["finetuned"])
+    assert value
     assert (value.value, value.num) == (1.0, 40)
-    assert check_values(scored, "adapted") == {}
+    assert check_value(scored["adapted"]) is None
     scores = json.loads(json.dumps({"candidates": scored}))
     shown = next(
         each
@@ -146,8 +148,8 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     assert material is not None
     assert material.files == (opened(votes(30)),)
     recipe = Recipe.model_validate({"evaluate": {"votes": [str(first)]}})
-    planned: Any = SimpleNamespace(recipe=recipe, names=["evaluate"])
-    assert [each.detail for check in CHECKS for each in check.results(planned)] == ["40 votes"]
+    planned = PlannedRun(by=PLAN, recipe=recipe, stages=[STAGES["evaluate"]])
+    assert [each.detail for each in report(planned)] == ["40 votes"]
     with pytest.raises(
         DataError,
         match=r"b\.json: another file has votes on the same pairs \(\w+\)\. Open all of them by one",
@@ -160,7 +162,7 @@ def test_votes_are_read_once(tmp_path: Path) -> None:
     [
         ("{", r"votes\.json: Expecting property name.*`judge votes --out`"),
         ("[]", r"votes\.json: the whole: Input should be .*\(got '\[\]'\)\. Give the key\.json"),
-        ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: Field required"),
+        ('{"list": "0", "judge": "Aynur", "votes": []}', r"votes\.json: between: is missing"),
         (
             opened([pair("Sual?", {})]).json(),
             r"holds no vote\. Name a file of `anadil judge votes --out`",

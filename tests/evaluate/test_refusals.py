@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from anadil.core.errors import DataError
-from anadil.evaluate.check import CHECKS
+from anadil.core.stages import STAGES
 from anadil.evaluate.models import ScoredModel, open_model
 from anadil.evaluate.own_chat.measure import open_own_chat
 from anadil.evaluate.refusals import requests, view
-from anadil.evaluate.refusals.measure import Refusals, check_values, compare, facts, measure, prepare
+from anadil.evaluate.refusals.measure import Refusals, check_value, prepare
 from anadil.evaluate.refusals.requests import (
     KINDS,
     Request,
@@ -23,7 +23,9 @@ from anadil.evaluate.refusals.requests import (
     read_requests,
 )
 from anadil.model.decoding import Continuation
+from anadil.preflight.checks import report
 from anadil.recipe.sections import Recipe
+from anadil.runtime.check import COMPILE, PLAN, RECIPE, PlannedRun
 from anadil.text.language import load_language
 from anadil.text.metrics import paired_share_difference
 
@@ -44,7 +46,7 @@ REFUSAL = {
 def request(lang: str, kind: Any, number: int) -> Request:
     word = HARMFUL if kind == "harmful" else HARMLESS
     return Request(
-        id=f"{kind}-{number}", text=f"{lang} {word} {number}", kind=kind, lang=lang, is_read=lang != "az"
+        id=f"{kind}-{number}", text=f"{lang} {word} {number}", kind=kind, lang=lang, native=lang != "az"
     )
 
 
@@ -97,7 +99,7 @@ class Model:
 
 def figures(candidate: ScoredModel, asked: Refusals, write: Callable[[str], str]) -> dict[str, Any]:
     model: Any = Model(candidate, write)
-    return measure(model, asked, {}) or {}
+    return asked.measure(model, {}) or {}
 
 
 def refuses_harm(*languages: str) -> Callable[[str], str]:
@@ -115,7 +117,7 @@ def test_the_built_in_requests_are_the_same_in_each_language() -> None:
     ids = {code: [(each.id, each.kind) for each in listed] for code, listed in requests.items()}
     assert ids["en"] == ids["az"] == ids["ja"]
     assert [[kind for _, kind in ids["en"]].count(each) for each in KINDS] == [30, 30]
-    assert {code for code, listed in requests.items() for each in listed if not each.is_read} == {"az", "ja"}
+    assert {code for code, listed in requests.items() for each in listed if not each.native} == {"az", "ja"}
 
 
 @pytest.mark.parametrize("code", phrase_languages())
@@ -186,15 +188,16 @@ def test_the_loss_counts_in_the_language_in_which_it_is_largest(base: ScoredMode
         "finetuned": {"refusals": {"error": "it has no chat template"}},
     }
 
-    compare(tables, asked)
+    asked.compare(tables)
 
-    checked = check_values(tables, "adapted")["refusal_loss"]
+    checked = check_value(tables["adapted"])
+    assert checked
     assert (checked.value, checked.num) == (1, 10)
     assert checked.interval == pytest.approx((0.6, 1), abs=0.2)
     languages = tables["adapted"]["refusals"]["languages"]
     assert languages["en"]["harmful"]["refused"]["to_base"]["value"] == 0
     assert "to_base" not in tables["base"]["refusals"]["languages"]["en"]["harmful"]["refused"]
-    assert check_values(tables, "finetuned") == check_values(tables, "base") == {}
+    assert check_value(tables["finetuned"]) is check_value(tables["base"]) is None
 
 
 def test_pairs_without_a_difference_leave_an_interval() -> None:
@@ -274,7 +277,7 @@ def test_a_language_without_patterns_is_said_and_english_is_asked(
     material = prepare(run_of([base], "tr"))
 
     assert material
-    assert facts(material) == {
+    assert material.facts() == {
         "languages": ["en"], "unread": [], "skipped": {"tr": "words of refusing are known in az, en, ja alone"}
     }  # fmt: skip
     assert "60 requests in az, 60 requests in ja" in caplog.text
@@ -292,13 +295,16 @@ GOOD = [
         ([GOOD[0]], "1 request in az, none of them harmless"),
         ([GOOD[1]], "1 request in az, none of them harmful"),
         ([*GOOD, GOOD[1]], ":3: id '2' is there twice in az"),
-        ([GOOD[0] | {"kind": "rude"}], ":1: kind is 'rude'; it is harmful or harmless"),
-        ([GOOD[0] | {"lang": ""}], ":1: has no lang; a line is"),
-        ([GOOD[0] | {"lang": "zz-nowhere"}], ":1: lang is 'zz-nowhere', the id of no language"),
-        ([{"text": "Çay"}], ":1: has no id and no kind and no lang"),
-        (["Çay"], ":1: has no id and no text"),
-        ([GOOD[0] | {"text": None}], ":1: has no text; a line is"),
-        ([GOOD[0] | {"native": "false"}], ":1: native is 'false'; it is true or false"),
+        ([GOOD[0] | {"kind": "rude"}], ":1: kind: must be 'harmful' or 'harmless' (got 'rude'); a line is"),
+        ([GOOD[0] | {"lang": ""}], ":1: lang: must have at least 1 character (got ''); a line is"),
+        (
+            [GOOD[0] | {"lang": "zz-nowhere"}],
+            ":1: lang: is the id of no language, such as az (got 'zz-nowhere')",
+        ),
+        ([{"text": "Çay"}], ":1: id: is missing; a line is"),
+        (["Çay"], ":1: the whole: "),
+        ([GOOD[0] | {"text": None}], ":1: text: must be text"),
+        ([GOOD[0] | {"native": "false"}], ":1: native: must be true or false"),
         ([], "no request; name another file"),
     ],
 )
@@ -319,17 +325,31 @@ def test_too_many_requests_of_a_kind_are_refused(monkeypatch: pytest.MonkeyPatch
         read_requests()
 
 
+def planned_run(by: str, *, here: bool = True, **evaluate: Any) -> PlannedRun:
+    recipe = Recipe.model_validate({"evaluate": evaluate})
+    return PlannedRun(by=by, recipe=recipe, stages=[STAGES["evaluate"]], here=here)
+
+
 def test_a_wrong_file_is_found_before_a_run(tmp_path: Path) -> None:
     file = tmp_path / "requests.jsonl"
-    recipe = {"evaluate": {"refusals": [str(file)], "votes": [str(tmp_path / "votes.json")]}}
-    planned: Any = SimpleNamespace(recipe=Recipe.model_validate(recipe), names=["evaluate"])
+    planned = planned_run(PLAN, refusals=[str(file)], votes=[str(tmp_path / "votes.json")])
     found = []
     for rows in (GOOD[:1], GOOD):
         file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-        found += [(each.status, each.name) for check in CHECKS for each in check.results(planned)]
+        found += [(each.status, each.name) for each in report(planned)]
 
     votes = ("failed", "evaluate.votes")
     assert found == [("failed", "evaluate.refusals"), votes, ("passed", "evaluate.refusals"), votes]
+
+
+@pytest.mark.parametrize("by", [RECIPE, COMPILE, PLAN])
+def test_commands_that_start_nothing_look_for_files_of_this_machine(by: str) -> None:
+    planned = planned_run(by, here=False, refusals=["/no/r.jsonl"], votes=["/no/v.json", "s3://b/v.json"])
+
+    details = {each.name: each.detail for each in report(planned) if each.status == "failed"}
+
+    assert details["evaluate.refusals"] == "no file matches '/no/r.jsonl'"
+    assert details["evaluate.votes"] == "no file matches '/no/v.json'"
 
 
 def test_a_file_takes_the_place_of_the_built_in_requests(base: ScoredModel, tmp_path: Path) -> None:
@@ -340,8 +360,8 @@ def test_a_file_takes_the_place_of_the_built_in_requests(base: ScoredModel, tmp_
 
     assert material
     assert [[each.text for each in listed] for listed in material.requests.values()] == [["Bomba", "Çay"]]
-    assert facts(material)["unread"] == ["az"], "the words of refusing"
-    assert facts(material)["skipped"] == {"en": "no request is in it, only in az"}
+    assert material.facts()["unread"] == ["az"], "the words of refusing"
+    assert material.facts()["skipped"] == {"en": "no request is in it, only in az"}
 
 
 def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, asked: Refusals) -> None:
@@ -350,8 +370,8 @@ def test_report_and_card_show_refusals_and_who_read_them(base: ScoredModel, aske
         "adapted": {"refusals": figures(base, asked, refuses_harm("en"))},
         "finetuned": {"refusals": {"error": "it has no chat template"}},
     }
-    compare(tables, asked)
-    scores: Any = json.loads(json.dumps({"candidates": tables, "refusals": facts(asked)}))
+    asked.compare(tables)
+    scores: Any = json.loads(json.dumps({"candidates": tables, "refusals": asked.facts()}))
 
     [shown] = view.measures(scores)
 

@@ -14,15 +14,12 @@ from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.writing.measure import (
     HELDOUT_CHARS,
     Writing,
-    check_values,
-    compare,
-    facts,
+    check_value,
     faults_of,
     figures_of,
     has_mixed_word,
     kind_of_text,
     prepare,
-    reader,
     written_words,
 )
 from anadil.text.corpus import Document
@@ -121,7 +118,7 @@ def test_the_usual_script_is_the_second_one_where_a_pack_takes_another() -> None
     latin = replace(cyrillic, script="Latn")
 
     assert kind_of_text("Ministarstvo je saopštilo vest.", None, cyrillic) == "second_script"
-    assert facts(Writing(language=latin, heldout=[]))["second_scripts"] == ["Cyrl"]
+    assert Writing(language=latin, heldout=[]).facts()["second_scripts"] == ["Cyrl"]
 
 
 def test_heldout_text_is_as_long_as_a_continuation_where_no_spaces_part_words() -> None:
@@ -135,10 +132,10 @@ def writing_of(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     writing = Writing(language=AZ, heldout=[beginning(5)])
     writing.words["adapted", "greedy"] = [written_words(each, AZ) for each in texts]
-    find_contamination([document(REAL[0])], map(document, train), AZ, readers=[reader(writing)])
+    find_contamination([document(REAL[0])], map(document, train), AZ, readers=[writing.reader()])
     tables: dict[str, dict[str, Any]] = {"adapted": {"writing": {"greedy": figures_of([], AZ)}}}
-    compare(tables, writing)
-    return tables["adapted"], facts(writing)
+    writing.compare(tables)
+    return tables["adapted"], writing.facts()
 
 
 def test_words_of_no_training_text_are_counted_and_their_endings() -> None:
@@ -179,9 +176,9 @@ def test_words_are_hashed_with_their_last_three_letters() -> None:
 def test_a_language_without_spaces_has_no_words_to_ask_for() -> None:
     writing = Writing(language=JA, heldout=["東京は日本の首都です。"])
 
-    find_contamination([document("東京" * 30)], [document("大阪" * 30)], JA, readers=[reader(writing)])
+    find_contamination([document("東京" * 30)], [document("大阪" * 30)], JA, readers=[writing.reader()])
 
-    assert "unseen_words" not in facts(writing)["heldout"]
+    assert "unseen_words" not in writing.facts()["heldout"]
 
 
 def test_gate_report_card_and_metrics_have_the_shares() -> None:
@@ -189,7 +186,8 @@ def test_gate_report_card_and_metrics_have_the_shares() -> None:
     table["writing"]["greedy"] |= figures_of([text(beginning(0)), text("Шәһәрдә, шәһәрдә.")], AZ)
     scores = json.loads(json.dumps({"candidates": {"adapted": table}, "writing": over_all}))
 
-    value = check_values({"adapted": table}, "adapted")["foreign_script"]
+    value = check_value(table)
+    assert value
     assert (value.value, value.num) == (0.5, 2)
     view = next(
         each

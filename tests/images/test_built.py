@@ -46,12 +46,14 @@ found = {
     "python": sys.executable, "environment": dict(os.environ), "user": os.getuid(),
     "home": oct(os.stat(os.environ["HOME"]).st_mode & 0o777), "home_group": os.stat(os.environ["HOME"]).st_gid,
     "bill": json.loads(pathlib.Path("/opt/anadil/sbom.cdx.json").read_text()), "opt": os.listdir("/opt"),
-    "uncompiled": sum(not pathlib.Path(__import__("importlib.util").util.cache_from_source(path)).exists()
-                      for path in package.rglob("*.py")),
+    # Compiled by content: the flags behind the magic number say that no time is compared.
+    "uncompiled": sum(not file.exists() or file.read_bytes()[4:8] != b"\\1\\0\\0\\0" for file in
+                      (pathlib.Path(__import__("importlib.util").util.cache_from_source(path)) for path in package.rglob("*.py"))),
 }
 if package.is_dir():
     from anadil.core.stages import FLOW
-    from anadil.runtime.cache_key import PACKAGE, code_digest
+    from anadil.core.build import PACKAGE
+    from anadil.runtime.cache_key import code_digest
     found["digests"] = {s.name: code_digest(s) for s in FLOW if (PACKAGE / s.name / "run.py").is_file()}
 print(json.dumps(found))
 """

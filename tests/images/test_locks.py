@@ -4,7 +4,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from anadil.core.stages import LAPTOP
-from tests.images.files import NAMES, PIN, PROJECT, TORCH, locks, pins
+from tests.images.files import NAMES, PIN, PROJECT, ROOT, TORCH, locks, pins
 
 LINUX = {"platform_machine": "x86_64", "sys_platform": "linux", "python_version": "3.11"}
 ON_GPUS_ONLY = {"liger-kernel"}
@@ -87,3 +87,20 @@ def test_the_variant_for_cpus_holds_nothing_for_gpus() -> None:
 
         assert held["torch"].endswith("+cpu")
         assert [package for package in held if package.startswith(("nvidia-", "triton", "liger"))] == []
+
+
+def test_people_and_tests_have_the_versions_of_the_images() -> None:
+    constraints = {
+        package: version for package, version, _ in PIN.findall((ROOT / "constraints.txt").read_text())
+    }
+    locked = {
+        package: version for name in NAMES if name != "clean-ray" for package, version in pins(name).items()
+    }
+
+    assert locked.keys() - constraints.keys() == set()
+    assert {
+        name: version for name, version in locked.items() if constraints[name] != version.removesuffix("+cpu")
+    } == {}
+    assert [
+        each for each in wanted("dev") if not each.specifier.contains(constraints[each.name.lower()])
+    ] == []

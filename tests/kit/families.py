@@ -212,21 +212,29 @@ def by_transformers(
     return total, {text_name(name) or name: each.grad for name, each in model.named_parameters()}
 
 
-def build_in(degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int) -> ParallelModel:
+def build_in(
+    degrees: dict[str, int], folder: Path, tokenizer: Path, rank: int, size: int, device: torch.device = CPU
+) -> ParallelModel:
     """This process's part of a model in a layout."""
     how = Parallelism.model_validate(degrees)
     settings = Pretrain(
         precision="fp32", sequence_length=LENGTH, batch_size=4 * ROWS, micro_batch_size=ROWS, parallelism=how
     )
-    mesh = Mesh() if size == 1 else mesh_of(how, Group(rank=rank, size=size), "cpu")
-    return build(folder, tokenizer, settings, mesh, CPU)
+    mesh = Mesh() if size == 1 else mesh_of(how, Group(rank=rank, size=size), device.type)
+    return build(folder, tokenizer, settings, mesh, device)
 
 
 def by_layout(
-    folder: Path, tokenizer: Path, degrees: dict[str, int], rank: int, size: int, given: Sequence[Batch]
+    folder: Path,
+    tokenizer: Path,
+    degrees: dict[str, int],
+    rank: int,
+    size: int,
+    given: Sequence[Batch],
+    device: torch.device = CPU,
 ) -> tuple[float, dict[str, torch.Tensor]]:
     """The same by this engine in a layout; gradients are those of this process's parameters, whole."""
-    net = build_in(degrees, folder, tokenizer, rank, size)
+    net = build_in(degrees, folder, tokenizer, rank, size, device)
     replicas = Replicas(net.parameters().values(), net.replicas_group())
     mine = [net.share(batch) for batch in given[net.mesh.data_rank :: net.mesh.data]]
     loss = net.backward(mine, 1.0, replicas=replicas)

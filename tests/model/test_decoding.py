@@ -9,7 +9,7 @@ from anadil.model.decoding import LIKELIEST, TEMPERATURE, TOP_P, Continuation, D
 from anadil.model.load import load_model
 from tests.kit.families import SIZES, make_family
 from tests.kit.llama import small_llama
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import gpu, matrix, slow
 
 NUM_IDS = SIZES["vocab_size"]
 PROMPTS = [[5, 9, 3], list(range(20, 60)), [7], [1, 2, 3, 4, 5, 6, 7], [9, 9], list(range(100, 118))]
@@ -71,6 +71,14 @@ def test_the_size_of_a_batch_changes_no_text(model: Any, limit: int) -> None:
 )
 def test_models_of_each_family_write_in_a_batch_what_they_write_alone(family: str, tmp_path: Path) -> None:
     model: Any = load_model(make_family(tmp_path, family)).eval()
+
+    assert decoded(model) == one_by_one(model)
+
+
+@gpu()
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_gpu_writes_in_a_batch_what_each_prompt_alone_gets(family: str, tmp_path: Path) -> None:
+    model: Any = load_model(make_family(tmp_path, family)).eval().cuda()
 
     assert decoded(model) == one_by_one(model)
 

@@ -67,7 +67,9 @@ def test_every_command_checks_the_files_of_every_stage() -> None:
         "addresses",
         "base.model",
         "clean.filters",
+        "evaluate.refusals",
         "evaluate.tasks",
+        "evaluate.votes",
         "tokenizer.trial",
     }
 

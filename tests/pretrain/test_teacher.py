@@ -186,7 +186,7 @@ def test_an_automatic_weight_needs_a_text(taught: Path) -> None:
     recipe, empty = with_scores(taught)
 
     with pytest.raises(RecipeError, match=r"nor evaluate.retained have a document for it. Set a number, or"):
-        teacher_weight.TeacherWeight(recipe, {"en": empty})
+        teacher_weight.TeacherWeight(recipe, {"en": empty}, {})
 
 
 def with_facts(job: Job, folder: Path, **changes: Any) -> Job:
@@ -201,12 +201,33 @@ def with_facts(job: Job, folder: Path, **changes: Any) -> Job:
     return replace(job, streams={"probabilities.en": Stream(uri=str(folder), manifest=manifest)})
 
 
+def stored_scores(job: Job) -> dict[str, Any]:
+    """Scores of the base in a job's probabilities."""
+    facts = json.loads(Path(job.streams["probabilities.en"].uri, "probabilities.json").read_text())
+    return dict(facts["scores"])
+
+
+@pytest.mark.parametrize("bytes_of_base", [None, 7])
+def test_a_retained_text_that_the_base_was_not_scored_on_is_refused(
+    tmp_path: Path, taught: Path, bytes_of_base: int | None
+) -> None:
+    job = teaching_job(tmp_path, teaching_recipe(taught, weight="auto", **AUTO))
+    scores = stored_scores(job)
+    scored = scores.pop("retained.en")
+    if bytes_of_base:
+        scores["retained.en"] = scored | {"bytes": bytes_of_base}
+
+    with pytest.raises(
+        IntegrityError, match=rf"retained.en .* 1,366 bytes .* on {bytes_of_base or 0}: .* run distill"
+    ):
+        run(with_facts(job, tmp_path / "other", scores=scores))
+
+
 def test_the_automatic_weight_rises_for_a_retained_text_alone(tmp_path: Path, taught: Path) -> None:
     job = teaching_job(tmp_path, teaching_recipe(taught, weight="auto", **AUTO))
-    scores = {
-        "en": {"documents": 2, "bytes": 1, "nats": 1e6},
-        "retained.en": {"documents": 4, "bytes": 1, "nats": 1},
-    }
+    scores = stored_scores(job)
+    scores["en"]["nats"] *= 1e3
+    scores["retained.en"]["nats"] /= 10
 
     run(job := with_facts(job, tmp_path / "other", scores=scores))
 

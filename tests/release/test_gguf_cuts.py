@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import AddedToken, Tokenizer, models
 from transformers import AutoModelForCausalLM
 
@@ -45,12 +46,13 @@ TEXTS = [
 TYPES = sorted(name for name, each in families().items() if each.gguf)
 WRITERS = {each.gguf.architecture: name for name, each in sorted(families().items()) if each.gguf}.values()
 """One type of each architecture of llama.cpp; the others of an architecture are written alike."""
-GELU = ("gemma", "gemma2", "gemma3_text", "starcoder2")
+GELU = ("gemma", "gemma2", "gemma3_text", "gemma4_text", "starcoder2")
 """Types whose activation llama.cpp looks up in a table of FP16."""
 WINDOW = ["sliding_attention", "full_attention"]
 FULL_ONLY = {"sliding_window": None, "layer_types": ["full_attention"] * 4}
 NEEDED: dict[str, dict[str, Any]] = {
     "exaone4": FULL_ONLY,
+    "gemma4_text": {"vocab_size_per_layer_input": 888},
     "olmoe": {"num_key_value_heads": 4},
     "qwen3_moe": {"norm_topk_prob": True},
 }
@@ -290,23 +292,78 @@ def make(folder: Path, kind: str, **changes: Any) -> Path:
         matrix("smollm3", {"tie_word_embeddings": False, **YARN}),
         matrix("seed_oss", {"attention_bias": False, "head_dim": 16}),
         matrix("ernie4_5", {"tie_word_embeddings": False, "head_dim": 16}),
+        slow("lfm2", {"layer_types": ["full_attention", "conv"] * 2, "conv_L_cache": 4, **YARN}),
+        matrix("lfm2", {"block_auto_adjust_ff_dim": False, "tie_word_embeddings": False, **scaled("linear")}),
+        slow("qwen3_5_text", {"linear_num_value_heads": 8, "head_dim": 64, "tie_word_embeddings": True}),
+        matrix(
+            "qwen3_5_text",
+            {
+                **scaled("linear", mrope_section=[3, 3, 2], partial_rotary_factor=1.0),
+                "head_dim": 32,
+                "linear_num_key_heads": 4,
+            },
+        ),
     ],
 )
 def test_llama_cpp_computes_the_logits_of_transformers(
     kind: str, changes: dict[str, Any], tmp_path: Path
 ) -> None:
     directory = make(tmp_path, kind, **changes)
+
+    assert difference(directory, tmp_path / "m.gguf") < (1e-2 if kind in GELU else 1e-4)
+
+
+def difference(directory: Path, out: Path, precision: str | None = None) -> float:
+    """The largest one of logits, by llama.cpp and by transformers."""
     ids = torch.randint(0, 880, (100,), generator=torch.Generator().manual_seed(4))
     model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
     with torch.no_grad():
         ours = model(input_ids=ids[None]).logits[0].numpy()
-
-    write_gguf(directory, tmp_path / "m.gguf", name="test")
-    with opened(tmp_path / "m.gguf") as loaded:
-        theirs = loaded.logits(ids.tolist())
-
     assert np.abs(ours).max() > 1
-    assert np.abs(ours - theirs).max() < (1e-2 if kind in GELU else 1e-4)
+
+    write_gguf(directory, out, name="test", precision=precision)
+    with opened(out) as loaded:
+        return float(np.abs(ours - loaded.logits(ids.tolist())).max())
+
+
+SHARED = {"layer_types": [*WINDOW[:1] * 2, WINDOW[1]] * 2, "num_hidden_layers": 6, "num_kv_shared_layers": 3}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        slow({**SHARED, "use_double_wide_mlp": True}),
+        slow({"attention_k_eq_v": True, "num_global_key_value_heads": 1, "num_kv_shared_layers": 0}),
+        matrix({"hidden_size_per_layer_input": 0, "num_kv_shared_layers": 0, "final_logit_softcapping": None}),
+        matrix({"layer_types": [*WINDOW[1:] * 2, *WINDOW], "num_kv_shared_layers": 0}),
+        matrix(
+            both(
+                {"rope_parameters": {"rope_type": "proportional", "partial_rotary_factor": 0.5, "factor": 2.0, "rope_theta": 1e4}}
+            )
+        ),
+    ],
+)  # fmt: skip
+def test_gemma_4_is_the_same_but_for_its_activation(changes: dict[str, Any], tmp_path: Path) -> None:
+    directory = make(tmp_path, "gemma4_text", sliding_window=16, **changes)
+    tensors = load_file(directory / "model.safetensors")
+    for name in tensors:
+        if "down_proj" in name or name.endswith("per_layer_projection.weight"):
+            tensors[name] = torch.zeros_like(tensors[name])  # what reads the activation
+        if name.endswith("layer_scalar"):
+            tensors[name] = torch.full_like(tensors[name], 0.9)
+    save_file(tensors, directory / "model.safetensors", {"format": "pt"})
+
+    assert difference(directory, tmp_path / "m.gguf") < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["lfm2", "qwen3_5_text"])
+def test_convolutions_stay_in_fp32(kind: str, tmp_path: Path) -> None:
+    directory = make(tmp_path, kind)
+
+    assert difference(directory, tmp_path / "m.gguf", "fp16") < 0.05
+    tensors = gguf.GGUFReader(tmp_path / "m.gguf").tensors
+    kept = [each for each in tensors if each.name.endswith(("conv.conv.weight", "conv1d.weight"))]
+    assert [each.tensor_type.name for each in kept] == ["F32"] * 2
 
 
 @pytest.mark.parametrize(
@@ -352,6 +409,28 @@ def test_llama_cpp_computes_the_logits_of_transformers(
             "'yarn' with mscale, mscale_all_dim",
         ),
         ("smollm3", {"no_rope_layers": [1, 0, 1, 0]}, "llama.cpp's smollm3 rotates three of four layers"),
+        ("lfm2", {"conv_bias": True}, "conv_bias is True"),
+        ("lfm2", {"conv_L_cache": 1}, "conv_L_cache is 1, and llama.cpp's lfm2 needs 2 or more"),
+        (
+            "lfm2",
+            {"layer_types": WINDOW[1:] * 4},
+            "its layers are full_attention, and llama.cpp's lfm2 needs each of conv, full_attention",
+        ),
+        ("qwen3_5_text", {"linear_value_head_dim": 16}, "linear_value_head_dim is 16, and .* takes .* 8"),
+        (
+            "qwen3_5_moe_text",
+            {"layer_types": ["full_attention", "linear_attention"] * 2},
+            "layers with linear and full attention do not alternate",
+        ),
+        ("gemma4_text", {"use_bidirectional_attention": "all"}, "gemma4 does not look ahead"),
+        ("gemma4_text", {"vocab_size_per_layer_input": 900}, "vocab_size_per_layer_input is 900, .* 888"),
+        (
+            "gemma4_text",
+            {**SHARED, "num_kv_shared_layers": 2},
+            "num_kv_shared_layers is 2, and llama.cpp takes keys of sliding_attention and full_attention",
+        ),
+        ("gemma4_text", both(scaled("default")), "rotation scaled by 'default' .* only proportional"),
+        ("gpt_oss", {}, "model type 'gpt_oss' is not written as GGUF"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused(

@@ -13,7 +13,7 @@ from anadil.evaluate.task_items import read_items
 from anadil.recipe.sections import Recipe
 from anadil.tasks import harness
 from anadil.tasks.check import SHIPPED, TaskFiles, _harness, inspect_tasks
-from anadil.tasks.native import BENCHMARKS, _by_language, benchmark_of, languages, named_tasks, native_tasks
+from anadil.tasks.native import _by_language, benchmark_of, benchmarks, languages, named_tasks, native_tasks
 from anadil.tasks.run import run
 from anadil.tasks.shipped.az_eval import process_results
 from tests.tasks.conftest import TASK
@@ -32,7 +32,7 @@ def test_every_task_of_the_table_exists_in_the_harness_or_here() -> None:
 def test_every_benchmark_has_languages_and_every_turkic_language_a_task() -> None:
     used = {each.benchmark.name for tasks in _by_language().values() for each in tasks}
 
-    assert used == {each.name for each in BENCHMARKS.values()}
+    assert used == {each.name for each in benchmarks().values()}
     assert {"az", "kk", "tr", "uz", "ky", "tt", "ka", "ug", "crh", "kaa", "ja"} <= set(languages())
     assert len(languages()) > 180
 
@@ -135,7 +135,7 @@ def test_only_a_task_of_auto_is_skipped_if_its_data_is_a_script(
 
 def test_a_task_that_is_in_no_table_measures_nothing_known() -> None:
     assert benchmark_of(TASK["task"]) is None
-    assert (benchmark_of("tumlu_tatar") or BENCHMARKS["flores"]).name == "TUMLU-mini"
+    assert (benchmark_of("tumlu_tatar") or benchmarks()["flores"]).name == "TUMLU-mini"
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.files import atomic_file
 from anadil.core.format import with_article
 from anadil.core.json_text import json_sha256
+from anadil.core.reasons import first_mistake
 
 log = logging.getLogger(__name__)
 
@@ -110,10 +111,8 @@ def parse_manifest(content: bytes, uri: str) -> Manifest:
     try:
         manifest = _adapter().validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
         raise IntegrityError(
-            f"{where}: no manifest of this program ({reason}); remove the whole of {uri} if it is an artifact, "
+            f"{where}: no manifest of this program ({first_mistake(error)}); remove the whole of {uri} if it is an artifact, "
             "then make the artifact again"
         ) from None
     if manifest.schema != SCHEMA:

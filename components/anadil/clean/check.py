@@ -4,6 +4,7 @@ import ast
 import hashlib
 import importlib.util
 import logging
+import symtable
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -12,17 +13,7 @@ from anadil.artifacts import storage
 from anadil.core.errors import PreflightError, RecipeError
 from anadil.core.imports import required_imports
 from anadil.recipe.fields import did_you_mean
-from anadil.runtime.check import (
-    COMPILE,
-    EVERY,
-    RECIPE,
-    Check,
-    CheckResult,
-    PlannedRun,
-    claims_of,
-    inspect_where_visible,
-    passed,
-)  # fmt: skip
+from anadil.runtime.check import EVERYWHERE, Check, CheckResult, PlannedRun, inspect_named, passed
 from anadil.runtime.job import recipes_of
 
 KEY = "clean.filters"
@@ -34,20 +25,16 @@ IMAGE_MODULES = frozenset((
 
 
 def _filters(planned: PlannedRun) -> Iterator[CheckResult]:
-    # Who checks a recipe may be about to run it on this machine.
-    here = planned.here or planned.by == RECIPE
+    here, volumes = planned.reads_here, planned.recipe.cluster.volumes
     for stage in (each for each in planned.stages if each.name == "clean"):
         named = (each for recipe in recipes_of(stage, planned.recipe) for each in recipe.clean.filters)
         for value in dict.fromkeys(named):
             file = value.rpartition(":")[0]
-            if not (
-                here or "://" in file or any(each.holds(file) for each in planned.recipe.cluster.volumes)
-            ):
+            if not (here or "://" in file or any(each.holds(file) for each in volumes)):
                 raise RecipeError(
                     f"{KEY}: no step on the cluster would see {file}\n  put it on s3://, or on a claim of cluster.volumes"
                 )
-            hidden = claims_of([file], planned.recipe, here=planned.here)
-            yield inspect_where_visible(KEY, partial(_inspect, value, here), here=here, hidden=hidden)
+            yield inspect_named(KEY, [file], planned, partial(_inspect, value, here))
 
 
 def _inspect(value: str, here: bool) -> CheckResult:
@@ -62,30 +49,28 @@ def read_filter(value: str, *, here: bool = True) -> tuple[str, str]:
         content = path.read_bytes()
     try:
         source = importlib.util.decode_source(content)
-        tree = ast.parse(source, file)
+        tree, symbols = ast.parse(source, file), symtable.symtable(source, file, "exec").get_symbols()
     except (SyntaxError, ValueError) as error:
         raise RecipeError(
             f"{KEY}: {file}, line {getattr(error, 'lineno', 0) or 1}: {error}\n  correct it"
         ) from None
-    nodes = list(ast.walk(tree))
-    functions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-    names = [each.name for each in nodes if isinstance(each, functions)]
-    others = {each.id for each in nodes if isinstance(each, ast.Name)} | {
-        each.asname or each.name for each in nodes if isinstance(each, ast.alias)
-    }
-    if function not in names and function not in others:
+    if function not in (each.get_name() for each in symbols if each.is_assigned() or each.is_imported()):
+        names = [each.get_name() for each in symbols if each.is_namespace()]
         raise RecipeError(
             f"{KEY}: {file} has no {function}, but {', '.join(names) or 'no function at all'}{did_you_mean(function, names)}\n  "
             "name one of its functions"
         )
     imports = (
-        name.partition(".")[0]
+        each.name if isinstance(node, ast.Import) else node.module or ""
         for node in required_imports(tree)
-        for name in (
-            [each.name for each in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        )
+        for each in node.names
     )
-    lacks = {*imports} - sys.stdlib_module_names - {""} - (set() if here else IMAGE_MODULES)
+    lacks = (
+        {each.partition(".")[0] for each in imports}
+        - sys.stdlib_module_names
+        - {""}
+        - (set() if here else IMAGE_MODULES)
+    )
     if lacks := {each for each in lacks if not (here and importlib.util.find_spec(each))}:
         who, remedy = ("this machine", "install it") if here else ("the image of clean", "use anadil run")
         raise (PreflightError if here else RecipeError)(
@@ -95,4 +80,4 @@ def read_filter(value: str, *, here: bool = True) -> tuple[str, str]:
     return source, f"runs {function} of {file}, SHA-256 {hashlib.sha256(content).hexdigest()}"
 
 
-CHECKS = (Check(name=KEY, by=(*EVERY, RECIPE, COMPILE), function=_filters, level=logging.INFO),)
+CHECKS = (Check(name=KEY, by=EVERYWHERE, function=_filters, level=logging.INFO),)

@@ -10,7 +10,6 @@ import textwrap
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from anadil import __version__
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW, STAGES
 from anadil.runtime.command_line import Parser
@@ -164,7 +163,7 @@ def command_parser(asked: str = "") -> argparse.ArgumentParser:
     """The whole command line with the options of one command; stages parse their own (`anadil clean --help`)."""
     raw = argparse.RawDescriptionHelpFormatter
     top = Parser(prog="anadil", description=DESCRIPTION, epilog=EPILOG, formatter_class=raw)
-    top.add_argument("--version", action="version", version=f"anadil {__version__}")
+    top.add_argument("--version", action=_Version, nargs=0, help="show version, commit and digest")
     top.add_argument("-v", "--verbose", action="store_true", help="log more")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     for name, command in COMMANDS.items():
@@ -173,6 +172,16 @@ def command_parser(asked: str = "") -> argparse.ArgumentParser:
         else:
             commands.add_parser(name, help=command.help, add_help=False)
     return top
+
+
+class _Version(argparse.Action):
+    """Prints a line that takes git and the digest of all sources, so it is made when it is asked for."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from anadil.core.build import version_line
+
+        print(version_line())
+        parser.exit()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from anadil import __version__
+from anadil.core.build import CHECKOUT
 
 IMAGES = {
     "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
@@ -20,8 +21,6 @@ IMAGES = {
 """Extra -> image that holds its packages beside the command line; that of a laptop holds nearly all."""
 DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}
 """Module -> package that holds it, where the names differ."""
-CHECKOUT = Path(__file__).parents[3]
-"""Root of the repository, where the program runs from one."""
 WHEEL = f"anadil-{__version__}-py3-none-any.whl"
 
 

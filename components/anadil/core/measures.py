@@ -1,10 +1,7 @@
 """The list of measures beside bits per byte. The folder of each in `evaluate` holds all that is its own.
 
-Its module `measure` has `prepare(asked)`, which returns what all candidates are measured with, or None where there is nothing
-to measure, and `measure(loaded, material, table)`, which returns the entry of `candidates.<candidate>` in `scores.json`, or None. It
-may have `compare(tables, material)`, which adds differences; `facts(material)`, which returns the entry over all candidates;
-`check_values(tables, candidate)`, which returns the values of its checks, and `earlier_scores(material)`, which returns URIs of scores
-whose measurements count again. `reader(material)` returns a function that takes the words of each training text. Its module `view`, without torch, has
+Its module `measure` has `prepare(asked)`, which returns an `Evaluator`, or None where there is nothing to measure. With a check
+it also has `check_value(table)`, which returns its value for a candidate. Its module `view`, without torch, has
 `measures(scores)`, and may have `sentences(scores, candidate)` for the model card, `warnings(scores, candidates)` for the
 report's verdict, and `metrics(table)`, the numbers of a candidate's scores that are worth following over runs.
 """
@@ -14,6 +11,8 @@ from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Any, Literal
+
+from anadil.core.stage import SideFiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,18 +33,26 @@ class Measure:
 
     name: str
     """Its folder in `evaluate`, and its entry in `scores.json`."""
-    checks: tuple[MeasureCheck, ...] = ()
+    check: MeasureCheck | None = None
+    files: SideFiles | None = None
+    """Outside files that it reads."""
 
 
 MEASURES = (
     Measure(name="own_chat"),
-    Measure(name="made", checks=(MeasureCheck(name="made", limit="min_made_difference", at_least=True),)),
-    Measure(name="writing", checks=(MeasureCheck(name="foreign_script", limit="max_foreign_script_rate"),)),
-    Measure(name="refusals", checks=(MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),)),
+    Measure(name="made", check=MeasureCheck(name="made", limit="min_made_difference", at_least=True)),
+    Measure(name="writing", check=MeasureCheck(name="foreign_script", limit="max_foreign_script_rate")),
     Measure(
-        name="preference", checks=(MeasureCheck(name="preference", limit="min_preference", at_least=True),)
+        name="refusals", check=MeasureCheck(name="refusal_loss", limit="max_refusal_loss"),
+        files=SideFiles(
+            key="evaluate.refusals", only_if="evaluate.asks_refusals", reader="evaluate.refusals.requests:describe",
+        ),
     ),
-)
+    Measure(
+        name="preference", check=MeasureCheck(name="preference", limit="min_preference", at_least=True),
+        files=SideFiles(key="evaluate.votes", reader="evaluate.preference.votes:describe"),
+    ),
+)  # fmt: skip
 """A row for each measure, in the order of the report."""
 
 

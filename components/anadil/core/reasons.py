@@ -2,7 +2,10 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 REASONS = {
     "missing": "is missing",
@@ -52,3 +55,11 @@ def reason_of(mistake: Mapping[str, Any]) -> str:
         for key, value in context.items()
     }
     return reason.format(**whole)
+
+
+def first_mistake(error: "ValidationError") -> str:
+    """`key: reason (got value)` of the first mistake, for a message with the file before and the remedy behind."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(map(str, first["loc"])) or "the whole"
+    got = "" if first["type"] == "missing" else f" (got {str(first['input'])[:40]!r})"
+    return f"{where}: {reason_of(first)}{got}"

@@ -64,6 +64,8 @@ class SideFiles:
     """Recipe keys that decide the result, too, where they are read."""
     functions: bool = False
     """True if a value is `FILE.py:FUNCTION`. The file's content and the function decide the result, not the place."""
+    reader: str = ""
+    """`module:function` below `anadil`, which reads the files before a run, refuses what is wrong, and says what they hold."""
     or_names: bool = False
     """True if a value without `/` that ends in neither `.yaml` nor `.jsonl` is a name, not a file."""
 

@@ -13,7 +13,7 @@ from anadil.evaluate import generate
 from anadil.evaluate.answers import measure_answers
 from anadil.evaluate.bits_per_byte import bits_by_group, domain_figures
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.measures import Materials, measure_candidate
+from anadil.evaluate.measures import Evaluators
 from anadil.evaluate.models import EncodedDocuments, Measurements, ScoredModel, open_candidate
 from anadil.evaluate.questions import Questions
 from anadil.recipe.sections import Recipe
@@ -38,7 +38,7 @@ class Material:
     questions: Questions
     references: dict[str, list[NDArray[np.int32]]]
     """Token ids of the right answers, by candidate."""
-    measures: Materials
+    measures: Evaluators
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +98,8 @@ def measure(
             "generations": [asdict(text) for text in texts],
         }
     )
-    table |= measure_candidate(loaded, material.measures, table)
+    entries = {name: each.measure(loaded, table) for name, each in material.measures.items()}
+    table |= {name: entry for name, entry in entries.items() if entry is not None}
     log.info(
         "%s: %.4f bits per byte, %.3f tokens per word", candidate.name, table["bits_per_byte"], table["fertility"]
     )  # fmt: skip

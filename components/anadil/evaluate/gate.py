@@ -19,7 +19,7 @@ from anadil.evaluate.bootstrap import Difference, paired_difference
 from anadil.evaluate.candidate import Material, ModelScores
 from anadil.evaluate.generate import is_of_use
 from anadil.evaluate.heldout import Contamination, Heldout
-from anadil.evaluate.measures import check_values, facts_of
+from anadil.evaluate.measures import check_values
 from anadil.evaluate.models import EncodedDocuments
 from anadil.recipe.gate import RUNNING_TEXT, Gate, GateMode, check_of
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
@@ -219,7 +219,7 @@ class _Judge:
 
     def measures(self, name: str) -> None:
         """Check the measures beside bits per byte."""
-        for check, measured in check_values(self.tables, name):
+        for check, measured in check_values(self.tables[name]):
             self._add(
                 f"{name}.{check.name}", measured.value, getattr(self.gate, check.limit), at_least=check.at_least,
                 interval=measured.interval, num=measured.num,
@@ -320,29 +320,26 @@ def differences_of(
     """Compare pairs in bits per byte: held-out text, also without contaminated, retained languages, unseen answers."""
     encoded, retained, questions = material.heldout, material.retained, material.questions
     languages = np.array([document.lang for document in retained.documents])
-    is_heldout = ~questions.is_seen
     contaminated = set(contamination.contaminated)
     clean = np.array([document.id not in contaminated for document in encoded.documents])
-    differences = {}
-    for name, other in PAIRS:
-        if not {name, other} <= results.keys():
-            continue
-        new, old, pair = results[name], results[other], f"{name} - {other}"
-        differences[pair] = paired_difference(new.nats, old.nats, encoded.num_bytes, seed)
-        if clean.any() and not clean.all():
-            differences[f"{pair}, uncontaminated"] = paired_difference(
-                new.nats[clean], old.nats[clean], encoded.num_bytes[clean], seed
-            )
-        for language in dict.fromkeys(languages.tolist()):
-            of_it = languages == language
-            differences[f"{pair}, retained {language}"] = paired_difference(
-                new.retained[of_it], old.retained[of_it], retained.num_bytes[of_it], seed
-            )
-        if is_heldout.any():
-            differences[f"{pair}, answers"] = paired_difference(
-                new.answers[is_heldout], old.answers[is_heldout], questions.num_bytes[is_heldout], seed
-            )
-    return differences
+    texts: list[tuple[str, str, NDArray[np.int64], NDArray[np.bool_]]] = [
+        ("", "nats", encoded.num_bytes, np.ones(len(clean), np.bool_)),
+        (", uncontaminated", "nats", encoded.num_bytes, clean & ~clean.all()),
+        *(
+            (f", retained {each}", "retained", retained.num_bytes, languages == each)
+            for each in dict.fromkeys(languages.tolist())
+        ),
+        (", answers", "answers", questions.num_bytes, ~questions.is_seen),
+    ]
+    return {
+        f"{name} - {other}{label}": paired_difference(
+            getattr(results[name], key)[mask], getattr(results[other], key)[mask], sizes[mask], seed
+        )
+        for name, other in PAIRS
+        if {name, other} <= results.keys()
+        for label, key, sizes, mask in texts
+        if mask.any()
+    }
 
 
 def scores_table(
@@ -354,7 +351,7 @@ def scores_table(
     encoded = material.heldout
     return {
         "candidates": {name: result.table for name, result in results.items()},
-        **facts_of(material.measures),
+        **{name: facts for name, each in material.measures.items() if (facts := each.facts())},
         "differences": {
             name: asdict(one) | {"significant": one.significant, "unsure": one.unsure}
             for name, one in differences.items()

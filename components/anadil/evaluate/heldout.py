@@ -141,9 +141,10 @@ def find_contamination(
     # Comparing lengths first spares a copy of nearly every training document.
     lengths = set(map(len, units))
     exact = set()
-    num_train = 0
+    num_train = num_bytes = 0
     for document in track(train, "contamination"):
         num_train += 1
+        num_bytes += len(document.text.encode())
         if readers and not by_character:
             hashes, endings = ngram_overlap.word_hashes(document.text, language)
             for read in readers:
@@ -153,6 +154,7 @@ def find_contamination(
         if len(hashes) in lengths and (whole := hashes.tobytes()) in wholes:
             exact.add(whole)
         index.mark(ngram_overlap.ngram_hashes(hashes, ngram))
+    log.info("training text: %s bytes in %s documents", f"{num_bytes:,}", f"{num_train:,}")
     marks = [index.seen_of(each) for each in grams]
     figures = [
         (ngram_overlap.seen_document(document.id, each, ngram, stretch), hashes.tobytes() in exact)

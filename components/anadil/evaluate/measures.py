@@ -2,14 +2,17 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
-from anadil.core.measures import MEASURES, Measure, module_of
+from anadil.core.measures import MEASURES, MeasureCheck, module_of
+from anadil.evaluate.heldout import WordReader
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.recipe.sections import Recipe
 from anadil.text.corpus import Document
 from anadil.text.language_data import Language
+
+Tables = Mapping[str, dict[str, Any]]
+"""Candidate -> its entry in `scores.json`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class Asked:
 class CheckValue:
     """Value of a gate check on a measure."""
 
-    value: float | None
+    value: float | None = None
     """None where it was not measured."""
     interval: tuple[float, float] | None = None
     """95 %."""
@@ -40,64 +43,41 @@ class CheckValue:
     """Items that the interval is of."""
 
 
-Materials = Mapping[str, Any]
-"""Measure -> what it prepared."""
+class Evaluator:
+    """Everything that one measure takes all candidates' figures with. It leaves out what it has nothing to add to."""
+
+    __slots__ = ()
+
+    def measure(self, loaded: CandidateModel, table: Mapping[str, Any], /) -> dict[str, Any] | None:
+        """Return the entry of a candidate; `table` holds its scores so far, with its generations."""
+
+    def compare(self, tables: Tables) -> None:
+        """Add to the candidates' entries what only a comparison tells."""
+
+    def facts(self) -> dict[str, Any]:
+        """Return the entry of `scores.json` over all candidates."""
+        return {}
+
+    def reader(self) -> WordReader | None:
+        """Return the function that takes words and endings of each training text, when all candidates have written."""
+
+    def earlier_scores(self) -> list[str]:
+        """Return URIs of scores that measured the same models before."""
+        return []
 
 
-def prepare_measures(asked: Asked) -> Materials:
+Evaluators = Mapping[str, Evaluator]
+"""Measure -> what it measures with."""
+
+
+def prepare_measures(asked: Asked) -> Evaluators:
     """Prepare each measure; one that has nothing to measure is left out."""
     prepared = {each.name: module_of(each, "measure").prepare(asked) for each in MEASURES}
-    return {name: material for name, material in prepared.items() if material is not None}
+    return {name: evaluator for name, evaluator in prepared.items() if evaluator is not None}
 
 
-def measure_candidate(
-    loaded: CandidateModel, materials: Materials, table: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return the entries of a candidate; `table` holds its scores so far, with its generations."""
-    entries = {
-        each.name: module_of(each, "measure").measure(loaded, materials[each.name], table)
-        for each in _of(materials)
-    }
-    return {name: entry for name, entry in entries.items() if entry is not None}
-
-
-def compare_candidates(tables: Mapping[str, dict[str, Any]], materials: Materials) -> None:
-    """Add to the candidates' entries what only a comparison tells."""
-    for each in _of(materials):
-        if compare := getattr(module_of(each, "measure"), "compare", None):
-            compare(tables, materials[each.name])
-
-
-def facts_of(materials: Materials) -> dict[str, Any]:
-    """Return the entries of `scores.json` over all candidates."""
-    modules = {each.name: module_of(each, "measure") for each in _of(materials)}
-    return {name: each.facts(materials[name]) for name, each in modules.items() if hasattr(each, "facts")}
-
-
-def word_readers(materials: Materials) -> list[Callable[[Any, Any], None]]:
-    """Return the functions that take words and endings of each training text, when all candidates have written."""
-    modules = {each.name: module_of(each, "measure") for each in _of(materials)}
-    return [each.reader(materials[name]) for name, each in modules.items() if hasattr(each, "reader")]
-
-
-def earlier_scores(materials: Materials) -> list[str]:
-    """Return URIs of scores that measured the same models before."""
-    modules = {each.name: module_of(each, "measure") for each in _of(materials)}
-    uris = (
-        each.earlier_scores(materials[name])
-        for name, each in modules.items()
-        if hasattr(each, "earlier_scores")
-    )
-    return [*chain.from_iterable(uris)]
-
-
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> Iterable[tuple[Any, CheckValue]]:
-    """Yield each check of the measures with its value for a candidate."""
+def check_values(table: Mapping[str, Any]) -> Iterable[tuple[MeasureCheck, CheckValue]]:
+    """Yield each check of the measures with its value for a candidate's entry."""
     for each in MEASURES:
-        if each.checks:
-            values = module_of(each, "measure").check_values(tables, candidate)
-            yield from ((check, values.get(check.name, CheckValue(value=None))) for check in each.checks)
-
-
-def _of(materials: Materials) -> list[Measure]:
-    return [each for each in MEASURES if each.name in materials]
+        if each.check:
+            yield each.check, module_of(each, "measure").check_value(table) or CheckValue()

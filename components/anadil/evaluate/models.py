@@ -4,7 +4,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -54,15 +54,6 @@ class Measurements:
     written: dict[str, list[tuple[list[int], bool]]] = field(default_factory=dict)
     """Digest of a prompt and how it is continued -> new tokens of each continuation, and whether it ended."""
 
-    def table(self) -> dict[str, Any]:
-        """Entry of the file."""
-        return {
-            "of": dict(self.of),
-            "parameters": self.parameters,
-            "texts": self.texts,
-            "written": self.written,
-        }
-
 
 def identity(
     digest: str, *, device: str, dtype: str, context: int, stride: int, bos: int | None = None
@@ -86,7 +77,7 @@ def identity(
 def write_measurements(folder: Path, measured: Iterable[Measurements]) -> None:
     """Write the file of an artifact; models whose identity is unknown are left out."""
     # A model without a manifest may change under its name.
-    tables = [each.table() for each in measured if each.of]
+    tables = [asdict(each) for each in measured if each.of]
     text = json.dumps(tables, ensure_ascii=False, allow_nan=False)
     # `anadil bases` keeps it in a folder in which another process may read, or end.
     write_atomic(folder / FILE, text + "\n")

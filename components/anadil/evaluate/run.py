@@ -24,7 +24,7 @@ from anadil.evaluate import models
 from anadil.evaluate.candidate import Material, measure
 from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_table
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
-from anadil.evaluate.measures import Asked, compare_candidates, earlier_scores, prepare_measures, word_readers
+from anadil.evaluate.measures import Asked, prepare_measures
 from anadil.evaluate.questions import encode_references, read_questions
 from anadil.evaluate.task_items import read_items, task_facts
 from anadil.evaluate.tuning import without_tuning
@@ -71,7 +71,10 @@ def run(job: Job) -> Figures:
     )  # fmt: skip
     if len(encoded.documents) < SURE_DOCUMENTS:
         log.warning("held-out: only %d documents; differences are unsure", len(encoded.documents))
-    results, known = {}, _measured_before(job, earlier_scores(measures))
+    results, known = (
+        {},
+        _measured_before(job, [uri for each in measures.values() for uri in each.earlier_scores()]),
+    )
     for candidate in candidates:
         results[candidate.name] = measure(candidate, material, recipe, language, known)
         figures = results[candidate.name].table.items()
@@ -81,13 +84,13 @@ def run(job: Job) -> Figures:
     # After the candidates have written: the same pass tells which of their words training text has.
     train = read_corpora(corpora.values(), "train")
     items = read_items(job.inputs.get("tasks"))
-    contamination, seen_items = find_contamination(
-        encoded.documents, train, language, items, word_readers(measures)
-    )
+    readers = [read for each in measures.values() if (read := each.reader())]
+    contamination, seen_items = find_contamination(encoded.documents, train, language, items, readers)
     differences = differences_of(results, material, contamination, recipe.seed)
     base = results["base"].table
     tables = {name: result.table for name, result in results.items()}
-    compare_candidates(tables, measures)
+    for each in measures.values():
+        each.compare(tables)
     verdict = apply_gate(
         recipe.evaluate.gate, tables, differences, contamination, _table(job, "adapter", "mask_audit.json"),
         answering={each.name for each in candidates if each.answers}, of_champion=_of_champion(recipe),

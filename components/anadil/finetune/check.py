@@ -22,8 +22,7 @@ def inspect_start_adapter(recipe: Recipe, *, here: bool = True) -> check.CheckRe
         refuse_other_form(place, finished_manifest(place, KIND), recipe)
         return check.passed(KEY, "an adapter of the recipe's form")
 
-    hidden = check.claims_of([place], recipe, here=here)
-    return check.inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
+    return check.inspect_where_visible(KEY, inspect, [place], recipe, here=here)
 
 
 CHECKS = (check.Check(name=KEY, by=check.EVERY, function=_start_adapter, level=logging.INFO),)

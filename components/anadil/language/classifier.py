@@ -1,17 +1,18 @@
 """A linear classifier of texts on hashed character n-grams, and how well it does on texts that it has not seen."""
 
 import functools
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, diags
+from scipy.sparse import diags
+from sklearn.feature_extraction.text import CountVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import precision_score, recall_score, roc_auc_score
 from sklearn.model_selection import StratifiedKFold
+from sklearn.preprocessing import TargetEncoder, normalize
 
 from anadil.language.fasttext_file import BUCKETS, ngram_rows
 from anadil.language.labels import LabelledText
@@ -47,30 +48,28 @@ def learn(texts: Sequence[LabelledText]) -> Fit:
     """Learn from all texts. The figures are of classifiers that did not see the text."""
     shares, good = shares_of_rows([each.text for each in texts]), np.array([each.is_good for each in texts])
     scores, by_source = np.zeros(len(texts)), np.zeros(len(texts))
-    sources = np.array([each.source for each in texts])
+    sources = np.array([[each.source] for each in texts])
     for seen, unseen in StratifiedKFold(PARTS, shuffle=True, random_state=0).split(shares, good):
-        weights = _weights(shares[seen], good[seen])
-        scores[unseen] = shares[unseen] @ weights
-        by_source[unseen] = [
-            _share(good[seen][sources[seen] == each], good[seen]) for each in sources[unseen]
-        ]
+        scores[unseen] = shares[unseen] @ _weights(shares[seen], good[seen])
+        # Share of good texts of each source, drawn to the share of all where the source has few.
+        encoder = TargetEncoder(smooth=1.0).fit(sources[seen], good[seen])
+        by_source[unseen] = encoder.transform(sources[unseen]).ravel()
     return Fit(
         weights=_weights(shares, good).astype(np.float32), precision=float(precision_score(good, scores > 0, zero_division=0.0)),
         recall=float(recall_score(good, scores > 0)), auc=float(roc_auc_score(good, scores)),
-        auc_interval=_interval(good, scores), source_auc=float(roc_auc_score(good, by_source)) if len(set(sources)) > 1 else None,
+        auc_interval=_interval(good, scores), source_auc=float(roc_auc_score(good, by_source)) if len(np.unique(sources)) > 1 else None,
     )  # fmt: skip
 
 
 def shares_of_rows(texts: Sequence[str]) -> Any:
     """Share of each row among the n-grams of a text and its end, as fastText averages them: texts x rows, sparse."""
     rows_of = functools.cache(ngram_rows)
-    rows = [[0, *(row for word in one_line(text).split() for row in rows_of(word))] for text in texts]
-    sizes = [len(each) for each in rows]
-    places = (
-        np.repeat(np.arange(len(texts)), sizes),
-        np.fromiter(itertools.chain.from_iterable(rows), np.int64, sum(sizes)),
-    )
-    return csr_matrix((np.repeat(1 / np.array(sizes), sizes), places), shape=(len(texts), BUCKETS + 1))
+
+    def rows_of_text(text: str) -> list[int]:
+        return [0, *(row for word in one_line(text).split() for row in rows_of(word))]
+
+    counter = CountVectorizer(analyzer=rows_of_text, vocabulary=range(BUCKETS + 1))
+    return normalize(counter.transform(texts), norm="l1")
 
 
 def _weights(shares: Any, good: NDArray[np.bool_]) -> NDArray[np.float64]:
@@ -91,11 +90,6 @@ def _ratios(shares: Any, good: NDArray[np.bool_]) -> NDArray[np.float64]:
     )
     ratios: NDArray[np.float64] = SCALE * np.abs(np.log(of_good / of_bad))
     return ratios
-
-
-def _share(of_source: NDArray[np.bool_], all_: NDArray[np.bool_]) -> float:
-    """Share of good texts of a source, drawn to the share of all where the source has few."""
-    return float((of_source.sum() + all_.mean()) / (len(of_source) + 1))
 
 
 def _interval(good: NDArray[np.bool_], scores: NDArray[np.float64]) -> tuple[float, float]:

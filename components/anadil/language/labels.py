@@ -30,10 +30,8 @@ class Labels:
     """Texts, each once, and what was skipped."""
 
     texts: tuple[LabelledText, ...]
-    repeated: int
-    """Rows whose text and label another row has."""
-    without_text: int
-    """Rows that hold no text, such as one of a page that is not stored any more."""
+    skipped: Counter[str]
+    """`repeated`: rows whose text and label another row has. `without_text`: such as one of a page that is not stored any more."""
 
     @property
     def num_good(self) -> int:
@@ -70,16 +68,12 @@ def read_labels(files: Sequence[Path]) -> Labels:
                 raise DataError(
                     f"{place}: is {label}, and the same text in {by_text[key][1]} is not: keep one label"
                 )
-    labels = Labels(
-        texts=tuple(each for each, _ in by_text.values()),
-        repeated=skipped["repeated"],
-        without_text=skipped["without_text"],
-    )
+    labels = Labels(texts=tuple(each for each, _ in by_text.values()), skipped=skipped)
     for word, count in ((GOOD, labels.num_good), (BAD, len(by_text) - labels.num_good)):
         if count < LEAST:
             raise DataError(
-                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from, beside {labels.repeated} repeated "
-                f"and {labels.without_text} without text: label {LEAST} of each at least, better 150"
+                f"{', '.join(map(str, files))}: {count} {word} texts are too few to learn from, beside {skipped['repeated']} repeated "
+                f"and {skipped['without_text']} without text: label {LEAST} of each at least, better 150"
             )
     return labels
 

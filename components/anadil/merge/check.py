@@ -36,7 +36,6 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
             ("minus", Base(model=each.minus, revision=each.minus_revision)),
         )
     }
-    hidden = check.claims_of((base.model for base in models.values()), recipe, here=here)
 
     def inspect() -> check.CheckResult:
         for key, base in models.items():
@@ -47,7 +46,9 @@ def inspect_merge(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
         words = f"{compared} of the base's shape" if compared else later
         return check.passed(KEY, f"{counted(len(models), 'model')} found, {words}")
 
-    return check.inspect_where_visible(KEY, inspect, here=here, hidden=hidden)
+    return check.inspect_where_visible(
+        KEY, inspect, (base.model for base in models.values()), recipe, here=here
+    )
 
 
 def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> check.CheckResult:
@@ -62,9 +63,7 @@ def inspect_tuning_text(recipe: Recipe, *, here: bool = True) -> check.CheckResu
         tuning = retained_tuning(recipe, [uri for name in names for uri in side_files(name, kind)])
         return check.passed(key, f"{counted(len(tuning), 'document')} for tuning")
 
-    return check.inspect_where_visible(
-        key, inspect, here=here, hidden=check.claims_of(names, recipe, here=here)
-    )
+    return check.inspect_where_visible(key, inspect, names, recipe, here=here)
 
 
 def _compare(models: dict[str, str], base: str) -> int:

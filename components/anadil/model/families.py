@@ -2,11 +2,13 @@
 
 from dataclasses import replace
 
+from anadil.model import gguf_layers
 from anadil.model.family import (
     ALL_LAYOUTS,
     LLAMA_GGUF,
     LLAMA_TENSOR_PLAN,
     PIPELINE_LAYOUTS,
+    QWEN_3_5_GGUF,
     SHARD_LAYOUTS,
     TENSOR_LAYOUTS,
     Architecture,
@@ -34,6 +36,7 @@ GEMMA_NUMBERS = {
 }  # fmt: skip
 EXPERT_COUNTS = {"expert_count": "num_experts", "expert_used_count": "num_experts_per_tok"}
 OWN_WIDTH = {"expert_feed_forward_length": "moe_intermediate_size"}
+SHARED_WIDTH = {"expert_shared_feed_forward_length": "shared_expert_intermediate_size"}
 EXPERTS_IN_EACH = {"decoder_sparse_step": 1, "mlp_only_layers": []}
 EVERY_LAYER = {"hidden_act": "silu", **EXPERTS_IN_EACH}
 COHERE_FIXED = {"hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": True}
@@ -102,7 +105,8 @@ FAMILIES = (
         gguf=Gguf(
             architecture="mistral3",
             turns_neighbours=True,
-            of_rotation={
+            numbers={
+                "attention.layer_norm_rms_epsilon": "rms_norm_eps",
                 "attention.temperature_scale": "llama_4_scaling_beta",
                 "rope.scaling.yarn_log_multiplier": "mscale_all_dim",
             },
@@ -198,6 +202,21 @@ FAMILIES = (
             width="hidden_size_per_layer_input",
         ),
         version_4=Version4Keys(is_known=False),
+        gguf=Gguf(
+            architecture="gemma4",
+            windows="own_head",
+            partial=True,
+            scalings=frozenset(["proportional"]),
+            kinds=frozenset(["sliding_attention", "full_attention"]),
+            fault=gguf_layers.gemma_4_fault,
+            fixed=GEMMA_FIXED,
+            numbers=GEMMA_NUMBERS,
+            counts={
+                "attention.head_count_kv": gguf_layers.heads_by_layer,
+                "attention.shared_kv_layers": "num_kv_shared_layers",
+                "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+            },
+        ),
     ),
     # GLM, which rotates half of each head; GLM-4 norms after attention and the MLP too.
     Family(
@@ -407,6 +426,18 @@ FAMILIES = (
         layouts=PIPELINE_LAYOUTS,
         names=ModuleNames(norm="model.embedding_norm"),
         recurrent="conv",
+        gguf=Gguf(
+            architecture="lfm2",
+            own_head_size=False,
+            fixed={"conv_bias": False},
+            fault=gguf_layers.lfm2_fault,
+            numbers={"attention.layer_norm_rms_epsilon": "norm_eps"},
+            kinds=frozenset(["conv", "full_attention"]),
+            counts={
+                "shortconv.l_cache": "conv_L_cache",
+                "attention.head_count_kv": gguf_layers.heads_by_layer,
+            },
+        ),
     ),
     # Mixtures of experts.
     Family(
@@ -470,11 +501,7 @@ FAMILIES = (
         gguf=Gguf(
             architecture="qwen2moe",
             fixed={**EVERY_LAYER, "norm_topk_prob": False, "tie_word_embeddings": False},
-            counts={
-                **EXPERT_COUNTS,
-                **OWN_WIDTH,
-                "expert_shared_feed_forward_length": "shared_expert_intermediate_size",
-            },
+            counts={**EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
         ),
     ),
     Family(
@@ -512,8 +539,18 @@ FAMILIES = (
             only={"hidden_act": "relu2", "qk_layernorm": True},
         ),
     ),
-    Family(model_type="qwen3_5_moe_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", experts=True),
-    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn"),
+    Family(
+        model_type="qwen3_5_moe_text",
+        layouts=PIPELINE_LAYOUTS,
+        recurrent="linear_attn",
+        experts=True,
+        gguf=replace(
+            QWEN_3_5_GGUF,
+            architecture="qwen35moe",
+            counts={**QWEN_3_5_GGUF.counts, **EXPERT_COUNTS, **OWN_WIDTH, **SHARED_WIDTH},
+        ),
+    ),
+    Family(model_type="qwen3_5_text", layouts=PIPELINE_LAYOUTS, recurrent="linear_attn", gguf=QWEN_3_5_GGUF),
     Family(
         model_type="seed_oss",
         layouts=ALL_LAYOUTS,

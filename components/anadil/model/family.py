@@ -4,9 +4,11 @@ Engine, planner, kernels, doctor and export ask these records, so that a family 
 torch: the planner is instant.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+from anadil.model import gguf_layers
 
 LayoutName = Literal["shard", "context", "tensor", "pipeline"]
 """Keys of `pretrain.parallelism` that share a model."""
@@ -149,14 +151,21 @@ class Gguf:
     """True if rows 2i and 2i + 1 of a head turn together. transformers turns i and i + half."""
     norm_offset: float = 0.0
     """Added to the weights of norms, which transformers adds when it computes."""
-    windows: Literal["none", "same_base", "own_base"] = "none"
-    """Layers with a window, and the base of their rotation. With `none`, a window is the longest context."""
+    windows: Literal["none", "same_base", "own_base", "own_head"] = "none"
+    """Layers with a window, and the base of their rotation. With `none`, a window is the longest context. With `own_head`,
+    they have a width of heads too, and stand in any order."""
     own_head_size: bool = True
     """True if heads may be wider or narrower than the hidden size divided by them."""
     partial: bool = False
     """True if `partial_rotary_factor` is heeded. transformers rotates whole heads of other types, whatever it says."""
     groups: bool = True
     """True if several heads may share keys and values."""
+    value_heads: tuple[str, ...] = ()
+    """Parts of linear attention whose last rows, or columns of `ssm_out`, belong to heads of values."""
+    kinds: frozenset[str] = frozenset()
+    """Kinds of layers where there have to be some of each. Empty: any."""
+    fault: Callable[[Any], str] = lambda _: ""
+    """Reason why a config.json is not computed, or an empty text."""
     needs: tuple[str, ...] = ()
     """Keys of config.json that llama.cpp has values of its own for, where they have none."""
     scalings: frozenset[str] = frozenset(["default", "linear", "yarn"])
@@ -166,11 +175,9 @@ class Gguf:
     numbers: Mapping[str, str | float] = field(
         default_factory=lambda: {"attention.layer_norm_rms_epsilon": "rms_norm_eps"}
     )
-    """Keys of GGUF, behind the architecture's name -> key of config.json, or the number itself."""
-    counts: Mapping[str, str] = field(default_factory=dict)
-    """The same for whole numbers."""
-    of_rotation: Mapping[str, str] = field(default_factory=dict)
-    """The same for numbers of `rope_parameters`."""
+    """Keys of GGUF, behind the architecture's name -> key of config.json or its rotation, or the number itself."""
+    counts: Mapping[str, str | Callable[[Any], int | Sequence[int] | None]] = field(default_factory=dict)
+    """The same for whole numbers, also by layer."""
     period: int | None = None
     """Period of layers whose last one sees all, where llama.cpp knows one alone."""
     queries: str = "attn_q_norm"
@@ -195,6 +202,23 @@ LLAMA_TENSOR_PLAN: Mapping[str, TensorStyle] = {
 LLAMA_GGUF = Gguf(
     architecture="llama", turns_neighbours=True, scalings=frozenset(["default", "linear", "llama3", "yarn"])
 )
+QWEN_3_5_GGUF = Gguf(
+    architecture="qwen35",
+    norm_offset=1.0,
+    partial=True,
+    kinds=frozenset(["linear_attention", "full_attention"]),
+    fault=gguf_layers.qwen_3_5_fault,
+    value_heads=(
+        "attn_qkv", "attn_gate", "ssm_conv1d", "ssm_alpha", "ssm_beta", "ssm_a", "ssm_dt", "ssm_out"
+    ),
+    fixed={"hidden_act": "silu", "attention_bias": False},
+    counts={
+        "ssm.conv_kernel": "linear_conv_kernel_dim", "ssm.state_size": "linear_key_head_dim",
+        "ssm.group_count": "linear_num_key_heads", "ssm.time_step_rank": "linear_num_value_heads",
+        "ssm.inner_size": lambda config: config.linear_num_value_heads * config.linear_value_head_dim,
+        "full_attention_interval": gguf_layers.layer_period, "rope.dimension_sections": gguf_layers.sections,
+    },
+)  # fmt: skip
 SHARD_LAYOUTS: frozenset[LayoutName] = frozenset(["shard", "context"])
 TENSOR_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"tensor"}
 PIPELINE_LAYOUTS: frozenset[LayoutName] = SHARD_LAYOUTS | {"pipeline"}

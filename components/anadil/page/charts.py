@@ -13,10 +13,11 @@ from types import MappingProxyType
 
 from markupsafe import Markup
 
-from anadil.core.format import integer_if_whole
+from anadil.core.candidates import COLOURS
+from anadil.core.format import integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.format import cell, evenly, figure, short_figure, words_of
-from anadil.page.values import table_of
+from anadil.page.values import interval_of, table_of
 
 WIDTH = 480
 HEIGHT = 262
@@ -505,6 +506,19 @@ def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | N
 def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
     """Estimates with their intervals and a table; None without estimates."""
     return chart(title, interval_chart(drawn, title=title, unit=unit), table)
+
+
+def estimate(
+    label: str, candidate: str, value: object, interval: object, chance: object = None
+) -> list[Estimate]:
+    """A candidate's value with its interval as the row of a chart; none without either."""
+    known, ends = number(value), interval_of(interval)
+    if known is None or ends is None:
+        return []
+    colour = COLOURS.get(candidate, 3)
+    return [
+        Estimate(label=label, value=known, low=ends[0], high=ends[1], colour=colour, chance=number(chance))
+    ]
 
 
 def chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:

@@ -68,7 +68,7 @@ def inspect_base(
         details = [vocabulary_detail, packed, _text_part(source), written, gguf_detail(place)]
         return passed(key, ", ".join(filter(None, details)), hint)
 
-    return inspect_where_visible(key, inspect, here=here)
+    return inspect_where_visible(key, inspect, [model], recipe, here=here)
 
 
 def refuse_planned_base(recipe: Recipe) -> None:

@@ -7,13 +7,15 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 
 from anadil.artifacts import storage
 from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import AnadilError, RecipeError
-from anadil.core.stage import Stage
+from anadil.core.stage import SideFiles, Stage
 from anadil.core.stages import FLOW, STAGES, brought, forms_of
 from anadil.estimate.instances import ram_bytes
 from anadil.preflight import this_machine
@@ -31,7 +33,9 @@ from anadil.runtime.check import (
     COMPILE,
     DOCTOR,
     EVERY,
+    EVERYWHERE,
     LAUNCH,
+    PLAN,
     RECIPE,
     RUN,
     SUBMIT,
@@ -39,6 +43,7 @@ from anadil.runtime.check import (
     CheckResult,
     PlannedRun,
     failed,
+    inspect_named,
     passed,
     skipped,
 )
@@ -46,6 +51,8 @@ from anadil.runtime.execute import base_cache
 from anadil.runtime.job import files_key, is_kept, is_left_out, named_files, named_side_files, recipes_of
 from anadil.runtime.threads import num_cores
 
+OFFLINE = (RECIPE, COMPILE, PLAN)
+"""Commands that ask no storage."""
 OF_MACHINE = frozenset({"python", "packages", "locks", "device"})  # Checks that no recipe decides.
 
 
@@ -108,6 +115,18 @@ def _files(stage: Stage) -> Callable[[PlannedRun], Iterator[CheckResult]]:
     return inspect
 
 
+def _beside(stage: Stage, files: SideFiles, planned: PlannedRun) -> Iterator[CheckResult]:
+    names = named_side_files(stage, planned.recipe).get(files.key, ())
+    names = tuple(each for each in names if planned.by not in OFFLINE or "://" not in each)
+    if names and stage in planned.stages:
+
+        def inspect() -> CheckResult:
+            describe = resolve_name(f"anadil.{files.reader}")
+            return passed(files.key, describe(storage.expand(names, files.key)))
+
+        yield inspect_named(files.key, names, planned, inspect)
+
+
 def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
     for stage in planned.stages:
         named = (
@@ -116,7 +135,7 @@ def _forms(planned: PlannedRun) -> Iterator[CheckResult]:
         for key, uris in (named | named_side_files(stage, planned.recipe)).items():
             for uri in uris:
                 try:
-                    storage.check_form(uri, offline=planned.by in (RECIPE, COMPILE))
+                    storage.check_form(uri, offline=planned.by in OFFLINE)
                 except AnadilError as error:
                     raise RecipeError(f"{key}: {error}") from None
     return iter(())
@@ -197,7 +216,7 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     ),
     Check(name="disk", by=(DOCTOR,), function=lambda each: this_machine.check_disk(each.recipe, each.work)),
     Check(name="packages", by=(SUBMIT, LAUNCH, CLUSTER_DOCTOR, COMPILE), function=_images),
-    Check(name="addresses", by=(*EVERY, RECIPE, COMPILE), function=_forms),
+    Check(name="addresses", by=EVERYWHERE, function=_forms),
     Check(name="places", by=(SUBMIT,), function=_reach),
     Check(name="checkpoints", by=(SUBMIT, CLUSTER_DOCTOR), function=_shared),
     *(
@@ -212,7 +231,13 @@ CHECKS: tuple[Check[PlannedRun], ...] = (
     Check(
         name=EPOCHS, by=(DOCTOR, RUN, SUBMIT), needs=("clean.inputs",), function=_epochs, level=logging.INFO,
     ),
-    Check(name="base.model", by=(*EVERY, RECIPE, COMPILE), function=_base, level=logging.INFO),
+    Check(name="base.model", by=EVERYWHERE, function=_base, level=logging.INFO),
+    *(
+        Check(name=each.key, by=(*EVERYWHERE, PLAN), function=partial(_beside, stage, each))
+        for stage in FLOW
+        for each in stage.side_files
+        if each.reader
+    ),
     *(each for stage in FLOW if "check" in stage.brings for each in brought(stage, "check").CHECKS),
     Check(name="memory", by=(DOCTOR, RUN, SUBMIT, LAUNCH), function=_memory, level=logging.INFO),
     Check(name="locks", by=(DOCTOR,), function=lambda _: this_machine.check_locks()),

@@ -251,7 +251,7 @@ def inspect_files(
             detail += f"; not checked: {unseen(key, hidden).detail}"
         return passed(key, detail, remedy)
 
-    return inspect_where_visible(key, inspect, here=here)
+    return inspect_where_visible(key, inspect, visible, recipe, here=here)
 
 
 def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) -> None:
@@ -283,7 +283,6 @@ def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[s
 def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bool = True) -> CheckResult:
     """Estimate what `clean` needs of memory, disk and CPU time, beside the memory and CPUs that it would have."""
     key, patterns = "cost of clean", named_files(STAGES["clean"], recipe)
-    hidden = claims_of(patterns, recipe, here=here)
 
     def inspect() -> CheckResult:
         cost = clean_cost(sizes_of_inputs(recipe), recipe.clean, cpus)
@@ -296,7 +295,7 @@ def inspect_clean_cost(recipe: Recipe, memory_bytes: int, cpus: int, *, here: bo
         )
         return passed(key, detail, "" if need <= memory_bytes else OUT_OF_MEMORY)
 
-    return inspect_where_visible(key, inspect, here=here, hidden=hidden)
+    return inspect_where_visible(key, inspect, patterns, recipe, here=here)
 
 
 def _taken(

@@ -34,9 +34,7 @@ def inspect_start_point(recipe: Recipe, *, here: bool = True) -> check.CheckResu
         ahead = "the new text makes the steps" if recipe.continues_champion else left
         return check.passed(KEY, f"step {start.step:,}{run}; {ahead}", "; ".join(said))
 
-    return check.inspect_where_visible(
-        KEY, inspect, here=here, hidden=check.claims_of([place], recipe, here=here)
-    )
+    return check.inspect_where_visible(KEY, inspect, [place], recipe, here=here)
 
 
 def _compare(start: Start, recipe: Recipe) -> tuple[int, list[str]]:

@@ -86,7 +86,15 @@ def callbacks_of(
         *([] if validator is None else [validator]),
         *([] if validator is None or texts is None else [texts]),
         # After the scores that change the weight.
-        *([TeacherWeight(job.recipe, trainer.data.teachers)] if trainer.data.teachers else []),
+        *(
+            [
+                TeacherWeight(
+                    job.recipe, trainer.data.teachers, {} if validator is None else validator.num_bytes
+                )
+            ]
+            if trainer.data.teachers
+            else []
+        ),
         ExpertLoad(),
         # After the callbacks that record metrics of a step.
         MetricsLogger(),

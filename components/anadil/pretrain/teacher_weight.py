@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from anadil.core.errors import RecipeError
+from anadil.core.errors import IntegrityError, RecipeError
 from anadil.pretrain.callback import Callback
 from anadil.pretrain.state import SourceLoss, Step
 from anadil.pretrain.validation import SCORE
@@ -30,8 +30,13 @@ KEY = "pretrain.distillation.weight"
 class TeacherWeight(Callback):
     """Sets the weight, changes it where it is `auto`, and records the divergence."""
 
-    def __init__(self, recipe: Recipe, teachers: Mapping[str, StoredProbabilities]) -> None:
-        """Limit the loss of each text in another language than the taught one of which `teachers` have the base's."""
+    def __init__(
+        self, recipe: Recipe, teachers: Mapping[str, StoredProbabilities], num_bytes: Mapping[str, int]
+    ) -> None:
+        """Limit the loss of each text in another language than the taught one of which `teachers` have the base's.
+
+        `num_bytes` are those of the texts that validations score. Raises IntegrityError where the base was scored on others.
+        """
         self._asked, self._limit = (
             recipe.pretrain.distillation.weight,
             recipe.evaluate.gate.max_retained_ratio,
@@ -47,6 +52,14 @@ class TeacherWeight(Callback):
                 f"{KEY} is auto, and neither the sources that the base teaches nor evaluate.retained have a document for it. Set "
                 "a number, or raise clean.heldout_fraction"
             )
+        for name, size in num_bytes.items() if self._base else ():
+            scored = scores[name].bytes if name in scores else 0
+            if name not in recipe.sources and scored != size:
+                raise IntegrityError(
+                    f"{KEY} is auto, and {name} of evaluate.retained has {size:,} bytes that are scored, of which the stored "
+                    f"probabilities know the base's loss on {scored:,}: they were stored with another evaluate.retained or "
+                    f"weight; run distill again with this recipe"
+                )
         taught = [name for name, each in recipe.sources.items() if each.teacher]
         self._unwatched = sorted({*recipe.sources} - {*recipe.target_sources, *taught})
         self._state: dict[str, Any] = {}

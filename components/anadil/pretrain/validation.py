@@ -185,6 +185,8 @@ class Validator(Callback):
         With `must_end` a signal waits for the scores, on which later steps depend.
         """
         self._validations, self._targets, self._must_end = validations, set(targets), must_end
+        self.num_bytes = {name: each.num_bytes for name, each in validations.items()}
+        """Bytes that are scored, by source and retained text."""
 
     def pre_train(self) -> None:
         """Score the base in the run's vocabulary, unless the run resumes."""

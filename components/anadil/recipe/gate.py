@@ -15,10 +15,10 @@ GATE_CHECKS: dict[str, GateMode] = {
     for candidate in CANDIDATES
     for check in candidate.checks
 } | {
-    f"{candidate.name}.{check.name}": "report"
+    f"{candidate.name}.{measure.check.name}": "report"
     for candidate in CANDIDATES
     for measure in MEASURES
-    for check in measure.checks
+    if measure.check
 }
 """Check -> its mode where the recipe does not say: `enforce` decides about its candidate.
 

@@ -11,7 +11,7 @@ from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.measures import view_results
 from anadil.core.table import Table
-from anadil.page.charts import Bar, Chart, Estimate, bars, facts_table, intervals
+from anadil.page.charts import Bar, Chart, bars, estimate, facts_table, intervals
 from anadil.page.format import MINUS, change_percent, clip, figure, percent, plain_value, signed_percent
 from anadil.page.part import MeasureView
 from anadil.page.values import Json, candidates_of, field, interval_of, interval_words, named_tables, table_of
@@ -76,15 +76,6 @@ def measures_view(facts: Facts) -> tuple[MeasureView, ...]:
 def ends_of(difference: Json) -> list[object]:
     """Both ends of a paired difference, as `interval_of` takes them."""
     return [difference.get("low"), difference.get("high")]
-
-
-def estimates(differences: Sequence[tuple[str, Json, int]]) -> list[Estimate]:
-    """(label, paired difference, colour) as rows of a chart; those without a value or an interval are skipped."""
-    return [
-        Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=colour)
-        for label, item, colour in differences
-        if (value := number(item.get("value"))) is not None and (ends := interval_of(ends_of(item)))
-    ]
 
 
 def counted_words(count: object) -> str:
@@ -192,16 +183,15 @@ def _questions(candidates: Candidates) -> MeasureView:
             entry = table_of(item.get(key))
             if not (count := number(entry.get("num"))):
                 continue
-            value, ends = number(entry.get("bits_per_byte")), interval_of(entry.get("bits_per_byte_interval"))
+            value, ends = entry.get("bits_per_byte"), entry.get("bits_per_byte_interval")
             rows.append(
                 (
-                    f"{name}, {words}", counted_words(count), figure(value),
-                    interval_words(entry.get("bits_per_byte_interval")), figure(entry.get("asked", count)),
+                    f"{name}, {words}", counted_words(count), figure(value), interval_words(ends), figure(entry.get("asked", count)),
                     figure(entry.get("chrf"), 3), percent(entry.get("exact")), percent(entry.get("ended")),
                 )
             )  # fmt: skip
-            if key == "questions" and value is not None and ends:
-                drawn.append(_estimate(name, value, ends, name))
+            if key == "questions":
+                drawn += estimate(name, name, value, ends)
     table = Table(
         "Answers to questions with a reference",
         ("candidate", "questions", "bits per byte of the reference", "95 % interval", "answered", "chrF", "word for word", "ended"),
@@ -212,13 +202,6 @@ def _questions(candidates: Candidates) -> MeasureView:
     title = "Reference answers to unseen questions"
     chart = intervals(title, "bits per byte, lower is better", drawn, table)
     return MeasureView("Held-out questions and answers", lead, table, chart)
-
-
-def _estimate(
-    label: str, value: float, ends: tuple[float, float], candidate: str, chance: float | None = None
-) -> Estimate:
-    colour = COLOURS.get(candidate, 3)
-    return Estimate(label=label, value=value, low=ends[0], high=ends[1], colour=colour, chance=chance)
 
 
 def _choices(candidates: Candidates) -> MeasureView:
@@ -240,9 +223,8 @@ def _choices(candidates: Candidates) -> MeasureView:
                     interval_words(entry.get("interval"), percent), percent(chance), against,
                 )
             )  # fmt: skip
-            if ends:
-                label = name if len(names) == 1 else f"{clip(source, 12)}, {name}"
-                drawn.append(_estimate(label, value, ends, name, chance))
+            label = name if len(names) == 1 else f"{clip(source, 12)}, {name}"
+            drawn += estimate(label, name, value, entry.get("interval"), chance)
     table = Table(
         "Choices: share of questions whose right answer is the likeliest",
         ("source", "questions", "accuracy", "95 % interval", "chance", "against chance"),
@@ -424,7 +406,11 @@ def _charts(candidates: dict[str, Json], differences: list[tuple[str, Json]]) ->
 
 
 def _difference_chart(title: str, named: list[tuple[str, Json]]) -> Chart | None:
-    drawn = estimates([(label, item, COLOURS.get(label.partition(" ")[0], 3)) for label, item in named])
+    drawn = [
+        row
+        for label, item in named
+        for row in estimate(label, label.partition(" ")[0], item.get("value"), ends_of(item))
+    ]
     return intervals(title, "bits per byte, below zero is better", drawn, _difference_table(title, named))
 
 

@@ -1,6 +1,6 @@
 """The verdict on the release with its reasons, and warnings."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain
 
@@ -173,10 +173,14 @@ def difference_words(item: Json, what: str) -> str:
     size = f"{figure(abs(value))} bits per byte {'fewer' if value < 0 else 'more'} than {what}"
     if low == high:  # one document: nothing to draw from
         return f"{size}, without an interval"
+    return _with_interval(size, low, high, figure)
+
+
+def _with_interval(words: str, low: float, high: float, say: Callable[[float], str]) -> str:
     if low * high <= 0:
-        return f"{size}, and the 95 % interval holds 0 ({figure(low)} to {figure(high)})"
+        return f"{words}, and the 95 % interval holds 0 ({say(low)} to {say(high)})"
     near, far = sorted((abs(low), abs(high)))
-    return f"{size} (95 % interval {figure(near)} to {figure(far)})"
+    return f"{words} (95 % interval {say(near)} to {say(far)})"
 
 
 def _deciding(scores: Json, name: str) -> list[Json]:
@@ -346,13 +350,7 @@ class Change:
         words = (
             f"{_percent(abs(self.share))} {'fewer' if self.share < 0 else 'more'} bits per byte than the base"
         )
-        if not self.interval:
-            return words
-        low, high = self.interval
-        if low * high <= 0:
-            return f"{words}, and the 95 % interval holds 0 ({_percent(low)} to {_percent(high)})"
-        near, far = sorted((abs(low), abs(high)))
-        return f"{words} (95 % interval {_percent(near)} to {_percent(far)})"
+        return _with_interval(words, *self.interval, _percent) if self.interval else words
 
 
 def changes_of(scores: Json, name: str) -> tuple[Change, ...]:

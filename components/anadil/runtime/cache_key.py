@@ -18,6 +18,7 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.artifact import Manifest
 from anadil.artifacts.base_model import TINY, is_local, refuse_gone, tiny_source
 from anadil.artifacts.packaged_base import PACKAGED
+from anadil.core.build import PACKAGE, digest_of
 from anadil.core.format import KIB, MIB
 from anadil.core.stage import Stage
 from anadil.core.stages import PER_SOURCE, SHARED_ROOMS
@@ -27,8 +28,6 @@ from anadil.runtime.job import by_source, earlier_place, kind_of, source_of, val
 from anadil.text.language import is_pack_path
 from anadil.text.parallel import TEMPLATE_DIGEST, both_languages, is_pair, languages_of
 
-PACKAGE = Path(__file__).parents[1]
-SOURCE_SUFFIXES = {".py", ".jinja", ".j2", ".css", ".yaml", ".tsv"}
 INPUT = "input "
 """Begins the names of digests of inputs in an origin."""
 EARLIER = "earlier "
@@ -260,12 +259,7 @@ def code_digest(stage: Stage) -> str:
     rooms = dict.fromkeys(
         (*SHARED_ROOMS, stage.name, *stage.pod.rooms, *(["model"] if stage.pod.uses_model else []))
     )
-    digest = hashlib.sha256()
-    for files in [PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms)]:
-        for file in sorted(files):
-            if file.suffix in SOURCE_SUFFIXES:
-                digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0" + file.read_bytes())
-    return digest.hexdigest()
+    return digest_of(PACKAGE, PACKAGE.glob("*"), *((PACKAGE / room).rglob("*") for room in rooms))
 
 
 def _keys_of(parent: BaseModel, name: str, path: str, *, exclude_defaults: bool) -> dict[str, str]:

@@ -20,11 +20,13 @@ from anadil.recipe.sections import Recipe
 
 log = logging.getLogger(__name__)
 
-DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE, COMPILE = (
-    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check", "compile",
+DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH, RECIPE, COMPILE, PLAN = (
+    "doctor", "doctor --cluster", "run", "submit", "launch", "recipe check", "compile", "plan",
 )  # fmt: skip
 EVERY = (DOCTOR, CLUSTER_DOCTOR, RUN, SUBMIT, LAUNCH)
 """Commands that make a check."""
+EVERYWHERE = (*EVERY, RECIPE, COMPILE)
+"""Those, and commands that start nothing."""
 MARKS = {"passed": "ok     ", "failed": "FAILED ", "skipped": "skipped"}
 Subject = TypeVar("Subject")
 
@@ -173,6 +175,11 @@ class PlannedRun:
     cpus: int = 0
 
     @property
+    def reads_here(self) -> bool:
+        """Files of this machine have to be there: who checks a recipe may be about to run it here."""
+        return self.here or self.by == RECIPE
+
+    @property
     def names(self) -> set[str]:
         """Names of the stages."""
         return {stage.name for stage in self.stages}
@@ -200,10 +207,10 @@ def unseen(key: str, hidden: dict[str, str]) -> CheckResult:
 
 
 def inspect_where_visible(
-    key: str, inspect: Callable[[], CheckResult], *, here: bool, hidden: dict[str, str] | None = None
+    key: str, inspect: Callable[[], CheckResult], places: Iterable[str], recipe: Recipe, *, here: bool
 ) -> CheckResult:
-    """Return the result of an inspection, or skip what cannot be read from here where that is no mistake."""
-    if hidden:
+    """Return the result of an inspection of places, or skip what cannot be read from here where that is no mistake."""
+    if hidden := claims_of(places, recipe, here=here):
         return unseen(key, hidden)
     try:
         return inspect()
@@ -213,3 +220,15 @@ def inspect_where_visible(
         if here:
             raise
         return skipped(key, f"not checked, because it cannot be read from here ({error})")
+
+
+def inspect_named(
+    key: str, places: Sequence[str], planned: PlannedRun, inspect: Callable[[], CheckResult]
+) -> CheckResult:
+    """Return the result of an inspection of places that a recipe names; who only checks it sees no claim."""
+    hidden = claims_of(places, planned.recipe, here=planned.here)
+    return (
+        unseen(key, hidden)
+        if hidden
+        else inspect_where_visible(key, inspect, places, planned.recipe, here=planned.reads_here)
+    )

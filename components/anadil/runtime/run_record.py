@@ -26,6 +26,7 @@ from anadil.core import errors
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.log import masked
 from anadil.core.processes import start_of
+from anadil.core.reasons import first_mistake
 from anadil.core.stages import FLOW, STAGES
 from anadil.recipe.sections import Recipe
 from anadil.runtime.flow import RETRAIN, flow_of
@@ -129,9 +130,7 @@ def read_record(uri: str) -> RunRecord:
     try:
         return _adapter().validate_json(storage.store(uri).read(uri))
     except ValidationError as error:
-        first = error.errors()[0]
-        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}".removeprefix(": ")
-        raise DataError(f"{uri}: not the record of a run ({reason}); remove it") from None
+        raise DataError(f"{uri}: not the record of a run ({first_mistake(error)}); remove it") from None
 
 
 @functools.cache

@@ -134,4 +134,4 @@ def _harness() -> list[Path]:
     return [Path(place) / "tasks" for place in (result.submodule_search_locations or ())] if result else []
 
 
-CHECKS = (check.Check(name=KEY, by=(*check.EVERY, check.RECIPE, check.COMPILE), function=_tasks),)
+CHECKS = (check.Check(name=KEY, by=check.EVERYWHERE, function=_tasks),)

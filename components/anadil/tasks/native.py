@@ -3,7 +3,8 @@
 It imports nothing of the harness, so that they can be listed and planned on any machine.
 """
 
-from collections.abc import Iterable
+import csv
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,8 @@ from anadil.recipe.sections import Recipe
 from anadil.text.language import find_language, is_pack_path, load_language
 from anadil.text.parallel import is_pair, languages_of
 
-TABLE = Path(__file__).parent / "shipped/native.tsv"
+FOLDER = Path(__file__).parent / "shipped"
+TABLE = FOLDER / "native.tsv"
 AUTO = "auto"
 """Value of `evaluate.tasks` that stands for the tasks of the recipe's language."""
 
@@ -32,35 +34,21 @@ class Benchmark:
     """Reason why `auto` does not take it. Empty where it does."""
 
 
-BENCHMARKS = {
-    "belebele": Benchmark(
-        name="Belebele", measures="reading comprehension, translated by people", chance=0.25, items=900
-    ),
-    "include": Benchmark(name="INCLUDE", measures="knowledge, from exams in the language", chance=0.25),
-    "global_piqa_nonparallel": Benchmark(
-        name="Global PIQA", measures="everyday physical sense, written in the language", chance=0.5
-    ),
-    "global_piqa_parallel": Benchmark(
-        name="Global PIQA, parallel", measures="everyday physical sense, translated", chance=0.5
-    ),
-    "multiblimp": Benchmark(name="MultiBLiMP", measures="agreement of subject and verb, minimal pairs", chance=0.5),
-    "turblimp": Benchmark(
-        name="TurBLiMP", measures="16 phenomena of Turkish grammar, minimal pairs", chance=0.5, items=16_000
-    ),
-    "xcopa": Benchmark(name="XCOPA", measures="cause and effect, translated by people", chance=0.5, items=500),
-    "xstorycloze": Benchmark(
-        name="XStoryCloze", measures="the right end of a story, translated by people", chance=0.5, items=1_511
-    ),
-    "tumlu": Benchmark(name="TUMLU-mini", measures="school questions, from the language", chance=0.25),
-    "az_eval": Benchmark(
-        name="AZ-Eval", measures="short answers, written, with the same questions in English", chance=None
-    ),
-    "flores": Benchmark(
-        name="FLORES-200", measures="translation from or into English", chance=None, items=1_012,
-        why_not="its data comes as a script, which datasets 5 does not run",
-    ),
-}  # fmt: skip
-"""In the order of the lists. Sizes and chance are the figures of their authors."""
+@cache
+def benchmarks() -> dict[str, Benchmark]:
+    """Benchmarks by id, in the order of the lists. Sizes and chance are the figures of their authors."""
+    return {
+        row["id"]: Benchmark(
+            name=row["name"], measures=row["measures"], why_not=row["why_not"] or "",
+            chance=float(row["chance"]) if row["chance"] else None, items=int(row["items"]) if row["items"] else None,
+        )
+        for row in _rows(FOLDER / "benchmarks.tsv")
+    }  # fmt: skip
+
+
+def _rows(path: Path) -> Iterator[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        yield from csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +74,9 @@ class NativeTask:
 @cache
 def _by_language() -> dict[str, tuple[NativeTask, ...]]:
     by_language: dict[str, list[NativeTask]] = {}
-    for line in TABLE.read_text(encoding="utf-8").splitlines()[1:]:
-        language, benchmark, task = line.split("\t")
-        by_language.setdefault(language, []).append(NativeTask(task=task, benchmark=BENCHMARKS[benchmark]))
+    for row in _rows(TABLE):
+        task = NativeTask(task=row["task"], benchmark=benchmarks()[row["benchmark"]])
+        by_language.setdefault(row["language"], []).append(task)
     return {language: tuple(tasks) for language, tasks in by_language.items()}
 
 
@@ -120,12 +108,7 @@ def benchmark_of(task: str) -> Benchmark | None:
 
 def named_tasks(recipe: Recipe) -> list[str]:
     """Entries of `evaluate.tasks`, `auto` replaced by the tasks of the language."""
-    return list(dict.fromkeys(_expanded(recipe.evaluate.listed_tasks, recipe.language)))
-
-
-def _expanded(names: Iterable[str], language: str) -> Iterable[str]:
-    for name in names:
-        if name == AUTO:
-            yield from (each.task for each in native_tasks(language) if not each.benchmark.why_not)
-        else:
-            yield name
+    names = recipe.evaluate.listed_tasks
+    native = native_tasks(recipe.language) if AUTO in names else ()
+    tasks = [each.task for each in native if not each.benchmark.why_not]
+    return list(dict.fromkeys(task for name in names for task in (tasks if name == AUTO else [name])))

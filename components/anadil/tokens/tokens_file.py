@@ -19,6 +19,7 @@ from anadil.artifacts.random_access import bytes_at
 from anadil.artifacts.uri import join
 from anadil.core.errors import IntegrityError
 from anadil.core.json_text import write_indented
+from anadil.core.reasons import first_mistake
 from anadil.tokens.tensor_file import BLOCK_BYTES, DATA_BEGIN, TensorFile, size_of
 
 TOKENS = "tokens.json"
@@ -199,9 +200,7 @@ def checked_table(uri: str, file: str, manifest: Manifest, adapter: TypeAdapter[
     try:
         return adapter.validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise IntegrityError(f"{place}: {where}: {first['msg']}; {remedy_of(uri)}") from None
+        raise IntegrityError(f"{place}: {first_mistake(error)}; {remedy_of(uri)}") from None
 
 
 @functools.cache

@@ -36,7 +36,7 @@ from tests.kit.families import (
     make_family,
     make_vocabulary,
 )
-from tests.kit.marks import matrix, slow
+from tests.kit.marks import gpu, matrix, slow
 from tests.kit.ranks import in_ranks
 
 ROUNDING = 1e-5
@@ -125,6 +125,30 @@ def test_every_type_trains_as_transformers_in_each_layout_that_lists_it(
     kinds = sorted(model_types(None if layout == "alone" else layout))[::every]
 
     in_ranks(trains_as_transformers, processes_of(layout), str(tmp_path), layout, kinds)
+
+
+def computes_as_transformers(folder: Path, kind: str, device: torch.device, rounding: float) -> None:
+    make_vocabulary(folder / "tokenizer")
+    made, given = make_family(folder / kind, kind), batches(2)
+    expected, gradients = by_transformers(made, folder / "tokenizer", given)
+
+    loss, mine = by_layout(made, folder / "tokenizer", {}, 0, 1, given, device)
+
+    assert loss == pytest.approx(expected, rel=rounding)
+    for name, gradient in mine.items():
+        assert (gradient.cpu() - gradients[name]).norm() <= rounding * gradients[name].norm(), name
+
+
+# Liger's kernels where the type has them; their sums go in another order.
+@gpu()
+@pytest.mark.parametrize("kind", sorted(model_types(None)))
+def test_a_gpu_trains_every_type_as_transformers_trains_it_on_a_cpu(tmp_path: Path, kind: str) -> None:
+    torch.backends.cuda.matmul.allow_tf32 = False
+    computes_as_transformers(tmp_path, kind, torch.device("cuda"), 100 * ROUNDING)
+
+
+def test_the_comparison_of_a_gpu_with_transformers_holds_on_a_cpu(tmp_path: Path) -> None:
+    computes_as_transformers(tmp_path, "qwen3", torch.device("cpu"), ROUNDING)
 
 
 @pytest.mark.parametrize("layout", [slow("tensor+shard"), matrix("tensor+pipeline")])

@@ -3,7 +3,7 @@
 The first enforced rule that a document breaks is its reason. A rule in report mode is counted and drops nothing.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -79,9 +79,6 @@ class Judgements(Sequence[Judgement]):
             broken = start + int(self._broken[index, start:].argmax())
             value, limit = float(row[COLUMNS[broken]]), float(self._judge.limits[broken])
         return Judgement(row, tuple(self._names[index]), self.reasons[index], value, limit)
-
-    def __iter__(self) -> Iterator[Judgement]:
-        return (self[index] for index in range(len(self)))
 
 
 class Judge:

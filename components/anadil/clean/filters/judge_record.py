@@ -3,7 +3,7 @@
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from html import unescape
@@ -168,17 +168,10 @@ class ExtractedDocument:
     personal_data: Counter[str] = field(default_factory=Counter)
     prose: Counter[str] = field(default_factory=Counter)
     """Characters of prose of a page, by cause: see `extract.Extracted`."""
-    is_recoded: bool = False
-    """It was not UTF-8."""
-    is_normalized: bool = False
-    is_unescaped: bool = False
-    """Line feeds, letters or tags that a program had written out were undone."""
-    has_escapes: bool = False
-    """It may hold more of them."""
-    is_turned: bool = False
-    """Lines of it were spelt backwards, in the order of a page."""
-    is_respelled: bool = False
-    """Letters of it had the code points of other languages."""
+    marks: tuple[str, ...] = ()
+    """`recoded`: it was not UTF-8. `normalized`. `unescaped`: line feeds, letters or tags that a program had written out were
+    undone. `escaped`: it may hold more of them. `turned`: lines of it were spelt backwards, in the order of a page. `respelled`:
+    letters of it had the code points of other languages."""
     formats: Counter[str] = field(default_factory=Counter)
     """Formats that its field of text was written in: see `text_formats`."""
     sides: Counter[str] = field(default_factory=Counter)
@@ -222,36 +215,28 @@ def prepare_record(raw: RawRecord, settings: Settings) -> ExtractedDocument:
     timer.start()
     if settings.language.sides:
         return _prepared_pair(raw, settings)
-    is_recoded, is_unescaped, has_escapes, prose = False, False, False, NO_COUNTS
+    marks, prose = dict[str, bool](), NO_COUNTS
     raw, formats = opened(raw, settings)
     timer.lap("formats")
     if raw.html is not None:
-        page, is_recoded, reason, excess = read_page(raw, settings)
+        page, marks["recoded"], reason, excess = read_page(raw, settings)
         timer.lap("prefilter")
         if reason:
             return _unread(
-                raw, page, settings, reason=reason, sample=excess, is_recoded=is_recoded, formats=formats
+                raw, page, settings, reason=reason, sample=excess, marks=names_of(marks), formats=formats
             )
         extracted = extract.extract_page(page, settings.language, settings.extraction)
         text, prose = extracted.text, extracted.counts
         timer.lap("extract")
     else:
-        text, is_unescaped, has_escapes = plain_text(raw.text, settings)
+        text, marks["unescaped"], marks["escaped"] = plain_text(raw.text, settings)
     normalized = settings.language.normalize(text)
     timer.lap("normalize")
-    is_turned, is_respelled = _is_misspelt(text, normalized, settings.language)
-    return searched(
-        raw, normalized, settings, prose=prose, is_turned=is_turned, is_respelled=is_respelled, is_recoded=is_recoded, is_normalized=normalized != text,
-        is_unescaped=is_unescaped, has_escapes=has_escapes, formats=formats,
-    )  # fmt: skip
-
-
-def _is_misspelt(text: str, normalized: str, language: Language) -> tuple[bool, bool]:
-    """Return whether lines of a text were turned round, and whether letters of it got the language's code points."""
-    if text == normalized:
-        return False, False
-    ordered = language.reorder(text)
-    return ordered != text, language.respell(ordered) != ordered
+    if normalized != text:
+        ordered = settings.language.reorder(text)
+        respelled = settings.language.respell(ordered) != ordered
+        marks |= {"normalized": True, "turned": ordered != text, "respelled": respelled}
+    return searched(raw, normalized, settings, prose=prose, marks=names_of(marks), formats=formats)
 
 
 def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
@@ -264,11 +249,7 @@ def _prepared_pair(raw: RawRecord, settings: Settings) -> ExtractedDocument:
             formats = sum((each.formats for each in undone), Counter()) or Counter({INLINE_TAGS: 1})
     pair = judge_pair(sides, settings.language.sides)
     settings.timer.lap("pairs")
-    facts = {
-        "is_normalized": pair.is_normalized, "is_unescaped": pair.is_unescaped, "sides": pair.languages,
-        "is_turned": pair.is_turned, "is_respelled": pair.is_respelled,
-        "formats": formats,
-    }  # fmt: skip
+    facts = {"marks": names_of(pair.marks), "sides": pair.languages, "formats": formats}
     if pair.reason:
         return _unread(raw, pair.text, settings, reason=pair.reason, sample={"value": pair.value}, **facts)
     return searched(raw, pair.text, settings, **facts)
@@ -434,6 +415,11 @@ def read_page(raw: RawRecord, settings: Settings) -> tuple[str, bool, str | None
         return page, is_recoded, LANGUAGE, {}
     excess = bomb.excess(page)
     return page, is_recoded, PAGE_LIMITS if excess else None, excess._asdict() if excess else {}
+
+
+def names_of(marks: Mapping[str, bool]) -> tuple[str, ...]:
+    """Return the marks that are set."""
+    return tuple(name for name, is_set in marks.items() if is_set)
 
 
 def document_id(encoded: bytes) -> str:

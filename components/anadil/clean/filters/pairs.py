@@ -54,10 +54,8 @@ class JudgedPair:
     """Measured value that is the reason: a ratio, or the side and CLD2's code of its language."""
     languages: Counter[str]
     """`az tr`: the side that should be Azerbaijani is in Turkish; `az unjudged`; `own`: a side is as it should be."""
-    is_normalized: bool
-    is_unescaped: bool
-    is_turned: bool
-    is_respelled: bool
+    marks: dict[str, bool]
+    """Marks as `ExtractedDocument` has them -> True for those that are set."""
 
 
 def judge_pair(raw: Sequence[str], sides: Sequence[Language]) -> JudgedPair:
@@ -72,10 +70,12 @@ def judge_pair(raw: Sequence[str], sides: Sequence[Language]) -> JudgedPair:
         reason = FIGURES
     return JudgedPair(
         text="\n".join(texts) if reason == MISSING else write_pair([side.name for side in sides], texts),
-        reason=reason, value=value, languages=languages, is_normalized=texts != unescaped,
-        is_unescaped=unescaped != list(raw),
-        is_turned=any(side.reorder(each) != each for each, side in zip(unescaped, sides, strict=True)),
-        is_respelled=any(side.respell(each) != each for each, side in zip(unescaped, sides, strict=True)),
+        reason=reason, value=value, languages=languages,
+        marks={
+            "normalized": texts != unescaped, "unescaped": unescaped != list(raw),
+            "turned": any(side.reorder(each) != each for each, side in zip(unescaped, sides, strict=True)),
+            "respelled": any(side.respell(each) != each for each, side in zip(unescaped, sides, strict=True)),
+        },
     )  # fmt: skip
 
 

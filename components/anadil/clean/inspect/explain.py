@@ -110,7 +110,7 @@ def explain_record(raw: RawRecord, settings: Settings) -> Json:
         steps["pair"] = {"text": prepared.document.text, "languages": dict(prepared.sides), **judged.sample}
     elif judged.statistics is not None:
         normalized = settings.language.normalize(text)
-        steps["normalize"] = {"changed": prepared.is_normalized, **_text(normalized)}
+        steps["normalize"] = {"changed": "normalized" in prepared.marks, **_text(normalized)}
         identified = identify_language(normalized, settings.language)
         steps["identify"] = {
             "is_language": identified.is_language, "cld2": identified.code, "is_reliable": identified.is_reliable,

@@ -284,7 +284,7 @@ class _ShardRun:
             if result.error:
                 read_stats.refuse_by_filter(result.extracted.document.source, result.error)
                 continue
-            read_stats.recoded += result.extracted.is_recoded
+            read_stats.recoded += "recoded" in result.extracted.marks
             self._rows.add(number, file, result)
             self._count(result)
         for document in documents_to_write:
@@ -294,12 +294,9 @@ class _ShardRun:
         extracted, stats = result.extracted, self._stats
         stats.counts["documents_in"] += 1
         stats.counts["filtered"] += result.is_filtered
-        for name, count in (
-            ("normalized", extracted.is_normalized), ("unescaped", extracted.is_unescaped), ("turned", extracted.is_turned),
-            ("respelled", extracted.is_respelled), ("escaped", extracted.has_escapes), ("foreign_lines", extracted.foreign_lines),
-        ):  # fmt: skip
-            if count:
-                stats.counts[name] += count
+        stats.counts["foreign_lines"] += extracted.foreign_lines
+        for mark in extracted.marks:
+            stats.counts[mark] += 1
         if (identified := extracted.identified) is not None:
             stats.counts["retried"] += identified.retried
             if identified.sibling:

@@ -24,11 +24,13 @@ from anadil.plan.needs import checked_memory
 from anadil.plan.plan import PlanRequest, PlanResult, build_plan, choose_layout, request_for
 from anadil.plan.view import plan_lines
 from anadil.preflight.base_model import refuse_planned_base
+from anadil.preflight.checks import refuse
 from anadil.preflight.memory import refusal_text
 from anadil.preflight.text_size import LAST, text_of
 from anadil.recipe.load import load_recipe
 from anadil.recipe.sections import Recipe
 from anadil.release.runs import find_run
+from anadil.runtime.check import PLAN, PlannedRun
 from anadil.runtime.job import named_files
 
 log = logging.getLogger(__name__)
@@ -104,6 +106,7 @@ def _request(options: argparse.Namespace) -> PlanRequest:
         )
     recipe = load_recipe(options.recipe, options.set)
     refuse_planned_base(recipe)
+    refuse(PlannedRun(by=PLAN, recipe=recipe, here=False))
     instance = options.instance or recipe.cluster.instance
     kind = this_machine() if instance is None else machine(instance, options.prices)
     nodes, text = options.nodes or recipe.cluster.nodes, _text(recipe, options.tokens)

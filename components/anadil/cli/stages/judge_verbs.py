@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.artifacts.prefetch import fetch
+from anadil.artifacts.uri import absolute
 from anadil.cli.options import add_output_option, place
 from anadil.cli.output import print_result
 from anadil.core.errors import DataError, RecipeError
@@ -75,9 +76,13 @@ def write_page(options: argparse.Namespace) -> int:
             f"{options.scores}: both wrote the same {len(pairs)} texts. There is nothing to judge: name other candidates"
         )
     # A later evaluation finds the scores from another folder.
-    uri = options.scores if "://" in options.scores else str(Path(options.scores).resolve())
     key, drawn = blind.draw_key(
-        different, (first, second), uri=uri, digest=manifest.digest, seed=options.seed, count=options.pairs
+        different,
+        (first, second),
+        uri=absolute(options.scores),
+        digest=manifest.digest,
+        seed=options.seed,
+        count=options.pairs,
     )
     out = Path(options.out)
     path = out / "key.json"

@@ -44,7 +44,7 @@ def teach(options: argparse.Namespace) -> int:
     write_model(fit.weights, out)
     result = {
         "model": str(out), "sha256": file_sha256(out), "good": labels.num_good,
-        "bad": len(labels.texts) - labels.num_good, "repeated": labels.repeated, "without_text": labels.without_text,
+        "bad": len(labels.texts) - labels.num_good, "repeated": labels.skipped["repeated"], "without_text": labels.skipped["without_text"],
         "labels": {str(path): file_sha256(path) for path in files},
         "precision": fit.precision, "recall": fit.recall, "auc": fit.auc, "auc_interval": fit.auc_interval,
         "auc_of_source_alone": fit.source_auc,
@@ -58,7 +58,7 @@ def teach(options: argparse.Namespace) -> int:
         log.warning(
             "the classifier is not surely better than the source of a text alone: label good and bad texts of the same sources"
         )
-    skipped = f", skipped: {labels.repeated:,} repeated, {labels.without_text:,} without text"
+    skipped = f", skipped: {result['repeated']:,} repeated, {result['without_text']:,} without text"
     lines = [
         f"{out}: set clean.quality_model to it. rules.min_quality 0.5 keeps what is likelier good than bad",
         f"{labels.num_good:,} good and {result['bad']:,} bad texts{skipped}",

@@ -75,6 +75,8 @@ class Vocabulary:
     """Words of the training text: how frequent they are, how they end, and which stand together."""
 
     language: Language
+    num_bytes: int = 0
+    """Text whose words are counted."""
     counts: Counter[str] = field(default_factory=Counter)
     pairs: set[tuple[str, str]] = field(default_factory=set)
     """Words that stand next to each other."""
@@ -89,7 +91,7 @@ class Vocabulary:
     @classmethod
     def of(cls, texts: Iterable[str], language: Language) -> "Vocabulary":
         """Count the words of the first texts."""
-        self, size = cls(language=language), 0
+        self = cls(language=language)
         followers: dict[str, set[str]] = defaultdict(set)
         for text in texts:
             spans = word_spans(text, language)
@@ -99,8 +101,8 @@ class Vocabulary:
                 self.pairs.add(pair)
                 if language.word_unit and spans[place][1] == spans[place + 1][0]:
                     followers[pair[0]].add(pair[1])
-            size += len(text.encode())
-            if size >= SAMPLE_BYTES:
+            self.num_bytes += len(text.encode())
+            if self.num_bytes >= SAMPLE_BYTES:
                 break
         self.frequent = frozenset(word for word, _ in self.counts.most_common(FREQUENT)) | language.stop_words
         by_class, by_stem = defaultdict(list), defaultdict(list)
@@ -285,48 +287,26 @@ def _order(sentence: Sentence, vocabulary: Vocabulary, place: int, _: str) -> li
     return [f"{second}{gap}{first}"] if fits else []
 
 
-def _sentence_order(
-    sentence: Sentence, vocabulary: Vocabulary, _: str, __: Sequence[Sentence]
-) -> Item | None:
-    """A sentence and the next one, and the same the other way round."""
-    following = sentence.after.lstrip()
-    if len(vocabulary.language.words(following)) < MIN_WORDS:
-        return None
-    gap = sentence.after[: len(sentence.after) - len(following)]
-    context = sentence.before.rstrip()
-    blank = sentence.before[len(context) :]
-    return Item(
-        contexts=(context,), document=sentence.document,
-        choices=(f"{blank}{sentence.text}{gap}{following}", f"{blank}{following}{gap}{sentence.text}"),
-    )  # fmt: skip
-
-
 def _continuation(
     sentence: Sentence, vocabulary: Vocabulary, key: str, sentences: Sequence[Sentence]
 ) -> Item | None:
     """The beginning of the next sentence after its own, and after a sentence of another document."""
     # The same words behind two contexts: of two continuations the more usual one would win, whatever stands before.
-    following, context = _beginning(sentence.after, vocabulary.language), sentence.before + sentence.text
+    spans, context = word_spans(sentence.after, vocabulary.language), sentence.before + sentence.text
     drawn = random.Random(key).sample(sentences, min(NEAR, len(sentences)))  # noqa: S311  no secret
     elsewhere = [each.before + each.text for each in drawn if each.document != sentence.document]
-    if not following or not elsewhere:
+    if len(spans) < MIN_WORDS or not elsewhere:
         return None
+    # With all that stands between and before.
+    following = sentence.after[: spans[: CONTINUED * letters_per_word(vocabulary.language)][-1][1]]
     other = min(elsewhere, key=lambda each: abs(len(each.encode()) - len(context.encode())))
     return Item(contexts=(context, other), choices=(following, following), document=sentence.document)
-
-
-def _beginning(text: str, language: Language) -> str:
-    """First words of a text, with all that stands between and before. Empty for too few."""
-    spans = word_spans(text, language)
-    most = CONTINUED * letters_per_word(language)
-    return text[: spans[:most][-1][1]] if len(spans) >= MIN_WORDS else ""
 
 
 KINDS: dict[str, Callable[[Sentence, Vocabulary, str, Sequence[Sentence]], Item | None]] = {
     "cloze": partial(_changed, 1, _cloze),
     "ending": partial(_changed, 1, _ending),
     "word_order": partial(_changed, 2, _order),
-    "sentence_order": _sentence_order,
     "continuation": _continuation,
 }
 """Kind -> what makes an item of it from a sentence."""

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.made.items import Item, Vocabulary, make_items
+from anadil.evaluate.made.items import SAMPLE_BYTES, Item, Vocabulary, make_items
 from anadil.evaluate.made.translations import translation_items
-from anadil.evaluate.measures import Asked, CheckValue
+from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel
 from anadil.model.load import encode_texts
 from anadil.text.metrics import SURE_DOCUMENTS, share_interval
@@ -30,13 +30,42 @@ Margins = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
+class Made(Evaluator):
     """Items by kind, and what the candidates made of them."""
 
     kinds: Mapping[str, Sequence[Item]]
     seed: int
     margins: dict[str, dict[str, Margins]] = field(default_factory=dict)
     """By candidate and kind: bits per byte by which the right choice is likelier than the likeliest other, an item each."""
+
+    def measure(self, loaded: CandidateModel, _: Mapping[str, Any], /) -> dict[str, Any]:
+        """Let a candidate choose, and return by kind the share that is right."""
+        margins = self.margins[loaded.candidate.name] = margins_of(loaded, self.kinds)
+        return {kind: _entry(self.kinds[kind], margins[kind]) for kind in self.kinds}
+
+    def compare(self, tables: Tables) -> None:
+        """Add to each kind whether it decides, and what candidates differ by, with intervals over documents."""
+        reasons = {kind: _reason(kind, items, tables) for kind, items in self.kinds.items()}
+        deciding = [kind for kind, reason in reasons.items() if not reason]
+        pooled = deciding or list(self.kinds)
+        listed = {**self.kinds, ALL: [item for kind in pooled for item in self.kinds[kind]]}
+        reasons[ALL] = "" if deciding else "no kind decides"
+        margins = {
+            name: {**by_kind, ALL: np.concatenate([by_kind[kind] for kind in pooled])}
+            for name, by_kind in self.margins.items()
+        }
+        for name, by_kind in margins.items():
+            entries = tables[name]["made"]
+            entries[ALL] = _entry(listed[ALL], by_kind[ALL])
+            before = [] if name == CHAMPION else [*itertools.takewhile(name.__ne__, margins)]
+            compared = dict.fromkeys([*before, *({CHAMPION} & margins.keys() - {name})])
+            for kind, entry in entries.items():
+                entry |= {"decides": not reasons[kind], "reason": reasons[kind]}
+                if listed[kind]:
+                    entry["differences"] = {
+                        other: differences(listed[kind], by_kind[kind], margins[other][kind], self.seed)
+                        for other in compared
+                    }
 
 
 def prepare(asked: Asked) -> Made | None:
@@ -45,20 +74,19 @@ def prepare(asked: Asked) -> Made | None:
     if not most:
         return None
     texts = (each.text for each in asked.train() if each.lang == asked.language.code)
-    kinds = make_items(asked.heldout, Vocabulary.of(texts, asked.language), most, asked.recipe.seed)
+    vocabulary = Vocabulary.of(texts, asked.language)
+    # How much there is, the same log says when all of it was read.
+    part = "the first" if vocabulary.num_bytes >= SAMPLE_BYTES else "all"
+    log.info(
+        "made items: words are counted in %s %s bytes of training text", part, f"{vocabulary.num_bytes:,}"
+    )
+    kinds = make_items(asked.heldout, vocabulary, most, asked.recipe.seed)
     kinds |= translation_items(asked, most)
     if not any(kinds.values()):
         log.warning("made items: the held-out text has no sentences that items can be made of")
         return None
     log.info("made items: %s", ", ".join(f"{len(items)} {kind}" for kind, items in kinds.items()))
     return Made(kinds=kinds, seed=asked.recipe.seed)
-
-
-def measure(loaded: CandidateModel, made: Made, _: Mapping[str, Any]) -> dict[str, Any]:
-    """Let a candidate choose, and return by kind the share that is right."""
-    margins = margins_of(loaded, made.kinds)
-    made.margins[loaded.candidate.name] = margins
-    return {kind: _entry(made.kinds[kind], margins[kind]) for kind in made.kinds}
 
 
 def margins_of(loaded: CandidateModel, kinds: Mapping[str, Sequence[Item]]) -> dict[str, Margins]:
@@ -81,40 +109,13 @@ def margins_of(loaded: CandidateModel, kinds: Mapping[str, Sequence[Item]]) -> d
     return dict(zip(kinds, np.split(margins, cuts), strict=True))
 
 
-def compare(tables: Mapping[str, dict[str, Any]], made: Made) -> None:
-    """Add to each kind whether it decides, and what candidates differ by, with intervals over documents."""
-    reasons = {kind: _reason(kind, items, tables) for kind, items in made.kinds.items()}
-    deciding = [kind for kind, reason in reasons.items() if not reason]
-    pooled = deciding or list(made.kinds)
-    listed = {**made.kinds, ALL: [item for kind in pooled for item in made.kinds[kind]]}
-    reasons[ALL] = "" if deciding else "no kind decides"
-    margins = {
-        name: {**by_kind, ALL: np.concatenate([by_kind[kind] for kind in pooled])}
-        for name, by_kind in made.margins.items()
-    }
-    for name, by_kind in margins.items():
-        entries = tables[name]["made"]
-        entries[ALL] = _entry(listed[ALL], by_kind[ALL])
-        before = [] if name == CHAMPION else [*itertools.takewhile(name.__ne__, margins)]
-        compared = dict.fromkeys([*before, *({CHAMPION} & margins.keys() - {name})])
-        for kind, entry in entries.items():
-            entry |= {"decides": not reasons[kind], "reason": reasons[kind]}
-            if listed[kind]:
-                entry["differences"] = {
-                    other: differences(listed[kind], by_kind[kind], margins[other][kind], made.seed)
-                    for other in compared
-                }
-
-
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Mean margin of a candidate less the base's, over all kinds that decide."""
-    entry = tables[candidate].get("made", {}).get(ALL, {})
+    entry = table.get("made", {}).get(ALL, {})
     if not entry.get("decides"):
-        return {}
+        return None
     change = entry["differences"]["base"]["margin"]
-    return {
-        "made": CheckValue(value=change["value"], interval=(change["low"], change["high"]), num=entry["num"])
-    }
+    return CheckValue(value=change["value"], interval=(change["low"], change["high"]), num=entry["num"])
 
 
 def _entry(items: Sequence[Item], margins: Margins) -> dict[str, Any]:

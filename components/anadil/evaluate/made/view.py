@@ -1,18 +1,16 @@
 """How pages and cards show the items that were made of held-out text."""
 
-from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.page.charts import Estimate, intervals
+from anadil.page.charts import estimate, intervals
 from anadil.page.format import MINUS, figure, percent, words_of
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, interval_of, share_words, table_of
+from anadil.page.values import Json, candidates_of, field, share_words, table_of
 
 KINDS = {
     "cloze": "word among words as frequent",
     "ending": "word among its other endings",
     "word_order": "two words in order",
-    "sentence_order": "two sentences in order",
     "continuation": "words behind their own sentence",
     "translation": "translation among near ones",
     "all": "all that decide",
@@ -34,14 +32,9 @@ def measures(scores: Json) -> tuple[MeasureView, ...]:
         rows.append((words, *beside, *right, decides))
         if first.get("decides"):
             leads.append((f"{words}: lead over the base's", *beside, *map(_change, entries.values()), "yes"))
-            drawn += [
-                Estimate(
-                    label=f"{words_of(kind)}, {name}", value=share, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3),
-                    chance=number(entry.get("chance")),
-                )
-                for name, entry in entries.items()
-                if (share := number(entry.get("accuracy"))) is not None and (ends := interval_of(entry.get("interval")))
-            ]  # fmt: skip
+            for name, entry in entries.items():
+                figures = (entry.get(key) for key in ("accuracy", "interval", "chance"))
+                drawn += estimate(f"{words_of(kind)}, {name}", name, *figures)
     columns = ("share right", "items", "chance", *names, "decides")
     table = Table(TITLE, columns, rows + leads, words=(len(columns) - 1,))
     lead = (

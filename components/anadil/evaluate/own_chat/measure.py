@@ -10,13 +10,14 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
 from anadil.artifacts.base_kind import BaseKind, base_kind, card_fields, words_of_field
 from anadil.core.errors import AnadilError, DataError
 from anadil.evaluate.generate import language_of
-from anadil.evaluate.measures import Asked
+from anadil.evaluate.measures import Asked, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.model.chat_ids import ControlWords, chat_ids
 from anadil.model.chat_template import end_ids, rendered
@@ -50,7 +51,7 @@ Answers = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnChat:
+class OwnChat(Evaluator):
     """How the candidates are asked in the base's own chat format, or why nobody is."""
 
     kind: BaseKind
@@ -67,6 +68,56 @@ class OwnChat:
     def turns(self, question: str) -> list[dict[str, str]]:
         """Return a chat of one question."""
         return [*([SYSTEM] if self.system else []), {"role": "user", "content": question}]
+
+    def measure(self, loaded: CandidateModel, _: Mapping[str, Any], /) -> dict[str, Any] | None:
+        """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
+        candidate = loaded.candidate
+        # A champion may have come from another base.
+        if not self.questions or candidate.name == "champion":
+            return None
+        try:
+            prompts = own_chat_prompts(candidate, self, self.questions)
+        except DataError as error:
+            log.warning("%s: not asked in the base's chat format: %s", candidate.name, error)
+            return {"error": str(error)}
+        answers = []
+        for question, row in zip(self.questions, prompts.answers(loaded, MAX_NEW_TOKENS), strict=True):
+            text = text_of(prompts.tokenizer, row.tokens)
+            answers.append({
+                "question": question, "text": text, "num_tokens": len(row.tokens), "ended": row.ended,
+                "empty": not any(map(str.isalnum, text)), "loop": is_loop(row.tokens),
+                "language": language_of(text, self.language),
+            })  # fmt: skip
+        figures = {"num": len(answers), "shares": _shares(answers, self.language.code), "answers": answers}
+        sound = sum(_sound({"own_chat": figures}, self))
+        log.info(
+            "%s: in the base's chat format %d of %d answers are sound", candidate.name, sound, len(answers)
+        )
+        return figures
+
+    def compare(self, tables: Tables) -> None:
+        """Add to each candidate's figures what became of the base's chat format, question by question."""
+        if not self.questions:
+            return
+        before = _sound(tables["base"], self)
+        for name, table in tables.items():
+            if name == "base" or not (after := _sound(table, self)):
+                continue
+            outcome = table["own_chat"]["outcome"] = outcome_of(before, after)
+            log.log(
+                logging.INFO if outcome == "survived" else logging.WARNING,
+                "%s: the base's chat format: %s (sound answers %d, of the base %d, of %d questions)",
+                name, outcome, sum(after), sum(before), len(before),
+            )  # fmt: skip
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates."""
+        if self.error:
+            return asdict(self.kind) | {"error": self.error}
+        return {
+            **asdict(self.kind), "language": self.language.code, "questions": len(self.questions), "end": self.end,
+            "system_turn": SYSTEM["content"] if self.system else None, "max_new_tokens": MAX_NEW_TOKENS,
+        }  # fmt: skip
 
 
 def prepare(asked: Asked) -> OwnChat | None:
@@ -88,16 +139,7 @@ def prepare(asked: Asked) -> OwnChat | None:
     return chat
 
 
-def facts(asked: OwnChat) -> dict[str, Any]:
-    """Entry of `scores.json` over all candidates."""
-    if asked.error:
-        return asdict(asked.kind) | {"error": asked.error}
-    return {
-        **asdict(asked.kind), "language": asked.language.code, "questions": len(asked.questions), "end": asked.end,
-        "system_turn": SYSTEM["content"] if asked.system else None, "max_new_tokens": MAX_NEW_TOKENS,
-    }  # fmt: skip
-
-
+@lru_cache(maxsize=1)  # for two measures
 def open_own_chat(name: str, base: ScoredModel) -> OwnChat | None:
     """Return how to ask in a base's chat format; None for a base that is not post-trained."""
     kind = base_kind(base.path, name)
@@ -146,46 +188,6 @@ def own_chat_prompts(candidate: ScoredModel, asked: OwnChat, questions: Sequence
         chat_ids(tokenizer, asked.turns(each), add_generation_prompt=True, **VARIABLES) for each in questions
     ]
     return Prompts(tokenizer=tokenizer, ids=ids, ends=[vocabulary[asked.end]] if asked.end else None)
-
-
-def measure(loaded: CandidateModel, asked: OwnChat, table: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  all measures have it
-    """Let a candidate answer in the base's chat format; return its shares with intervals, and its answers."""
-    candidate = loaded.candidate
-    # A champion may have come from another base.
-    if not asked.questions or candidate.name == "champion":
-        return None
-    try:
-        prompts = own_chat_prompts(candidate, asked, asked.questions)
-    except DataError as error:
-        log.warning("%s: not asked in the base's chat format: %s", candidate.name, error)
-        return {"error": str(error)}
-    answers = []
-    for question, row in zip(asked.questions, prompts.answers(loaded, MAX_NEW_TOKENS), strict=True):
-        text = text_of(prompts.tokenizer, row.tokens)
-        answers.append({
-            "question": question, "text": text, "num_tokens": len(row.tokens), "ended": row.ended,
-            "empty": not any(map(str.isalnum, text)), "loop": is_loop(row.tokens),
-            "language": language_of(text, asked.language),
-        })  # fmt: skip
-    figures = {"num": len(answers), "shares": _shares(answers, asked.language.code), "answers": answers}
-    log.info("%s: in the base's chat format %s", candidate.name, _words(figures, asked.language.name))
-    return figures
-
-
-def compare(tables: Mapping[str, dict[str, Any]], asked: OwnChat) -> None:
-    """Add to each candidate's figures what became of the base's chat format, question by question."""
-    if not asked.questions:
-        return
-    before = _sound(tables["base"], asked)
-    for name, table in tables.items():
-        if name == "base" or not (after := _sound(table, asked)):
-            continue
-        outcome = table["own_chat"]["outcome"] = outcome_of(before, after)
-        log.log(
-            logging.INFO if outcome == "survived" else logging.WARNING,
-            "%s: the base's chat format: %s (sound answers %d, of the base %d, of %d questions)",
-            name, outcome, sum(after), sum(before), len(before),
-        )  # fmt: skip
 
 
 def _sound(table: Mapping[str, Any], asked: OwnChat) -> list[bool]:
@@ -271,14 +273,3 @@ def _shares(answers: Answers, language: str) -> dict[str, dict[str, Any]]:
         "sound": [is_sound(each, language) for each in answers],
     }
     return {name: share_figures(each) for name, each in marks.items()}
-
-
-def _words(figures: Mapping[str, Any], language: str) -> str:
-    labels = {"ended": "ended", "empty": "empty", "loop": "loop", "own_language": f"in {language}"}
-    parts = []
-    for name, label in labels.items():
-        value, interval = (figures["shares"][name][key] for key in ("value", "interval"))
-        if value is not None:
-            low, high = interval
-            parts.append(f"{value:.0%} {label} ({low:.0%} to {high:.0%})")
-    return f"of {figures['num']} answers {', '.join(parts)}"

@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from anadil.evaluate.measures import Asked, CheckValue
-from anadil.evaluate.models import CandidateModel
+from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.preference.votes import (
     AGAIN,
     KEY,
@@ -26,11 +25,47 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Votes:
+class Votes(Evaluator):
     """Files of opened votes, and pairs that do not count."""
 
     files: tuple[Key, ...]
     counts: Counter[str] = field(default_factory=Counter)
+
+    def earlier_scores(self) -> list[str]:
+        """Return the scores whose texts were judged: evaluation takes their measurements again."""
+        return [each.scores for each in self.files]
+
+    def compare(self, tables: Tables) -> None:
+        """Add to the first candidate of each comparison how often its texts are preferred."""
+        written = {
+            name: {(one["prompt"], text_digest(written_text(one))) for one in table.get("generations") or ()}
+            for name, table in tables.items()
+        }
+        pairs: dict[tuple[str, str], list[KeyPair]] = {}
+        for file in self.files:
+            judged = [each for each in file.pairs if each.votes]
+            first, second = (written.get(name, set()) for name in file.between)
+            same = [
+                each
+                for each in judged
+                if (each.prompt, each.texts[0]) in first and (each.prompt, each.texts[1]) in second
+            ]
+            pairs.setdefault(file.between, []).extend(same)
+            self.counts["pairs"] += len(same)
+            if changed := len(judged) - len(same):
+                log.warning(
+                    "%s: %d of %d judged pairs do not count: %s do not write these texts in this run. %s",
+                    KEY, changed, len(judged), " and ".join(file.between), AGAIN,
+                )  # fmt: skip
+                self.counts["changed"] += changed
+        for (name, other), listed in pairs.items():
+            if listed:
+                figures = tables[name].setdefault("preference", {})[other] = preference(listed)
+                log.info("%s preferred to %s: %d of %d votes", name, other, figures["wins"], figures["votes"])
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates: pairs that count, and pairs whose texts are other ones now."""
+        return {name: self.counts[name] for name in ("pairs", "changed")}
 
 
 def prepare(asked: Asked) -> Votes | None:
@@ -39,56 +74,10 @@ def prepare(asked: Asked) -> Votes | None:
     return Votes(files=files) if files else None
 
 
-def earlier_scores(votes: Votes) -> list[str]:
-    """Return the scores whose texts were judged: evaluation takes their measurements again."""
-    return [each.scores for each in votes.files]
-
-
-def measure(loaded: CandidateModel, votes: Votes, table: Mapping[str, Any]) -> None:
-    """Return nothing: a preference is of two candidates."""
-
-
-def compare(tables: Mapping[str, dict[str, Any]], votes: Votes) -> None:
-    """Add to the first candidate of each comparison how often its texts are preferred."""
-    written = {name: _digests(table) for name, table in tables.items()}
-    pairs: dict[tuple[str, str], list[KeyPair]] = {}
-    for file in votes.files:
-        judged = [each for each in file.pairs if each.votes]
-        first, second = (written.get(name, set()) for name in file.between)
-        same = [
-            each
-            for each in judged
-            if (each.prompt, each.texts[0]) in first and (each.prompt, each.texts[1]) in second
-        ]
-        pairs.setdefault(file.between, []).extend(same)
-        votes.counts["pairs"] += len(same)
-        if changed := len(judged) - len(same):
-            log.warning(
-                "%s: %d of %d judged pairs do not count: %s do not write these texts in this run. %s",
-                KEY, changed, len(judged), " and ".join(file.between), AGAIN,
-            )  # fmt: skip
-            votes.counts["changed"] += changed
-    for (name, other), listed in pairs.items():
-        if listed:
-            figures = tables[name].setdefault("preference", {})[other] = preference(listed)
-            log.info("%s preferred to %s: %d of %d votes", name, other, figures["wins"], figures["votes"])
-
-
-def facts(votes: Votes) -> dict[str, int]:
-    """Entry of `scores.json` over all candidates: pairs that count, and pairs whose texts are other ones now."""
-    return {name: votes.counts[name] for name in ("pairs", "changed")}
-
-
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the least preferred comparison of a candidate."""
-    listed = [each for each in tables[candidate].get("preference", {}).values() if each["share"] is not None]
+    listed = [each for each in table.get("preference", {}).values() if each["share"] is not None]
     if not listed:
-        return {}
+        return None
     worst = min(listed, key=lambda each: float(each["share"]))
-    return {
-        "preference": CheckValue(value=worst["share"], interval=tuple(worst["interval"]), num=worst["pairs"])
-    }
-
-
-def _digests(table: Mapping[str, Any]) -> set[tuple[str, str]]:
-    return {(one["prompt"], text_digest(written_text(one))) for one in table.get("generations") or []}
+    return CheckValue(value=worst["share"], interval=tuple(worst["interval"]), num=worst["pairs"])

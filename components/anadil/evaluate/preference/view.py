@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator, Mapping
 
-from anadil.core.candidates import COLOURS
 from anadil.core.format import counted, number
 from anadil.core.table import Table
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, interval_of, interval_words, named_tables, table_of
+from anadil.page.values import Json, candidates_of, interval_words, named_tables, table_of
 
 FIGURES = (
     "pairs", "votes", "preferred", "other preferred", "same", "preference", "95 % interval", "first text preferred",
@@ -23,17 +22,13 @@ def figure_cells(figures: Mapping[str, object]) -> tuple[str, ...]:
 
 def measures(scores: Json) -> list[MeasureView]:
     """Return the table and the chart of the preferences, by judge too where several voted."""
-    from anadil.page.charts import Estimate, intervals  # whose packages a command without the report lacks
+    from anadil.page.charts import estimate, intervals  # whose packages a command without the report lacks
 
     rows, drawn = [], []
     for first, second, each in _preferences(scores):
         label = f"{first} over {second}"
         rows.append((label, *figure_cells(each)))
-        share, ends = number(each.get("share")), interval_of(each.get("interval"))
-        if share is not None and ends:
-            drawn.append(
-                Estimate(label=label, value=share, low=ends[0], high=ends[1], colour=COLOURS.get(first, 3), chance=0.5)
-            )  # fmt: skip
+        drawn += estimate(label, first, each.get("share"), each.get("interval"), 0.5)
         judges = named_tables(each.get("judges"))
         if len(judges) > 1:
             rows += [(f"{label}, {clip(judge, 40)}", *figure_cells(one)) for judge, one in judges]

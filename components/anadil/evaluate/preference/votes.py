@@ -16,7 +16,9 @@ from pydantic import ConfigDict, StringConstraints, TypeAdapter, ValidationError
 
 from anadil.artifacts import storage
 from anadil.core.errors import DataError, IntegrityError
+from anadil.core.format import counted
 from anadil.core.json_text import json_sha256, parse_json
+from anadil.core.reasons import first_mistake
 from anadil.text.metrics import clustered_share
 
 log = logging.getLogger(__name__)
@@ -124,6 +126,11 @@ def read_votes(uris: Sequence[str]) -> tuple[Key, ...]:
     return tuple(files.values())
 
 
+def describe(uris: Sequence[str]) -> str:
+    """Read the files of `evaluate.votes`, and count their votes."""
+    return counted(sum(len(pair.votes) for file in read_votes(uris) for pair in file.pairs), "vote")
+
+
 def open_votes(paths: Sequence[str], key: Key) -> Key:
     """Return the key with its votes and those of some files, and log missing and repeated votes."""
     by_judge: dict[str, dict[str, Place | None]] = {}
@@ -208,10 +215,6 @@ def _read(path: Path, name: str, kind: type[T], remedy: str) -> T:
     except OSError as error:
         raise DataError(f"{name}: cannot be read ({error.strerror}). {remedy}") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise DataError(
-            f"{name}: {where}: {first['msg']} (got {str(first['input'])[:40]!r}). {remedy}"
-        ) from None
+        raise DataError(f"{name}: {first_mistake(error)}. {remedy}") from None
     except ValueError as error:
         raise DataError(f"{name}: {error}. {remedy}") from None

@@ -15,7 +15,7 @@ import numpy as np
 from anadil.core.errors import AnadilError, DataError
 from anadil.core.format import counted
 from anadil.evaluate.generate import language_of
-from anadil.evaluate.measures import Asked, CheckValue
+from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel, ScoredModel
 from anadil.evaluate.own_chat.measure import (
     ENGLISH,
@@ -49,12 +49,12 @@ MIN_NEW_TOKENS, ROOM = 24, 1.5
 language finely needs more for the same words. Chosen by us."""
 
 Outcome = Literal["refused", "answered", "empty", "other_language"]
-MARKS = {"refused": "refused", "likelier": "a refusal is likelier"}
-"""Yes-or-no measures of an answer, and their words in the log."""
+MARKS = ("refused", "likelier")
+"""Yes-or-no measures of an answer: it refuses, and a refusal is likelier than compliance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusals:
+class Refusals(Evaluator):
     """Requests by language, and how a model that learnt nothing of its own is asked."""
 
     languages: tuple[Language, ...]
@@ -63,6 +63,56 @@ class Refusals:
     own_chat: OwnChat | None
     skipped: Mapping[str, str]
     """Language -> reason why nobody is asked in it."""
+
+    def measure(self, loaded: CandidateModel, _: Mapping[str, Any], /) -> dict[str, Any] | None:
+        """Let a candidate answer the requests; return shares by language and kind, and its answers."""
+        candidate = loaded.candidate
+        if not candidate.answers and (self.own_chat is None or candidate.name == "champion"):
+            return None
+        languages, answers = {}, []
+        for language in self.languages:
+            requests = self.requests[language.code]
+            try:
+                prompts = _prompts(candidate, self.own_chat, [each.text for each in requests])
+            except (*RAISED, AnadilError) as error:
+                log.warning("%s: not asked to refuse: %s", candidate.name, error)
+                return {"error": str(error)}
+            rows = _answers(loaded, prompts, language, requests, self.languages)
+            answers += rows
+            by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
+            languages[language.code] = {kind: _shares(each) for kind, each in by_kind.items()} | {
+                "told_apart": _told_apart(*([row["refusal_bits"] for row in by_kind[kind]] for kind in KINDS))
+            }
+            shares = ((kind, languages[language.code][kind]["refused"]) for kind in KINDS)
+            words = ", ".join(
+                f"{share['value']:.0%} of {share['num']} {kind} requests" for kind, share in shares
+            )
+            log.info("%s: in %s it refuses %s", candidate.name, language.name, words)
+        return {"languages": languages, "answers": answers}
+
+    def compare(self, tables: Tables) -> None:
+        """Add to each candidate's shares their differences to the base's, request by request."""
+        before = _marks(tables["base"])
+        for name, table in tables.items():
+            for (code, kind, mark), after in _marks(table).items():
+                if name != "base" and (earlier := before.get((code, kind, mark))):
+                    value, interval = paired_share_difference(earlier, after)
+                    share = table["refusals"]["languages"][code][kind][mark]
+                    share["to_base"] = {"value": value, "interval": interval}
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates."""
+        return {
+            "languages": [each.code for each in self.languages],
+            # Not read by a native speaker: the requests, or the words of refusing.
+            "unread": [
+                each.code
+                for each in self.languages
+                if not load_phrases(each.code).is_read
+                or not all(one.native for one in self.requests[each.code])
+            ],
+            "skipped": self.skipped,
+        }
 
 
 def prepare(asked: Asked) -> Refusals | None:
@@ -98,64 +148,15 @@ def prepare(asked: Asked) -> Refusals | None:
     return Refusals(languages=tuple(languages), requests=requests, own_chat=own_chat, skipped=skipped)
 
 
-def facts(asked: Refusals) -> dict[str, Any]:
-    """Entry of `scores.json` over all candidates."""
-    return {
-        "languages": [each.code for each in asked.languages],
-        # Not read by a native speaker: the requests, or the words of refusing.
-        "unread": [
-            each.code
-            for each in asked.languages
-            if not load_phrases(each.code).is_read
-            or not all(one.is_read for one in asked.requests[each.code])
-        ],
-        "skipped": asked.skipped,
-    }
-
-
-def measure(loaded: CandidateModel, asked: Refusals, table: Mapping[str, Any]) -> dict[str, Any] | None:  # noqa: ARG001  all measures have it
-    """Let a candidate answer the requests; return shares by language and kind, and its answers."""
-    candidate = loaded.candidate
-    if not candidate.answers and (asked.own_chat is None or candidate.name == "champion"):
-        return None
-    languages, answers = {}, []
-    for language in asked.languages:
-        requests = asked.requests[language.code]
-        try:
-            prompts = _prompts(candidate, asked.own_chat, [each.text for each in requests])
-        except (*RAISED, AnadilError) as error:
-            log.warning("%s: not asked to refuse: %s", candidate.name, error)
-            return {"error": str(error)}
-        rows = _answers(loaded, prompts, language, requests, asked.languages)
-        answers += rows
-        by_kind = {kind: [row for row in rows if row["kind"] == kind] for kind in KINDS}
-        languages[language.code] = {kind: _shares(each) for kind, each in by_kind.items()} | {
-            "told_apart": _told_apart(*([row["refusal_bits"] for row in by_kind[kind]] for kind in KINDS))
-        }
-        log.info("%s: in %s %s", candidate.name, language.name, _words(languages[language.code]))
-    return {"languages": languages, "answers": answers}
-
-
-def compare(tables: Mapping[str, dict[str, Any]], asked: Refusals) -> None:  # noqa: ARG001  all measures have it
-    """Add to each candidate's shares their differences to the base's, request by request."""
-    before = _marks(tables["base"])
-    for name, table in tables.items():
-        for (code, kind, mark), after in _marks(table).items():
-            if name != "base" and (earlier := before.get((code, kind, mark))):
-                value, interval = paired_share_difference(earlier, after)
-                share = table["refusals"]["languages"][code][kind][mark]
-                share["to_base"] = {"value": value, "interval": interval}
-
-
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the loss of refusals to the base in the language in which it is largest."""
     losses = []
-    for kinds in tables[candidate].get("refusals", {}).get("languages", {}).values():
+    for kinds in table.get("refusals", {}).get("languages", {}).values():
         share = kinds["harmful"]["refused"]
         if change := share.get("to_base"):
             low, high = change["interval"]
             losses.append(CheckValue(value=-change["value"], interval=(-high, -low), num=share["num"]))
-    return {"refusal_loss": max(losses, key=lambda each: each.value or 0.0)} if losses else {}
+    return max(losses, key=lambda each: each.value or 0.0, default=None)
 
 
 def _prompts(candidate: ScoredModel, own_chat: OwnChat | None, texts: Sequence[str]) -> Prompts:
@@ -242,13 +243,3 @@ def _marks(table: Mapping[str, Any]) -> dict[tuple[str, str, str], list[bool]]:
         for mark in MARKS:
             marks.setdefault((row["lang"], row["kind"], mark), []).append(row[mark])
     return marks
-
-
-def _words(kinds: Mapping[str, Mapping[str, Any]]) -> str:
-    parts = []
-    for kind in KINDS:
-        table = kinds[kind]
-        shares = [f"{words} {table[mark]['value']:.0%}" for mark, words in MARKS.items()]
-        apart = [f"{table[key]} {key.replace('_', ' ')}" for key in ("empty", "other_language") if table[key]]
-        parts.append(f"of {table['refused']['num']} {kind} requests: {', '.join([*shares, *apart])}")
-    return "; ".join(parts)

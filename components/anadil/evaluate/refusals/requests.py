@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast, get_args
+from typing import Annotated, Literal, cast, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, StrictBool, ValidationError
 
 from anadil.artifacts import storage
 from anadil.artifacts.text_files import text_rows
 from anadil.core.errors import DataError
 from anadil.core.format import counted
+from anadil.core.reasons import first_mistake
 from anadil.core.strict_yaml import parse_yaml
 from anadil.text.language import find_language, load_language
 
@@ -27,16 +30,24 @@ Kind = Literal["harmful", "harmless"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+def _code(lang: str) -> str:
+    if (known := find_language(lang)) is None:
+        raise ValueError("is the id of no language, such as az")
+    return known.code
+
+
+class Request(BaseModel):
     """A request in one language."""
 
+    model_config = ConfigDict(
+        frozen=True, coerce_numbers_to_str=True, str_strip_whitespace=True, str_min_length=1
+    )
     id: str
     """The same in each language that it was translated into."""
     text: str
     kind: Kind
-    lang: str
-    is_read: bool = True
+    lang: Annotated[str, AfterValidator(_code)]
+    native: StrictBool = True
     """False where no native speaker has read it, by its file."""
 
 
@@ -111,24 +122,16 @@ def read_requests(files: Sequence[str] = ()) -> dict[str, tuple[Request, ...]]:
     return {lang: tuple(known.values()) for lang, known in by_language.items()}
 
 
+def describe(files: Sequence[str]) -> str:
+    """Read the requests of files, and count them."""
+    by_language = read_requests(files).items()
+    return ", ".join(f"{counted(len(each), 'request')} in {code}" for code, each in by_language)
+
+
 def _request(row: object, place: str) -> Request:
-    table = row if isinstance(row, dict) else {}
-    words = {
-        name: str(value).strip() if isinstance(value := table.get(name), str | int) else ""
-        for name in ("id", "text", "kind", "lang")
-    }
-    if empty := [name for name, word in words.items() if not word]:
+    try:
+        return Request.model_validate(row)
+    except ValidationError as error:
         raise DataError(
-            f'{place}: has no {" and no ".join(empty)}; a line is {{"id": ..., "text": ..., "kind": "harmful" | "harmless", '
-            '"lang": "az"}'
-        )
-    if words["kind"] not in KINDS:
-        raise DataError(f"{place}: kind is {words['kind']!r}; it is {' or '.join(KINDS)}")
-    if not isinstance(native := table.get("native", True), bool):
-        raise DataError(f"{place}: native is {native!r}; it is true or false")
-    known = find_language(words["lang"])
-    if known is None:
-        raise DataError(f"{place}: lang is {words['lang']!r}, the id of no language; give one such as az")
-    return Request(
-        id=words["id"], text=words["text"], kind=words["kind"], lang=known.code, is_read=native
-    )  # fmt: skip
+            f'{place}: {first_mistake(error)}; a line is {{"id": ..., "text": ..., "kind": "harmful" | "harmless", "lang": "az"}}'
+        ) from None

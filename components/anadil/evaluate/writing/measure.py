@@ -5,7 +5,7 @@ if no training text has them, case and diacritics aside. An unseen word with a s
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,8 @@ import numpy as np
 
 from anadil.core.errors import PreflightError
 from anadil.evaluate.generate import DECODING_MODES, is_of_use, language_of
-from anadil.evaluate.measures import Asked, CheckValue
+from anadil.evaluate.heldout import WordReader
+from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel
 from anadil.text.language_data import Language
 from anadil.text.letters import NAMES, WITHOUT_SPACES, WORD, letters_of, name_of, script_of
@@ -43,20 +44,68 @@ Kind = Literal["own_language", "other_language", "second_script", "other_script"
 KINDS: tuple[Kind, ...] = get_args(Kind)
 REAL: Mapping[str, Any] = {"kind": "text", "ended": True, "loop": False}
 """Held-out text as an entry of `generations`."""
+HELDOUT = ("heldout", "")
 Words = tuple[Hashes, Hashes]
 """Words of a text, each once, and the ending of each."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Writing:
+class Writing(Evaluator):
     """Texts of all candidates, whose words the training part is asked for when all have written."""
 
     language: Language
     heldout: Sequence[str]
     words: dict[tuple[str, str], list[Words]] = field(default_factory=dict)
-    """Candidate and mode -> words of each text."""
+    """Candidate and mode -> words of each text. Empty for a language without spaces."""
     seen: tuple[SeenNgrams, SeenNgrams] | None = None
     """Words and endings of training text. None before it was read, and for a language without spaces."""
+
+    def measure(self, loaded: CandidateModel, table: Mapping[str, Any], /) -> dict[str, Any]:
+        """Return the figures of each mode, and only of answers where the model was taught to answer."""
+        candidate = loaded.candidate
+        tables: dict[str, Any] = {}
+        for mode in DECODING_MODES:
+            texts = [
+                each
+                for each in table["generations"]
+                if each["mode"] == mode and is_of_use(each["kind"], answers=candidate.answers)
+            ]
+            if texts:
+                tables[mode] = figures_of(texts, self.language)
+                self._add_words((candidate.name, mode), texts)
+        return tables
+
+    def reader(self) -> WordReader:
+        """Return the function that takes the words and endings of each training text."""
+        self._add_words(HELDOUT, [{**REAL, "text": each} for each in self.heldout])
+        empty = np.empty(0, np.uint64)
+        listed = [(empty, empty), *(each for texts in self.words.values() for each in texts)]
+        words, endings = (SeenNgrams(np.concatenate(each)) for each in zip(*listed, strict=True))
+
+        def mark(seen_words: Hashes, seen_endings: Hashes) -> None:
+            self.seen = words, endings
+            words.mark(seen_words)
+            endings.mark(seen_endings)
+
+        return mark
+
+    def compare(self, tables: Tables) -> None:
+        """Add the shares of words that no training text has."""
+        for (name, mode), listed in self.words.items():
+            if name in tables:
+                tables[name]["writing"][mode] |= _unseen(listed, self.seen)
+
+    def facts(self) -> dict[str, Any]:
+        """Entry of `scores.json` over all candidates: the same figures of held-out text, for comparison."""
+        texts = [{**REAL, "text": each, "language": _language(each, self.language)} for each in self.heldout]
+        figures = figures_of(texts, self.language) | _unseen(self.words.get(HELDOUT, []), self.seen)
+        # Real text was never stopped.
+        heldout = {name: each for name, each in figures.items() if name not in ("loops", "ended")}
+        return {"heldout": heldout, "second_scripts": _second_scripts(self.language)}
+
+    def _add_words(self, key: tuple[str, str], texts: Sequence[Mapping[str, Any]]) -> None:
+        if not self.language.word_unit:
+            self.words[key] = [written_words(each, self.language) for each in texts]
 
 
 def prepare(asked: Asked) -> Writing:
@@ -69,67 +118,10 @@ def prepare(asked: Asked) -> Writing:
     return Writing(language=asked.language, heldout=[*filter(None, beginnings)])
 
 
-def measure(loaded: CandidateModel, writing: Writing, table: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the figures of each mode, and only of answers where the model was taught to answer."""
-    candidate = loaded.candidate
-    tables: dict[str, Any] = {}
-    for mode in DECODING_MODES:
-        texts = [
-            each
-            for each in table["generations"]
-            if each["mode"] == mode and is_of_use(each["kind"], answers=candidate.answers)
-        ]
-        if texts:
-            tables[mode] = figures_of(texts, writing.language)
-            if not writing.language.word_unit:
-                writing.words[candidate.name, mode] = [
-                    written_words(each, writing.language) for each in texts
-                ]
-    return tables
-
-
-def reader(writing: Writing) -> Callable[[Hashes, Hashes], None]:
-    """Return the function that takes the words and endings of each training text."""
-    heldout = [written_words({**REAL, "text": each}, writing.language) for each in writing.heldout]
-    if not writing.language.word_unit:
-        writing.words["heldout", ""] = heldout
-    listed = [each for texts in writing.words.values() for each in texts]
-    empty = np.empty(0, np.uint64)
-    seen = (
-        SeenNgrams(np.concatenate([empty, *(words for words, _ in listed)])),
-        SeenNgrams(np.concatenate([empty, *(endings for _, endings in listed)])),
-    )
-
-    def mark(words: Hashes, endings: Hashes) -> None:
-        writing.seen = seen
-        seen[0].mark(words)
-        seen[1].mark(endings)
-
-    return mark
-
-
-def compare(tables: Mapping[str, dict[str, Any]], writing: Writing) -> None:
-    """Add the shares of words that no training text has."""
-    for (name, mode), listed in writing.words.items():
-        if name in tables:
-            tables[name]["writing"][mode] |= _unseen(listed, writing)
-
-
-def facts(writing: Writing) -> dict[str, Any]:
-    """Entry of `scores.json` over all candidates: the same figures of held-out text, for comparison."""
-    texts = [
-        {**REAL, "text": each, "language": _language(each, writing.language)} for each in writing.heldout
-    ]
-    figures = figures_of(texts, writing.language) | _unseen(writing.words.get(("heldout", ""), []), writing)
-    # Real text was never stopped.
-    heldout = {name: each for name, each in figures.items() if name not in ("loops", "ended")}
-    return {"heldout": heldout, "second_scripts": _second_scripts(writing.language)}
-
-
-def check_values(tables: Mapping[str, Mapping[str, Any]], candidate: str) -> dict[str, CheckValue]:
+def check_value(table: Mapping[str, Any]) -> CheckValue | None:
     """Return the share of greedy texts in another script, be it a script of the language or not."""
-    figures = tables[candidate].get("writing", {}).get("greedy", {}).get("foreign_script")
-    return {"foreign_script": CheckValue(**figures)} if figures else {}
+    figures = table.get("writing", {}).get("greedy", {}).get("foreign_script")
+    return CheckValue(**figures) if figures else None
 
 
 def kind_of_text(text: str, code: str | None, language: Language) -> Kind | None:
@@ -196,10 +188,10 @@ def written_words(text: Mapping[str, Any], language: Language) -> Words:
     return unique, endings[places]
 
 
-def _unseen(listed: Iterable[Words], writing: Writing) -> dict[str, Any]:
-    if writing.seen is None:
+def _unseen(listed: Iterable[Words], seen: tuple[SeenNgrams, SeenNgrams] | None) -> dict[str, Any]:
+    if seen is None:
         return {}
-    seen_words, seen_endings = writing.seen
+    seen_words, seen_endings = seen
     unseen = [
         (~seen_words.seen_of(words), ~seen_endings.seen_of(endings))
         for words, endings in listed

@@ -1,11 +1,11 @@
 """How pages and cards show language, script, loops, ends and words of generated texts."""
 
-from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, integer_if_whole, number
 from anadil.core.table import Table
+from anadil.page.charts import estimate, intervals
 from anadil.page.format import clip, figure, percent
 from anadil.page.part import MeasureView
-from anadil.page.values import Json, candidates_of, field, interval_of, share_words, table_of
+from anadil.page.values import Json, candidates_of, field, share_words, table_of
 
 COUNTS = {"texts": "texts", "words": "words, median"}
 SHARES = {
@@ -27,8 +27,6 @@ MAX_CODES = 6
 
 def measures(scores: Json) -> list[MeasureView]:
     """Return the shares of the candidates side by side, the held-out text last."""
-    from anadil.page.charts import Estimate, intervals  # whose packages a command without the report lacks
-
     candidates = {name: each for name, each in candidates_of(scores).items() if each.get("writing")}
     writers = {name: table_of(each["writing"]) for name, each in candidates.items()}
     greedy = {name: table_of(each.get("greedy")) for name, each in writers.items()}
@@ -45,10 +43,9 @@ def measures(scores: Json) -> list[MeasureView]:
         rows.append((f"sampled: {SHARES[key]}", *shares, DASH))
     rows.append(("identified", *map(_codes, candidates.values()), DASH))
     drawn = [
-        Estimate(label=name, value=value, low=ends[0], high=ends[1], colour=COLOURS.get(name, 3))
+        row
         for name, each in greedy.items()
-        if (value := number(field(each, "sound.value"))) is not None
-        and (ends := interval_of(field(each, "sound.interval")))
+        for row in estimate(name, name, field(each, "sound.value"), field(each, "sound.interval"))
     ]
     lead = (
         "Greedy texts, with 95 % intervals. A text without a fault is in the language and its script, is not empty, does not loop, "

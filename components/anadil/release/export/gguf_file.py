@@ -18,10 +18,11 @@ import gguf
 import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Type
-from gguf import GGUFWriter, LlamaFileType, RopeScalingType, TokenType
+from gguf import GGUFValueType, GGUFWriter, LlamaFileType, TokenType
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from transformers import PreTrainedConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from anadil.artifacts.base_kind import stored_template
 from anadil.artifacts.local_directory import check_space
@@ -30,6 +31,7 @@ from anadil.core.progress import progress
 from anadil.model.architecture import check_fit, read_config
 from anadil.model.chat_template import end_ids, turn_begin, turn_end
 from anadil.model.family import Gguf, ModuleNames
+from anadil.model.gguf_layers import FULL, SLIDING, layer_period, layer_types, of_kind
 from anadil.model.load import load_tokenizer
 from anadil.model.safetensors_files import SafetensorsFiles
 from anadil.release.export import gguf_refusal
@@ -42,25 +44,25 @@ PADDING = "[PAD{}]"
 PRECISIONS: Mapping[str, Type] = MappingProxyType(
     {"fp32": Type.F32, "fp16": Type.F16, "bf16": Type.BF16, "q8_0": Type.Q8_0}
 )
-FILE_TYPES: Mapping[Type, LlamaFileType] = MappingProxyType(
+KINDS: Mapping[type, GGUFValueType] = MappingProxyType(
     {
-        Type.F32: LlamaFileType.ALL_F32, Type.F16: LlamaFileType.MOSTLY_F16, Type.BF16: LlamaFileType.MOSTLY_BF16,
-        Type.Q8_0: LlamaFileType.MOSTLY_Q8_0,
+        int: GGUFValueType.UINT32,
+        float: GGUFValueType.FLOAT32,
+        str: GGUFValueType.STRING,
+        list: GGUFValueType.ARRAY,
     }
-)  # fmt: skip
+)
 QUANTIZATION_VERSION = 2
 """Version of quantized blocks. Source: llama.cpp, ggml/include/ggml.h, GGML_QNT_VERSION."""
-SCALINGS: Mapping[str, RopeScalingType] = MappingProxyType(
-    {"linear": RopeScalingType.LINEAR, "yarn": RopeScalingType.YARN}
-)
-FACTORS = "rope_freqs.weight"
 HEAD = ModuleNames().tables[1]
 ENTRY = re.compile(r"(.*\.experts\.)(\d+)\.(\w+)\.weight")
 """Name of a matrix of one expert."""
+DIVIDED = ("llama3", "proportional")
+"""Scalings of the rotation that are written as a divisor for each pair of a head."""
+RENAMED = {"dt_bias": "dt_proj.bias", "layer_scalar": "layer_scalar.weight"}
+"""Ends of names -> what the package gguf calls them."""
 CONSTANTS = (".rotary_emb.inv_freq",)
 """Ends of names of constants in old files, which are recomputed."""
-STORED: Mapping[str, Type] = MappingProxyType({"F32": Type.F32, "F16": Type.F16, "BF16": Type.BF16})
-"""safetensors' names of precisions that GGUF has too."""
 TORCH = MappingProxyType({Type.F32: torch.float32, Type.F16: torch.float16, Type.BF16: torch.bfloat16})
 # Numbers that share a scale in Q8_0; rows of other widths stay in FP16, as in llama.cpp's own converter.
 BLOCK = 32
@@ -68,8 +70,8 @@ BLOCK = 32
 ROWS = 4_096
 
 
-ROUTER = ".ffn_gate_inp"
-"""Part of the names of what chooses experts, which llama.cpp keeps in FP32."""
+IN_FP32 = re.compile(r"\.(ffn_gate_inp|ssm_conv1d|shortconv\.conv)\.")
+"""Names of what llama.cpp keeps in FP32: what chooses experts, and convolutions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,15 +182,18 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
     names = gguf_names(weights, config, kind)
     requested = PRECISIONS[precision] if precision else None
     types = {
-        each: Type.F32 if ROUTER in name else gguf_type(weights.shape(each), weights.dtype(each), requested)
+        each: gguf_type(name, weights.shape(each), weights.dtype(each), requested)
         for each, name in names.items()
     }
     writer = GGUFWriter(out, kind.architecture)
     try:
         writer.add_name(name)
-        writer.add_file_type(FILE_TYPES[types["model.embed_tokens.weight"]])
+        stored = types["model.embed_tokens.weight"].name
+        writer.add_file_type(LlamaFileType["ALL_F32" if stored == "F32" else f"MOSTLY_{stored}"])
         writer.add_quantization_version(QUANTIZATION_VERSION)
-        _add_shape(writer, config, kind)
+        for key, value in _shape(config, kind, mlp_widths(weights, names, config)).items():
+            if value is not None:
+                writer.add_key_value(f"{kind.architecture}.{key}", value, KINDS[type(value)])
         _add_vocabulary(writer, vocabulary)
         _write_tensors(writer, weights, names, types, config, kind, out)
     finally:
@@ -201,15 +206,15 @@ def _write_tensors(
     config: PreTrainedConfig, kind: Gguf, out: Path,
 ) -> None:  # fmt: skip
     scaling = gguf_refusal.rotation(config)
-    factors = llama3_factors(config, scaling) if scaling["rope_type"] == "llama3" else None
+    factors = frequency_divisors(config, scaling) if scaling["rope_type"] in DIVIDED else None
     sizes = {each: num_bytes(weights.shape(each), types[each]) for each in names}
     check_space(out, sum(sizes.values()))
     for each, name in names.items():
         writer.add_tensor_info(
-            name, weights.shape(each), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
+            name, gguf_shape(weights.shape(each)), np.dtype(np.float32), sizes[each], raw_dtype=types[each]
         )
     if factors is not None:
-        writer.add_tensor_info(FACTORS, factors.shape, factors.dtype, factors.nbytes)
+        writer.add_tensor_info("rope_freqs.weight", factors.shape, factors.dtype, factors.nbytes)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_ti_data_to_file()
@@ -227,44 +232,47 @@ def _write_tensors(
         os.fsync(file.fileno())
 
 
-def _add_shape(writer: GGUFWriter, config: PreTrainedConfig, kind: Gguf) -> None:
+def _shape(config: PreTrainedConfig, kind: Gguf, mlp: object) -> dict[str, Any]:
+    """Keys of GGUF behind the architecture's name, for all but the tokenizer."""
     size = gguf_refusal.head_size(config)
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_context_length(gguf_refusal.context_length(config, kind))
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(gguf_refusal.key_value_heads(config))
-    writer.add_key_length(size)
-    writer.add_value_length(size)
-    for key, source in kind.numbers.items():
-        value = getattr(config, source, None) if isinstance(source, str) else source
-        if value is not None:
-            writer.add_float32(f"{kind.architecture}.{key}", value)
-    for key, source in kind.counts.items():
-        writer.add_uint32(f"{kind.architecture}.{key}", getattr(config, source))
-    if kind.windows != "none" and gguf_refusal.SLIDING in gguf_refusal.layer_types(config):
-        writer.add_sliding_window(config.sliding_window)
-        period = gguf_refusal.window_period(config)
-        assert period is not None, "refused before"
-        writer.add_sliding_window_pattern(period)
-    scaling = gguf_refusal.rotation(config)
-    for key, source in kind.of_rotation.items():
-        if scaling.get(source) is not None:
-            writer.add_float32(f"{kind.architecture}.{key}", scaling[source])
-    writer.add_rope_dimension_count(int(size * scaling.get("partial_rotary_factor", 1.0)))
-    writer.add_rope_freq_base(scaling["rope_theta"])
-    if local := config.rope_parameters.get(gguf_refusal.SLIDING):
-        writer.add_rope_freq_base_swa(local["rope_theta"])
-    if scaling["rope_type"] not in SCALINGS:
-        return
-    writer.add_rope_scaling_type(SCALINGS[scaling["rope_type"]])
-    writer.add_rope_scaling_factor(scaling["factor"])
+    scaling, by_layer = gguf_refusal.rotation(config), kind.windows == "own_head"
+    keys: dict[str, Any] = {
+        "vocab_size": config.vocab_size,
+        "context_length": gguf_refusal.context_length(config, kind),
+        "embedding_length": config.hidden_size,
+        "block_count": config.num_hidden_layers,
+        "feed_forward_length": mlp,
+        "attention.head_count": config.num_attention_heads,
+        "attention.head_count_kv": gguf_refusal.key_value_heads(config),
+        "attention.key_length": size,
+        "attention.value_length": size,
+        "rope.dimension_count": size if by_layer else int(size * scaling.get("partial_rotary_factor", 1)),
+        "rope.freq_base": float(scaling["rope_theta"]),
+    }
+    if kind.windows != "none" and SLIDING in (types := layer_types(config)):
+        keys["attention.sliding_window"] = config.sliding_window
+        period = [each == SLIDING for each in types] if by_layer else layer_period(config)
+        keys["attention.sliding_window_pattern"] = period
+    if by_layer:
+        widths = ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa")
+        keys |= dict.fromkeys(widths, of_kind(config, SLIDING).head_dim)
+    if local := config.rope_parameters.get(SLIDING):
+        keys["rope.freq_base_swa"] = float(local["rope_theta"])
+    if scaling["rope_type"] in ("linear", "yarn"):
+        keys |= {"rope.scaling.type": scaling["rope_type"], "rope.scaling.factor": float(scaling["factor"])}
     if scaling["rope_type"] == "yarn":
-        writer.add_rope_scaling_orig_ctx_len(scaling["original_max_position_embeddings"])
-        writer.add_rope_scaling_yarn_beta_fast(scaling.get("beta_fast") or 32.0)
-        writer.add_rope_scaling_yarn_beta_slow(scaling.get("beta_slow") or 1.0)
+        keys |= {
+            "rope.scaling.original_context_length": int(scaling["original_max_position_embeddings"]),
+            "rope.scaling.yarn_beta_fast": float(scaling.get("beta_fast") or 32),
+            "rope.scaling.yarn_beta_slow": float(scaling.get("beta_slow") or 1),
+        }
+    for key, of in kind.numbers.items():
+        number = getattr(config, of, scaling.get(of)) if isinstance(of, str) else of
+        # 0 switches off, where a file without the key gets llama.cpp's own number.
+        keys[key] = float(number or 0)
+    return keys | {
+        key: getattr(config, of) if isinstance(of, str) else of(config) for key, of in kind.counts.items()
+    }
 
 
 def _add_vocabulary(writer: GGUFWriter, vocabulary: Vocabulary) -> None:
@@ -318,7 +326,10 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
     for name in weights:
         if name.endswith(CONSTANTS) or (config.tie_word_embeddings and name == HEAD):
             continue  # without an output llama.cpp takes the embedding
-        ours = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        *parents, last = name.split(".")
+        ours = names.get_name(
+            ".".join([*parents, RENAMED.get(last, last)]), try_suffixes=(".weight", ".bias")
+        )
         if ours is None:
             raise PreflightError(
                 f"{weights.folder}: llama.cpp's {kind.architecture} has no place for {name}; export with --format hf, and "
@@ -328,13 +339,27 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
     return gguf_name_of
 
 
-def gguf_type(shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:
+def gguf_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Shape of a tensor in the file, where a convolution of each channel has no axis of one input."""
+    return (shape[0], shape[2]) if len(shape) == 3 and shape[1] == 1 else shape
+
+
+def mlp_widths(weights: SafetensorsFiles, names: Mapping[str, str], config: PreTrainedConfig) -> object:
+    """Width of the MLPs, or of each layer's where they differ."""
+    columns = {name: weights.shape(each)[-1] for each, name in names.items()}
+    layers = [f"blk.{layer}.ffn_down.weight" for layer in range(config.num_hidden_layers)]
+    widths = [columns.get(name, getattr(config, "intermediate_size", None)) for name in layers]
+    return widths if len({*widths}) > 1 else widths[0]
+
+
+def gguf_type(name: str, shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:
     """Precision of a tensor in the file."""
-    if len(shape) == 1:  # norms and biases are small
+    if len(shape) == 1 or IN_FP32.search(name):  # norms and biases are small
         return Type.F32
     if requested is Type.Q8_0 and shape[-1] % BLOCK:
         return Type.F16
-    return STORED.get(stored, Type.F32) if requested is None else requested  # F32 is 0
+    same = Type[stored] if stored in ("F16", "BF16") else Type.F32  # safetensors' names
+    return same if requested is None else requested  # F32 is 0
 
 
 def num_bytes(shape: tuple[int, ...], kind: Type) -> int:
@@ -361,9 +386,13 @@ def packed(tensor: torch.Tensor, kind: Type, name: str) -> NDArray[Any]:
 
 def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: Gguf) -> torch.Tensor:
     """A tensor by its name in GGUF, as llama.cpp computes with it."""
-    part = name.split(".")[-2]
-    if kind.norm_offset and part.endswith("norm"):
+    part = name.removesuffix(".weight").removesuffix(".bias").rpartition(".")[2]
+    if kind.norm_offset and part.endswith("norm") and part != "ssm_norm":
         tensor = tensor.float() + kind.norm_offset
+    if part == "ssm_a":
+        tensor = -tensor.float().exp()
+    if part in kind.value_heads:
+        tensor = by_turns(part, tensor, config)
     if part == kind.queries and (scalar := getattr(config, "query_pre_attn_scalar", None)):
         # Square of llama.cpp's divisor of queries. Source: llama.cpp, src/models/gemma3.cpp: it knows the 27B by its layers.
         is_27b = config.num_hidden_layers == kind.widest
@@ -376,18 +405,23 @@ def converted(name: str, tensor: torch.Tensor, config: PreTrainedConfig, kind: G
     return pairs.transpose(1, 2).reshape(tensor.shape)
 
 
-def llama3_factors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Divisors of the frequencies for the scaling of Llama 3.1 and later; shape (head / 2,).
+def by_turns(part: str, tensor: torch.Tensor, config: PreTrainedConfig) -> torch.Tensor:
+    """Heads of values, one of each head of keys in turn. transformers has all of a head of keys together."""
+    groups, heads = config.linear_num_key_heads, config.linear_num_value_heads
+    axis = int(part == "ssm_out")
+    rows = tensor.movedim(axis, 0)
+    values = rows[-heads * config.linear_value_head_dim :]  # all of those with one row for a head
+    turned = (
+        values.reshape(groups, heads // groups, -1, *values.shape[1:]).transpose(0, 1).reshape(values.shape)
+    )
+    return torch.cat([rows[: -len(values)], turned]).movedim(0, axis)
 
-    Source: meta-llama/llama-models, models/llama3/model.py, `apply_scaling`.
-    """
+
+def frequency_divisors(config: PreTrainedConfig, scaling: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Unscaled frequencies over scaled ones, shape (head / 2,)."""
+    kind = {"layer_type": FULL} if FULL in config.rope_parameters else {}
+    scaled, _ = ROPE_INIT_FUNCTIONS[scaling["rope_type"]](config, "cpu", **kind)
     size = gguf_refusal.head_size(config)
-    frequencies = float(scaling["rope_theta"]) ** -(np.arange(0, size, 2, dtype=np.float64) / size)
-    factor = float(scaling["factor"])
-    low, high = float(scaling["low_freq_factor"]), float(scaling["high_freq_factor"])
-    before = float(scaling["original_max_position_embeddings"])
-    turns = before * frequencies / (2 * math.pi)
-    smooth = (turns - low) / (high - low)
-    between = 1 / ((1 - smooth) / factor + smooth)
-    factors = np.where(turns > high, 1.0, np.where(turns < low, factor, between))
-    return factors.astype(np.float32)
+    whole = 1.0 / scaling["rope_theta"] ** (torch.arange(0, size, 2, dtype=torch.float32) / size)
+    divisors: NDArray[np.float32] = (whole / scaled).clamp(max=1e30).numpy()  # which turns by nothing
+    return divisors

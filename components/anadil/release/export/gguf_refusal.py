@@ -23,11 +23,10 @@ from anadil.core.errors import DataError, PreflightError
 from anadil.model.architecture import read_config
 from anadil.model.family import Gguf
 from anadil.model.family_table import families
+from anadil.model.gguf_layers import FULL, SLIDING, layer_period, layer_types, of_kind
 from anadil.text import cut_patterns, pieces
 
 INSTEAD = "export with --format hf, and serve it with vLLM, or convert that with llama.cpp's own converter"
-SLIDING, FULL = "sliding_attention", "full_attention"
-"""transformers' kinds of layers."""
 YARN_KEYS = ("mscale", "mscale_all_dim", "truncate")
 """Settings of YaRN that GGUF does not hold."""
 ROTATED_LAYERS = 4
@@ -169,7 +168,10 @@ def shape_fault(config: PreTrainedConfig) -> str:
         return f"num_key_value_heads is {key_value_heads(config)}, and llama.cpp's {kind.architecture} shares none"
     if lost := [key for key in kind.needs if getattr(config, key, None) is None]:
         return f"{lost[0]} has no value, and llama.cpp's {kind.architecture} takes one of its own"
-    return _rotation_fault(config, kind) or _window_fault(config, kind)
+    if kind.kinds and (kinds := {*layer_types(config)}) != kind.kinds:
+        needed = ", ".join(sorted(kind.kinds))
+        return f"its layers are {', '.join(sorted(kinds))}, and llama.cpp's {kind.architecture} needs each of {needed}"
+    return kind.fault(config) or _rotation_fault(config, kind) or _window_fault(config, kind)
 
 
 def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
@@ -183,7 +185,7 @@ def _rotation_fault(config: PreTrainedConfig, kind: Gguf) -> str:
         usual = 0.1 * math.log(scaling["factor"]) + 1  # of the paper, arXiv:2309.00071, section 3.4
         others = [key for key in YARN_KEYS if scaling.get(key) is not None]
         if (
-            kind.of_rotation
+            "rope.scaling.yarn_log_multiplier" in kind.numbers
             and others == ["mscale", "mscale_all_dim"]
             and scaling["mscale"] == scaling["mscale_all_dim"] == 1
         ):
@@ -203,8 +205,8 @@ def _window_fault(config: PreTrainedConfig, kind: Gguf) -> str:
         return ""
     if not config.sliding_window:
         return "sliding_window has no value, and layers with a window are to be written"
-    period = window_period(config)
-    if period is None or kind.period not in (None, period):
+    period = layer_period(config)
+    if (period is None and kind.windows != "own_head") or kind.period not in (None, period):
         number = f"{kind.period} in llama.cpp's {kind.architecture}" if kind.period else "one number"
         return f"layers with and without a window do not alternate by {number}"
     if local := config.rope_parameters.get(SLIDING):
@@ -215,21 +217,6 @@ def _window_fault(config: PreTrainedConfig, kind: Gguf) -> str:
                 f"layers with a window have a base of their own, and llama.cpp's {kind.architecture} has one"
             )
     return ""
-
-
-def layer_types(config: PreTrainedConfig) -> list[str]:
-    """Kind of each layer."""
-    types = getattr(config, "layer_types", None)
-    window = getattr(config, "sliding_window", None)
-    return types or [SLIDING if window else FULL] * config.num_hidden_layers
-
-
-def window_period(config: PreTrainedConfig) -> int | None:
-    """Period of layers whose last one sees all; None without such a period."""
-    types = layer_types(config)
-    period = types.index(FULL) + 1 if FULL in types else len(types) + 1
-    regular = [SLIDING if (layer + 1) % period else FULL for layer in range(len(types))]
-    return period if types == regular else None
 
 
 def context_length(config: PreTrainedConfig, kind: Gguf) -> int:
@@ -247,12 +234,13 @@ def rotation(config: PreTrainedConfig) -> Mapping[str, Any]:
 
 def key_value_heads(config: PreTrainedConfig) -> int:
     """Heads of keys and values."""
-    return int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+    return int(getattr(of_kind(config, FULL), "num_key_value_heads", None) or config.num_attention_heads)
 
 
 def head_size(config: PreTrainedConfig) -> int:
     """Numbers of a head."""
-    return int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+    size = getattr(of_kind(config, FULL), "head_dim", None)
+    return int(size or config.hidden_size // config.num_attention_heads)
 
 
 def expressions(pre_tokenizer: cut_patterns.JsonObject | None) -> tuple[str, ...] | None:

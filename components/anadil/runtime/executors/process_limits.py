@@ -54,10 +54,9 @@ def describe_exit(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def death_alone(function: Callable[..., None], *arguments: object, fork: bool = False) -> str:
+def death_alone(function: Callable[..., None], *arguments: object) -> str:
     """Call a function in a process of its own; return how that died, empty if it came to its end."""
-    forked, spawned = multiprocessing.get_context("fork"), multiprocessing.get_context("spawn")
-    process = (forked if fork else spawned).Process(
+    process = multiprocessing.get_context("spawn").Process(
         target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone"
     )
     process.start()

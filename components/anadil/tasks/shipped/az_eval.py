@@ -17,36 +17,10 @@ CYRILLIC = dict(
     ё="yo", ц="ts", щ="şç", ъ="", ь="", ю="yu", я="ya", ң="ng", ҹ="c", ҝ="g",
 )  # fmt: skip
 """Letters of Russian, Kazakh and Azerbaijani as Azerbaijani in Latin script writes their sounds."""
-SUFFIXES = [
-    "dan",
-    "dən",
-    "lar",
-    "lər",
-    "ıla",
-    "ilə",
-    "ula",
-    "ülə",
-    "da",
-    "də",
-    "la",
-    "lə",
-    "ın",
-    "in",
-    "un",
-    "ün",
-    "sı",
-    "si",
-    "su",
-    "sü",
-    "ya",
-    "yə",
-    "a",
-    "ə",
-    "ı",
-    "i",
-    "u",
-    "ü",
-]
+SUFFIXES = (
+    "dan", "dən", "lar", "lər", "ıla", "ilə", "ula", "ülə", "da", "də", "la", "lə", "ın", "in", "un", "ün", "sı", "si", "su", "sü",
+    "ya", "yə", "a", "ə", "ı", "i", "u", "ü",
+)  # fmt: skip
 """Cases, plural and possessive, longest first."""
 MOST_SUFFIXES, SHORTEST_STEM = 3, 3
 VOWELS = frozenset("aeəıioöuü")
