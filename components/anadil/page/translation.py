@@ -132,7 +132,7 @@ def _patterns(english: str) -> list[re.Pattern[str]]:
 
 
 def _holds_clauses(english: str, parts: list[str]) -> bool:
-    """True if a part at an end of a message holds clauses before or behind the one that the message is."""
+    """True if a part at an end of a message of one clause holds further clauses."""
     ends = [*(parts[:1] if english.startswith("{") else []), *(parts[-1:] if english.endswith("}") else [])]
     return CLAUSE not in english and any(CLAUSE in part for part in ends)
 
