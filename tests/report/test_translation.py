@@ -134,6 +134,23 @@ def test_a_sentence_with_an_unknown_part_stays_whole(reader: str) -> None:
     assert texts.known("sampled: what nobody knows") is None
 
 
+def test_each_clause_of_a_sentence_is_translated_by_its_own_message() -> None:
+    texts = Translation("ja")
+    failed = "share of answers that end is 0.2 (0.1 to 0.3), the limit at least 0.5"
+    rest = "bits per byte over the adapted model's is 1.2, the limit 1.05; and 2 more"
+
+    sentence = texts.known(f"The finetuned model did not pass for answering: {failed}; {rest}.")
+
+    assert sentence == (
+        "微調整済みモデルは応答用として不合格です：終わりまで生成した応答の割合は 0.2 (0.1～0.3)（基準 0.5 以上）、"
+        "バイトあたりビット（適応済みモデル比）は 1.2（基準 1.05）、ほか 2 件。"
+    )
+    assert (
+        texts.known("Merged: the trained model, 0.25 of the base.")
+        == "マージ内容：学習済みモデル、ベース 0.25。"
+    )
+
+
 def test_azerbaijani_writes_decimal_commas() -> None:
     texts = Translation("az")
 

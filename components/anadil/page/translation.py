@@ -44,7 +44,8 @@ QUANTITY = re.compile(
 )
 """Text of numbers, signs and units alone."""
 SENTENCE = re.compile(r"(?<=[.?!]) ")
-SEPARATORS = ((SENTENCE, " "), *((re.compile(each), each) for each in ("; ", ": ", ", ")))
+CLAUSE = "; "
+SEPARATORS = ((SENTENCE, " "), *((re.compile(each), each) for each in (CLAUSE, ": ", ", ")))
 """Pattern and text of what English writes between sentences and items."""
 ENGLISH_JOINED = tuple(text for _, text in SEPARATORS)
 JOINED = {"ja": ("", "、", ": ", "、")}
@@ -130,6 +131,12 @@ def _patterns(english: str) -> list[re.Pattern[str]]:
     return [re.compile(each, re.DOTALL) for each in dict.fromkeys([regex, regex.replace("+?)", "+)")])]
 
 
+def _holds_clauses(english: str, parts: list[str]) -> bool:
+    """True if a part at an end of a message of one clause holds further clauses."""
+    ends = [*(parts[:1] if english.startswith("{") else []), *(parts[-1:] if english.endswith("}") else [])]
+    return CLAUSE not in english and any(CLAUSE in part for part in ends)
+
+
 class Translation:
     """The messages of one language, and a count of the texts that have none."""
 
@@ -202,7 +209,10 @@ class Translation:
         for longest, english, translation in self._patterns:
             for pattern in _patterns(english) if longest in text else ():
                 match = pattern.fullmatch(text)
-                if not match or None in (parts := [self._part(*each) for each in match.groupdict().items()]):
+                if not match or _holds_clauses(english, [*match.groupdict().values()]):
+                    continue
+                parts = [self._part(*each) for each in match.groupdict().items()]
+                if None in parts:
                     continue
                 filled = HOLE.sub(lambda hole, parts=parts: parts[int(hole[1]) - 1], translation)  # type: ignore[misc]
                 first = HOLE.match(translation)
