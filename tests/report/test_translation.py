@@ -126,6 +126,16 @@ def test_what_stays_english_is_counted(reader: str) -> None:
     assert "Quality gate" not in translated
 
 
+def test_a_source_that_is_called_as_a_message_keeps_its_name(reader: str) -> None:
+    page = '<html lang="en"><body><td>pages</td><td>documents</td><footer></footer></body></html>'
+
+    translated = translation.html(page, reader, ["pages"])
+
+    assert "<td>pages</td>" in translated
+    assert "<td>documents</td>" not in translated
+    assert "<td>pages</td>" not in translation.html(page, reader)
+
+
 def test_a_sentence_with_an_unknown_part_stays_whole(reader: str) -> None:
     texts = Translation(reader)
 

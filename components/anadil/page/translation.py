@@ -11,7 +11,7 @@ import functools
 import logging
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from anadil.core.table import HTML_SIGNS, markdown_cell
@@ -75,9 +75,9 @@ def _rows() -> list[list[str]]:
     return [line.split("\t") for line in lines if line and not line.startswith("#")]
 
 
-def html(page: str, reader: str) -> str:
+def html(page: str, reader: str, names: Iterable[str] = ()) -> str:
     """Return a page for its reader, with a note on what stays English."""
-    texts, skipped = Translation(reader, lambda text: text.translate(HTML_SIGNS)), [False]
+    texts, skipped = Translation(reader, lambda text: text.translate(HTML_SIGNS), names), [False]
     parts = []
     for part in TAG.split(page.replace(f'<html lang="{ENGLISH}">', "<html>", 1)):
         if not part.startswith("<"):
@@ -94,9 +94,9 @@ def html(page: str, reader: str) -> str:
     return text.replace("</style>", f"{CELLS}</style>", 1).replace("</footer>", f"{notes}</footer>")
 
 
-def markdown(text: str, reader: str) -> str:
+def markdown(text: str, reader: str, names: Iterable[str] = ()) -> str:
     """Return a text in Markdown for its reader, with a note on what stays English."""
-    texts = Translation(reader, markdown_cell)
+    texts = Translation(reader, markdown_cell, names)
     fences, lines = ("---", "```"), []
     fence = ""
     for place, line in enumerate(text.split("\n")):
@@ -140,17 +140,19 @@ def _holds_clauses(english: str, parts: list[str]) -> bool:
 class Translation:
     """The messages of one language, and a count of the texts that have none."""
 
-    def __init__(self, reader: str, escape: Callable[[str], str] = str) -> None:
+    def __init__(self, reader: str, escape: Callable[[str], str] = str, names: Iterable[str] = ()) -> None:
         """Read the messages.
 
         Args:
             reader: Code of the language, a column of the table.
             escape: How values are written in the text. Templates hold their words as they are.
+            names: Names that people gave, such as of sources. They stay, also where a message is called so.
         """
         self.reader, self.num_texts, self.missing = reader, 0, list[str]()
         pairs = [(each[ENGLISH], each[reader]) for each in messages()]
         pairs = list(dict.fromkeys([*pairs, *((escape(one), escape(other)) for one, other in pairs)]))
         self._exact = {english: text for english, text in pairs if not PLACE.search(english)}
+        self._exact |= {escape(name): escape(name) for name in names}
         rest = sorted(pairs, key=lambda each: -len(PLACE.sub("", each[0])))
         self._patterns = [
             (max(PLACE.split(one)[::2], key=len), one, text) for one, text in rest if PLACE.search(one)

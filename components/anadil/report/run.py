@@ -52,10 +52,10 @@ REPORT_SECTIONS = (
 
 def run(job: Job) -> Figures:
     """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
-    facts, reader = read_facts(job), job.recipe.report.reader
+    facts, reader, names = read_facts(job), job.recipe.report.reader, job.recipe.sources
     context = copy_context()
     if reader != translation.ENGLISH:
-        context.run(letters.set, translation.Translation(reader).letters)
+        context.run(letters.set, translation.Translation(reader, names=names).letters)
     view = context.run(_view, facts)
     files = {
         "report.html": render_template(FOLDER / "page.html.j2", view),
@@ -64,7 +64,7 @@ def run(job: Job) -> Figures:
     }
     if reader != translation.ENGLISH:
         files = {
-            name: (translation.html if name == "report.html" else translation.markdown)(text, reader)
+            name: (translation.html if name == "report.html" else translation.markdown)(text, reader, names)
             for name, text in files.items()
         }
     size = len(files["report.html"].encode(errors="replace"))
