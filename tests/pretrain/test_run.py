@@ -441,11 +441,13 @@ def test_each_trainer_has_a_row_and_losses_are_those_of_the_trainer_of_transform
     monkeypatch.setattr(subprocess, "run", forked)
     monkeypatch.setattr(sys, "argv", [str(COMPARE), *sizes])
     monkeypatch.syspath_prepend(COMPARE.parent)
-    runpy.run_path(str(COMPARE), run_name="__main__")
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(COMPARE), run_name="__main__")
     said = capsys.readouterr().out
     lines = [line for line in said.splitlines() if line.startswith("|")]
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
 
+    assert ended.value.code == 0, "no trainer is left out"
     assert [row[0] for row in rows] == ["trainer", "---", "anadil", "transformers", "trl"]
     assert rows[0][-1] == "loss differs"
     # The largest difference of all steps, as a share; curves of different lengths are an error.
