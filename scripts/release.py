@@ -6,8 +6,8 @@
     make release REGISTRY=ghcr.io/leyla/anadil
 
 HEAD has the tag of its version (v0.1.0), or the build is one for development, whose version names the commit
-(0.1.0+g1234567890ab). Equal commits give equal bytes of all but the images. images/build.sh takes its variables
-(BUILDER, BASE, TORCH, BUILD_OPTIONS, ...) from the environment.
+(0.1.0+g1234567890ab). Equal commits give equal bytes, and images of equal layers. images/build.sh takes its variables (BUILDER, BASE,
+TORCH, BUILD_OPTIONS, ...) from the environment.
 """
 
 import argparse

@@ -10,7 +10,9 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
+from uuid import NAMESPACE_OID, uuid5
 
 from cyclonedx.model import HashAlgorithm, HashType
 from cyclonedx.model.bom import Bom
@@ -37,6 +39,9 @@ def main() -> None:
             component.hashes.add(HashType(alg=HashAlgorithm.SHA_256, content=digest))
     bill.components.add(_component(PackageURL("generic", None, "python", platform.python_version())))
     bill.components.update(map(_component, _debian_packages()))
+    # Equal packages have equal bills: the time is that of the layer, which a release sets, and the number follows.
+    bill.metadata.timestamp = datetime.fromtimestamp(int(HASHES.stat().st_mtime), UTC)
+    bill.serial_number = uuid5(NAMESPACE_OID, "\n".join(sorted(str(each.purl) for each in bill.components)))
     sys.stdout.write(make_outputter(bill, OutputFormat.JSON, SchemaVersion.V1_6).output_as_string(indent=1))
 
 

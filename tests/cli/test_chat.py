@@ -19,7 +19,8 @@ import pytest
 from anadil.cli.main import command_parser, main
 from anadil.cli.models import chat as command
 from anadil.cli.models.chat import MAX_LINE_BYTES, Lines, Terminal, answer_lines
-from anadil.core.errors import DataError
+from anadil.core.errors import DataError, RecipeError
+from anadil.page.translation import Translation
 
 
 class EchoModel:
@@ -62,7 +63,7 @@ def answered(content: bytes, capsys: pytest.CaptureFixture[str]) -> list[str]:
     return capsys.readouterr().out.split("\n")[:-1]
 
 
-def talk(chat: FakeChat, *lines: str | type[BaseException]) -> int:
+def talk(chat: FakeChat, *lines: str | type[BaseException], texts: Translation | None = None) -> int:
     given = iter([*lines, EOFError])
 
     def read(_prompt: str) -> str:
@@ -74,7 +75,7 @@ def talk(chat: FakeChat, *lines: str | type[BaseException]) -> int:
             time.sleep(1)  # the signal comes meanwhile
         raise line
 
-    return Terminal(chat, read).run()  # type: ignore[arg-type]
+    return Terminal(chat, read, texts).run()  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -278,3 +279,34 @@ def test_in_a_terminal_it_streams_and_leaves_at_the_second_interrupt(tmp_path: P
         assert process.poll() == 130
     os.close(ours)
     assert b"Traceback" not in shown
+
+
+def test_the_chats_own_words_are_in_the_language_of_the_reader(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    chat = FakeChat(lambda _: iter(["a new chat"]))
+
+    assert talk(chat, "/reset", "/help", "/what", "Salam", texts=Translation("az")) == 0
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "Ana dilində danışan heç kim bu tərcüməni hələ oxumayıb.",
+        "No native speaker has read this translation.",
+        "yeni söhbət",
+        "/what: belə əmr yoxdur; /help onları sadalayır",
+    ]
+    printed = capsys.readouterr().out
+    assert "/exit   çıx, Ctrl-D kimi" in printed
+    assert "a new chat" in printed  # the model's answer
+
+
+@pytest.mark.parametrize("reader", ["az", "ja"])
+def test_every_word_of_the_help_is_translated(reader: str) -> None:
+    texts = Translation(reader)
+
+    assert all(texts.known(line) not in (None, line) for line in command.HELP.split("\n"))
+
+
+def test_a_reader_without_a_translation_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="--reader tr: has no translation, take one of en, az, ja"):
+        command.run_chat(command_parser("chat").parse_args(["chat", str(tmp_path), "--reader", "tr"]))

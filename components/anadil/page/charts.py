@@ -6,7 +6,8 @@ paper. The unit of every length is one of the view box, which the page scales to
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import KW_ONLY, dataclass, replace
 from types import MappingProxyType
 
@@ -29,6 +30,8 @@ BAR_ROW = 30
 MAX_LABEL = 22
 # Width of a letter; system fonts differ, so it is a generous one.
 LETTER = 7.4
+letters: ContextVar[Callable[[str], float]] = ContextVar("letters", default=len)
+"""Width of a label in letters. A translated page has other labels, which need other room."""
 BAR_VALUE = 78
 STACKED = (1, 4)
 """Colours of the sides of a histogram, from the bottom."""
@@ -225,7 +228,7 @@ class _Rows:
     """Labelled rows over one axis, as bars and intervals have them."""
 
     def __init__(self, labels: Sequence[str], low: float, span: float, room: float) -> None:
-        self.left = 14 + LETTER * max(len(_shortened(label)) for label in labels)
+        self.left = 14 + LETTER * max(map(letters.get(), map(_shortened, labels)))
         self.height = BAR_ROW * len(labels) + 44
         self._low, self._per_unit = low, (WIDTH - self.left - room) / span
 
@@ -362,7 +365,9 @@ def _names(scale: Scale, dots: Sequence[Point]) -> list[Markup]:
     labels: dict[tuple[float, float], Markup] = {}
     for dot in dots:
         x, y = scale.x(dot.x), scale.y(dot.y) - 10
-        if all(abs(x - other) > LETTER * len(dot.label) or abs(y - row) > 14 for other, row in labels):
+        if all(
+            abs(x - other) > LETTER * letters.get()(dot.label) or abs(y - row) > 14 for other, row in labels
+        ):
             labels[x, y] = _text(x, y, dot.label, "middle", "tick halo")
     return list(labels.values())
 
@@ -405,7 +410,7 @@ def _bands(scale: Scale, bands: Sequence[Band]) -> list[Markup]:
             )
         )
         # A label that does not fit would run over its neighbour; the text under the charts has all.
-        if end - start > 6.5 * len(band.label):
+        if end - start > 6.5 * letters.get()(band.label):
             parts.append(_text((start + end) / 2, TOP - 6, band.label, "middle", "bandname"))
     return parts
 
@@ -415,7 +420,7 @@ def _legend(lines: Sequence[Line]) -> list[Markup]:
     parts, x = [], float(WIDTH - RIGHT)
     for line in reversed(lines if len(lines) > 1 else ()):
         parts.append(_text(x, 13, line.label, "end", "axis"))
-        x -= LETTER * len(line.label) + 6
+        x -= LETTER * letters.get()(line.label) + 6
         parts.append(_polyline(f"{x - 22:.1f},9 {x:.1f},9", line))
         x -= 36
     return parts

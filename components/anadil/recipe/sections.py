@@ -194,6 +194,8 @@ class Report(StrictModel):
 
     title: str | None = None
     """Heading of the page; left out, it names the language and the base model."""
+    reader: Literal["en", "az", "ja"] = "en"
+    """Language of the page and of the cards beside it. No native speaker has read the Azerbaijani and Japanese words."""
     licences: dict[Text, Text] = Field(default={})
     """Licences that page and cards state, such as `{base: Llama 3.2 Community License, text: CC BY 4.0, chats: own}`; nobody checks them. A key such as `wikimedia/wikipedia` is listed in the model card as a data set of the hub."""
 

@@ -6,6 +6,7 @@
 
 import json
 import logging
+from contextvars import copy_context
 from pathlib import Path
 
 import yaml
@@ -16,6 +17,8 @@ from anadil.core.format import DASH, number
 from anadil.core.measures import view_results
 from anadil.core.stages import STAGES
 from anadil.core.table import Table
+from anadil.page import translation
+from anadil.page.charts import letters
 from anadil.page.format import change_percent, clip, ratio
 from anadil.page.render import render_template
 from anadil.page.values import Json, candidates_of, field, named_tables, portable, table_of
@@ -49,14 +52,45 @@ REPORT_SECTIONS = (
 
 def run(job: Job) -> Figures:
     """Write `report.html`, `report.md`, `metrics.json`, and the cards of corpus and model."""
-    facts = read_facts(job)
-    view = {
-        "title": clip(
-            job.recipe.report.title or f"{facts.language.name}: what {facts.base_name} learned", 200
-        ),
+    facts, reader = read_facts(job), job.recipe.report.reader
+    context = copy_context()
+    if reader != translation.ENGLISH:
+        context.run(letters.set, translation.Translation(reader).letters)
+    view = context.run(_view, facts)
+    files = {
+        "report.html": render_template(FOLDER / "page.html.j2", view),
+        "report.md": render_template(FOLDER / "report.md.j2", view),
+        **_cards(facts),
+    }
+    if reader != translation.ENGLISH:
+        files = {
+            name: (translation.html if name == "report.html" else translation.markdown)(text, reader)
+            for name, text in files.items()
+        }
+    size = len(files["report.html"].encode(errors="replace"))
+    if size > MAX_PAGE_BYTES:
+        log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
+    numbers = metrics(facts)
+    files["metrics.json"] = json.dumps(numbers, indent=1, sort_keys=True) + "\n"
+    for name, text in files.items():
+        # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
+        (job.out / name).write_text(text, encoding="utf-8", errors="replace")
+    job.tracker.metrics(numbers)
+    # A reused scores artifact was not logged by this run's evaluate stage.
+    job.tracker.run_metrics(deciding_scores(facts.scores))
+    job.records["metrics"] = len(numbers)
+    return _figures(facts)
+
+
+def _view(facts: Facts) -> dict[str, object]:
+    """Build all sections of the page, by the names of its template."""
+    recipe = facts.recipe
+    return {
+        "title": clip(recipe.report.title or f"{facts.language.name}: what {facts.base_name} learned", 200),
         "facts": facts,
         "sections": REPORT_SECTIONS,
-        "lang": job.recipe.language_code,
+        "lang": recipe.language_code,
+        "mark": translation.MARK if recipe.report.reader != translation.ENGLISH else "",
         "corpus": corpus_view(facts),
         "tokenizer": tokenizer_view(facts),
         "training": training_view(facts),
@@ -73,25 +107,6 @@ def run(job: Job) -> Figures:
         "cost": cost_view(facts),
         "provenance": _provenance(facts),
     }
-    page = render_template(FOLDER / "page.html.j2", view)
-    size = len(page.encode(errors="replace"))
-    if size > MAX_PAGE_BYTES:
-        log.warning("report.html has %s bytes, more than the %s that viewers take", size, MAX_PAGE_BYTES)
-    numbers = metrics(facts)
-    files = {
-        "report.html": page,
-        "report.md": render_template(FOLDER / "report.md.j2", view),
-        "metrics.json": json.dumps(numbers, indent=1, sort_keys=True) + "\n",
-        **_cards(facts),
-    }
-    for name, text in files.items():
-        # JSON can hold halves of surrogate pairs, which no UTF-8 file can.
-        (job.out / name).write_text(text, encoding="utf-8", errors="replace")
-    job.tracker.metrics(numbers)
-    # A reused scores artifact was not logged by this run's evaluate stage.
-    job.tracker.run_metrics(deciding_scores(facts.scores))
-    job.records["metrics"] = len(numbers)
-    return _figures(facts)
 
 
 def _cards(facts: Facts) -> dict[str, str]:

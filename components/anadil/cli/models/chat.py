@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
+from anadil.page.translation import ENGLISH, Translation, languages
 from anadil.preflight.this_machine import require_packages
 from anadil.runtime.signals import handle_signals
 
@@ -55,6 +56,8 @@ def add_chat(name: str, commands: Any, text: str) -> None:
     command.add_argument("--context", type=_positive, metavar="N", help=help_text)
     help_text = "address of the registry of models:/ (default: MLFLOW_TRACKING_URI)"
     command.add_argument("--tracking", metavar="URI", help=help_text)
+    help_text = "language of the chat's own words: en, az or ja (default: en)"
+    command.add_argument("--reader", default=ENGLISH, metavar="LANGUAGE", help=help_text)
     command.set_defaults(command=run_chat)
 
 
@@ -62,6 +65,8 @@ def run_chat(options: argparse.Namespace) -> int:
     """Load the model and answer until the input ends."""
     if options.complete and options.system:
         raise RecipeError("--system is for a chat, and --complete continues a text; leave one of them out")
+    if options.reader not in (known := languages()):
+        raise RecipeError(f"--reader {options.reader}: has no translation, take one of {', '.join(known)}")
     require_packages("evaluate")
     from anadil.release.chat.conversation import Chat, ChatSettings, open_chat
 
@@ -73,8 +78,10 @@ def run_chat(options: argparse.Namespace) -> int:
             return answer_lines(model, sys.stdin.fileno() if sys.stdin else None)
         does = "it continues what you begin" if model.settings.complete else "ask it something"
         device = model.model.device.type
-        log.info("%s on %s, %s tokens; %s, or /help", model.name, device, f"{model.context:,}", does)
-        return Terminal(Chat(model)).run()
+        texts = None if options.reader == ENGLISH else Translation(options.reader)
+        terminal = Terminal(Chat(model), texts=texts)
+        log.info("%s", terminal.say(f"{model.name} on {device}, {model.context:,} tokens; {does}, or /help"))
+        return terminal.run()
     except KeyboardInterrupt:  # a person leaves, and nothing is to be resumed
         return INTERRUPTED
 
@@ -82,13 +89,21 @@ def run_chat(options: argparse.Namespace) -> int:
 class Terminal:
     """A chat with a person; `read` shows a prompt and returns a line, or raises EOFError."""
 
-    def __init__(self, chat: "Chat", read: Callable[[str], str] = input) -> None:
-        self._chat, self._read = chat, read
+    def __init__(
+        self, chat: "Chat", read: Callable[[str], str] = input, texts: Translation | None = None
+    ) -> None:
+        self._chat, self._read, self._texts = chat, read, texts
         self._interrupts = 0  # Since the last line.
         self._answering = False
 
+    def say(self, text: str) -> str:
+        """Words of the program in the language of the person."""
+        return "\n".join(map(self._texts.node, text.split("\n"))) if self._texts else text
+
     def run(self) -> int:
         """Ask and answer until the person leaves; the exit code."""
+        for _, note in self._texts.notes() if self._texts else ():
+            log.info("%s", note)
         with handle_signals({signal.SIGINT: self._interrupt}):
             while (line := self._line()) is not None:
                 self._interrupts = 0
@@ -97,11 +112,11 @@ class Terminal:
                     return 0
                 if word == "/reset":
                     self._chat.reset()
-                    log.info("a new chat")
+                    log.info("%s", self.say("a new chat"))
                 elif word == "/help":
-                    print(HELP)
+                    print(self.say(HELP))
                 elif line.startswith("/"):
-                    log.warning("%s: no such command; /help lists them", word[:40])
+                    log.warning("%s", self.say(f"{word[:40]}: no such command; /help lists them"))
                 elif word:
                     self._answer(line.removeprefix(" ") if line.startswith(" /") else line)
         print()
@@ -122,9 +137,9 @@ class Terminal:
             except KeyboardInterrupt:
                 if self._interrupts > 1:
                     raise
-                print("\nCtrl-C once more, or /exit, leaves")
+                print(f"\n{self.say('Ctrl-C once more, or /exit, leaves')}")
             except UnicodeDecodeError:
-                log.warning("this line is no UTF-8; write it again")
+                log.warning("%s", self.say("this line is no UTF-8; write it again"))
 
     def _answer(self, question: str) -> None:
         self._answering = True
@@ -136,15 +151,14 @@ class Terminal:
                 if self._interrupts:
                     break
         except DataError as error:
-            log.warning("%s", error)
+            log.warning("%s", self.say(str(error)))
             return
         finally:
             self._answering = False
         print(" ..." if self._interrupts or not self._chat.model.writer.ended else "")
         if self._chat.left_out and not left_out:
-            log.info(
-                "the oldest turns no longer fit the model's length and are left out from here on; /reset starts over"
-            )
+            words = "the oldest turns no longer fit the model's length and are left out from here on; /reset starts over"
+            log.info("%s", self.say(words))
 
 
 def answer_lines(model: "ChatModel", descriptor: int | None) -> int:

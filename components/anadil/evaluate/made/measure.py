@@ -75,11 +75,12 @@ def prepare(asked: Asked) -> Made | None:
         return None
     texts = (each.text for each in asked.train() if each.lang == asked.language.code)
     vocabulary = Vocabulary.of(texts, asked.language)
-    # How much there is, the same log says when all of it was read.
+    # How much there is in all languages, the same log says when all of it was read.
     part = "the first" if vocabulary.num_bytes >= SAMPLE_BYTES else "all"
     log.info(
-        "made items: words are counted in %s %s bytes of training text", part, f"{vocabulary.num_bytes:,}"
-    )
+        "made items: words are counted in %s %s bytes of training text in %s",
+        part, f"{vocabulary.num_bytes:,}", asked.language.name,
+    )  # fmt: skip
     kinds = make_items(asked.heldout, vocabulary, most, asked.recipe.seed)
     kinds |= translation_items(asked, most)
     if not any(kinds.values()):
