@@ -422,9 +422,10 @@ def _inspect_rows(
         if isinstance(each, Chat):
             sources.add(each.source)
             sampled.add("\n".join(message.content for message in each.messages))
-    if kind == "questions" and sample.whole:
-        chat_files.refuse_no_questions(files, number, dropped)
-    elif kind != "questions" and (sample.whole or dropped.total):
+    if kind == "questions":
+        if sample.whole:
+            chat_files.refuse_no_questions(files, number, dropped)
+    elif sample.whole or dropped.total:
         chat_files.refuse_no_chats(files, number, dropped, kind, columns)
     # A source may begin behind what was looked at.
     if sample.whole and kind == "chats":
@@ -495,14 +496,15 @@ def _inspect_retained(files: Sequence[str], recipe: Recipe, sample: InputSample)
     return counted(sum(1 for _ in documents), "document"), ""
 
 
+Inspector = Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]
 # Recipe key -> function that inspects its files; it returns detail and advice.
-INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]] = {
+INSPECTORS: dict[str, Inspector] = {
     "clean.inputs": _inspect_raw,
     "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,
 }
 # The same of files beside them.
-SIDE_INSPECTORS = {
+SIDE_INSPECTORS: dict[str, Inspector] = {
     "finetune.preference.inputs": partial(_inspect_rows, "pairs"),
     "evaluate.questions": partial(_inspect_rows, "questions"),
     "evaluate.retained": _inspect_retained,
