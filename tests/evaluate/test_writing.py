@@ -208,3 +208,17 @@ def test_gate_report_card_and_metrics_have_the_shares() -> None:
         each.get("writing_second_script") == 0.5
         for each in view_results("metrics", scores["candidates"]["adapted"])
     )
+
+
+def test_a_share_of_no_texts_does_not_stand_in_a_card() -> None:
+    scores = {
+        "candidates": {
+            "adapted": {"writing": {"greedy": figures_of([text("\N{REPLACEMENT CHARACTER}")], AZ)}}
+        }
+    }
+
+    [[sentence]] = [
+        each for each in view_results("sentences", json.loads(json.dumps(scores)), "adapted") if each
+    ]
+
+    assert sentence == "Of its 1 greedy texts, 0 % end in a loop, 0 % mix scripts within a word."

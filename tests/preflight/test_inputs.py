@@ -290,6 +290,33 @@ def test_files_beside_heldout_text_are_looked_for_where_the_corpus_has_that(reci
         look(again(recipe, "evaluate.questions=[gone.jsonl]"), "evaluate")
 
 
+@pytest.mark.parametrize(
+    ("key", "name", "content", "message"),
+    [
+        ("evaluate.questions", "a.jsonl", b"", r"evaluate\.questions: .*a\.jsonl: hold no question with an answer; name"),
+        ("evaluate.questions", "a.jsonl", lines({"a": 1}), r"hold no question with an answer: no_chat 1"),
+        ("evaluate.questions", "a.jsonl", lines(CHAT) + b"?\n", r"a\.jsonl:2: not a JSON line"),
+        ("evaluate.retained", "a.jsonl", lines({"text": ""}), r"evaluate\.retained: .*a\.jsonl holds no text; name"),
+    ],
+)  # fmt: skip
+def test_files_that_only_evaluation_reads_are_read_before_hours_of_training(
+    key: str, name: str, content: bytes, message: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError, match=message):
+        look(again(recipe, f"{key}=[{put(tmp_path, name, content)}]"), "evaluate")
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "clean"])
+def test_files_with_a_check_of_their_own_are_reported_by_it_alone(
+    stage: str, recipe: Recipe, tmp_path: Path
+) -> None:
+    lacking = again(recipe, "evaluate.votes=[gone.json]", 'clean.filters=["gone.py:f"]')
+
+    found = look(lacking, stage, put(tmp_path, "a.jsonl", lines({"text": AZERBAIJANI})))
+
+    assert "1 document" in found.detail
+
+
 # Inputs that this machine cannot see
 
 

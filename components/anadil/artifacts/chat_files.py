@@ -207,6 +207,13 @@ def refuse_no_chats(
     raise DataError(f"{kind}: none of {dropped.total:,} rows can be trained on: {dropped}")
 
 
+def refuse_no_questions(uris: Sequence[str], num: int, dropped: DroppedChats) -> None:
+    """Refuse files of `evaluate.questions` without a question that has an answer."""
+    if not num:
+        why = f": {dropped}" if dropped.total else "; name another file"
+        raise DataError(f"evaluate.questions: {', '.join(uris)}: hold no question with an answer{why}")
+
+
 def rows_of(
     path: Path, name: str, letters: Letters = UNKNOWN, bad: Callable[[Place, str], None] | None = None
 ) -> Iterator[tuple[Place, dict[str, object]]]:

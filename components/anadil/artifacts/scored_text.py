@@ -37,7 +37,9 @@ def read_retained(
     Returns:
         Documents whose `lang` is what the record names, or else the name of its file or its source.
     """
-    of_files = tuple(refuse_too_large(_retained(files or (RETAINED_TEXT,), text_field), RETAINED_KEY))
+    of_files = tuple(
+        refuse_too_large(retained_documents(files or (RETAINED_TEXT,), text_field), RETAINED_KEY)
+    )
     languages = {document.lang for document in of_files}
     of_sources = (
         replace(document, lang=f"{name}_source" if name in languages else name)
@@ -48,12 +50,15 @@ def read_retained(
     return (*of_files, *of_sources)
 
 
-def _retained(files: Sequence[str], text_field: str) -> Iterator[Document]:
+def retained_documents(
+    files: Sequence[str], text_field: str, copy: storage.Copy = storage.local_copy
+) -> Iterator[Document]:
+    """Yield the documents with text of files of known languages. A file without any is refused."""
     for uri in files:
         built_in = uri.startswith(storage.BUILT_IN)
         name = uri.removeprefix(storage.BUILT_IN).partition("/")[0] if built_in else name_of_file(uri)
         is_empty = True
-        for document in documents_of((uri,), "text" if built_in else text_field, name):
+        for document in documents_of((uri,), "text" if built_in else text_field, name, copy):
             if document.text:
                 is_empty = False
                 yield document

@@ -15,8 +15,13 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from anadil.artifacts.chat_files import HELDOUT_CHATS, SEEN_CHATS, kept_chats, read_chats
-from anadil.core.errors import DataError
+from anadil.artifacts.chat_files import (
+    HELDOUT_CHATS,
+    SEEN_CHATS,
+    kept_chats,
+    read_chats,
+    refuse_no_questions,
+)
 from anadil.evaluate.models import ScoredModel, encode_for_all
 from anadil.model.chat_ids import chat_ids
 from anadil.model.chat_template import rendered
@@ -111,9 +116,7 @@ def _chats_of_files(files: Sequence[str], columns: Names, letters: Letters) -> l
         if len(by_id) > 2 * MAX_SCORED:  # so that memory does not grow with the files
             by_id = {one.id: one for one in _sample(list(by_id.values()), MAX_SCORED)}
     chats = [replace(chat, topics=topics.shared(chat.topics)) for chat in by_id.values()]
-    if not chats:
-        why = f": {dropped}" if dropped.total else "; name another file"
-        raise DataError(f"{KEY}: {', '.join(files)}: hold no question with an answer{why}")
+    refuse_no_questions(files, len(chats), dropped)
     if dropped.total:
         log.warning("%s: %d rows are not questions: %s", KEY, dropped.total, dropped)
     return chats

@@ -272,8 +272,9 @@ def refuse_shared_files(stage: Stage, recipes: Sequence[Recipe], *, here: bool) 
 
 
 def _side_files(stage: Stage, recipe: Recipe, *, here: bool) -> dict[str, list[str]]:
-    kinds = {each.key: each for each in stage.side_files}
-    named = named_side_files(stage, recipe).items()
+    # Those with a reader, and functions, have a check of their own.
+    kinds = {each.key: each for each in stage.side_files if not (each.reader or each.functions)}
+    named = [(key, names) for key, names in named_side_files(stage, recipe).items() if key in kinds]
     seen = {key: [name for name in names if here or not claim_of(name, recipe)] for key, names in named}
     return {
         key: [uri for name in names for uri in side_files(name, kinds[key])] for key, names in seen.items()
@@ -403,14 +404,14 @@ class _Sampled:
 
 
 def _inspect_rows(
-    kind: Literal["chats", "pairs"], files: Sequence[str], recipe: Recipe, sample: InputSample
+    kind: Literal["chats", "pairs", "questions"], files: Sequence[str], recipe: Recipe, sample: InputSample
 ) -> tuple[str, str]:
     from anadil.artifacts import chat_files
     from anadil.text.letters import letters_of
 
     dropped = DroppedChats()
     read: Callable[..., Iterator[object]] = (
-        chat_files.read_chats if kind == "chats" else chat_files.read_pairs
+        chat_files.read_pairs if kind == "pairs" else chat_files.read_chats
     )
     columns, letters = recipe.finetune.columns, letters_of(recipe.language_code)
     files = chat_files.check_chat_files(files)
@@ -421,7 +422,10 @@ def _inspect_rows(
         if isinstance(each, Chat):
             sources.add(each.source)
             sampled.add("\n".join(message.content for message in each.messages))
-    if sample.whole or dropped.total:
+    if kind == "questions":
+        if sample.whole:
+            chat_files.refuse_no_questions(files, number, dropped)
+    elif sample.whole or dropped.total:
         chat_files.refuse_no_chats(files, number, dropped, kind, columns)
     # A source may begin behind what was looked at.
     if sample.whole and kind == "chats":
@@ -484,11 +488,24 @@ def _inspect_heldout(files: Sequence[str], recipe: Recipe, sample: InputSample) 
     return counted(num_documents, "document"), ""
 
 
+def _inspect_retained(files: Sequence[str], recipe: Recipe, sample: InputSample) -> tuple[str, str]:
+    from anadil.artifacts.scored_text import retained_documents
+
+    field = recipe.clean.text_field
+    documents = _taken(files, sample, lambda uri: retained_documents([uri], field, sample.copy))
+    return counted(sum(1 for _ in documents), "document"), ""
+
+
+Inspector = Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]
 # Recipe key -> function that inspects its files; it returns detail and advice.
-INSPECTORS: dict[str, Callable[[Sequence[str], Recipe, InputSample], tuple[str, str]]] = {
+INSPECTORS: dict[str, Inspector] = {
     "clean.inputs": _inspect_raw,
     "finetune.inputs": partial(_inspect_rows, "chats"),
     "evaluate.heldout": _inspect_heldout,
 }
 # The same of files beside them.
-SIDE_INSPECTORS = {"finetune.preference.inputs": partial(_inspect_rows, "pairs")}
+SIDE_INSPECTORS: dict[str, Inspector] = {
+    "finetune.preference.inputs": partial(_inspect_rows, "pairs"),
+    "evaluate.questions": partial(_inspect_rows, "questions"),
+    "evaluate.retained": _inspect_retained,
+}

@@ -114,7 +114,7 @@ def read_votes(uris: Sequence[str]) -> tuple[Key, ...]:
     files: dict[str, Key] = {}
     for uri in uris:
         with storage.local_copy(uri) as path:
-            file = read_key(path, uri)
+            file = read_key(path, f"{KEY}: {uri}")
         if file.list in files:
             raise DataError(
                 f"{KEY}: {uri}: another file has votes on the same pairs ({file.list[:8]}). Open all of them by one "

@@ -97,12 +97,12 @@ def read_requests(files: Sequence[str] = ()) -> dict[str, tuple[Request, ...]]:
     by_language: dict[str, dict[str, Request]] = defaultdict(dict)
     for uri in files or (str(BUILT_IN),):
         with storage.local_copy(uri) as path:
-            for place, row in text_rows(path, uri, "text"):
-                request = _request(row, f"{KEY}: {place}")
+            for place, row in text_rows(path, f"{KEY}: {uri}", "text"):
+                request = _request(row, place)
                 known = by_language[request.lang]
                 if request.id in known:
                     raise DataError(
-                        f"{KEY}: {place}: id {request.id!r} is there twice in {request.lang}; give each request its own"
+                        f"{place}: id {request.id!r} is there twice in {request.lang}; give each request its own"
                     )
                 known[request.id] = request
     named = ", ".join(files)

@@ -72,6 +72,7 @@ def sentences(scores: Json, name: str) -> list[str]:
             ("loops", "end in a loop"),
             ("mixed_script", "mix scripts within a word"),
         )
+        if number(field(shares, f"{key}.value")) is not None
     )
     return [f"Of its {figure(shares.get('texts'))} greedy texts, {parts}."]
 
