@@ -11,6 +11,7 @@ import pytest
 from anadil.artifacts import storage
 from anadil.clean.check import IMAGE_MODULES
 from anadil.clean.filters import user_filters
+from anadil.clean.shards import filter_trial
 from anadil.cli.main import main
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError
 from anadil.core.files import file_sha256
@@ -19,6 +20,7 @@ from anadil.preflight.checks import refuse, report
 from anadil.recipe.load import parse_recipe
 from anadil.runtime.cache_key import stage_origin
 from anadil.runtime.check import CLUSTER_DOCTOR, COMPILE, DOCTOR, RECIPE, SUBMIT, PlannedRun
+from anadil.runtime.executors import process_limits
 from anadil.runtime.executors.processes import Processes
 from anadil.runtime.job import external_side_files
 from tests.images.files import pins
@@ -164,6 +166,16 @@ def test_filters_that_fail_on_all_documents_of_a_trial_end_the_run(tmp_path: Pat
     with pytest.raises(
         DataError, match=r"failed on all 32 documents of a trial, such as a\.jsonl:1: filter always"
     ):
+        clean(tmp_path, write_songs(tmp_path / "a.jsonl", 60), filters=[f"{always}:f"])
+
+
+@pytest.mark.slow
+def test_a_trial_of_filters_that_hang_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filter_trial, "TRIAL_S", 0.0)
+    monkeypatch.setattr(process_limits, "death_alone", lambda function, *values: function(*values))
+    always = rules(tmp_path, "def f(text, statistics):\n    return 1\n", "always.py")
+
+    with pytest.raises(DataError, match=r"failed on all 1 documents of a trial, such as a\.jsonl:1: "):
         clean(tmp_path, write_songs(tmp_path / "a.jsonl", 60), filters=[f"{always}:f"])
 
 
