@@ -208,7 +208,7 @@ def test_a_file_that_was_cut_off_or_is_gone_is_refused(tmp_path: Path) -> None:
         ({"format": 2}, "format 2, this version reads 1"),
         ({"earlier": {"shards": 1}}, "earlier.shards: 1 written, its files have 0"),
         ({"earlier": {"tokens": 5}}, "earlier.tokens: 5 written, its files have 0"),
-        ({"targets": -1}, "targets: Input should be greater than or equal to 0"),
+        ({"targets": -1}, "targets: must be at least 0"),
         (
             {"blocks": []},
             "shards of blocks: 0 written, its files have 3|shards of blocks: 3 written, its files have 0",
