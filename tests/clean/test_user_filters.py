@@ -172,7 +172,7 @@ def test_filters_that_fail_on_all_documents_of_a_trial_end_the_run(tmp_path: Pat
 @pytest.mark.slow
 def test_a_trial_of_filters_that_hang_ends_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(filter_trial, "TRIAL_S", 0.0)
-    monkeypatch.setattr(process_limits, "death_alone", lambda function, *values: function(*values))
+    monkeypatch.setattr(process_limits, "death_alone", lambda function, *values, **_: function(*values))
     always = rules(tmp_path, "def f(text, statistics):\n    return 1\n", "always.py")
 
     with pytest.raises(DataError, match=r"failed on all 1 documents of a trial, such as a\.jsonl:1: "):

@@ -1,4 +1,4 @@
-"""Try the user's filters on some records before the shards, in two processes, of which each draws its own hash seed.
+"""Try the user's filters on some records before the shards, in two processes of other hash seeds.
 
 The second process takes the records from last to first. So a filter that draws lots, asks the clock, iterates over a set
 or remembers earlier texts answers otherwise, and is refused before it makes a corpus that nobody can make again. A record
@@ -19,6 +19,7 @@ from anadil.clean.read.read_stats import ReadStats
 from anadil.clean.shards.map_shard import MapTask, read_range
 from anadil.core.errors import DataError, RecipeError
 from anadil.runtime.executors import process_limits
+from anadil.runtime.executors.processes import can_fork
 
 NUM_SHARDS, NUM_RECORDS = 4, 32
 """Shards, and records of the first range of each, that are tried."""
@@ -32,7 +33,8 @@ def try_filters(tasks: Sequence[MapTask]) -> None:
     with tempfile.TemporaryDirectory(prefix="anadil-") as place:
         files = {step: Path(place) / f"{step}.json" for step in (1, -1)}
         for step, file in files.items():
-            process_limits.death_alone(_answer, tried, file, step)
+            # A forked process hashes as this one does, and needs no second of imports.
+            process_limits.death_alone(_answer, tried, file, step, fork=step > 0 and can_fork())
         first, second = (json.loads(file.read_text()) if file.exists() else {} for file in files.values())
     for number in filter(second.__contains__, first):
         (source, *answer), (_, *other) = first[number], second[number]

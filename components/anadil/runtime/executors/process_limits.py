@@ -54,11 +54,10 @@ def describe_exit(exit_code: int | None) -> str:
     return f"exit code {exit_code}"
 
 
-def death_alone(function: Callable[..., None], *arguments: object) -> str:
+def death_alone(function: Callable[..., None], *arguments: object, fork: bool = False) -> str:
     """Call a function in a process of its own; return how that died, empty if it came to its end."""
-    process = multiprocessing.get_context("spawn").Process(
-        target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone"
-    )
+    start = multiprocessing.get_context("fork") if fork else multiprocessing.get_context("spawn")
+    process = start.Process(target=_call, args=(os.getpid(), function, *arguments), name="anadil-clean-alone")
     process.start()
     process.join()
     return describe_exit(process.exitcode) if process.exitcode else ""
