@@ -1,4 +1,4 @@
-"""What a merge and a chat vector do to the refusals of SmolLM2-135M-Instruct, as a Markdown table.
+"""Print how a merge and a chat vector change the refusals of SmolLM2-135M-Instruct, as a Markdown table.
 
     OMP_NUM_THREADS=1 ANADIL_DATA=DIR python -m benchmarks.evaluate.merged_refusals --base DIR --work DIR
 

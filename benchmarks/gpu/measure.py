@@ -51,7 +51,6 @@ class Step:
     on_cpu: Sequence[str]
     gib: float = 0
     """Memory that a device has to have."""
-    devices: int = 1
 
 
 def trainers(*names: str, model: str | None = None) -> Sequence[str]:
@@ -282,9 +281,7 @@ def rates(figures: Mapping[str, Any]) -> list[str]:
 
 
 def reason_to_leave_out(step: Step, machine: Record, seconds: float) -> str | None:
-    """Why a step cannot run here, if it cannot."""
-    if machine["card"] != "CPU" and machine["devices"] < step.devices:
-        return f"it takes {step.devices} devices, and {machine['devices']} are here"
+    """Return the reason why a step cannot run here, or None."""
     if machine["card"] != "CPU" and machine["memory_gib"] < step.gib:
         return f"it takes a device of {step.gib:.0f} GiB, and this one has {machine['memory_gib']} GiB"
     if seconds < LEFT:
