@@ -71,7 +71,7 @@ Python 3.11 to 3.13 on Linux:
 
 ```bash
 python3 -m venv venv
-venv/bin/pip install -c constraints.txt './anadil-{{release.build_version}}-py3-none-any.whl[laptop]'
+venv/bin/pip install --no-compile -c constraints.txt './anadil-{{release.build_version}}-py3-none-any.whl[laptop]'
 venv/bin/anadil run smoke
 ```
 

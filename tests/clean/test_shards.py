@@ -409,16 +409,6 @@ def test_files_of_a_bucket_give_the_corpus_that_files_of_a_disk_give(
     assert content(clean(tmp_path / "bucket", *uris, **SETTINGS)) == expected
 
 
-def test_ray_that_is_not_installed_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "ray", None)
-
-    with pytest.raises(
-        PreflightError,
-        match=r"clean.engine: ray needs the packages of Ray; run \S+ -m pip install --editable .*\[ray\]'",
-    ):
-        clean(tmp_path, *write_inputs(tmp_path / "raw"), executor=_ray(tmp_path))
-
-
 def test_a_cluster_that_does_not_answer_is_asked_again_and_then_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,13 +111,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     name, verb = arguments[first], next(iter(arguments[first + 1 :]), "")
     _refuse_slip("anadil", name, [*COMMANDS, "help", "version"])
     if name not in STAGES:
-        return _run(command_parser(name).parse_args(arguments))
+        return _run(lambda: command_parser(name).parse_args(arguments), verbose=first > 0)
     verbs = STAGE_VERBS.get(name, {})
     _refuse_slip(f"anadil {name}", verb, [*verbs])
     if verb in verbs:
-        options = verb_parser(name, verb).parse_args(arguments[first + 1 :])
-        options.verbose = first > 0
-        return _run(options)
+        return _run(lambda: verb_parser(name, verb).parse_args(arguments[first + 1 :]), verbose=first > 0)
     from anadil.runtime.entry_point import main as run_stage
 
     also = f" Beside it: anadil {name} {'|'.join(verbs)}, each with --help." if verbs else ""
@@ -141,15 +139,22 @@ def _refuse_slip(prog: str, word: str, words: Sequence[str]) -> None:
         Parser(prog=prog).error(f"{word!r} is not a command{hint}")
 
 
-def _run(options: argparse.Namespace) -> int:
+def _run(parsed: Callable[[], argparse.Namespace], *, verbose: bool) -> int:
     from anadil.core import log as logs
+    from anadil.core.install import require_packages
     from anadil.runtime.termination import exit_code_of
     from anadil.runtime.threads import wait_asleep
 
     wait_asleep()
-    logs.set_up(verbose=options.verbose)
-    command: Callable[[argparse.Namespace], int] = options.command
-    return exit_code_of(lambda: command(options))
+    logs.set_up(verbose=verbose)
+
+    def work() -> int:
+        options = parsed()
+        require_packages(getattr(options, "needs", ""))
+        command: Callable[[argparse.Namespace], int] = options.command
+        return command(options)
+
+    return exit_code_of(work)
 
 
 def verb_parser(stage: str, asked: str) -> argparse.ArgumentParser:

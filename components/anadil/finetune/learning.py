@@ -1,6 +1,5 @@
 """Trained part of the model: a LoRA adapter with some rows of the embedding, or every weight."""
 
-import importlib.util
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from torch import nn
 from transformers import BitsAndBytesConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 from anadil.core.errors import PreflightError
-from anadil.core.install import install
 from anadil.finetune.chat_format import chat_format
 from anadil.finetune.write_model import ADAPTER
 from anadil.model.load import load_model, pick_dtype
@@ -36,11 +34,6 @@ def refuse_quantization(settings: Finetune, device: torch.device, processes: int
         raise PreflightError(
             "finetune.quantization: 4bit needs an NVIDIA GPU, and torch sees none here; "
             "run it on one, or set finetune.quantization to none"
-        )
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise PreflightError(
-            "finetune.quantization: 4bit needs bitsandbytes, which is not installed; "
-            f"{install('quantization')}, or set finetune.quantization to none"
         )
 
 

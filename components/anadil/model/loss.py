@@ -10,7 +10,6 @@ from torch.autograd.function import once_differentiable
 
 from anadil.core.errors import PreflightError
 from anadil.core.format import MIB
-from anadil.core.install import install
 from anadil.core.processor import has_bf16_products
 from anadil.model.teacher import Teacher
 
@@ -33,11 +32,6 @@ def uses_liger(kernels: str, device: torch.device) -> bool:
         raise PreflightError(
             f"pretrain.kernels is liger, but Liger's kernels need a GPU and this process has a {device.type}; "
             "run on a GPU, or set pretrain.kernels to auto or torch"
-        )
-    if kernels == "liger" and not HAS_LIGER:
-        raise PreflightError(
-            "pretrain.kernels is liger, but liger-kernel is not installed; "
-            f"{install('pretrain')} (on x86-64 Linux), or set pretrain.kernels to auto or torch"
         )
     return kernels != "torch" and device.type == "cuda" and HAS_LIGER
 

@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import torch
@@ -21,7 +20,6 @@ from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.core.install import install
 
 log = logging.getLogger(__name__)
 
@@ -194,11 +192,6 @@ def _check_device(kind: MatmulFormat, device: torch.device) -> None:
 
 
 def _check_torchao(kind: MatmulFormat) -> None:
-    if find_spec("torchao") is None:
-        raise PreflightError(
-            f"pretrain.matmul is {kind}, but torchao is not installed; {install('lowprecision')}, "
-            "or set pretrain.matmul to same"
-        )
     if kind != "mxfp8":
         return
     import torchao.prototype.mx_formats.kernels  # noqa: F401  # defines the kernels, and logs a line if it cannot

@@ -15,6 +15,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.base_model import BUILT_IN, is_local, packaged_place
 from anadil.artifacts.packaged_base import PACKAGED
 from anadil.core.errors import AnadilError, RecipeError
+from anadil.core.install import require_packages
 from anadil.core.stage import SideFiles, Stage
 from anadil.core.stages import FLOW, STAGES, brought, forms_of
 from anadil.estimate.instances import ram_bytes
@@ -24,8 +25,7 @@ from anadil.preflight.inputs import inspect_clean_cost, inspect_files, refuse_sh
 from anadil.preflight.memory import check_finetune, check_fits
 from anadil.preflight.services import check_reach, check_shared, warn_of_tracker
 from anadil.preflight.text_size import EPOCHS, inspect_text
-from anadil.preflight.this_machine import require_packages
-from anadil.recipe.packages import refuse_without_image
+from anadil.recipe.packages import refuse_not_installed, refuse_without_image
 from anadil.recipe.sections import Recipe
 from anadil.runtime import check
 from anadil.runtime.check import (
@@ -78,6 +78,11 @@ def _checks_of(planned: PlannedRun) -> list[Check[PlannedRun]]:
 
 def _packages(planned: PlannedRun) -> Iterator[CheckResult]:
     require_packages(planned.extra)
+    # With `--runner docker` the stages run in images.
+    refuse = (
+        refuse_without_image if planned.extra == "pipelines" or not planned.here else refuse_not_installed
+    )
+    refuse(planned.recipe, [*planned.names])
     yield passed("packages", "every stage's packages are installed")
 
 

@@ -1,13 +1,14 @@
-"""Packages that a value of the recipe needs beyond a plain run, and whether the images hold them."""
+"""Packages that a value of the recipe needs beyond a plain run, and whether this machine or the images hold them."""
 
 import glob
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from anadil.core.errors import RecipeError
+from anadil.core.errors import PreflightError, RecipeError
+from anadil.core.install import install, is_installed
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
@@ -30,6 +31,8 @@ class PackageNeed:
     """Regular expression of the values, which are texts."""
     packages: tuple[str, ...]
     stages: tuple[str, ...]
+    extra: str = ""
+    """Extra that brings the packages. Empty: a run goes on without them and says so, or their reader alone knows whether it needs them."""
     only_if: str = ""
     """Key without whose truth no stage reads the value."""
     instead: str = ""
@@ -39,10 +42,14 @@ class PackageNeed:
 NEEDS = (
     PackageNeed(
         key="pretrain.matmul", values="float8_.*|mxfp8|nvfp4", packages=("torchao",), stages=TRAINING,
+        extra="lowprecision",
     ),
-    PackageNeed(key="pretrain.kernels", values="liger", packages=("liger-kernel",), stages=TRAINING),
+    PackageNeed(
+        key="pretrain.kernels", values="liger", packages=("liger-kernel",), stages=TRAINING, extra="pretrain",
+    ),
     PackageNeed(
         key="finetune.quantization", values="4bit", packages=("bitsandbytes",), stages=("finetune",),
+        extra="quantization",
     ),
     PackageNeed(key="tracking.uri", values=f"{TENSORBOARD}:.*", packages=("tensorboardx",), stages=EVERY),
     PackageNeed(key="tracking.uri", values=f"{WANDB}:.*", packages=("wandb",), stages=EVERY),
@@ -57,12 +64,14 @@ NEEDS = (
         stages=tuple(stage.name for stage in FLOW if "base" in stage.keys),
         instead="HuggingFaceTB/SmolLM2-135M-Instruct, which the hub has, or a directory of cluster.volumes",
     ),
-    PackageNeed(key="clean.engine", values="ray", packages=("ray",), stages=("clean",)),
-    PackageNeed(key="clean.engine", values="job", packages=("kubernetes",), stages=("clean",)),
+    PackageNeed(key="clean.engine", values="ray", packages=("ray",), stages=("clean",), extra="ray"),
+    PackageNeed(
+        key="clean.engine", values="job", packages=("kubernetes",), stages=("clean",), extra="launch",
+    ),
     *(
         PackageNeed(
-            key=each.key, values=TABLES, packages=("pyarrow",), stages=(stage.name,), only_if=each.only_if,
-            instead="the same text as .jsonl.zst or .txt",
+            key=each.key, values=TABLES, packages=("pyarrow",), stages=(stage.name,), extra="clean",
+            only_if=each.only_if, instead="the same text as .jsonl.zst or .txt",
         )
         for stage in FLOW if stage.pod.image in NO_TABLES for each in stage.side_files
     ),
@@ -76,17 +85,38 @@ def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
     Raises:
         RecipeError: Names the key, the value and a value that images can run.
     """
+    for need, stage, value in _used(recipe, stages):
+        if need.instead:
+            raise RecipeError(
+                f"{need.key}: {masked(value)} needs {' and '.join(need.packages)}, which the image of {stage} does not "
+                f"hold; set {need.key} to {need.instead}, or run it on a machine with anadil run"
+            )
+
+
+def refuse_not_installed(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
+    """Refuse a value whose packages this machine lacks, before the stages run here.
+
+    Raises:
+        PreflightError: Names the key, the value, the packages, and the extra that brings them.
+    """
+    for need, _, value in _used(recipe, stages):
+        if need.extra and (lacks := [name for name in need.packages if not is_installed(name)]):
+            raise PreflightError(
+                f"{need.key}: {masked(value)} needs {' and '.join(lacks)}, which is not installed; {install(need.extra)}, "
+                f"or set {need.key} to {need.instead or _value_at(Recipe(), need.key)}"
+            )
+
+
+def _used(recipe: Recipe, stages: Sequence[str]) -> Iterator[tuple[PackageNeed, str, str]]:
+    """Values that need packages, each with its need and the first of the stages that reads the value."""
     for need in NEEDS:
         used = [stage for stage in need.stages if stage in stages]
-        if not need.instead or not used or (need.only_if and not _value_at(recipe, need.only_if)):
+        if not used or (need.only_if and not _value_at(recipe, need.only_if)):
             continue
         given = _value_at(recipe, need.key)
         for value in (given,) if isinstance(given, str) else given or ():
             if any(is_needed(need, each) for each in _files(value)):
-                raise RecipeError(
-                    f"{need.key}: {masked(value)} needs {' and '.join(need.packages)}, which the image of {used[0]} does not "
-                    f"hold; set {need.key} to {need.instead}, or run it on a machine with anadil run"
-                )
+                yield need, used[0], value
 
 
 def _files(value: str) -> list[str]:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from anadil import __version__
 from anadil.core import log as logs
+from anadil.core.install import require_stage
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
 from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES
@@ -111,6 +112,7 @@ def add_remake_option(built: argparse.ArgumentParser) -> None:
 
 def _start(stage: Stage, options: argparse.Namespace, arguments: list[str], engines: Engines | None) -> int:
     if options.self_test:
+        require_stage(stage)
         load_module(f"anadil.{stage.name}.run")
         print(f"anadil {__version__} {stage.name}: ready")
         return 0

@@ -21,9 +21,11 @@ from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.files import cache_folder
+from anadil.core.install import require_stage
 from anadil.core.modules import load_module
 from anadil.core.stage import Stage
 from anadil.core.stages import files_of
+from anadil.recipe.packages import refuse_not_installed
 from anadil.recipe.sections import Recipe
 from anadil.runtime import evidence
 from anadil.runtime.cache_key import code_digest, origin_changes
@@ -100,6 +102,8 @@ def _look_up(
     lookup = with_champion(look_up(planned))
     if lookup.made:
         return lookup.made
+    require_stage(stage)
+    refuse_not_installed(recipe, [stage.name])
     local_directory.refuse_occupied(lookup.planned.target)
     if os.environ.get(LOOKED_UP) != lookup.planned.key:
         log.info("%s", _why(lookup, recipe))

@@ -16,6 +16,7 @@ from anadil import __version__
 from anadil.core import errors
 from anadil.core import log as logs
 from anadil.core.errors import AnadilError, DataError, PreflightError, RecipeError, RetryableError
+from anadil.core.install import extra_with, install
 from anadil.runtime import sagemaker
 from anadil.runtime.environment import END_VARIABLE, in_group
 
@@ -83,6 +84,10 @@ def exit_code_of(work: Callable[[], int]) -> int:
             log.debug("gone", exc_info=True)
             words = f"{error.filename}: no such file or directory; if something has removed it since the start, put it"
             return report_failure(f"{words} back, and run the same command again", DataError.exit_code)
+        if isinstance(error, ModuleNotFoundError) and (extra := extra_with(error.name or "")):
+            return report_failure(
+                f"{error.name} is not installed; {install(extra)}", PreflightError.exit_code
+            )
         log.exception("bug in anadil %s", __version__)
         return report_failure(
             f"bug: {type(error).__name__}: {errors.message_of(error)}", errors.BUG, logged=True

@@ -12,8 +12,8 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.cli import main
 from anadil.core.errors import PreflightError
+from anadil.core.install import missing_packages, require_packages
 from anadil.preflight import this_machine
-from anadil.preflight.this_machine import missing_packages, require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.cache_key import recipe_origin
 from anadil.runtime.check import CheckResult
@@ -171,9 +171,9 @@ def test_the_build_of_torch_for_cpus_needs_no_kernels_of_gpus(
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
 
-    assert missing_packages("report") == ["jinja2"]
+    assert missing_packages("report") == ["jinja2", "markupsafe"]
     assert "kfp" in missing_packages("laptop")
     with pytest.raises(
-        PreflightError, match=r"not installed: jinja2; run .*pip install .*--editable .*\[report\]'"
+        PreflightError, match=r"not installed: jinja2, markupsafe; run .*pip install .*--editable .*\[report\]'"
     ):
         require_packages("report")

@@ -10,10 +10,10 @@ from anadil.cli.options import add_output_option
 from anadil.cli.output import print_data, print_result
 from anadil.core.errors import AnadilError, RecipeError, Stopped
 from anadil.core.format import human_seconds
+from anadil.core.install import require_packages
 from anadil.core.stages import LAUNCHABLE, STAGES
 from anadil.launch import launcher
 from anadil.launch.job import JobBackend
-from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.entry_point import add_input_option, add_recipe_options, add_remake_option

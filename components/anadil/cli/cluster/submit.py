@@ -11,7 +11,6 @@ from anadil.cli.output import print_table
 from anadil.core.errors import RecipeError
 from anadil.core.stages import FLOW
 from anadil.preflight.checks import refuse
-from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.check import COMPILE, PlannedRun
 from anadil.runtime.entry_point import add_remake_option
@@ -34,12 +33,11 @@ def add_compile(name: str, commands: Any, text: str) -> None:
     )
     add_set_option(compiled)
     add_retrain_option(compiled)
-    compiled.set_defaults(command=_compile)
+    compiled.set_defaults(command=_compile, needs="pipelines")
 
 
 def _compile(options: argparse.Namespace) -> int:
     recipe = load_recipe(options.recipe, options.set)
-    require_packages("pipelines")
     from anadil_pipelines.adapt import write_pipeline
     from anadil_pipelines.steps import with_clean_workers
     from anadil_pipelines.submit import with_retrain
@@ -59,10 +57,10 @@ def add_pipeline_command(name: str, commands: Any, text: str) -> None:
     parser = commands.add_parser(name, help=text, description=text)
     if name == "submit":
         add_submit_options(parser)
-        parser.set_defaults(command=submit_command)
+        parser.set_defaults(command=submit_command, needs="pipelines")
     else:
         add_schedule_options(parser)
-        parser.set_defaults(command=schedule_command)
+        parser.set_defaults(command=schedule_command, needs="pipelines")
 
 
 def add_submit_options(parser: argparse.ArgumentParser) -> None:
@@ -93,7 +91,6 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
 
 def submit_command(options: argparse.Namespace) -> int:
     """Run `anadil submit`; return its exit code."""
-    require_packages("pipelines")
     from anadil_pipelines import submit
     from anadil_pipelines.server import follow
 
@@ -117,7 +114,6 @@ def submit_command(options: argparse.Namespace) -> int:
 
 def schedule_command(options: argparse.Namespace) -> int:
     """Run `anadil schedule`; return its exit code."""
-    require_packages("pipelines")
     from anadil_pipelines import submit
 
     name = options.name or Path(options.recipe).stem

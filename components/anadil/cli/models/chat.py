@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
 from anadil.page.translation import ENGLISH, Translation, languages
-from anadil.preflight.this_machine import require_packages
 from anadil.runtime.signals import handle_signals
 
 if TYPE_CHECKING:
@@ -58,7 +57,7 @@ def add_chat(name: str, commands: Any, text: str) -> None:
     command.add_argument("--tracking", metavar="URI", help=help_text)
     help_text = "language of the chat's own words: en, az or ja (default: en)"
     command.add_argument("--reader", default=ENGLISH, metavar="LANGUAGE", help=help_text)
-    command.set_defaults(command=run_chat)
+    command.set_defaults(command=run_chat, needs="evaluate")
 
 
 def run_chat(options: argparse.Namespace) -> int:
@@ -67,7 +66,6 @@ def run_chat(options: argparse.Namespace) -> int:
         raise RecipeError("--system is for a chat, and --complete continues a text; leave one of them out")
     if options.reader not in (known := languages()):
         raise RecipeError(f"--reader {options.reader}: has no translation, take one of {', '.join(known)}")
-    require_packages("evaluate")
     from anadil.release.chat.conversation import Chat, ChatSettings, open_chat
 
     names = ("system", "complete", "seed", "temperature", "max_tokens", "context")

@@ -9,7 +9,7 @@ from anadil.artifacts.prefetch import fetch
 from anadil.cli.options import place
 from anadil.core.errors import RecipeError
 from anadil.core.format import human_bytes
-from anadil.preflight.this_machine import require_packages
+from anadil.core.install import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, export
 from anadil.release.model_source import REGISTERED, ModelSource, find_model
@@ -48,7 +48,7 @@ def add_export(name: str, commands: Any, text: str) -> None:
     command.add_argument("--scores", metavar="URI", help=help_text)
     add_recipe_options(command)
     command.add_argument("--tokenizer", metavar="URI", help="of a checkpoint: tokenizer artifact of its run")
-    command.set_defaults(command=run_export)
+    command.set_defaults(command=run_export, needs="report")
 
 
 def run_export(options: argparse.Namespace) -> int:

@@ -17,7 +17,6 @@ from anadil.core.errors import RecipeError
 from anadil.core.log import masked
 from anadil.recipe.load import load_recipe
 from anadil.release.registry.client import SCHEME, check_name, open_registry, parse, registry_address, resolve
-from anadil.release.registry.promotion import check_promotable, find_scores
 from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.tracking_spool import tracking_uri
@@ -49,7 +48,7 @@ def add_promote(name: str, commands: Any, text: str) -> None:
     help_text = "print what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
     add_recipe_options(command)
-    command.set_defaults(command=promote, recipe=None)
+    command.set_defaults(command=promote, needs="tools", recipe=None)
 
 
 def add_rollback(name: str, commands: Any, text: str) -> None:
@@ -63,11 +62,14 @@ def add_rollback(name: str, commands: Any, text: str) -> None:
     help_text = "print what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
     add_recipe_options(command)
-    command.set_defaults(command=rollback, recipe=None, alias=None, model=None)
+    command.set_defaults(command=rollback, needs="tools", recipe=None, alias=None, model=None)
 
 
 def promote(options: argparse.Namespace) -> int:
     """Check the verdict and the model, register it and move the alias; or go back to the champion before."""
+    from anadil.release.registry.promotion import check_promotable, find_scores, target_alias
+    from anadil.release.registry.promotion import promote as release
+
     recipe = load_recipe(options.recipe, options.set) if options.recipe else None
     if options.rollback:
         return rollback(options)
@@ -84,9 +86,6 @@ def promote(options: argparse.Namespace) -> int:
     name = name or f"anadil-{recipe.language_code}"
     model = check_promotable(scores or find_scores(uri, manifest, recipe.storage.root), uri)
     tracking = registry_address(recipe, uri)
-    from anadil.release.registry.promotion import promote as release
-    from anadil.release.registry.promotion import target_alias
-
     if options.dry_run:
         registry = open_registry(tracking, makes=False) if tracking and not options.alias else None
         champion = registry.by_alias(name, ALIAS) if registry else None

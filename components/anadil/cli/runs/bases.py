@@ -11,7 +11,7 @@ from anadil.cli.output import print_result
 from anadil.cli.runs.run import with_root, work_of
 from anadil.core.files import write_atomic
 from anadil.core.format import MIB
-from anadil.preflight.this_machine import require_packages
+from anadil.core.install import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.runtime.run_record import recipe_name
 
@@ -40,7 +40,7 @@ def add_bases(name: str, commands: Any, text: str) -> None:
     cli_options.add_work_option(bases)
     cli_options.add_set_option(bases)
     cli_options.add_output_option(bases)
-    bases.set_defaults(command=run_bases)
+    bases.set_defaults(command=run_bases, needs="evaluate")
 
 
 def _bytes(text: str) -> int:
@@ -65,7 +65,6 @@ def run_bases(options: argparse.Namespace) -> int:
     work = work_of(options)
     recipe = with_root(load_recipe(options.recipe, options.set), work)
     # Imports of torch take seconds, so a mistake in the recipe comes first.
-    require_packages("evaluate")
     from anadil.bases.candidates import take
     from anadil.bases.measure import corpora_of, encode, measure, read_texts
     from anadil.bases.view import lines_of, result_of

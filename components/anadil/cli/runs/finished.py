@@ -116,14 +116,11 @@ def add_trace(name: str, commands: Any, text: str) -> None:
     help_text = "also write id, source and URL of every document that it was trained on, as JSON lines"
     command.add_argument("--list", type=place, metavar="FILE.jsonl", help=help_text)
     add_output_option(command)
-    command.set_defaults(command=trace)
+    command.set_defaults(command=trace, needs="clean")
 
 
 def trace(options: argparse.Namespace) -> int:
     """Print the trace, then refuse a broken chain."""
-    from anadil.preflight.this_machine import require_packages
-
-    require_packages("clean")
     from anadil.release.trace.chain import trace as follow
     from anadil.release.trace.training_summary import training_summary
 

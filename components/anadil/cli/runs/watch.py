@@ -16,7 +16,6 @@ from urllib.parse import urlsplit
 
 from anadil.cli.options import WORK, place
 from anadil.core.errors import PreflightError
-from anadil.core.install import install
 from anadil.runtime.environment import PARENT_VARIABLE, WATCH_HOST_VARIABLE
 from anadil.runtime.signals import die_with_parent
 
@@ -34,7 +33,7 @@ def add_watch(name: str, commands: Any, text: str) -> None:
     help_text = "port of 127.0.0.1, 0: a free one (default: the first free one from 8765 on)"
     watch.add_argument("--port", type=int, metavar="N", help=help_text)
     watch.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    watch.set_defaults(command=_watch)
+    watch.set_defaults(command=_watch, needs="watch")
 
 
 @contextmanager
@@ -69,10 +68,8 @@ def watching(work: Path) -> Iterator[None]:
 
 
 def _watch(options: argparse.Namespace) -> int:
-    try:
-        from anadil.watch.server import serve
-    except ModuleNotFoundError as error:
-        raise PreflightError(f"watch: {error.name} is missing; {install('watch')}") from None
+    from anadil.watch.server import serve
+
     die_with_parent()
     # Training must not wait for a page.
     os.nice(10)

@@ -27,10 +27,10 @@ def add_clean_verb(name: str, commands: Any, text: str) -> None:
     if name == "diff":
         command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
         command.add_argument("second", metavar="B", help="the corpus to compare it with")
-        command.set_defaults(command=diff)
+        command.set_defaults(command=diff, needs="clean")
     else:
         command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
-        command.set_defaults(command=check_corpus)
+        command.set_defaults(command=check_corpus, needs="clean")
     add_output_option(command)
 
 
@@ -47,7 +47,7 @@ def _add_explain(command: argparse.ArgumentParser) -> None:
     command.add_argument("--texts", action="store_true", help=text)
     text = "format of the output (default: %(default)s, with the limits that the document breaks; the others have all limits)"
     add_output_option(command, "table", "yaml", "json", text=text)
-    command.set_defaults(command=explain)
+    command.set_defaults(command=explain, needs="clean")
 
 
 def explain(options: argparse.Namespace) -> int:

@@ -45,7 +45,7 @@ def add_judge(name: str, commands: Any, text: str) -> None:
     text = "most pairs (default: %(default)s)"
     page.add_argument("--pairs", type=int, default=NUM_PAIRS, metavar="N", help=text)
     page.add_argument("--seed", type=int, default=0, metavar="N", help="seed of pairs, order and places")
-    page.set_defaults(command=write_page)
+    page.set_defaults(command=write_page, needs="report")
     text = "open the votes with the key, and print how often each candidate is preferred"
     votes = verbs.add_parser("votes", help=text, description=text)
     votes.add_argument("votes", metavar="VOTES", nargs="+", type=place, help="files that the page saved")

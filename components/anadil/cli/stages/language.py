@@ -12,7 +12,6 @@ from anadil.artifacts import storage
 from anadil.cli.output import print_lines
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.files import file_sha256
-from anadil.preflight.this_machine import require_packages
 from anadil.text.language import known_languages, language_codes
 
 if TYPE_CHECKING:
@@ -40,7 +39,7 @@ def add_language(name: str, commands: Any, text: str) -> None:
     learn.add_argument("--language-model", metavar="PATH", help=text)
     learn.add_argument("--text-field", default="text", metavar="KEY", help="default: %(default)s")
     learn.add_argument("--out", type=Path, metavar="PACK", help="file to write (default: NAME.yaml)")
-    learn.set_defaults(command=learn_pack)
+    learn.set_defaults(command=learn_pack, needs="clean")
     text = "list the ids of packs, and of the languages that CLD2 knows"
     listed = actions.add_parser("list", help=text, description=text)
     listed.add_argument("-o", "--output", choices=["table", "json"], default="table")
@@ -65,7 +64,6 @@ def list_languages(options: argparse.Namespace) -> int:
 
 def learn_pack(options: argparse.Namespace) -> int:
     """Write the pack, and print what was decided."""
-    require_packages("clean")
     import yaml
 
     from anadil.clean.shards.shards import names

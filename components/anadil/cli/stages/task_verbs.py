@@ -11,7 +11,6 @@ from anadil.cli.options import add_output_option, add_recipe_argument, add_set_o
 from anadil.cli.output import print_result
 from anadil.core.errors import DataError
 from anadil.core.table import Table
-from anadil.preflight.this_machine import require_packages
 from anadil.tasks.native import languages, native_tasks
 from anadil.text.language import find_language
 from anadil.text.language_data import UnknownLanguageError
@@ -35,7 +34,7 @@ def add_task_verb(name: str, commands: Any, text: str) -> None:
     text = "also write the text of each question, as evaluate.task_items for clean.decontaminate"
     command.add_argument("--items", type=place, metavar="FILE.jsonl", help=text)
     add_set_option(command)
-    command.set_defaults(command=fetch)
+    command.set_defaults(command=fetch, needs="tasks")
 
 
 def list_tasks(options: argparse.Namespace) -> int:
@@ -72,7 +71,6 @@ def fetch(options: argparse.Namespace) -> int:
     from anadil.runtime.job import external_side_files
 
     recipe = load_recipe(options.recipe, options.set)
-    require_packages("tasks")
     from anadil.tasks.harness import KEY
     from anadil.tasks.run import load_tasks, write_items
 

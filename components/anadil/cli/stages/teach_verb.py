@@ -11,7 +11,6 @@ from anadil.cli.output import print_result
 from anadil.core.errors import RecipeError
 from anadil.core.files import file_sha256, write_atomic
 from anadil.language.labels import files_of, read_labels
-from anadil.preflight.this_machine import require_packages
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +25,7 @@ def add_teach(name: str, commands: Any, text: str) -> None:
     text = "file to write, in the format of fastText. Figures and digests stand beside it in FILE.json"
     command.add_argument("--out", required=True, type=place, metavar="FILE", help=text)
     add_output_option(command)
-    command.set_defaults(command=teach)
+    command.set_defaults(command=teach, needs="teach")
 
 
 def teach(options: argparse.Namespace) -> int:
@@ -36,7 +35,6 @@ def teach(options: argparse.Namespace) -> int:
     if over := {out.resolve(), figures.resolve()} & {each.resolve() for each in files}:
         raise RecipeError(f"--out {out}: would write over the labels in {min(over)}. Name another file")
     labels = read_labels(files)
-    require_packages("teach")
     from anadil.language.classifier import learn
     from anadil.language.fasttext_file import write_model
 

@@ -25,7 +25,7 @@ def add_inspect(name: str, commands: Any, text: str) -> None:
     command.add_argument("--tokenizer", nargs="+", action="extend", default=[], metavar="DIR", help=text)
     add_recipe_options(command)
     add_output_option(command)
-    command.set_defaults(command=inspect)
+    command.set_defaults(command=inspect, needs="tokenizer")
 
 
 def inspect(options: argparse.Namespace) -> int:

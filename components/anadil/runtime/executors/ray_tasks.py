@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from anadil.core.errors import PreflightError
-from anadil.core.install import install
 from anadil.runtime.executor import Task
 from anadil.runtime.executors.processes import TICK_S, Processes
 from anadil.runtime.job import Job
@@ -62,10 +61,7 @@ class RayTasks:
         """Start Ray here, or connect to the cluster."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        try:
-            self._ray = importlib.import_module("ray")
-        except ImportError:
-            raise PreflightError(f"clean.engine: ray needs the packages of Ray; {install('ray')}") from None
+        self._ray = importlib.import_module("ray")
         address = self._cluster.__enter__() if self._cluster else os.environ.get(ADDRESS_VARIABLE)
         try:
             self._connect(address)
