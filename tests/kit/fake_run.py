@@ -194,9 +194,7 @@ def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> P
     return placed
 
 
-def random_tokens(
-    shape: Shape, work: Work, num_sequences: int, seed: int, *, documents: int = 1
-) -> Packed:
+def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int, *, documents: int = 1) -> Packed:
     """Random documents that fill sequences without padding, so many in each."""
     # A document of n tokens has n - 1 pairs of neighbours, which are what fills a sequence.
     pairs = np.full(documents, work.sequence_length // documents)

@@ -285,7 +285,6 @@ def test_the_rate_that_one_h100_made_is_planned_within_two_percent(kernels: Kern
     assert GPU_STEP_SHARE * predicted == pytest.approx(measured, rel=0.02)
 
 
-
 def test_a_device_of_unknown_speed_has_memory_and_nulls() -> None:
     unknown = replace(AZERBAIJANI.machine, flops_bf16=0.0, hbm=0.0)
     request = replace(AZERBAIJANI, machine=unknown)

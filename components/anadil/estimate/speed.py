@@ -65,8 +65,8 @@ HIDDEN_CONTEXT = 0.5
 
 GPU_STEP_SHARE = 0.79
 """Measured over predicted rate of a training step on a GPU, for plans without a measured run. One H100 made 44,012 tokens/s for
-55,511 with Liger's kernels, 36,165 for 46,053 with torch's: Llama 3.2 1B, BF16, 4 x 2,048, without `compile`, which nobody has
-measured. Other GPUs as it (assumption). Source: benchmarks/train."""
+55,511 with Liger's kernels, 36,165 for 46,053 with torch's (Llama 3.2 1B, BF16, 4 x 2,048, without `compile`). No run with
+`compile` and no other GPU was measured: the same share is assumed. Source: benchmarks/train."""
 
 FORWARD_BYTES: Mapping[Kernels, tuple[int, int, int]] = {"torch": (84, 18, 10), "liger": (20, 4, 6)}
 """Bytes that a layer's element-wise kernels read and write per token in bf16, in units of the hidden

@@ -42,7 +42,7 @@ CPU_ASSUMPTIONS = (
 )
 GPU_ASSUMPTIONS = (
     (
-        "Speed is 79 % of what data sheets and measured kernels give, as one H100 reached without compile on a 1B model; with "
+        "Speed is 79 % of what data sheets and measured kernels give, as one H100 reached without compile on a 1B model. With "
         "compile nothing was measured. Published runs reached 25-50 % of the peak, which is the range shown until --measured "
         "replaces it."
     ),

@@ -178,7 +178,7 @@ _norms_of_all: Any = torch._foreach_norm  # noqa: SLF001
 def squared_norm(
     parameters: Iterable[torch.nn.Parameter], mesh: Mesh, *, on_two_stages: torch.nn.Parameter | None = None
 ) -> tuple[list[torch.Tensor], torch.Tensor]:
-    """This process's gradients, and its part in FP64 of the square of their norm, which is the sum over all processes.
+    """Gradients of this process, and the sum of squares in FP64 that this process adds to the square of the norm of all.
 
     Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. Tied embeddings may
     lie on two stages.
