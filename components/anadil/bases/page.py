@@ -91,8 +91,8 @@ def _texts(result: Result) -> Table:
             str(each["from"]),
             f"{each['num_documents']:,}",
             human_bytes(each["num_bytes"]),
-            str(each["sha256"])[:16],
+            each["sha256"][:16],
         )
-        for name, each in ((name, each) for name, each in result["texts"].items())
+        for name, each in result["texts"].items()
     ]
     return Table("Held-out text", ("text", "from", "documents", "bytes", "SHA-256"), rows, words=(1, 4))

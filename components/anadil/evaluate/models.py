@@ -133,13 +133,6 @@ class Memory:
         self.now.written[key] = [(list(row.tokens), row.ended) for row in rows]
 
 
-def prompt_key(
-    prompt: Sequence[int], seeds: Sequence[int | None], max_new_tokens: int, ends: Sequence[int] | None
-) -> str:
-    """Return the key of a prompt's continuations."""
-    return _key(prompt, repr((list(seeds), max_new_tokens, ends)).encode())
-
-
 def _key(first: Ids, second: Ids | bytes) -> str:
     rest = second if isinstance(second, bytes) else np.asarray(second, dtype=np.int64).tobytes()
     digest = hashlib.blake2b(digest_size=KEY_BYTES)
@@ -354,7 +347,7 @@ class CandidateDecoder:
         """Yield each prompt's place and its continuations; see `Decoder.batches`."""
         memory = self.candidate.memory
         keys = [
-            prompt_key(prompt, each, max_new_tokens, self.ends)
+            _key(prompt, repr((list(each), max_new_tokens, self.ends)).encode())
             for prompt, each in zip(prompts, seeds, strict=True)
         ]
         unknown = []

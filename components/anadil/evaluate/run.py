@@ -6,7 +6,8 @@ holds what the report and the gate need.
 
 import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.scored_text import RETAINED_KEY, read_retained
+from anadil.artifacts.text_files import json_rows
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.json_text import write_indented
@@ -26,14 +28,13 @@ from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
 from anadil.evaluate.measures import Asked, prepare_measures
 from anadil.evaluate.questions import encode_references, read_questions
-from anadil.evaluate.task_items import read_items, task_facts
 from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import Figures, Job, value_of
-from anadil.text.corpus import read_corpora
+from anadil.text.corpus import Document, read_corpora
 from anadil.text.language import load_language
 from anadil.text.metrics import SURE_DOCUMENTS, deciding_scores
 
@@ -192,3 +193,29 @@ def _table(job: Job, word: str, name: str) -> dict[str, Any]:
     path = job.inputs[word] / name if word in job.inputs else None
     table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
     return table
+
+
+def read_items(tasks: Path | None) -> list[Document]:
+    """Return the questions in an artifact of tasks, with their task as source."""
+    file = tasks / "items.jsonl" if tasks else None
+    # Tasks of an older version wrote none.
+    rows: Any = json_rows(file, "tasks/items.jsonl") if file and file.is_file() else ()
+    return [
+        Document(id=f"{row['task']}:{number}", text=row["text"], source=row["task"], url="", lang="")
+        for number, row in rows
+    ]
+
+
+def task_facts(
+    items: Sequence[Document], seen: Collection[str], measures: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return what each task measures, how many questions it has, and how many stand in the training text."""
+    questions = Counter(each.source for each in items)
+    contaminated = Counter(each.source for each in items if each.id in seen)
+    if contaminated:
+        counts = (f"{task} {count:,} of {questions[task]:,}" for task, count in contaminated.items())
+        log.warning("tasks: questions that the training text holds: %s", ", ".join(counts))
+    return {
+        task: {"measures": measures.get(task, ""), "questions": count, "contaminated": contaminated[task]}
+        for task, count in questions.items()
+    }

@@ -65,7 +65,10 @@ def run(job: Job) -> Figures:
         refuse_quantization(job.recipe.finetune, device, processes.size)
         if preference := job.recipe.finetune.preference:
             refuse_uneven(preference, processes.size)
-        _quiet_libraries()
+        transformers_logging.disable_default_handler()
+        transformers_logging.enable_propagation()
+        transformers_logging.disable_progress_bar()
+        disable_progress_bar()
         figures = _run(job, processes, device)
         processes.wait()
     return figures
@@ -149,14 +152,6 @@ def _job_of_process(job: Job, processes: Group) -> Job:
     folder = job.work / f"process-{processes.rank}"
     folder.mkdir(parents=True, exist_ok=True)
     return replace(job, out=folder, work=folder)
-
-
-def _quiet_libraries() -> None:
-    """Let transformers and datasets speak through our log, and draw no bars of their own."""
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    transformers_logging.disable_progress_bar()
-    disable_progress_bar()
 
 
 def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:

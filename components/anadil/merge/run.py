@@ -50,8 +50,17 @@ def run(job: Job) -> Figures:
     write_indented(job.out / TABLE, table)
     # Names of directories stand there, and another place makes no other model.
     job.varying.extend([TABLE, *write_mlmodel(job.out, chats=answers)])
-    for line in _lines(table):
-        log.info("%s", line)
+    log.info(
+        "merged: %.4g of the trained model, %.4g of %s",
+        1 - values.base_share,
+        values.base_share,
+        table["base"],
+    )
+    for each in table["add"]:
+        log.info(
+            "merged: %.4g of %s less %s (difference: %.2g of the weights)",
+            each["weight"], each["model"], each["minus"], each["relative_difference"],
+        )  # fmt: skip
     return {"base_share": values.base_share, "added": len(values.weights), ANSWERS_FIGURE: int(answers)}
 
 
@@ -104,15 +113,3 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
         ],
         **values.measured,
     }  # fmt: skip
-
-
-def _lines(table: dict[str, Any]) -> list[str]:
-    share = table["base_share"]
-    return [
-        f"merged: {1 - share:.4g} of the trained model, {share:.4g} of {table['base']}",
-        *(
-            f"merged: {each['weight']:.4g} of {each['model']} less {each['minus']} "
-            f"(difference: {each['relative_difference']:.2g} of the weights)"
-            for each in table["add"]
-        ),
-    ]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from anadil.artifacts.artifact import Manifest
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.page.charts import Bar, Chart, Line, Point, chart, scatter_chart
+from anadil.page.charts import Bar, Chart, Line, Point, scatter_chart
 from anadil.page.format import clip, figure, setting
 from anadil.page.licence import UNKNOWN, licence_of
 from anadil.page.part import Part
@@ -160,10 +160,10 @@ def _chart(merge: Json, text: str, table: Table) -> Chart | None:
     path = tuple((dot.x, dot.y) for _, dot in drawn if dot.colour == drawn[0][1].colour)
     title = f"Target language against {clip(text, 40)}"
     svg = scatter_chart(
-        dots, Line("merges", path), limit=Bar(f"limit {setting(limit)}", limit), title=title, chosen=ring, named=True,
+        dots, Line("merges", path), limit=Bar(f"limit {setting(limit)}", limit), title=title, chosen=ring,
         units=("over the base's, to the end of the interval", "bits per byte of the target"),
     )  # fmt: skip
-    return chart(title, svg, table)
+    return Chart(title, svg, table) if svg else None
 
 
 def _labels(points: Sequence[Json]) -> list[tuple[str, int]]:

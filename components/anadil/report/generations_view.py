@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, counted, number
@@ -50,37 +51,26 @@ class PromptView:
     """Sampled texts, and what the base wrote: in the fold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationsView:
-    """The section on answers and continuations."""
-
-    answers: tuple[PromptView, ...]
-    more_answers: tuple[PromptView, ...]
-    summary: Table
-    """Number of answers that are the reference, by candidate; no rows if unknown."""
-    beginnings: tuple[PromptView, ...]
-    more_beginnings: tuple[PromptView, ...]
-    hidden: str
-    """Number of prompts that the page skips, as a sentence; empty for none."""
-
-
-def generations_view(candidates: dict[str, Json]) -> GenerationsView:
-    """Build the section on answers from the candidates of `scores.json`."""
+def generations_view(candidates: dict[str, Json]) -> dict[str, Any]:
+    """Build the section on answers from the candidates of `scores.json`, by the names of the template."""
     answers, beginnings = prompts_of(candidates, "answer"), prompts_of(candidates, "continuation")
-    shown = chosen_prompts(answers)
+    # Seen and unseen ones take turns, so that both are there to be read.
+    unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
+    turns = [one for pair in zip_longest(unseen, seen) for one in pair if one]
+    shown = tuple([*turns, *unknown][:MAX_PROMPTS])
     hidden = [
         f"{MAX_PROMPTS} of {len(prompts):,} {word} are shown; scores.json holds all."
         for prompts, word in ((answers, "questions"), (beginnings, "beginnings"))
         if len(prompts) > MAX_PROMPTS
     ]
-    return GenerationsView(
-        answers=shown[:OPEN_ANSWERS],
-        more_answers=shown[OPEN_ANSWERS:],
-        summary=_summary(candidates),
-        beginnings=beginnings[:OPEN_BEGINNINGS],
-        more_beginnings=beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
-        hidden=" ".join(hidden),
-    )
+    return {
+        "answers": shown[:OPEN_ANSWERS],
+        "more_answers": shown[OPEN_ANSWERS:],
+        "summary": _summary(candidates),
+        "beginnings": beginnings[:OPEN_BEGINNINGS],
+        "more_beginnings": beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
+        "hidden": " ".join(hidden),
+    }
 
 
 def prompts_of(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
@@ -139,13 +129,6 @@ def _generation(name: str, prompt: str, line: Json) -> CandidateText:
         note=", ".join(note),
         style=name if name in COLOURS else "",
     )
-
-
-def chosen_prompts(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
-    """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
-    unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
-    turns = [one for pair in zip_longest(unseen, seen) for one in pair if one]
-    return tuple([*turns, *unknown][:MAX_PROMPTS])
 
 
 def _summary(candidates: dict[str, Json]) -> Table:

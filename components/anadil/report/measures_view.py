@@ -6,6 +6,7 @@ Each measure is a table and perhaps a chart; one that `scores.json` does not hol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
@@ -258,41 +259,22 @@ class Headline:
     published: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoresView:
-    """Scores of the held-out text, and the large figures at the head of the page."""
-
-    headlines: tuple[Headline, ...]
-    candidates: Table
-    counters: Table
-    charts: tuple[Chart, ...]
-    differences: Table
-    contamination: Table
-    heldout: Table
-    checks: Table
-
-    @property
-    def has_published(self) -> bool:
-        """True if others published such figures for this language."""
-        return any(headline.published for headline in self.headlines)
-
-
-def scores_view(facts: Facts) -> ScoresView:
-    """Build the section on scores from `scores.json`."""
+def scores_view(facts: Facts) -> dict[str, Any]:
+    """Build the section on scores and the large figures of the page, by the names of the template."""
     scores = facts.scores
     candidates, differences = candidates_of(scores), _differences(scores)
-    return ScoresView(
-        headlines=_headlines(scores, facts.language.code),
-        candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
-        counters=_figures("Counts behind the figures", candidates, COUNTERS),
-        charts=_charts(candidates, differences),
-        differences=_difference_table("Differences in bits per byte, paired by document", differences),
-        contamination=facts_table(
-            "Held-out text that training has seen", table_of(scores.get("contamination"))
-        ),
-        heldout=facts_table("The held-out text", table_of(scores.get("heldout")) | _tuning(scores)),
-        checks=_checks(scores),
-    )
+    headlines, seen = _headlines(scores, facts.language.code), table_of(scores.get("contamination"))
+    return {
+        "headlines": headlines,
+        "has_published": any(each.published for each in headlines),
+        "candidates": _figures("Candidates on the same held-out text", candidates, FIGURES),
+        "counters": _figures("Counts behind the figures", candidates, COUNTERS),
+        "charts": _charts(candidates, differences),
+        "differences": _difference_table("Differences in bits per byte, paired by document", differences),
+        "contamination": facts_table("Held-out text that training has seen", seen),
+        "heldout": facts_table("The held-out text", table_of(scores.get("heldout")) | _tuning(scores)),
+        "checks": _checks(scores),
+    }
 
 
 def _tuning(scores: Json) -> Json:

@@ -170,8 +170,8 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         "pretrain_final_loss": _last_loss(facts.training),
         "finetune_final_loss": _last_loss(facts.finetuning),
         "gate_passed": int(passed) if isinstance(passed, bool) else None,
-        "seconds": cost.seconds or None,
-        "cost_usd": cost.dollars,
+        "seconds": cost["seconds"] or None,
+        "cost_usd": cost["dollars"],
     }
     figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts.stats)}
     for each in facts.corpora:

@@ -85,7 +85,12 @@ def _digest(uri: str, manifest: Manifest) -> str:
 
 def write_image_model(base: Path, text: Path, out: Path, precision: str | None) -> None:
     """Write the base with the weights, tokenizer and settings of a text model; `precision` is of the text's weights."""
-    _require_sizes(base, text)
+    ours, theirs = read_config(text).to_dict(), read_config(base).to_dict()
+    for key in ["model_type", *sorted(SIZES - {"vocab_size"})]:
+        if ours.get(key) != theirs.get(key):
+            raise DataError(
+                f"{text}: {key} is {ours.get(key)!r}, and the text model of {base} has {theirs.get(key)!r}, {WITHOUT}"
+            )
     stored = all_tensors(base)
     trained = {name_in_wrapper(name, stored): each for name, each in stored_tensors(text).items()}
     tensors = {name: each for name, each in stored.items() if not text_name(name)} | trained
@@ -119,15 +124,6 @@ def _rows(tensor: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
             f"{tensor.file}: {tensor.name} holds numbers that {dtype} cannot, export with --precision bf16"
         )
     return rows
-
-
-def _require_sizes(base: Path, text: Path) -> None:
-    ours, theirs = read_config(text).to_dict(), read_config(base).to_dict()
-    for key in ["model_type", *sorted(SIZES - {"vocab_size"})]:
-        if ours.get(key) != theirs.get(key):
-            raise DataError(
-                f"{text}: {key} is {ours.get(key)!r}, and the text model of {base} has {theirs.get(key)!r}, {WITHOUT}"
-            )
 
 
 def _settings(base: Path, text: Path) -> dict[str, Any]:

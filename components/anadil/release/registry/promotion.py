@@ -277,12 +277,14 @@ def tags_of(model: Promotable) -> dict[str, str]:
     """Tags of a version: digests, places, scores and the gate's checks."""
     shown = ("name", "value", "limit", "passed", "enforced", "interval")
     checks = [{key: check.get(key) for key in shown} for check in model.checks]
+    inputs = sorted(model.scores_manifest.inputs.items())
+    corpora = {word: digest for word, digest in inputs if kind_of(word) == "corpus"}
     tags = {
         DIGEST_TAG: model.manifest.digest, WHOLE_TAG: model.manifest.whole_digest, URI_TAG: model.uri,
         KIND_TAG: model.manifest.kind, SCORES_TAG: model.scores,
         "anadil.scores_sha256": model.scores_manifest.whole_digest,
         "anadil.gate": json.dumps(checks, ensure_ascii=False), "anadil.version": __version__,
-        **_parents(model),
+        **parent_tags(model.manifest.recipe), **({CORPORA_TAG: json.dumps(corpora)} if corpora else {}),
     }  # fmt: skip
     figures = model.table.get("candidates", {}).get(model.candidate, {})
     for path in FIGURES:
@@ -296,16 +298,6 @@ def tags_of(model: Promotable) -> dict[str, str]:
                 tags["anadil.report_sha256"] = manifest.whole_digest
                 break
     return tags
-
-
-def _parents(model: Promotable) -> dict[str, str]:
-    """Digests of the corpora, and of a retrained model the champion that it began with."""
-    corpora = {
-        name.removeprefix("input "): digest
-        for name, digest in sorted(model.scores_manifest.origin.items())
-        if kind_of(name.removeprefix("input ")) == "corpus"
-    }
-    return {**parent_tags(model.manifest.recipe), **({CORPORA_TAG: json.dumps(corpora)} if corpora else {})}
 
 
 def description_of(model: Promotable) -> str:
