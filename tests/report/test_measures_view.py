@@ -111,15 +111,15 @@ def test_scores_of_an_older_program_show_what_they_hold(tmp_path: Path) -> None:
 def test_answers_show_seen_and_unseen_by_turns_with_reference_and_marks() -> None:
     found = generations_view(candidates_of(report_run.scores()))
 
-    assert [one.seen for one in found["answers"]] == [False, True, None]
+    assert [one["seen"] for one in found["answers"]] == [False, True, None]
     unseen, seen, _ = found["answers"]
-    assert seen.seen_words == "seen in training"
-    assert unseen.reference == "*100# yığın və zəng düyməsini basın."
-    assert [(one.candidate, one.badges) for one in seen.made] == [
-        ("adapted", ()),
-        ("finetuned", (("exact", "word for word"),)),
+    assert seen["seen_words"] == "seen in training"
+    assert unseen["reference"] == "*100# yığın və zəng düyməsini basın."
+    assert [(one["candidate"], one["badges"]) for one in seen["made"]] == [
+        ("adapted", []),
+        ("finetuned", [("exact", "word for word")]),
     ]
-    assert [one.candidate for one in seen.others] == ["base"]
+    assert [one["candidate"] for one in seen["others"]] == ["base"]
     assert found["summary"].rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100 %")
 
 
@@ -129,8 +129,8 @@ def test_the_champion_stands_beside_the_others() -> None:
 
     seen = generations_view(candidates_of(scores))["answers"][1]
 
-    assert [one.candidate for one in seen.made] == ["adapted", "finetuned", "champion"]
-    assert seen.made[2].style == "champion"
+    assert [one["candidate"] for one in seen["made"]] == ["adapted", "finetuned", "champion"]
+    assert seen["made"][2]["style"] == "champion"
 
 
 def test_of_answers_that_name_no_candidate_to_compare_the_base_is_shown() -> None:
@@ -138,7 +138,7 @@ def test_of_answers_that_name_no_candidate_to_compare_the_base_is_shown() -> Non
 
     found = generations_view(candidates_of(scores))
 
-    assert [one.candidate for one in found["answers"][0].made] == ["base"]
+    assert [one["candidate"] for one in found["answers"][0]["made"]] == ["base"]
 
 
 def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
@@ -331,17 +331,17 @@ def test_the_first_right_answer_to_an_unseen_question_is_shown_with_the_share_of
     talk = talk_view(table(finetuned=finetuned, base=[text("Nömrəm?", "the the the", seen=False)]))
 
     assert talk is not None
-    assert talk.prompt == "Nömrəm?"
-    assert talk.note == "not seen in training; 1 of 2 such questions answered word for word"
-    assert talk.said == (("finetuned", "*101# yığın."), ("base", "the the the"))
+    assert talk["prompt"] == "Nömrəm?"
+    assert talk["note"] == "not seen in training; 1 of 2 such questions answered word for word"
+    assert talk["said"] == [("finetuned", "*101# yığın."), ("base", "the the the")]
 
 
 def test_a_model_that_answers_nothing_right_shows_its_first_answer() -> None:
     talk = talk_view(table(finetuned=[text("Balans?", "Bilmirəm.", seen=False)], base=[]))
 
     assert talk is not None
-    assert talk.note == "not seen in training; 0 of 1 such question answered word for word"
-    assert talk.said == (("finetuned", "Bilmirəm."),)
+    assert talk["note"] == "not seen in training; 0 of 1 such question answered word for word"
+    assert talk["said"] == [("finetuned", "Bilmirəm.")]
 
 
 def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:
@@ -352,8 +352,8 @@ def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:
     talk = talk_view(scores)
 
     assert talk is not None
-    assert not talk.answers
-    assert talk.said == (("adapted", "gözəldir"),)
+    assert not talk["answers"]
+    assert talk["said"] == [("adapted", "gözəldir")]
 
 
 def test_without_a_release_or_a_text_there_is_no_picture() -> None:
@@ -366,8 +366,8 @@ def test_a_prompt_that_is_markup_or_endless_stays_a_short_text() -> None:
     talk = talk_view(table(finetuned=[text("<script>" * 100, "a" * 5_000, seen="odd")], base=[]))
 
     assert talk is not None
-    assert talk.note == ""
-    assert max(len(talk.prompt), len(talk.said[0][1])) < 330
+    assert talk["note"] == ""
+    assert max(len(talk["prompt"]), len(talk["said"][0][1])) < 330
 
 
 def pages(folder: Path, merge: report_run.Json) -> tuple[str, str, str]:

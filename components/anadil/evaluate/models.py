@@ -20,6 +20,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import write_atomic
+from anadil.core.json_text import read_json
 from anadil.core.progress import track
 from anadil.estimate.memory import FITS
 from anadil.estimate.model_shape import shape_from
@@ -88,7 +89,7 @@ def read_measurements(folder: Path | None) -> list[Measurements]:
     if folder is None or not (folder / FILE).is_file():
         return []
     try:
-        return [Measurements(**each) for each in json.loads((folder / FILE).read_text(encoding="utf-8"))]
+        return [Measurements(**each) for each in read_json(folder / FILE)]
     except (ValueError, TypeError) as error:
         raise IntegrityError(f"{folder / FILE}: damaged ({error}); restore the artifact") from None
 

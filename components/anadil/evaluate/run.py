@@ -4,7 +4,6 @@ One model is in memory at a time. Everything is measured on the same documents, 
 holds what the report and the gate need.
 """
 
-import json
 import logging
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,7 +18,7 @@ from anadil.artifacts.scored_text import RETAINED_KEY, read_retained
 from anadil.artifacts.text_files import json_rows
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import WRITERS
 from anadil.evaluate import models
@@ -169,7 +168,7 @@ def refuse_other_rank(adapter: Path) -> None:
     # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
     if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():
         return
-    settings = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    settings = read_json(adapter / CONFIG)
     if settings.get("rank_pattern"):
         return  # of an adapter that others made, with a rank for each layer
     try:
@@ -191,7 +190,7 @@ def refuse_other_rank(adapter: Path) -> None:
 def _table(job: Job, word: str, name: str) -> dict[str, Any]:
     """Read a table of an input; empty where the input or the file is missing, as in an adapter of another program."""
     path = job.inputs[word] / name if word in job.inputs else None
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    table: dict[str, Any] = read_json(path) if path and path.is_file() else {}
     return table
 
 

@@ -1,6 +1,5 @@
 """Stage finetune (chats, model or merged -> adapter): train LoRA or all weights on the answers, audited before, merged after."""
 
-import json
 import logging
 import os
 import shutil
@@ -16,7 +15,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.core.stages import STAGES, last_form
 from anadil.finetune import training
 from anadil.finetune.chat_format import recipe_format, system_turn, with_system
@@ -218,7 +217,7 @@ def _write_adapter(job: Job, source: Path) -> None:
     base = job.inputs["model"]
     weights = "adapter_model.safetensors"
     shutil.copyfile(source / weights, job.out / weights)
-    config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
+    config = read_json(source / "adapter_config.json")
     # PEFT writes the directory that was read, which may be a copy; which bytes it was is in the manifest.
     # An absolute path or a URI, because PEFT looks from where it is started.
     config["base_model_name_or_path"] = absolute(job.uris.get("model", str(base)))

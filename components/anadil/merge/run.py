@@ -42,7 +42,15 @@ def run(job: Job) -> Figures:
     settings = job.recipe.merge
     if settings is None:
         raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")
-    ends = _open(job, settings)
+    # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
+    model, tokenizer = job.inputs["model"], job.inputs[last_form("tokenizer", job.inputs)]
+    if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
+        others = "".join(f", and --{each} where there was a {each}" for each in forms_of("tokenizer")[1:])
+        raise DataError(
+            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one{others}"
+        )
+    base = base_model(job.recipe.base, job.base_cache)
+    ends = Ends.open(model, base, tokenizer, _additions(job, settings))
     values = _values(job, settings, ends)
     ends.write(job.out, values.base_share, values.weights)
     answers = ends.chat(values.weights) is not None
@@ -72,18 +80,6 @@ def _values(job: Job, settings: Merge, ends: Ends) -> Values:
     return Values(
         base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add]
     )
-
-
-def _open(job: Job, settings: Merge) -> Ends:
-    # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
-    model, tokenizer = job.inputs["model"], job.inputs[last_form("tokenizer", job.inputs)]
-    if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
-        others = "".join(f", and --{each} where there was a {each}" for each in forms_of("tokenizer")[1:])
-        raise DataError(
-            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one{others}"
-        )
-    base = base_model(job.recipe.base, job.base_cache)
-    return Ends.open(model, base, tokenizer, _additions(job, settings))
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:

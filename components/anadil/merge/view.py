@@ -22,12 +22,18 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
     """The part; None where nothing was merged."""
     if not made:
         return None
+    share, parts = number(made.get("base_share")) or 0.0, ["the trained model"]
+    parts += [f"{figure(share)} of the base"] if share else []
+    parts += [
+        f"{figure(each.get('weight'))} of what {base_name(str(each.get('model')))} learnt beyond {base_name(str(each.get('minus')))}"
+        for each in map(table_of, list_of(made.get("add")))
+    ]
     points = _points_table(made)
     texts = _text_names(made)[:MAX_TEXTS]
     return Part(
         section="training",
         title="Merge",
-        words=_words(made),
+        words=f"Merged: {', '.join(parts)}.",
         tables=[_table(made, table_of(field(recipe, "report.licences"))), points],
         reasons=tuple(dict.fromkeys([*_texts(made, "reasons"), *_texts(made, "warnings")])),
         charts=tuple(each for text in texts if (each := _chart(made, text, points))),
@@ -36,18 +42,6 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
         if made.get("add")
         else "",
     )
-
-
-def _words(merge: Json) -> str:
-    """Sentence about what was merged."""
-    share, parts = number(merge.get("base_share")) or 0.0, ["the trained model"]
-    parts += [f"{figure(share)} of the base"] if share else []
-    added = [table_of(each) for each in list_of(merge.get("add"))]
-    parts += [
-        f"{figure(each.get('weight'))} of what {base_name(str(each.get('model')))} learnt beyond {base_name(str(each.get('minus')))}"
-        for each in added
-    ]
-    return f"Merged: {', '.join(parts)}."
 
 
 def _table(merge: Json, licences: Mapping[str, object]) -> Table:

@@ -12,9 +12,8 @@ from anadil.artifacts.weight_files import weight_files
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import with_article
-from anadil.release.registry.client import resolve
+from anadil.release.registry.client import SCHEME, resolve
 
-REGISTERED = "models:/"
 EXPECTED = "give a model, merged or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
 
@@ -67,7 +66,7 @@ def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]
     Returns:
         The absolute place and its manifest; None for a directory that is not an artifact.
     """
-    if not uri.startswith(REGISTERED):
+    if not uri.startswith(SCHEME):
         return _locate(uri)
     version = resolve(uri, tracking)
     place, manifest = _locate(version.uri)

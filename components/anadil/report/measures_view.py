@@ -121,12 +121,8 @@ def _forgetting(facts: Facts, candidates: Candidates) -> MeasureView:
 def _change_words(change: verdict.Change | None) -> str:
     if change is None:
         return ""
-    ends = (
-        [f"; {' to '.join(signed_percent(round(end * 100, 1)) for end in change.interval)}"]
-        if change.interval
-        else []
-    )
-    return f" ({signed_percent(round(change.share * 100, 1))}{''.join(ends)})"
+    ends = " to ".join(signed_percent(round(end * 100, 1)) for end in change.interval or ())
+    return f" ({signed_percent(round(change.share * 100, 1))}{f'; {ends}' if ends else ''})"
 
 
 def _by_part(candidates: Candidates, key: str, word: str) -> MeasureView:
@@ -318,7 +314,13 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
         unit = "bits per byte of answers to unseen questions, lower is better"
         headlines.append(_headline("Answers", unit, of, first, last, compared=earlier))
     else:
-        headlines.append(_loop_headline(of, loop_rate(base), loop_rate(model)))
+        start, end = loop_rate(base), loop_rate(model)
+        moved = None if start is None or end is None else (end - start) * 100
+        change = DASH if moved is None else f"{signed_percent(moved).removesuffix(' %')} points"
+        headlines.append(Headline(
+            name="Loop rate", unit="greedy texts that end in a loop", of=of, before=percent(start),
+            after=percent(end), change=change, better=_better(start, end, -1),
+        ))  # fmt: skip
     # A model that is not released gets no green figure, whatever moved.
     refused = isinstance(field(scores, "gate.passed"), bool) and not released
     return tuple(replace(each, better=None) if refused and each.better else each for each in headlines)
@@ -332,15 +334,6 @@ def _headline(
     return Headline(
         name=name, unit=unit, of=of, compared=compared, before=figure(before), after=figure(after), change=change,
         better=_better(number(before), number(after), better_way), published=published,
-    )  # fmt: skip
-
-
-def _loop_headline(of: str, before: float | None, after: float | None) -> Headline:
-    moved = None if before is None or after is None else (after - before) * 100
-    change = DASH if moved is None else f"{signed_percent(moved).removesuffix(' %')} points"
-    return Headline(
-        name="Loop rate", unit="greedy texts that end in a loop", of=of, before=percent(before),
-        after=percent(after), change=change, better=_better(before, after, -1),
     )  # fmt: skip
 
 

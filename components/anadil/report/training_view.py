@@ -48,6 +48,14 @@ def training_view(facts: Facts) -> dict[str, Any]:
         if not (key == "loss" and validation)
     ]
     charts = [chart for chart in drawn if chart]
+    looks, of_sources = colours_of(_parts(facts)), []
+    for key, title, unit in SOURCE_CURVES:
+        parts = [
+            Line(name, points, colour=looks[name][0], dashed=looks[name][1])
+            for name in _parts(facts)
+            if (points := series(facts.training, f"{key}/{name}"))
+        ]
+        of_sources.append(lines(title, unit, parts, bands))
     steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
     stretches = (f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10])
     words = (_words(facts, PRETRAINING), _begin_words(facts), _mean_words(facts))
@@ -59,7 +67,7 @@ def training_view(facts: Facts) -> dict[str, Any]:
         "charts": charts[:OPEN_CURVES],
         # In a fold, for a reader who looks for a fault.
         "more_charts": charts[OPEN_CURVES:],
-        "source_charts": _source_charts(facts, bands),
+        "source_charts": [chart for chart in of_sources if chart],
         "sources": _sources(facts),
         "phase_table": records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
         "summary": facts_table("Continued pre-training in numbers", facts.training_summary, skipped=skipped),
@@ -92,18 +100,6 @@ def _mean_words(facts: Facts) -> str:
         f"The model is the mean of {counted(len(steps), 'checkpoint')}, steps {steps[0]} to {steps[-1]}. The curves are of single "
         "steps, and none is of the mean."
     )
-
-
-def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
-    charts, looks = [], colours_of(_parts(facts))
-    for key, title, unit in SOURCE_CURVES:
-        drawn = [
-            Line(name, points, colour=looks[name][0], dashed=looks[name][1])
-            for name in _parts(facts)
-            if (points := series(facts.training, f"{key}/{name}"))
-        ]
-        charts.append(lines(title, unit, drawn, bands))
-    return [chart for chart in charts if chart]
 
 
 def _parts(facts: Facts) -> tuple[str, ...]:
@@ -146,21 +142,6 @@ def finetune_view(facts: Facts) -> dict[str, Any]:
         lines("Loss on answers", "nats per token", loss),
         lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
     ]
-    # The audit puts brackets round trained spans.
-    text = next((item for item in list_of(facts.mask_audit.get("samples")) if isinstance(item, str)), "")
-    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
-    return {
-        "words": _words(facts, FINETUNING),
-        "charts": [chart for chart in charts if chart],
-        "preference": _preference_words(facts),
-        "preference_charts": _preference_charts(facts),
-        "audit": facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
-        "summary": facts_table("Finetuning in numbers", facts.finetuning_summary),
-        "sample": [(part, bool(place % 2)) for place, part in enumerate(parts) if part],
-    }
-
-
-def _preference_charts(facts: Facts) -> list[Chart]:
     margins = [Line("training pairs", series(facts.preference, "reward_margin"))]
     if heldout := series(facts.preference, "heldout_margin"):
         margins.append(Line("held-out pairs", heldout, colour=4, dashed=True))
@@ -169,8 +150,19 @@ def _preference_charts(facts: Facts) -> list[Chart]:
         for side, colour in (("chosen", 2), ("rejected", 3))
     ]
     unit = "beta x change of log-probability"
-    charts = (lines("Margin of the better answers", unit, margins), lines("Rewards", unit, sides))
-    return [chart for chart in charts if chart]
+    of_pairs = (lines("Margin of the better answers", unit, margins), lines("Rewards", unit, sides))
+    # The audit puts brackets round trained spans.
+    text = next((item for item in list_of(facts.mask_audit.get("samples")) if isinstance(item, str)), "")
+    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
+    return {
+        "words": _words(facts, FINETUNING),
+        "charts": [chart for chart in charts if chart],
+        "preference": _preference_words(facts),
+        "preference_charts": [chart for chart in of_pairs if chart],
+        "audit": facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
+        "summary": facts_table("Finetuning in numbers", facts.finetuning_summary),
+        "sample": [(part, bool(place % 2)) for place, part in enumerate(parts) if part],
+    }
 
 
 def _preference_words(facts: Facts) -> str:
