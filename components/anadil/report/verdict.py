@@ -260,8 +260,6 @@ class Learning:
 
     fall: float
     """Share of the first loss that is gone; below 0 where the loss rose. Means of a tenth of the steps, ten at most."""
-    turn: tuple[float, float] | None
-    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     words: str
     """All of it as a sentence, without the stop."""
     warns: bool
@@ -298,10 +296,11 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
             if turn[0]
             else f"; validation ended {rise} above the base's, which was the lowest: this stage made held-out text harder for the model"
         )
-    return Learning(fall=fall, turn=turn, words=words, warns=bool(taught or turn))
+    return Learning(fall=fall, words=words, warns=bool(taught or turn))
 
 
 def _turn(lines: list[Json]) -> tuple[float, float] | None:
+    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     points = next((curve for key in VALIDATION if (curve := series(lines, key))), ())
     if not points:
         return None

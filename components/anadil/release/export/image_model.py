@@ -17,6 +17,7 @@ from anadil.artifacts.text_part import name_in_wrapper, read_settings, text_name
 from anadil.artifacts.weight_files import StoredTensor, all_tensors, stored_tensors
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
+from anadil.core.stages import forms_of
 from anadil.model.architecture import read_config
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
 from anadil.model.tiny import base_model
@@ -75,7 +76,9 @@ def _digest(uri: str, manifest: Manifest) -> str:
     storage: Any = manifest.recipe.get("storage")
     roots = [root_of(uri), *filter(None, [(storage or {}).get("root")])]
     while BASE_FILES not in manifest.origin:
-        inputs = {word: manifest.origin.get(f"input {word}") for word in ("merged", "model", "tokenizer")}
+        inputs = {
+            word: manifest.origin.get(f"input {word}") for word in (*reversed(forms_of("model")), "tokenizer")
+        }
         places = (find_artifact(roots, word, digest) for word, digest in inputs.items() if digest)
         if not (place := next(filter(None, places), None)):
             return ""
