@@ -512,7 +512,7 @@ class _Stage:
     def at_sum(self) -> dict[str, float]:
         """FSDP adds up the gradients of its last group, from a copy in the sum's precision."""
         head = self.head_gradient() if self.head else 0.0
-        # Gradients that are copied, or that of a lookup, which stays, beside this device's part of the sum.
+        # Gradients that are copied, or a lookup's gradient, which stays, beside this device's part of the sum.
         part = self.size.reduce * self.summed_last / self.layout.shard
         copied = max(self.size.compute * self.summed_last, self.size.compute * self.each.table + part)
         return {

@@ -109,7 +109,7 @@ class PlanRequest:
 
     @property
     def speed_factor(self) -> float:
-        """Measured over predicted rates: those of the run, else of the GPU that was measured; 1 on a CPU."""
+        """Measured over predicted rates: in the named run, else on the GPU that was measured; 1 on a CPU."""
         if self.calibration is not None:
             return self.calibration.factor
         return 1.0 if self.machine.device == CPU else GPU_STEP_SHARE

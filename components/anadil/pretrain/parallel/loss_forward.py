@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from anadil.model.loss import IGNORED
