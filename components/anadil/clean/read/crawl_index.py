@@ -18,6 +18,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.clean.read.warc import Damage, Item, html_responses
 from anadil.core.errors import DataError, RetryableError
+from anadil.core.retry import retried
 from anadil.text.language import known_languages
 from anadil.text.language_data import NO_LANGUAGE
 
@@ -127,16 +128,14 @@ def _items(place: Place, future: Future[bytes], max_bytes: int) -> Iterator[tupl
 def _fetch(uri: str, place: Place) -> bytes:
     """Fetch the bytes of a record, as far as the file goes."""
     length = min(place.length, MAX_RECORD_BYTES)
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            content, size = storage.input_store(uri).part(uri, place.offset, length)
-        except RetryableError:
-            if attempt == ATTEMPTS:
-                raise
-            continue
-        if len(content) >= min(length, size - place.offset):
-            return content
-    raise RetryableError(
-        f"{uri}: {length:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
-        "run the same command again"
-    )
+
+    def part() -> bytes:
+        content, size = storage.input_store(uri).part(uri, place.offset, length)
+        if len(content) < min(length, size - place.offset):
+            raise RetryableError(
+                f"{uri}: {length:,} bytes from {place.offset:,} on did not come whole; check the network, then "
+                "run the same command again"
+            )
+        return content
+
+    return retried(part, ATTEMPTS)
