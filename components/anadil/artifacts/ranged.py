@@ -122,7 +122,7 @@ class RangedStream(io.RawIOBase):
             data = self._ranges.fetch(start, num_bytes)
             if len(data) != num_bytes:
                 raise RetryableError(
-                    f"{self._uri}: {len(data):,} of the {num_bytes:,} bytes from {start:,} on came; check the network and any "
+                    f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole; check the network and any "
                     "proxy, then run the same command again"
                 )
             return data

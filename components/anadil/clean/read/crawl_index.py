@@ -7,7 +7,7 @@ Source: Common Crawl, "Index to WARC Files and URLs in Columnar Format", cc-inde
 
 import io
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
@@ -58,11 +58,6 @@ class _Member:
         return io.BytesIO(self.content)
 
 
-def is_crawl_index(columns: list[str], text_field: str) -> bool:
-    """Return whether a table is an index and no text."""
-    return text_field not in columns and set(COLUMNS) <= set(columns)
-
-
 def crawl_root(index_uri: str) -> str:
     """Return the address that the file names of an index continue: where it lies beside the crawl, else Common Crawl."""
     root, table, _ = index_uri.rpartition(TABLE)
@@ -76,11 +71,6 @@ def index_language(code: str) -> str:
     plain = code.replace("_", "-").split("-")[0].lower()
     row = known_languages().get(plain)
     return OTHER_CODES.get(plain) or (row.iso639_3 if row else plain)
-
-
-def index_columns(known: Sequence[str]) -> list[str]:
-    """Choose the columns of an index to read, among those that it has."""
-    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in known)]
 
 
 def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Place]:
