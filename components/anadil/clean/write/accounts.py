@@ -99,7 +99,7 @@ class Accounts:
         standing = cluster_size[is_kept & (cluster_size > 1)]
         groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
         self.clusters.update(str(CLUSTER_BOUNDS[group]) for group in groups.tolist())
-        # What other limits would drop; documents that were dropped unread are left out.
+        # Counts of what other limits would drop; documents that were dropped unread are left out.
         for key in dict.fromkeys(rule.limit for rule in RULES if rule.limit in self._limits):
             others = self._enforced & ~BIT_OF[KEYS[key].name]
             sound = is_judged & ((failed & np.uint64(others)) == 0)
