@@ -54,7 +54,9 @@ def list_languages(options: argparse.Namespace) -> int:
         for row in known_languages().values()
         if row.cld2 or row.code in packs
     ]
-    lines = (f"{row['id']:<8}{row['script']:<6}{'pack' if row['pack'] else '':<6}{row['name']}" for row in rows)
+    lines = (
+        f"{row['id']:<8}{row['script']:<6}{'pack' if row['pack'] else '':<6}{row['name']}" for row in rows
+    )
     print_result(rows, lines, options.output)
     return 0
 
