@@ -12,7 +12,8 @@ from anadil.core.format import human_bytes
 from anadil.core.install import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, export
-from anadil.release.model_source import REGISTERED, ModelSource, find_model
+from anadil.release.model_source import ModelSource, find_model
+from anadil.release.registry.client import SCHEME
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.execute import base_cache
 from anadil.runtime.signals import Stop
@@ -29,10 +30,10 @@ A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --toke
 is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
 
 
-def add_export(name: str, commands: Any, text: str) -> None:
+def add_export(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    raw, description = argparse.RawDescriptionHelpFormatter, f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}"
-    command = commands.add_parser(name, help=text, description=description, formatter_class=raw)
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.description = f"{command.description}\n\n{DESCRIPTION}"
     help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
     command.add_argument("uri", metavar="URI", help=help_text)
     command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")
@@ -55,7 +56,7 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model whole or not at all, and print its place."""
     _check(options)
     Stop().listen()  # so that a partial export is removed
-    registered = options.uri.startswith(REGISTERED)
+    registered = options.uri.startswith(SCHEME)
     tracking = tracking_uri(load_recipe(options.recipe, options.set)) if registered else None
     source = find_model(options.uri, tracking=tracking)
     exported = export(
