@@ -174,6 +174,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     assert missing_packages("report") == ["jinja2", "markupsafe"]
     assert "kfp" in missing_packages("laptop")
     with pytest.raises(
-        PreflightError, match=r"not installed: jinja2, markupsafe; run .*pip install .*--editable .*\[report\]'"
+        PreflightError,
+        match=r"not installed: jinja2, markupsafe; run .*pip install .*--editable .*\[report\]'",
     ):
         require_packages("report")
