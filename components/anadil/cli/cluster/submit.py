@@ -30,15 +30,9 @@ def add_compile(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-f", "--file", required=True, type=Path, metavar="FILE", help="file to write, such as pipeline.yaml"
     )
-<<<<<<< HEAD
-    add_set_option(compiled)
-    add_retrain_option(compiled)
-    compiled.set_defaults(command=_compile, needs="pipelines")
-=======
     add_set_option(command)
     add_retrain_option(command)
-    command.set_defaults(command=_compile)
->>>>>>> main
+    command.set_defaults(command=_compile, needs="pipelines")
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -57,22 +51,7 @@ def _compile(options: argparse.Namespace) -> int:
     return 0
 
 
-<<<<<<< HEAD
-def add_pipeline_command(name: str, commands: Any, text: str) -> None:
-    """Add `submit` or `schedule`, with its help line, to the subparsers of `anadil`."""
-    parser = commands.add_parser(name, help=text, description=text)
-    if name == "submit":
-        add_submit_options(parser)
-        parser.set_defaults(command=submit_command, needs="pipelines")
-    else:
-        add_schedule_options(parser)
-        parser.set_defaults(command=schedule_command, needs="pipelines")
-
-
-def add_submit_options(parser: argparse.ArgumentParser) -> None:
-=======
 def add_submit(parser: argparse.ArgumentParser) -> None:
->>>>>>> main
     """Add the options of `anadil submit`."""
     _add_common(parser)
     text = "name of the run (default: that of the recipe, and the time)"
@@ -84,7 +63,7 @@ def add_submit(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upload-only", action="store_true", help=text)
     text = "follow the run to its end, print the states of its steps, and exit with the code of a failed one"
     parser.add_argument("--follow", action="store_true", help=text)
-    parser.set_defaults(command=submit_command)
+    parser.set_defaults(command=submit_command, needs="pipelines")
 
 
 def add_schedule(parser: argparse.ArgumentParser) -> None:
@@ -97,7 +76,7 @@ def add_schedule(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--disable", action="store_true", help="start no more runs, but keep the schedule")
     what.add_argument("--enable", action="store_true", help="start runs again")
     what.add_argument("--remove", action="store_true", help="delete the schedule")
-    parser.set_defaults(command=schedule_command)
+    parser.set_defaults(command=schedule_command, needs="pipelines")
 
 
 def submit_command(options: argparse.Namespace) -> int:

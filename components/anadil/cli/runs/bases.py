@@ -35,21 +35,13 @@ def add_bases(command: argparse.ArgumentParser) -> None:
     text = "also write the comparison as a page, with all texts that the candidates wrote"
     command.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
     text = "train each candidate with this share of the recipe's compute, in per cent (default: %(const)s), and extrapolate"
-<<<<<<< HEAD
-    bases.add_argument("--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text)
-    cli_options.add_work_option(bases)
-    cli_options.add_set_option(bases)
-    cli_options.add_output_option(bases)
-    bases.set_defaults(command=run_bases, needs="evaluate")
-=======
     command.add_argument(
         "--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text
     )
     cli_options.add_work_option(command)
     cli_options.add_set_option(command)
     cli_options.add_output_option(command)
-    command.set_defaults(command=run_bases)
->>>>>>> main
+    command.set_defaults(command=run_bases, needs="evaluate")
 
 
 def _bytes(text: str) -> int:

@@ -29,15 +29,9 @@ def add_watch(command: argparse.ArgumentParser) -> None:
     help_text = "the same, as `anadil run` names it"
     command.add_argument("--work", action="append", default=[], type=place, metavar="DIR", help=help_text)
     help_text = "port of 127.0.0.1, 0: a free one (default: the first free one from 8765 on)"
-<<<<<<< HEAD
-    watch.add_argument("--port", type=int, metavar="N", help=help_text)
-    watch.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    watch.set_defaults(command=_watch, needs="watch")
-=======
     command.add_argument("--port", type=int, metavar="N", help=help_text)
     command.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    command.set_defaults(command=_watch)
->>>>>>> main
+    command.set_defaults(command=_watch, needs="watch")
 
 
 @contextmanager

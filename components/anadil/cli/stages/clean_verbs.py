@@ -18,35 +18,19 @@ from anadil.runtime.entry_point import add_recipe_options, add_source_option
 log = logging.getLogger(__name__)
 
 
-<<<<<<< HEAD
-def add_clean_verb(name: str, commands: Any, text: str) -> None:
-    """Add one of the commands with its options."""
-    command = commands.add_parser(name, help=text, description=text)
-    if name == "explain":
-        _add_explain(command)
-        return
-    if name == "diff":
-        command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
-        command.add_argument("second", metavar="B", help="the corpus to compare it with")
-        command.set_defaults(command=diff, needs="clean")
-    else:
-        command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
-        command.set_defaults(command=check_corpus, needs="clean")
-=======
 def add_diff(command: argparse.ArgumentParser) -> None:
     """Add the options of `anadil clean diff`."""
     command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
     command.add_argument("second", metavar="B", help="the corpus to compare it with")
->>>>>>> main
     add_output_option(command)
-    command.set_defaults(command=diff)
+    command.set_defaults(command=diff, needs="clean")
 
 
 def add_verify(command: argparse.ArgumentParser) -> None:
     """Add the options of `anadil clean verify`."""
     command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
     add_output_option(command)
-    command.set_defaults(command=check_corpus)
+    command.set_defaults(command=check_corpus, needs="clean")
 
 
 def add_explain(command: argparse.ArgumentParser) -> None:
