@@ -88,13 +88,20 @@ def test_the_program_and_its_pages_work_from_the_wheel_in_an_empty_directory(
 def test_without_an_extra_the_program_works_or_says_what_to_install(installed: Path, tmp_path: Path) -> None:
     (wheel,) = (installed / "wheel").glob("anadil-*.whl")
     venv.create(tmp_path / "bare/env", with_pip=True)
-    pip = [tmp_path / "bare/env/bin/pip", "install", "--quiet", "-c", ROOT / "constraints.txt", wheel]
+    pip = [
+        str(tmp_path / "bare/env/bin/pip"),
+        "install",
+        "--quiet",
+        "-c",
+        str(ROOT / "constraints.txt"),
+        str(wheel),
+    ]
     subprocess.run(pip, check=True)
 
     for words in ("--help", "recipe check smoke", "plan smoke"):
         anadil(tmp_path / "bare", tmp_path, *words.split())
     for words, extra in (("run smoke", "laptop"), ("doctor", "laptop"), ("clean --self-test", "clean")):
-        command = [tmp_path / "bare/env/bin/anadil", *words.split()]
+        command = [str(tmp_path / "bare/env/bin/anadil"), *words.split()]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
 
         said = done.stdout + done.stderr

@@ -110,11 +110,12 @@ def make_environment(folder: Path, *extras: str) -> Path:
     for name in closure(*extras):
         root = Path(str(INSTALLED[name].locate_file("")))
         # A folder of one package is one link. Of one that several share, each file is.
-        files = {Path(file.parts[0]) if len(owners[file.parts[0]]) == 1 else Path(file) for file in INSTALLED[name].files or ()}  # fmt: skip
-        for file in files:
-            if file.parts[0] not in ("..", "__pycache__") and (root / file).exists():
-                (site / file).parent.mkdir(parents=True, exist_ok=True)
-                (site / file).symlink_to(root / file)
+        paths = [Path(each) for each in INSTALLED[name].files or ()]
+        files = {Path(each.parts[0]) if len(owners[each.parts[0]]) == 1 else each for each in paths}
+        for path in files:
+            if path.parts[0] not in ("..", "__pycache__") and (root / path).exists():
+                (site / path).parent.mkdir(parents=True, exist_ok=True)
+                (site / path).symlink_to(root / path)
     return folder / "bin/python"
 
 
