@@ -130,7 +130,7 @@ def test_pieces_that_always_end_early_end_the_run_to_be_started_again(
     uri = put(bucket, "a.jsonl", LINES)
     answers += [cut] * ranged.ATTEMPTS
 
-    with pytest.raises(RetryableError, match=r"bytes 0 to .* did not come whole; check") as raised:
+    with pytest.raises(RetryableError, match="did not come whole 4 times") as raised:
         storage.readable(uri).open("rb").read(100)
     assert raised.value.exit_code == 138
 

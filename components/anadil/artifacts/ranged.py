@@ -122,12 +122,17 @@ class RangedStream(io.RawIOBase):
             data = self._ranges.fetch(start, num_bytes)
             if len(data) != num_bytes:
                 raise RetryableError(
-                    f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole; check the network and any "
-                    "proxy, then run the same command again"
+                    f"{self._uri}: {len(data):,} of {num_bytes:,} bytes from {start:,} on came"
                 )
             return data
 
-        return retried(piece, ATTEMPTS, PAUSE_S)  # also where bytes are not those of their checksum
+        try:
+            return retried(piece, ATTEMPTS, PAUSE_S)  # also where bytes are not those of their checksum
+        except RetryableError:
+            raise RetryableError(
+                f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole {ATTEMPTS} times; check the "
+                "network and any proxy, then run the same command again"
+            ) from None
 
 
 def changed(uri: str) -> IntegrityError:
