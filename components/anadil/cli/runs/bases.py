@@ -36,13 +36,9 @@ def add_bases(command: argparse.ArgumentParser) -> None:
     text = "also write the comparison as a page, with all texts that the candidates wrote"
     command.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
     text = "train each candidate with this share of the recipe's compute, in per cent (default: %(const)s), and extrapolate"
+    percent = cli_options.number(0.001, 100, whole=False)
     command.add_argument(
-        "--trial",
-        type=cli_options.number(0.001, 100, whole=False),
-        nargs="?",
-        const=TRIAL_PERCENT,
-        metavar="PERCENT",
-        help=text,
+        "--trial", type=percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text
     )
     cli_options.add_work_option(command)
     cli_options.add_set_option(command)
