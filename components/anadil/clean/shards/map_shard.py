@@ -74,8 +74,6 @@ class CrashGuard:
         """
         self._note_path, self._verdict_path = _files(folder)
         self._verdicts: dict[str, dict[str, Any]] = {}
-        self.is_one_by_one = False
-        """True if a process died at a batch: then each record is judged by itself, so that its note names it."""
         with suppress(OSError, ValueError):
             self._verdicts = read_json(self._verdict_path)
         with suppress(OSError, struct.error):
@@ -85,6 +83,11 @@ class CrashGuard:
                 self._write()
             elif phase:
                 self._suspect(Place(*place), Phase(phase), dies_alone)
+
+    @property
+    def is_one_by_one(self) -> bool:
+        """True if a process died at a batch: then each record is judged by itself, so that its note names it."""
+        return ONE_BY_ONE in self._verdicts
 
     def why_skipped(self, place: Place, phase: Phase) -> str:
         """Return the reason why a record must not be read or judged; empty where it may."""
