@@ -4,7 +4,6 @@ python -m anadil.trial --recipe R --corpus URI --tokenizer URI --out URI
 torchrun --nproc-per-node 8 -m anadil.trial ...the same
 """
 
-import json
 import logging
 import shutil
 from dataclasses import asdict, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 import torch
 
 from anadil.core.errors import RecipeError
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.model.process_group import Group
 from anadil.pretrain.prepare import in_training_group
 from anadil.pretrain.short_run import Budget, ScoredText, budget_of, drop_work, short_run
@@ -73,7 +72,7 @@ def find_result(job: Job, finalist: Finalist) -> FinalistResult | None:
     if not path.is_file():
         return None
     log.info("%s: trained already", finalist.name)
-    return FinalistResult(**json.loads(path.read_text(encoding="utf-8")))
+    return FinalistResult(**read_json(path))
 
 
 def _store_result(folder: Path, result: FinalistResult) -> None:

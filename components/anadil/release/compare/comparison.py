@@ -129,13 +129,10 @@ def _notes(a: RunFacts, b: RunFacts) -> Iterator[str]:
     runs = (("A", a), ("B", b))
     scores = [(name, table) for name, run in runs if (table := run.tables.get("scores"))]
     yield from (f"{name}: {gate_verdict(table)}" for name, table in scores)
-    yield from (note for name, run in runs if (note := _missing(name, run)))
-
-
-def _missing(name: str, run: RunFacts) -> str:
-    lacks = [word for word in ("model", "scores") if word not in run.manifests]
-    why = f"; it is {run.run.state}" if run.run and run.run.state != "finished" else ""
-    return f"{name} has no {' and no '.join(lacks)} here{why}." if lacks else ""
+    for name, run in runs:
+        why = f"; it is {run.run.state}" if run.run and run.run.state != "finished" else ""
+        if lacks := [word for word in ("model", "scores") if word not in run.manifests]:
+            yield f"{name} has no {' and no '.join(lacks)} here{why}."
 
 
 def _about(run: RunFacts) -> Json:

@@ -92,12 +92,12 @@ def _neighbours(uri: str, manifest: Manifest) -> dict[str, str]:
             uris["scores"] = scores[0]
             queue.append(scores[1])
     while queue:
-        origin = queue.pop().origin
-        for word in (word for word in _inputs(origin) if word not in uris):
-            for place, each in artifacts_below(roots, kind_of(word)):
-                if origin[f"input {word}"] in (each.digest, each.whole_digest):
+        each = queue.pop()
+        for word in (word for word in _inputs(each) if word not in uris):
+            for place, made in artifacts_below(roots, kind_of(word)):
+                if each.inputs[word] in (made.digest, made.whole_digest):
                     uris[word] = place
-                    queue.append(each)
+                    queue.append(made)
                     break
     return uris
 
@@ -113,8 +113,8 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
     digests = {word: each.digest for word, each in manifests.items()}
     for word in reversed(WORDS):
         # A report's inputs are whole digests.
-        origin = manifests[word].origin if word in manifests and word != "report" else {}
-        digests = {each: origin[f"input {each}"] for each in _inputs(origin)} | digests
+        if word in manifests and word != "report":
+            digests = {each: manifests[word].inputs[each] for each in _inputs(manifests[word])} | digests
 
     compared = {stage.writes: brought(stage, "compare").FILE for stage in FLOW if "compare" in stage.brings}
     tables = {
@@ -129,12 +129,10 @@ def _facts(name: str, run: Run | None, uris: Mapping[str, str]) -> RunFacts:
     )  # fmt: skip
 
 
-def _inputs(origin: Mapping[str, str]) -> list[str]:
-    """Words of the artifacts that another was made of, such as `corpus.web`."""
-    words = [name.removeprefix("input ") for name in origin if name.startswith("input ")]
-    return sorted(
-        (word for word in words if kind_of(word) in WORDS), key=lambda word: WORDS.index(kind_of(word))
-    )
+def _inputs(manifest: Manifest) -> list[str]:
+    """Words of the artifacts of stages that another was made of, in the order of the flow."""
+    words = [word for word in manifest.inputs if kind_of(word) in WORDS]
+    return sorted(words, key=lambda word: WORDS.index(kind_of(word)))
 
 
 def flat(recipe: Mapping[str, object]) -> dict[str, object]:
