@@ -67,9 +67,10 @@ def run(job: Job) -> Figures:
     with room_for(folder, room), progress("tokens", facts.tokens) as bar:
         for number, (name, starts, ids) in enumerate(_documents(tokens)):
             place, file = folder / f"part-{number:05}", f"part-{number:05}.safetensors"
-            part = TokenStream(ids=ids, starts=starts, digest="", bos=facts.bos)
-            write = partial(_write, teacher=teacher, part=part, tokens=tokens, name=name)
-            sealed_dir.filled(place, origin | {"part": str(number)}, write)
+            if not sealed_dir.verify(place, origin | {"part": str(number)}):
+                part = TokenStream(ids=ids, starts=starts, digest="", bos=facts.bos)
+                with sealed_dir.create(place, origin | {"part": str(number)}) as draft:
+                    _write(draft, teacher, part, tokens, name)
             made = read_json(place / FACTS)
             link(place / PART, job.out / file)
             parts.append(PartFacts(file=file, tokens=len(ids), crc32=made["crc32"]))
