@@ -279,20 +279,14 @@ def follow(
             log.warning("%s", error)
         else:
             failures = 0
-            for name, state in _steps(current, names):
-                if last_states.get(name) != state:
+            for task in (current.run_details and current.run_details.task_details) or ():
+                name, state = task.display_name, task.state
+                if name in (*names, "finish") and state and last_states.get(name) != state:
                     last_states[name] = state
                     log.info("%s: %s", name, state.lower())
             if current.state in FINAL_STATES:
                 return _exit_code(server, recipe, current, names)
         time.sleep(poll_s)
-
-
-def _steps(run: Any, steps: Sequence[str]) -> Iterator[tuple[str, str]]:
-    names = {*steps, "finish"}
-    for task in (run.run_details and run.run_details.task_details) or ():
-        if task.display_name in names and task.state:
-            yield task.display_name, task.state
 
 
 def _exit_code(server: Kubeflow, recipe: Recipe, run: Any, names: Sequence[str]) -> int:

@@ -121,8 +121,8 @@ def test_nothing_is_praised_where_no_model_is_released(tmp_path: Path) -> None:
 
     tiles = scores_view(of(tmp_path, scores=scores))["headlines"]
 
-    assert not any(each.better for each in tiles)
-    assert any(each.better for each in scores_view(of(tmp_path / "passed"))["headlines"])
+    assert not any(each["better"] for each in tiles)
+    assert any(each["better"] for each in scores_view(of(tmp_path / "passed"))["headlines"])
 
 
 def test_a_check_that_is_only_shown_and_does_not_hold_is_told_as_a_cost(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_every_sentence_is_about_the_model_that_is_released(
     assert warning == (
         f"Forgetting: en costs the {released} model 10 % more bits per byte than the base (95 % interval 8.0 % to 12 %)."
     )
-    assert {each.of for each in scores_view(facts)["headlines"]} == {released}
+    assert {each["of"] for each in scores_view(facts)["headlines"]} == {released}
     assert f"{released}, released" in measures_view(facts)[0].table.columns
 
 

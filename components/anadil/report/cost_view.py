@@ -83,35 +83,31 @@ def cost_view(facts: Facts) -> dict[str, Any]:
 
 
 def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
-    """Time and cost of each stage whose artifact exists, in the order of the flow."""
-    rows = (
-        _stage_cost(Step(stage=stage, source=source), manifest, summaries.get(stage.writes, {}))
-        for stage in FLOW
-        for source, manifest in by_source(stage.writes, manifests).items()
-    )
-    return [row for row in rows if row]
-
-
-def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | None:
-    stage = step.stage
-    seconds = number(manifest.figures.get("seconds"))
-    if seconds is None:
-        return None
-    name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
-    machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
-    if stage.pod.uses_model and isinstance(name, str):
-        machine = next((each for each in machines() if each.name == plain_name(name)), None)
-    price = machine.on_demand if machine else None
-    memory = number(summary.get("peak_memory_bytes"))
-    return StageCost(
-        name=step.name,
-        # A manifest tells of the last start; training counts all of them.
-        seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
-        machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else clip(summary.get("device") or DASH, 60),
-        per_hour=None if price is None else price * nodes,
-        origin=machine.checked if machine and price is not None else "",
-        memory=None if memory is None else float(memory),
-    )  # fmt: skip
+    """Time and cost of each stage whose artifact exists and names its time, in the order of the flow."""
+    rows = []
+    for stage in FLOW:
+        summary = summaries.get(stage.writes, {})
+        for source, manifest in by_source(stage.writes, manifests).items():
+            if (seconds := number(manifest.figures.get("seconds"))) is None:
+                continue
+            name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
+            machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
+            if stage.pod.uses_model and isinstance(name, str):
+                machine = next((each for each in machines() if each.name == plain_name(name)), None)
+            price = machine.on_demand if machine else None
+            memory = number(summary.get("peak_memory_bytes"))
+            device = clip(summary.get("device") or DASH, 60)
+            row = StageCost(
+                name=Step(stage=stage, source=source).name,
+                # A manifest tells of the last start; training counts all of them.
+                seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
+                machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else device,
+                per_hour=None if price is None else price * nodes,
+                origin=machine.checked if machine and price is not None else "",
+                memory=None if memory is None else float(memory),
+            )
+            rows.append(row)
+    return rows
 
 
 def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Table:
