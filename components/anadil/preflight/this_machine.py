@@ -5,12 +5,14 @@ import os
 import platform
 import re
 import shutil
+import socket
 import sys
 from collections.abc import Iterator
 from importlib import metadata
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from urllib.parse import urlparse
 
 from anadil.artifacts import local_directory, storage
 from anadil.core.errors import PreflightError
@@ -20,14 +22,12 @@ from anadil.core.log import masked
 from anadil.recipe.sections import Recipe
 from anadil.recipe.tracking_address import TENSORBOARD, WANDB, tracker
 from anadil.runtime.check import CheckResult, failed, passed, skipped
-from anadil.runtime.reachable import answers
 from anadil.runtime.threads import check_shared_locks
 from anadil.runtime.trackers import NAMES
 from anadil.runtime.tracking_spool import tracker_address
 
 PACKAGES = {WANDB: "wandb", TENSORBOARD: "tensorboardX"}
 MIN_FREE_BYTES = 2 * GIB  # Far more than `smoke` writes; the plan of a real run tells how much that needs.
-ANSWER_S = 3.0  # How long a tracking server has to answer.
 IMPORT_NAMES = {
     "fasttext-predict": "fasttext", "mlflow-skinny": "mlflow", "pyyaml": "yaml",
     "liger-kernel": "liger_kernel", "kfp-kubernetes": "kfp.kubernetes", "markdown-it-py": "markdown_it",
@@ -98,14 +98,17 @@ def check_tracking(recipe: Recipe, work: Path) -> Iterator[CheckResult]:
         remedy = f"{install(kind)}, or ignore it: the run goes on without it"
         yield skipped("tracking", f"{uri}: {NAMES[kind]}'s package {package} is not installed", remedy)
         return
-    if not uri.startswith(("http://", "https://")):
+    parts = urlparse(uri)
+    if parts.scheme not in ("http", "https"):
         yield passed("tracking", masked(uri))
-    elif answers(uri, ANSWER_S):
-        yield passed("tracking", f"{masked(uri)} answers")
-    else:
-        # A run does without: what cannot be sent is kept and sent later.
-        remedy = "start the server, or ignore it: the run keeps its tracking and sends it later"
-        yield skipped("tracking", f"{masked(uri)} does not answer", remedy)
+        return
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    if answers(parts.hostname or "", port):
+        yield passed("tracking", f"{parts.scheme}://{parts.hostname}:{port} answers")
+        return
+    # A run does without: what cannot be sent is kept and sent later.
+    remedy = "start the server, or ignore it: the run keeps its tracking and sends it later"
+    yield skipped("tracking", f"{parts.hostname}:{port} does not answer", remedy)
 
 
 def check_device() -> Iterator[CheckResult]:
@@ -114,6 +117,15 @@ def check_device() -> Iterator[CheckResult]:
     cores = os.cpu_count() or 1
     text = counted(len(gpus), "GPU") if gpus else f"no GPU; {cores} CPU cores: fit for `smoke`, not for 1B"
     yield passed("device", text)
+
+
+def answers(host: str, port: int) -> bool:
+    """Return whether a server takes a connection within three seconds."""
+    try:
+        with socket.create_connection((host, port), timeout=3):
+            return True
+    except OSError:
+        return False
 
 
 def require_packages(extra: str) -> None:
