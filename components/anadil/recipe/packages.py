@@ -80,6 +80,7 @@ NEEDS = (
 
 
 def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
+<<<<<<< HEAD
     """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there.
 
     Raises:
@@ -109,6 +110,9 @@ def refuse_not_installed(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
 
 def _used(recipe: Recipe, stages: Sequence[str]) -> Iterator[tuple[PackageNeed, str, str]]:
     """Values that need packages, each with its need and the first of the stages that reads the value."""
+=======
+    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there."""
+>>>>>>> main
     for need in NEEDS:
         used = [stage for stage in need.stages if stage in stages]
         if not used or (need.only_if and not _value_at(recipe, need.only_if)):
