@@ -80,12 +80,7 @@ NEEDS = (
 
 
 def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
-<<<<<<< HEAD
-    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there.
-
-    Raises:
-        RecipeError: Names the key, the value and a value that images can run.
-    """
+    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there."""
     for need, stage, value in _used(recipe, stages):
         if need.instead:
             raise RecipeError(
@@ -95,11 +90,7 @@ def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
 
 
 def refuse_not_installed(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
-    """Refuse a value whose packages this machine lacks, before the stages run here.
-
-    Raises:
-        PreflightError: Names the key, the value, the packages, and the extra that brings them.
-    """
+    """Refuse a value whose packages this machine lacks, before the stages run here."""
     for need, _, value in _used(recipe, stages):
         if need.extra and (lacks := [name for name in need.packages if not is_installed(name)]):
             raise PreflightError(
@@ -110,9 +101,6 @@ def refuse_not_installed(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
 
 def _used(recipe: Recipe, stages: Sequence[str]) -> Iterator[tuple[PackageNeed, str, str]]:
     """Values that need packages, each with its need and the first of the stages that reads the value."""
-=======
-    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there."""
->>>>>>> main
     for need in NEEDS:
         used = [stage for stage in need.stages if stage in stages]
         if not used or (need.only_if and not _value_at(recipe, need.only_if)):

@@ -21,12 +21,8 @@ from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.files import cache_folder
-<<<<<<< HEAD
-from anadil.core.install import require_stage
-from anadil.core.modules import load_module
-=======
 from anadil.core.imports import load_module
->>>>>>> main
+from anadil.core.install import require_stage
 from anadil.core.stage import Stage
 from anadil.core.stages import files_of
 from anadil.recipe.packages import refuse_not_installed
