@@ -297,7 +297,7 @@ def test_a_run_that_is_started_again_compiles_no_lists_again(
     category.mkdir(parents=True)
     (category / "domains").write_text("bad.az\n")
     expected = content(clean(tmp_path, raw, url_lists=[str(category)]))
-    monkeypatch.delattr("anadil.clean.shards.workspace.compile_lists")
+    monkeypatch.setattr("anadil.clean.shards.workspace.compile_lists", pytest.fail)
 
     assert content(clean(tmp_path, raw, url_lists=[str(category)])) == expected
 
