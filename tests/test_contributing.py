@@ -113,8 +113,8 @@ print((made.out / "report.html").read_text(encoding="utf-8"))
     page = run(project, [sys.executable, "-c", code])
     assert "Most frequent words" in page
     code = f"""
-from anadil.release.compare import comparison, run_facts
-facts = run_facts._facts("one", None, {{"glossary": {str(project.parent / "glossary")!r}}})
+from anadil.release.compare import comparison
+facts = comparison._facts("one", None, {{"glossary": {str(project.parent / "glossary")!r}}})
 comparison.find_facts = lambda *_: facts
 print(*comparison.compare("one", "other").lines(), sep="\\n")
 """

@@ -70,7 +70,16 @@ class Kubeflow:
                 self.host = str(self._client.runs.api_client.configuration.host)
             health = self._health()
         self.namespace: str | None = namespace or self._client.get_user_namespace() or None
-        self._check(health)
+        tag = str(health.get("tag_name", ""))
+        match = re.match(r"v?(\d+)\.(\d+)", tag)
+        if match is None:
+            log.warning("%s does not tell its version (%r); 2.16 or newer is needed", self.host, tag)
+        elif (int(match[1]), int(match[2])) < OLDEST_VERSION:
+            raise PreflightError(
+                f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer"
+            )
+        if health["multi_user"] and not self.namespace:
+            raise PreflightError(f"{self.host}: serves several users; say whose with --namespace")
 
     def _health(self) -> dict[str, Any]:
         # The generated model leaves out the version, so the text is read.
@@ -87,18 +96,6 @@ class Kubeflow:
                 "--host the address of the service ml-pipeline"
             )
         return health
-
-    def _check(self, health: dict[str, Any]) -> None:
-        tag = str(health.get("tag_name", ""))
-        match = re.match(r"v?(\d+)\.(\d+)", tag)
-        if match is None:
-            log.warning("%s does not tell its version (%r); 2.16 or newer is needed", self.host, tag)
-        elif (int(match[1]), int(match[2])) < OLDEST_VERSION:
-            raise PreflightError(
-                f"{self.host}: Kubeflow Pipelines {tag} is too old; install {OLDEST_VERSION[0]}.{OLDEST_VERSION[1]} or newer"
-            )
-        if health["multi_user"] and not self.namespace:
-            raise PreflightError(f"{self.host}: serves several users; say whose with --namespace")
 
     def link(self, page: str) -> str:
         """Return where the user interface shows something."""
@@ -238,7 +235,12 @@ def _translate_errors(host: str) -> Iterator[None]:
 
 
 def _error_of(host: str, error: Any) -> AnadilError:
-    said = masked(_message(error))
+    # The message of the server: gRPC's JSON, or the beginning of whatever else.
+    text = str(error.body or error.reason or "")
+    with contextlib.suppress(ValueError, AttributeError):
+        answer = json.loads(text)
+        text = str(answer.get("message") or answer.get("error_message") or answer.get("error") or text)
+    said = masked(" ".join(text.split())[:400])
     if error.status in (0, None):
         return PreflightError(f"{host}: no secure connection ({said}); check its certificate and https")
     if error.status == 429 or error.status >= 500:
@@ -255,15 +257,6 @@ def _error_of(host: str, error: Any) -> AnadilError:
     if error.status == 409:
         return AlreadyExists(f"{host}: has it already ({said}); run the same command again")
     return PreflightError(f"{host}: refuses what was sent ({error.status}: {said})")
-
-
-def _message(error: Any) -> str:
-    """Return the message of the server: gRPC's JSON, or the beginning of whatever else."""
-    text = str(error.body or error.reason or "")
-    with contextlib.suppress(ValueError, AttributeError):
-        answer = json.loads(text)
-        text = str(answer.get("message") or answer.get("error_message") or answer.get("error") or text)
-    return " ".join(text.split())[:400]
 
 
 def follow(
@@ -286,20 +279,14 @@ def follow(
             log.warning("%s", error)
         else:
             failures = 0
-            for name, state in _steps(current, names):
-                if last_states.get(name) != state:
+            for task in (current.run_details and current.run_details.task_details) or ():
+                name, state = task.display_name, task.state
+                if name in (*names, "finish") and state and last_states.get(name) != state:
                     last_states[name] = state
                     log.info("%s: %s", name, state.lower())
             if current.state in FINAL_STATES:
                 return _exit_code(server, recipe, current, names)
         time.sleep(poll_s)
-
-
-def _steps(run: Any, steps: Sequence[str]) -> Iterator[tuple[str, str]]:
-    names = {*steps, "finish"}
-    for task in (run.run_details and run.run_details.task_details) or ():
-        if task.display_name in names and task.state:
-            yield task.display_name, task.state
 
 
 def _exit_code(server: Kubeflow, recipe: Recipe, run: Any, names: Sequence[str]) -> int:

@@ -204,7 +204,18 @@ def configure_task(task: Any, stage: str, recipe: Recipe, *, takes: bool = False
     if STAGES[stage].costly and may_remake():
         task.set_env_variable(VARIABLE, "1")
     if needs.gpus:
-        _require_gpu_nodes(task, needs.gpus, recipe)
+        task.set_accelerator_type(GPU).set_accelerator_limit(needs.gpus)
+        kubernetes.empty_dir_mount(
+            task, volume_name="shm", mount_path="/dev/shm", medium="Memory", size_limit=SHARED_MEMORY  # noqa: S108  its own
+        )  # fmt: skip
+        if recipe.cluster.hyperpod:
+            kubernetes.add_node_selector(task, "sagemaker.amazonaws.com/node-health-status", "Schedulable")
+        for label, value in recipe.cluster.node_selector.items():
+            kubernetes.add_node_selector(task, label, value)
+        for taint in recipe.cluster.tolerations:
+            kubernetes.add_toleration(
+                task, key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect
+            )
     _set_retry(task, retries, "60s" if needs.gpus else "30s")
 
 
@@ -350,21 +361,6 @@ def _give_alerts(task: Any, recipe: Recipe) -> None:
 def _prevent_eviction(task: Any) -> None:
     for key, value in NO_EVICTION.items():
         kubernetes.add_pod_annotation(task, key, value)
-
-
-def _require_gpu_nodes(task: Any, gpus: int, recipe: Recipe) -> None:
-    task.set_accelerator_type(GPU).set_accelerator_limit(gpus)
-    kubernetes.empty_dir_mount(
-        task, volume_name="shm", mount_path="/dev/shm", medium="Memory", size_limit=SHARED_MEMORY  # noqa: S108  its own
-    )  # fmt: skip
-    if recipe.cluster.hyperpod:
-        kubernetes.add_node_selector(task, "sagemaker.amazonaws.com/node-health-status", "Schedulable")
-    for label, value in recipe.cluster.node_selector.items():
-        kubernetes.add_node_selector(task, label, value)
-    for taint in recipe.cluster.tolerations:
-        kubernetes.add_toleration(
-            task, key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect
-        )
 
 
 def _avoid_gpu_nodes(task: Any, recipe: Recipe) -> None:

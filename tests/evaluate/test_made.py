@@ -17,9 +17,8 @@ from anadil.artifacts.text_files import text_rows
 from anadil.evaluate.heldout import find_contamination
 from anadil.evaluate.made import items as made_items
 from anadil.evaluate.made import measure as made_measure
-from anadil.evaluate.made.items import KINDS, Item, Vocabulary, make_items
+from anadil.evaluate.made.items import KINDS, Item, Vocabulary, make_items, translation_items
 from anadil.evaluate.made.measure import ALL, Made, check_value, prepare
-from anadil.evaluate.made.translations import translation_items
 from anadil.evaluate.made.view import measures, metrics, sentences
 from anadil.evaluate.measures import Asked
 from anadil.evaluate.models import open_model

@@ -171,7 +171,7 @@ def test_what_is_auto_is_chosen_and_said(
     assert entry["texts"]["en"] == 4
     table = caplog.text.splitlines()
     assert any("base_share  target" in line and "within" in line for line in table)
-    assert sum("<- chosen" in line for line in table) == 1
+    assert sum(f" * {choice.base_share:g} " in line for line in table) == 1
     assert any("rule of base_share: the fewest bits per byte" in line for line in table)
     assert f"chosen: base_share {choice.base_share:g}: " in caplog.text
 

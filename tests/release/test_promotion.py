@@ -11,7 +11,7 @@ import pytest
 from anadil.artifacts import artifact
 from anadil.core.errors import GateError, IntegrityError, RecipeError, RetryableError
 from anadil.recipe.sections import Recipe
-from anadil.release.compare.run_facts import _neighbours
+from anadil.release.compare.comparison import _neighbours
 from anadil.release.model_source import find_model
 from anadil.release.registry import promotion
 from anadil.release.registry.client import WHOLE_TAG, ModelName, RegisteredModel, parse, resolve

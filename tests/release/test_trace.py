@@ -17,7 +17,7 @@ from anadil.core.errors import DataError, IntegrityError
 from anadil.core.stages import STAGES
 from anadil.recipe.load import parse_recipe
 from anadil.recipe.sections import Recipe
-from anadil.release.compare.run_facts import find_facts
+from anadil.release.compare.comparison import find_facts
 from anadil.release.trace import corpus_rows
 from anadil.release.trace.chain import Chain, Trace, TrainedText, trace, trained_corpora
 from anadil.release.trace.training_summary import is_unidentified, listed_domains, training_summary

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from anadil.core.table import Table
 from anadil.page import charts
 from anadil.page.charts import (
     KEYS,
@@ -15,11 +16,11 @@ from anadil.page.charts import (
     Estimate,
     Line,
     _labels,
-    bar_chart,
+    bars,
     colours_of,
     histogram_chart,
-    interval_chart,
-    line_chart,
+    intervals,
+    lines,
     log_ticks,
     nice_ticks,
     smoothed,
@@ -95,25 +96,28 @@ def test_ticks_are_round() -> None:
 def test_a_short_line_is_drawn_as_what_was_measured(
     points: tuple[tuple[float, float], ...], pattern: str, count: int
 ) -> None:
-    assert line_chart([Line("loss", points)], title="Loss", unit="nats").count(pattern) == count
+    chart = lines("Loss", "nats", [Line("loss", points)])
+
+    assert chart
+    assert chart.svg.count(pattern) == count
 
 
 def test_an_interval_shows_zero_and_a_histogram_every_bin() -> None:
-    svg = interval_chart(
-        [Estimate(label="adapted", value=-1.1, low=-1.2, high=-1.0)], title="Gain", unit="bits"
-    )
+    estimates = [Estimate(label="adapted", value=-1.1, low=-1.2, high=-1.0)]
+    gain = intervals("Gain", "bits", estimates, Table("Gain", (), ()))
     bins = histogram_chart([0, 1, 2.5], [("kept", [3, 1]), ("dropped", [0, 4])], title="<words>")
 
-    assert 'class="zero"' in svg
+    assert gain
+    assert 'class="zero"' in gain.svg
     assert "<title>1 to 2.500: 1 kept, 4 dropped</title>" in bins
     assert bins.count("<rect") == 4
     assert "<words>" not in bins
 
 
 def test_no_data_is_no_chart() -> None:
-    assert line_chart([Line(label="loss", points=())], title="Loss", unit="nats") == ""
-    assert bar_chart([], title="Rules", unit="documents") == ""
-    assert interval_chart([], title="Gain", unit="bits") == ""
+    assert lines("Loss", "nats", [Line(label="loss", points=())]) is None
+    assert bars("Rules", "documents", [], Table("Rules", (), ())) is None
+    assert intervals("Gain", "bits", [], Table("Gain", (), ())) is None
 
 
 def test_thinning_keeps_the_spike_and_the_order() -> None:
@@ -131,20 +135,22 @@ def test_every_place_lies_in_the_picture() -> None:
     bands = [Band(label="embeddings", start=0, end=60), Band(label="whole model", start=60, end=300)]
     line = Line(label="loss", points=tuple((float(x), 9 - x / 50) for x in range(1, 300, 7)))
 
-    svg = line_chart([line], title="Loss", unit="nats per token", bands=bands)
+    chart = lines("Loss", "nats per token", [line], bands)
 
-    (points,) = re.findall(r'points="([^"]+)"', svg)
+    assert chart
+    (points,) = re.findall(r'points="([^"]+)"', chart.svg)
     places = [tuple(map(float, place.split(","))) for place in points.split()]
     assert all(0 <= x <= 480 and 0 <= y <= 262 for x, y in places)
-    assert ">embeddings</text>" in svg
-    assert ">whole model</text>" in svg
+    assert ">embeddings</text>" in chart.svg
+    assert ">whole model</text>" in chart.svg
 
 
 def test_labels_are_escaped() -> None:
-    svg = bar_chart([Bar(label="<script>", value=1)], title="<b>", unit="<i>")
+    chart = bars("<b>", "<i>", [Bar(label="<script>", value=1)], Table("", (), ()))
 
-    assert "<script" not in svg
-    assert "<b>" not in svg
+    assert chart
+    assert "<script" not in chart.svg
+    assert "<b>" not in chart.svg
 
 
 @pytest.mark.parametrize(

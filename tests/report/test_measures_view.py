@@ -111,26 +111,26 @@ def test_scores_of_an_older_program_show_what_they_hold(tmp_path: Path) -> None:
 def test_answers_show_seen_and_unseen_by_turns_with_reference_and_marks() -> None:
     found = generations_view(candidates_of(report_run.scores()))
 
-    assert [one.seen for one in found.answers] == [False, True, None]
-    unseen, seen, _ = found.answers
-    assert seen.seen_words == "seen in training"
-    assert unseen.reference == "*100# yığın və zəng düyməsini basın."
-    assert [(one.candidate, one.badges) for one in seen.made] == [
-        ("adapted", ()),
-        ("finetuned", (("exact", "word for word"),)),
+    assert [one["seen"] for one in found["answers"]] == [False, True, None]
+    unseen, seen, _ = found["answers"]
+    assert seen["seen_words"] == "seen in training"
+    assert unseen["reference"] == "*100# yığın və zəng düyməsini basın."
+    assert [(one["candidate"], one["badges"]) for one in seen["made"]] == [
+        ("adapted", []),
+        ("finetuned", [("exact", "word for word")]),
     ]
-    assert [one.candidate for one in seen.others] == ["base"]
-    assert found.summary.rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100 %")
+    assert [one["candidate"] for one in seen["others"]] == ["base"]
+    assert found["summary"].rows[-1] == ("finetuned, seen in training", "1", "1 (100 %)", "100 %")
 
 
 def test_the_champion_stands_beside_the_others() -> None:
     scores = report_run.scores()
     scores["candidates"]["champion"] = scores["candidates"]["finetuned"]
 
-    seen = generations_view(candidates_of(scores)).answers[1]
+    seen = generations_view(candidates_of(scores))["answers"][1]
 
-    assert [one.candidate for one in seen.made] == ["adapted", "finetuned", "champion"]
-    assert seen.made[2].style == "champion"
+    assert [one["candidate"] for one in seen["made"]] == ["adapted", "finetuned", "champion"]
+    assert seen["made"][2]["style"] == "champion"
 
 
 def test_of_answers_that_name_no_candidate_to_compare_the_base_is_shown() -> None:
@@ -138,7 +138,7 @@ def test_of_answers_that_name_no_candidate_to_compare_the_base_is_shown() -> Non
 
     found = generations_view(candidates_of(scores))
 
-    assert [one.candidate for one in found.answers[0].made] == ["base"]
+    assert [one["candidate"] for one in found["answers"][0]["made"]] == ["base"]
 
 
 def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
@@ -147,8 +147,8 @@ def test_training_and_validation_share_one_axis(tmp_path: Path) -> None:
         line["validation_bits_per_byte"] = 1.9
     facts = read_facts(report_run.job(tmp_path, training=lines))
 
-    first = training_view(facts).charts[0]
-    answers = finetune_view(facts).charts[0]
+    first = training_view(facts)["charts"][0]
+    answers = finetune_view(facts)["charts"][0]
 
     assert first.title == "Training and validation"
     assert first.table.columns == ("step", "training", "validation")
@@ -165,8 +165,8 @@ def test_the_curve_begins_with_the_base_which_belongs_to_no_phase(tmp_path: Path
     found = training_view(read_facts(report_run.job(tmp_path, training=lines)))
     without = training_view(read_facts(report_run.job(tmp_path / "without", training=lines[1:])))
 
-    assert found.charts[0].table.rows[0] == ("0", "\N{EM DASH}", "2.500")
-    assert found.phases == without.phases
+    assert found["charts"][0].table.rows[0] == ("0", "\N{EM DASH}", "2.500")
+    assert found["phases"] == without["phases"]
 
 
 def test_cost_is_time_by_the_dated_price_of_the_machines_that_the_recipe_named(tmp_path: Path) -> None:
@@ -175,15 +175,15 @@ def test_cost_is_time_by_the_dated_price_of_the_machines_that_the_recipe_named(t
 
     found = cost_view(read_facts(job))
 
-    clean, pretrain, total = found.table.rows
+    clean, pretrain, total = found["table"].rows
     assert clean[:3] == ("clean", "1 min", "—")
     assert clean[-1] == "—"
     assert pretrain[:3] == ("pretrain", "1 h 0 min".removesuffix(" 0 min"), "2 × p5.48xlarge")
     price = float(pretrain[-2].removeprefix("USD ").replace(",", ""))
-    assert found.dollars == pytest.approx(price, abs=0.5)
+    assert found["dollars"] == pytest.approx(price, abs=0.5)
     assert total[0] == "together"
-    assert re.search(r"On-demand prices of the instance table \(.*\d{4}-\d{2}", found.table.note)
-    assert found.seconds == 3_660.0
+    assert re.search(r"On-demand prices of the instance table \(.*\d{4}-\d{2}", found["table"].note)
+    assert found["seconds"] == 3_660.0
 
 
 def test_of_a_run_without_prices_time_and_peak_memory_are_shown(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_of_a_run_without_prices_time_and_peak_memory_are_shown(tmp_path: Path) 
 
     found = cost_view(read_facts(report_run.job(tmp_path, seconds={"model": 100.0}, summary=summary)))
 
-    assert found.dollars is None
-    assert found.table.columns == ("stage", "time", "machine", "peak memory")
-    assert found.table.rows[0][3] == "3.0 GiB"
-    assert found.seconds == 400.0, "all starts of training, not the last"
-    assert "is not a machine type" in found.table.note
+    assert found["dollars"] is None
+    assert found["table"].columns == ("stage", "time", "machine", "peak memory")
+    assert found["table"].rows[0][3] == "3.0 GiB"
+    assert found["seconds"] == 400.0, "all starts of training, not the last"
+    assert "is not a machine type" in found["table"].note
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_licences_are_those_of_the_recipe_or_of_the_program_and_a_missing_one_is
 ) -> None:
     found = cost_view(read_facts(report_run.job(tmp_path, Recipe.model_validate(recipe))))
 
-    assert dict(found.licences.rows) == licences  # type: ignore[arg-type]  # rows of two cells
+    assert dict(found["licences"].rows) == licences
 
 
 def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_cards_are_linked_where_they_lie_beside_the_page_and_nowhere_else(tmp_pa
     alone = report_run.job(tmp_path / "alone", cards={"model": "README.md"})
 
     own = ["model_card.md", "data_card.md"]
-    assert [link for _, link in cost_view(read_facts(job)).cards] == [*own, "../../model/0a1b/README.md"]
-    assert [link for _, link in cost_view(read_facts(alone)).cards] == own
+    assert [link for _, link in cost_view(read_facts(job))["cards"]] == [*own, "../../model/0a1b/README.md"]
+    assert [link for _, link in cost_view(read_facts(alone))["cards"]] == own
 
 
 @pytest.mark.parametrize(
@@ -295,14 +295,14 @@ def test_a_loss_of_the_released_model_is_a_warning(tmp_path: Path) -> None:
         for name, num, outcome in (("a", 9, "damaged"), ("b", 22, "survived"))
     )
 
-    assert any("is damaged in the finetuned model" in text for text in harmed.warnings)
-    assert not any("chat format" in text for text in unharmed.warnings)
+    assert any("is damaged in the finetuned model" in text for text in harmed["warnings"])
+    assert not any("chat format" in text for text in unharmed["warnings"])
 
 
 def test_a_base_that_could_not_be_asked_is_a_warning(tmp_path: Path) -> None:
     made = report_run.scores() | {"own_chat": FACTS | {"error": "its chat template needs tools"}}
 
-    warnings = verdict(read_facts(report_run.job(tmp_path, scores=made))).warnings
+    warnings = verdict(read_facts(report_run.job(tmp_path, scores=made)))["warnings"]
 
     assert [text for text in warnings if "post-trained" in text] == [
         "The base is post-trained, but nobody was asked in its chat format: its chat template needs tools."
@@ -331,17 +331,17 @@ def test_the_first_right_answer_to_an_unseen_question_is_shown_with_the_share_of
     talk = talk_view(table(finetuned=finetuned, base=[text("Nömrəm?", "the the the", seen=False)]))
 
     assert talk is not None
-    assert talk.prompt == "Nömrəm?"
-    assert talk.note == "not seen in training; 1 of 2 such questions answered word for word"
-    assert talk.said == (("finetuned", "*101# yığın."), ("base", "the the the"))
+    assert talk["prompt"] == "Nömrəm?"
+    assert talk["note"] == "not seen in training; 1 of 2 such questions answered word for word"
+    assert talk["said"] == [("finetuned", "*101# yığın."), ("base", "the the the")]
 
 
 def test_a_model_that_answers_nothing_right_shows_its_first_answer() -> None:
     talk = talk_view(table(finetuned=[text("Balans?", "Bilmirəm.", seen=False)], base=[]))
 
     assert talk is not None
-    assert talk.note == "not seen in training; 0 of 1 such question answered word for word"
-    assert talk.said == (("finetuned", "Bilmirəm."),)
+    assert talk["note"] == "not seen in training; 0 of 1 such question answered word for word"
+    assert talk["said"] == [("finetuned", "Bilmirəm.")]
 
 
 def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:
@@ -352,8 +352,8 @@ def test_a_released_model_that_continues_texts_shows_how_it_goes_on() -> None:
     talk = talk_view(scores)
 
     assert talk is not None
-    assert not talk.answers
-    assert talk.said == (("adapted", "gözəldir"),)
+    assert not talk["answers"]
+    assert talk["said"] == [("adapted", "gözəldir")]
 
 
 def test_without_a_release_or_a_text_there_is_no_picture() -> None:
@@ -366,8 +366,8 @@ def test_a_prompt_that_is_markup_or_endless_stays_a_short_text() -> None:
     talk = talk_view(table(finetuned=[text("<script>" * 100, "a" * 5_000, seen="odd")], base=[]))
 
     assert talk is not None
-    assert talk.note == ""
-    assert max(len(talk.prompt), len(talk.said[0][1])) < 330
+    assert talk["note"] == ""
+    assert max(len(talk["prompt"]), len(talk["said"][0][1])) < 330
 
 
 def pages(folder: Path, merge: report_run.Json) -> tuple[str, str, str]:
@@ -461,7 +461,7 @@ def test_the_page_counts_documents_that_are_not_scored(tmp_path: Path) -> None:
     counts = {"heldout": {"tuning": 9, "scored": 31}, "retained": {"en": {"tuning": 4, "scored": 12}}}
     facts = read_facts(report_run.job(tmp_path, scores=report_run.scores() | {"tuning": counts}))
 
-    rows = scores_view(facts).heldout.rows
+    rows = scores_view(facts)["heldout"].rows
 
     assert ("for tuning heldout", "9 not scored, 31 scored") in rows
     assert ("for tuning en", "4 not scored, 12 scored") in rows

@@ -9,7 +9,7 @@ import pytest
 
 from anadil.cli import main
 from anadil.core.errors import DataError
-from anadil.evaluate.task_items import read_items
+from anadil.evaluate.run import read_items
 from anadil.recipe.sections import Recipe
 from anadil.tasks import harness
 from anadil.tasks.check import SHIPPED, TaskFiles, _harness, inspect_tasks

@@ -19,8 +19,7 @@ from anadil.runtime.execute import execute
 from anadil.runtime.job import Figures, Job, is_left_out
 from anadil.runtime.kfp import parse_executor_input
 from anadil.trial import run as trial_run
-from anadil.trial.outcome import FinalistResult, choose_winner
-from anadil.trial.run import run
+from anadil.trial.run import FinalistResult, choose_winner, run
 from anadil.trial.view import pareto_front
 
 from .conftest import MakeJob, trial_job

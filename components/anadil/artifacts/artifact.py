@@ -74,6 +74,15 @@ class Manifest:
         return replace(self, seal=json_sha256(replace(self, seal="").fields()))
 
     @property
+    def inputs(self) -> dict[str, str]:
+        """Word of each artifact that it was made of, such as `corpus.web` -> its digest."""
+        return {
+            name.removeprefix("input "): each
+            for name, each in self.origin.items()
+            if name.startswith("input ")
+        }
+
+    @property
     def digest(self) -> str:
         """SHA-256 over kind and content, without the varying files: what a reader depends on."""
         return self._digest(

@@ -25,34 +25,22 @@ SECTIONS = (
 
 def page_of(result: Result) -> str:
     """The page's HTML."""
-    language, tables = result["language"], tables_of(result)
-    if keys := _colours(result):
-        tables[0] = replace(tables[0], keys=[KEYS[each] for each in keys])  # names the curves
+    language, tables, tried = result["language"], tables_of(result), tried_entries(result)
+    looks = colours_of(label for label, _ in tried)
+    if tried:  # names the curves
+        tables[0] = replace(tables[0], keys=[KEYS[looks[label][0]] for label, _ in tried])
+    drawn = []
+    for label, each in tried:
+        points = ((100 * point["share"], point["bits_per_byte"]) for point in each["trial"]["curve"])
+        drawn.append(Line(label, tuple(points), colour=looks[label][0]))
+    curves = lines("Short training", "bits per byte", drawn, legend=False, x_label="% of the compute")
     view = {
         "title": f"Bases for {language['name']}", "lang": language["code"], "recipe": result["recipe"], "says": result["says"],
         "candidates": result["candidates"], "left_out": len(result["left_out"]), "sections": SECTIONS,
-        "charts": [*filter(None, (_curves(result), *_charts(result)))], "tables": tables,
+        "charts": [*filter(None, (curves, *_charts(result)))], "tables": tables,
         "facts": facts_of(result), "prompts": _prompts(result), "texts": _texts(result), "version": __version__,
     }  # fmt: skip
     return render_template(FOLDER / "page.html.j2", view)
-
-
-def _curves(result: Result) -> Chart | None:
-    """Curves of the short trainings, against per cent of the recipe's compute."""
-    drawn = [
-        Line(
-            label,
-            tuple((100 * point["share"], point["bits_per_byte"]) for point in each["trial"]["curve"]),
-            colour=colour,
-        )
-        for (label, each), colour in zip(tried_entries(result), _colours(result), strict=True)
-    ]
-    return lines("Short training", "bits per byte", drawn, legend=False, x_label="% of the compute")
-
-
-def _colours(result: Result) -> list[int]:
-    labels = [label for label, _ in tried_entries(result)]
-    return [colours_of(labels)[label][0] for label in labels]
 
 
 def _charts(result: Result) -> Iterator[Chart | None]:
@@ -91,8 +79,8 @@ def _texts(result: Result) -> Table:
             str(each["from"]),
             f"{each['num_documents']:,}",
             human_bytes(each["num_bytes"]),
-            str(each["sha256"])[:16],
+            each["sha256"][:16],
         )
-        for name, each in ((name, each) for name, each in result["texts"].items())
+        for name, each in result["texts"].items()
     ]
     return Table("Held-out text", ("text", "from", "documents", "bytes", "SHA-256"), rows, words=(1, 4))

@@ -18,7 +18,7 @@ from anadil.bases.extrapolate import Curve, extrapolate
 from anadil.bases.measure import Measured
 from anadil.core.errors import PreflightError, message_of
 from anadil.core.files import write_atomic
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.heldout import digest_of
 from anadil.model.load import copy_tokenizer
@@ -127,7 +127,7 @@ def find_or_try(job: Job, each: Measured, budget: Budget, processes: Group, devi
     folder = job.work / "tried" / artifact.origin_key(origin)
     if (folder / RESULT).is_file():
         log.info("%s: tried already", each.candidate.name)
-        stored = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        stored = read_json(folder / RESULT)
         return Tried(run=ShortRun(**stored["run"]), points=_points(stored["points"]))
     work = folder / each.scored.name  # its checkpoints, which no command takes for a model
     tokenizer = _tokenizer(each, work / "tokenizer")
@@ -172,7 +172,7 @@ class PointScores(Callback):
 
     def read(self) -> dict[int, list[float]]:
         """Step -> nats of each document."""
-        return _points(json.loads(self._file.read_text(encoding="utf-8"))) if self._file.is_file() else {}
+        return _points(read_json(self._file)) if self._file.is_file() else {}
 
     def _score(self) -> None:
         run, points = self.training, self.read()

@@ -204,7 +204,10 @@ def _output(output: Result, language: Result) -> tuple[str, str, str, str]:
 
 def _cost(each: Result) -> tuple[str, str, str, str, str]:
     cost, total, active = each["billion_words"], each["parameters"], each["active_parameters"]
-    size = "/".join(map(_parameters, dict.fromkeys((total, active))))
+    size = "/".join(
+        human_parameters(each) if each >= SMALL else human_figure(each)
+        for each in dict.fromkeys((total, active))
+    )
     fits = ": no" if cost.get("verdict") == "no" else ""
     return (
         size,
@@ -213,10 +216,6 @@ def _cost(each: Result) -> tuple[str, str, str, str, str]:
         human_hours(cost.get("hours")),
         human_dollars(cost.get("usd")),
     )
-
-
-def _parameters(number: int) -> str:
-    return human_parameters(number) if number >= SMALL else human_figure(number)
 
 
 def facts_of(result: Result) -> list[tuple[str, list[str]]]:

@@ -154,21 +154,13 @@ def _losses_at(
 ) -> NDArray[np.float64]:  # fmt: skip
     """Return -ln p of the targets, each from the hidden state at its row and column."""
     place, column, target = (torch.from_numpy(each).to(hidden.device) for each in (rows, columns, targets))
-    return _losses(model, head, hidden[place, column], target)  # of hidden states [N, H]
-
-
-def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
-    hidden: torch.Tensor = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
-    return hidden.to(inputs.device)  # the last layer may lie on another device
-
-
-def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor) -> NDArray[np.float64]:
-    """Return -ln p of the targets; the logits of a large vocabulary are never there all at once."""
+    # The logits of a large vocabulary are never there all at once.
+    scored = hidden[place, column]
     size = max(1, LOGITS_PER_CHUNK // model.get_output_embeddings().weight.shape[0])
     chunks = []
-    for start in range(0, len(targets), size):
-        chunk = targets[start : start + size]
-        logits = head(scored[start : start + size]).to(targets.device).float()
+    for start in range(0, len(target), size):
+        chunk = target[start : start + size]
+        logits = head(scored[start : start + size]).to(target.device).float()
         # `cross_entropy` writes the logarithm of every probability beside the logits. One matrix is all there is here,
         # which on a CPU took 40 % of the time beside the head's product (50k ids, 256 positions at once).
         largest = logits.amax(dim=-1, keepdim=True)
@@ -176,6 +168,11 @@ def _losses(model: Any, head: Head, scored: torch.Tensor, targets: torch.Tensor)
         chunks.append(logits.sub_(largest).exp_().sum(dim=-1).log_() - of_target[:, 0])
     losses: NDArray[np.float64] = torch.cat(chunks).cpu().double().numpy()
     return losses
+
+
+def _hidden(model: Any, inputs: torch.Tensor) -> torch.Tensor:
+    hidden: torch.Tensor = model.base_model(input_ids=inputs, use_cache=False).last_hidden_state
+    return hidden.to(inputs.device)  # the last layer may lie on another device
 
 
 def _check_ids(model: Any, full: Sequence[NDArray[np.int64]], name: str) -> None:

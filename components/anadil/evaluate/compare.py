@@ -69,25 +69,20 @@ def score_pairs(a: ComparedRun, b: ComparedRun) -> list[ScorePair]:
     text, common = text_of(a, b), _common(a, b)
     for name in dict.fromkeys([*candidates[0], *candidates[1]]):
         tables = table_of(candidates[0].get(name)), table_of(candidates[1].get(name))
+        first, second = (number(table.get("bits_per_byte")) for table in tables)
+        ends = [_ends(table.get("bits_per_byte_interval")) for table in tables]
+        pair = ScorePair(
+            candidate=name, measure="bits_per_byte", name="bits per byte", a=first, b=second,
+            a_interval=ends[0], b_interval=ends[1], why_not=_other_text(text),
+        )  # fmt: skip
         pairs += [
-            _text_pair(text, common, name, tables),
+            pair if pair.why_not else _paired(pair, _nats(common, name), whole=text == "same"),
             *_figures(a, b, text, name, tables),
             _answer_pair(a, b, name, tables),
             *_shares(a, b, name, tables),
             *_retained(a, b, name, tables),
         ]
     return [pair for pair in pairs if pair.a is not None or pair.b is not None]
-
-
-def _text_pair(text: Text, common: list[tuple[Json, Json]], name: str, tables: Tables) -> ScorePair:
-    """Bits per byte of the documents that both scored."""
-    first, second = (number(table.get("bits_per_byte")) for table in tables)
-    ends = [_ends(table.get("bits_per_byte_interval")) for table in tables]
-    pair = ScorePair(
-        candidate=name, measure="bits_per_byte", name="bits per byte", a=first, b=second,
-        a_interval=ends[0], b_interval=ends[1], why_not=_other_text(text),
-    )  # fmt: skip
-    return pair if pair.why_not else _paired(pair, _nats(common, name), whole=text == "same")
 
 
 def _paired(pair: ScorePair, rows: list[tuple[float, float, int]], *, whole: bool) -> ScorePair:

@@ -20,6 +20,7 @@ from anadil.artifacts.base_model import model_config
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError
 from anadil.core.files import write_atomic
+from anadil.core.json_text import read_json
 from anadil.core.progress import track
 from anadil.estimate.memory import FITS
 from anadil.estimate.model_shape import shape_from
@@ -88,7 +89,7 @@ def read_measurements(folder: Path | None) -> list[Measurements]:
     if folder is None or not (folder / FILE).is_file():
         return []
     try:
-        return [Measurements(**each) for each in json.loads((folder / FILE).read_text(encoding="utf-8"))]
+        return [Measurements(**each) for each in read_json(folder / FILE)]
     except (ValueError, TypeError) as error:
         raise IntegrityError(f"{folder / FILE}: damaged ({error}); restore the artifact") from None
 
@@ -131,13 +132,6 @@ class Memory:
     def keep_rows(self, key: str, rows: Rows) -> None:
         """Remember the continuations of a prompt."""
         self.now.written[key] = [(list(row.tokens), row.ended) for row in rows]
-
-
-def prompt_key(
-    prompt: Sequence[int], seeds: Sequence[int | None], max_new_tokens: int, ends: Sequence[int] | None
-) -> str:
-    """Return the key of a prompt's continuations."""
-    return _key(prompt, repr((list(seeds), max_new_tokens, ends)).encode())
 
 
 def _key(first: Ids, second: Ids | bytes) -> str:
@@ -354,7 +348,7 @@ class CandidateDecoder:
         """Yield each prompt's place and its continuations; see `Decoder.batches`."""
         memory = self.candidate.memory
         keys = [
-            prompt_key(prompt, each, max_new_tokens, self.ends)
+            _key(prompt, repr((list(each), max_new_tokens, self.ends)).encode())
             for prompt, each in zip(prompts, seeds, strict=True)
         ]
         unknown = []

@@ -34,28 +34,19 @@ def refusal(request: stage_memory.NeedRequest, memory: stage_memory.StageMemory)
 
 def flops(request: stage_memory.NeedRequest) -> float:
     """Floating-point operations of the stage: every candidate scores texts and writes answers."""
-    recipe = request.recipe
+    recipe, uses, settings = request.recipe, request.text.uses, request.recipe.evaluate
     made = [each.kind for each in CANDIDATES if each.kind in WRITERS]
     candidates = 1 + sum(not is_left_out(WRITERS[kind], recipe) for kind in made)
-    scored = _scored_tokens(request) + MADE_TOKENS * recipe.evaluate.made_items
-    tokens = scored + _asked_tokens(request) / DECODE_SHARE
-    return candidates * request.trained.flops_per_token(0) / 3 * tokens
-
-
-def _scored_tokens(request: stage_memory.NeedRequest) -> float:
-    recipe, uses = request.recipe, request.text.uses
     share, targets = recipe.clean.heldout_fraction, recipe.target_sources or ("",)
     heldout = share / (1 - share) * sum(each.tokens for each in uses if each.source in targets)
     most = recipe.clean.heldout_max_documents * DOCUMENT_BYTES / BYTES_PER_TOKEN
-    return RETAINED_TOKENS + (stage_memory.tokens_of_files(recipe.evaluate.heldout) or min(heldout, most))
-
-
-def _asked_tokens(request: stage_memory.NeedRequest) -> float:
-    recipe, settings = request.recipe, request.recipe.evaluate
+    scored = RETAINED_TOKENS + (stage_memory.tokens_of_files(settings.heldout) or min(heldout, most))
+    scored += MADE_TOKENS * settings.made_items
     chat, chats = CHAT_BYTES / BYTES_PER_TOKEN, stage_memory.tokens_of_files(recipe.finetune.inputs)
     unseen = stage_memory.tokens_of_files(settings.questions) or chats * recipe.finetune.heldout_fraction
     asked = min(settings.max_questions, unseen / chat) + min(settings.max_questions, chats / chat, SEEN_CHATS)
-    return OWN_CHAT_TOKENS + REFUSAL_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
+    written = OWN_CHAT_TOKENS + REFUSAL_TOKENS + (CONTINUATIONS + asked) * settings.max_new_tokens
+    return candidates * request.trained.flops_per_token(0) / 3 * (scored + written / DECODE_SHARE)
 
 
 NEEDS = stage_memory.Needs(need=need, refusal=refusal, flops=flops)

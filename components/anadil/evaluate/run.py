@@ -4,9 +4,9 @@ One model is in memory at a time. Everything is measured on the same documents, 
 holds what the report and the gate need.
 """
 
-import json
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from safetensors import SafetensorError, safe_open
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.scored_text import RETAINED_KEY, read_retained
+from anadil.artifacts.text_files import json_rows
 from anadil.core.candidates import CANDIDATES
 from anadil.core.errors import DataError, IntegrityError, PreflightError
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import WRITERS
 from anadil.evaluate import models
@@ -26,14 +27,13 @@ from anadil.evaluate.gate import apply_gate, differences_of, log_scores, scores_
 from anadil.evaluate.heldout import by_target, find_contamination, read_heldout
 from anadil.evaluate.measures import Asked, prepare_measures
 from anadil.evaluate.questions import encode_references, read_questions
-from anadil.evaluate.task_items import read_items, task_facts
 from anadil.evaluate.tuning import without_tuning
 from anadil.model.family_table import refuse_mixture
 from anadil.model.tiny import base_model
 from anadil.recipe.sections import Recipe
 from anadil.runtime.cache_key import BASE_FILES, base_files
 from anadil.runtime.job import Figures, Job, value_of
-from anadil.text.corpus import read_corpora
+from anadil.text.corpus import Document, read_corpora
 from anadil.text.language import load_language
 from anadil.text.metrics import SURE_DOCUMENTS, deciding_scores
 
@@ -168,7 +168,7 @@ def refuse_other_rank(adapter: Path) -> None:
     # The configuration scales the update by `lora_alpha / r`, so that the wrong one gives another model without a word.
     if not (adapter / CONFIG).is_file() or not (adapter / WEIGHTS).is_file():
         return
-    settings = json.loads((adapter / CONFIG).read_text(encoding="utf-8"))
+    settings = read_json(adapter / CONFIG)
     if settings.get("rank_pattern"):
         return  # of an adapter that others made, with a rank for each layer
     try:
@@ -190,5 +190,31 @@ def refuse_other_rank(adapter: Path) -> None:
 def _table(job: Job, word: str, name: str) -> dict[str, Any]:
     """Read a table of an input; empty where the input or the file is missing, as in an adapter of another program."""
     path = job.inputs[word] / name if word in job.inputs else None
-    table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path and path.is_file() else {}
+    table: dict[str, Any] = read_json(path) if path and path.is_file() else {}
     return table
+
+
+def read_items(tasks: Path | None) -> list[Document]:
+    """Return the questions in an artifact of tasks, with their task as source."""
+    file = tasks / "items.jsonl" if tasks else None
+    # Tasks of an older version wrote none.
+    rows: Any = json_rows(file, "tasks/items.jsonl") if file and file.is_file() else ()
+    return [
+        Document(id=f"{row['task']}:{number}", text=row["text"], source=row["task"], url="", lang="")
+        for number, row in rows
+    ]
+
+
+def task_facts(
+    items: Sequence[Document], seen: Collection[str], measures: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return what each task measures, how many questions it has, and how many stand in the training text."""
+    questions = Counter(each.source for each in items)
+    contaminated = Counter(each.source for each in items if each.id in seen)
+    if contaminated:
+        counts = (f"{task} {count:,} of {questions[task]:,}" for task, count in contaminated.items())
+        log.warning("tasks: questions that the training text holds: %s", ", ".join(counts))
+    return {
+        task: {"measures": measures.get(task, ""), "questions": count, "contaminated": contaminated[task]}
+        for task, count in questions.items()
+    }

@@ -34,14 +34,9 @@ def retained_tuning(
     """Return the documents of languages that the base knows by which a merge is tuned; see `read_retained`."""
     read = read_retained(files, recipe.clean.text_field, sources)
     tuning = tuning_part(read)[0]
-    _refuse_unmeasured(recipe, sources, Counter(each.lang for each in read), {each.lang for each in tuning})
-    return tuning
-
-
-def _refuse_unmeasured(
-    recipe: Recipe, sources: Mapping[str, Path], counts: Mapping[str, int], measured: set[str]
-) -> None:
-    """Refuse a retained text without a part for tuning, unless it is of a source in a language that another text is in."""
+    # A source needs no part for tuning in a language that another text is in.
+    counts = Counter(each.lang for each in read)
+    measured = {each.lang for each in tuning}
     codes = {
         f"{name}_source" if f"{name}_source" in counts else name: load_language(
             recipe.of_source(name).language
@@ -66,6 +61,7 @@ def _refuse_unmeasured(
             f"merge: the retained text {text} has {count} and none for tuning (one in {ONE_IN} is, unless none is left to "
             f"score); raise {place}, {NUMBERS}"
         )
+    return tuning
 
 
 def without_tuning(

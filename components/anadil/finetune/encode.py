@@ -154,7 +154,17 @@ def audit(rows: Sequence[Any], tokenizer: PreTrainedTokenizerFast, dropped: Drop
         trained.append(sum(label != IGNORED_LABEL for label in example.labels))
         stopping.append(_ends_right(example, chats.control[chats.end]))
         lengths.append(len(example.input_ids))
-    _gate(trained, stopping, chats.end)
+    if untrained := trained.count(0):
+        raise DataError(
+            f"mask audit: {untrained:,} of {len(trained):,} rows have no trained token, the first is "
+            f"row {trained.index(0)}; the chat template must mark the assistant's turns"
+        )
+    if not all(stopping):
+        raise DataError(
+            f"mask audit: {stopping.count(False):,} of {len(stopping):,} rows do not train {chats.end} "
+            f"at the end of each answer, the first is row {stopping.index(False)}; "
+            "the model would not learn to stop"
+        )
     num_tokens = sum(lengths)
     shown = dict.fromkeys(
         round(i * (len(rows) - 1) / (NUM_AUDITED_CHATS - 1)) for i in range(NUM_AUDITED_CHATS)
@@ -199,17 +209,3 @@ def _spans(example: Example) -> list[tuple[bool, list[int]]]:
     pairs = zip(example.input_ids, example.labels, strict=True)
     runs = groupby(pairs, key=lambda pair: pair[1] != IGNORED_LABEL)
     return [(is_trained, [token for token, _ in run]) for is_trained, run in runs]
-
-
-def _gate(trained: list[int], stopping: list[bool], end: str) -> None:
-    if untrained := trained.count(0):
-        raise DataError(
-            f"mask audit: {untrained:,} of {len(trained):,} rows have no trained token, the first is "
-            f"row {trained.index(0)}; the chat template must mark the assistant's turns"
-        )
-    if not all(stopping):
-        raise DataError(
-            f"mask audit: {stopping.count(False):,} of {len(stopping):,} rows do not train {end} "
-            f"at the end of each answer, the first is row {stopping.index(False)}; "
-            "the model would not learn to stop"
-        )

@@ -303,7 +303,17 @@ def prefer(
     if not processes.is_first:
         return folder, {}
     curve = training.write_curve(job.out / PREFERENCE_CURVE, folder, LOGGED)
-    return folder, _figures(curve, pairs, settings, job.recipe.finetune.preference_lr)
+    last = curve[-training.LAST_STEPS :]
+    figures: Figures = {
+        "pairs": len(pairs.train),
+        "heldout_pairs": len(pairs.heldout),
+        "steps": int(curve[-1]["step"]),
+        "beta": settings.beta,
+        "lr": job.recipe.finetune.preference_lr,
+        "first_loss": curve[0]["loss"],
+        **{name: sum(line[name] for line in last) / len(last) for name in MEANS},
+    }
+    return folder, figures | {name: curve[-1][name] for name in HELDOUT if name in curve[-1]}
 
 
 def _newest(job: Job, origin: Mapping[str, str]) -> tuple[int, Path] | None:
@@ -397,17 +407,3 @@ class PreferenceCallback(training.TrainingCallback):
             log.info(
                 "step %d: held-out pairs: margin %.3f, %.0f %% won", step, measured[0], 100 * measured[1]
             )
-
-
-def _figures(curve: list[dict[str, float]], pairs: Pairs, settings: Preference, lr: float) -> Figures:
-    last = curve[-training.LAST_STEPS :]
-    figures: Figures = {
-        "pairs": len(pairs.train),
-        "heldout_pairs": len(pairs.heldout),
-        "steps": int(curve[-1]["step"]),
-        "beta": settings.beta,
-        "lr": lr,
-        "first_loss": curve[0]["loss"],
-        **{name: sum(line[name] for line in last) / len(last) for name in MEANS},
-    }
-    return figures | {name: curve[-1][name] for name in HELDOUT if name in curve[-1]}

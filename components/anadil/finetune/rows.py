@@ -72,7 +72,14 @@ def keys_of(chat: Chat) -> Keys:
     if len(text) < MIN_CHARS:
         return keys
     signature = np.full(BANDS * ROWS, 0xFFFFFFFF, dtype=np.uint32)
-    shingles = _shingles(text)
+    # A hash of each run of eight characters, or of the whole text if it is shorter.
+    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
+    width = min(SHINGLE_CHARS, len(codes))
+    hashes = np.zeros(len(codes) - width + 1, dtype=np.uint64)
+    for place in range(width):
+        hashes = (hashes + codes[place : place + len(hashes)]) * MULTIPLIER
+        hashes ^= hashes >> np.uint64(29)
+    shingles = (hashes >> np.uint64(32)).astype(np.uint32)
     for start in range(0, len(shingles), SHINGLES_AT_A_TIME):
         values = shingles[start : start + SHINGLES_AT_A_TIME] * _FACTORS + _OFFSETS
         values ^= values >> np.uint32(15)
@@ -96,17 +103,6 @@ def repeats(
         _, first, inverse = np.unique(column[order], return_index=True, return_inverse=True)
         repeated[min(number, 1), order] |= first[inverse] < np.arange(len(order))
     return repeated[0], repeated[1] & ~repeated[0]
-
-
-def _shingles(text: str) -> npt.NDArray[np.uint32]:
-    """Hash each run of eight characters, or the whole text if it is shorter."""
-    codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32).astype(np.uint64)
-    width = min(SHINGLE_CHARS, len(codes))
-    hashes = np.zeros(len(codes) - width + 1, dtype=np.uint64)
-    for place in range(width):
-        hashes = (hashes + codes[place : place + len(hashes)]) * MULTIPLIER
-        hashes ^= hashes >> np.uint64(29)
-    return (hashes >> np.uint64(32)).astype(np.uint32)
 
 
 Places = npt.NDArray[np.int64]

@@ -1,6 +1,5 @@
 """Stage finetune (chats, model or merged -> adapter): train LoRA or all weights on the answers, audited before, merged after."""
 
-import json
 import logging
 import os
 import shutil
@@ -16,7 +15,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import CHAT_TEMPLATE, model_config
 from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.uri import absolute
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.core.stages import STAGES, last_form
 from anadil.finetune import training
 from anadil.finetune.chat_format import recipe_format, system_turn, with_system
@@ -65,7 +64,10 @@ def run(job: Job) -> Figures:
         refuse_quantization(job.recipe.finetune, device, processes.size)
         if preference := job.recipe.finetune.preference:
             refuse_uneven(preference, processes.size)
-        _quiet_libraries()
+        transformers_logging.disable_default_handler()
+        transformers_logging.enable_propagation()
+        transformers_logging.disable_progress_bar()
+        disable_progress_bar()
         figures = _run(job, processes, device)
         processes.wait()
     return figures
@@ -151,14 +153,6 @@ def _job_of_process(job: Job, processes: Group) -> Job:
     return replace(job, out=folder, work=folder)
 
 
-def _quiet_libraries() -> None:
-    """Let transformers and datasets speak through our log, and draw no bars of their own."""
-    transformers_logging.disable_default_handler()
-    transformers_logging.enable_propagation()
-    transformers_logging.disable_progress_bar()
-    disable_progress_bar()
-
-
 def _train(job: Job, trainer: Any, steps: int, origin: dict[str, str], processes: Group) -> Path:
     """Train to the end from the newest whole checkpoint; return the newest one after it."""
     patience = job.recipe.finetune.patience
@@ -223,7 +217,7 @@ def _write_adapter(job: Job, source: Path) -> None:
     base = job.inputs["model"]
     weights = "adapter_model.safetensors"
     shutil.copyfile(source / weights, job.out / weights)
-    config = json.loads((source / "adapter_config.json").read_text(encoding="utf-8"))
+    config = read_json(source / "adapter_config.json")
     # PEFT writes the directory that was read, which may be a copy; which bytes it was is in the manifest.
     # An absolute path or a URI, because PEFT looks from where it is started.
     config["base_model_name_or_path"] = absolute(job.uris.get("model", str(base)))

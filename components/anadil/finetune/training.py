@@ -24,6 +24,7 @@ from anadil.artifacts import artifact
 from anadil.artifacts.base_model import model_config
 from anadil.artifacts.base_vocabulary import END_OF_TEXT
 from anadil.core.errors import IntegrityError, RecipeError
+from anadil.core.json_text import read_json
 from anadil.core.progress import Progress, progress
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import this_machine
@@ -319,7 +320,7 @@ def fault_of(folder: Path, origin: Mapping[str, str]) -> str | None:
 
 def read_history(checkpoint: Path) -> list[dict[str, Any]]:
     """Return the log of a checkpoint; it also holds the steps from before a resume."""
-    state = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))
+    state = read_json(checkpoint / "trainer_state.json")
     history: list[dict[str, Any]] = state["log_history"]
     return history
 

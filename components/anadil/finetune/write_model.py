@@ -4,7 +4,6 @@ A tensor is read, the adapter added to it in FP32, and rounded once, to the prec
 adding in BF16 would round twice. Main memory holds one matrix in FP32.
 """
 
-import json
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from safetensors import safe_open
 
 from anadil.artifacts.weight_files import read_header
 from anadil.core.errors import IntegrityError
+from anadil.core.json_text import read_json
 from anadil.model.architecture import read_config
 from anadil.model.family import ModuleNames
 from anadil.model.family_table import families
@@ -54,7 +54,7 @@ def write_trained(trained: Path, base: Path, out: Path, shard_bytes: int = SHARD
 
 class _Adapter:
     def __init__(self, folder: Path) -> None:
-        settings = json.loads((folder / "adapter_config.json").read_text(encoding="utf-8"))
+        settings = read_json(folder / "adapter_config.json")
         rank = int(settings["r"])
         self.file = folder / ADAPTER
         self.scaling = settings["lora_alpha"] / (math.sqrt(rank) if settings["use_rslora"] else rank)

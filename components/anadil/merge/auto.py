@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from anadil.artifacts.scored_text import ONE_IN, RETAINED_KEY
 from anadil.core.errors import DataError
 from anadil.core.format import human_figure
+from anadil.core.table import Table
 from anadil.evaluate.bootstrap import paired_difference
 from anadil.evaluate.heldout import by_target
 from anadil.evaluate.models import EncodedDocuments, ScoredModel, encode_for_all, open_candidate, open_model
@@ -439,7 +440,27 @@ def choose_values(job: Job, base: Path, model: Path, load_into: LoadInto) -> tup
 
 def log_choice(choice: Choice) -> None:
     """Log the points as a table, the rules, and what was chosen."""
-    for line in table_lines(choice):
+    # A retained text is shown as its ratio to the base, and the end of its interval.
+    columns = (
+        "base_share",
+        *(["weights"] if choice.weights else []),
+        TARGET,
+        *choice.points[0].figures.retained,
+        "within",
+    )
+    rows = [
+        (
+            f"{point.base_share:g}",
+            *([" ".join(f"{weight:g}" for weight in point.weights)] if point.weights else []),
+            f"{point.target:.4f}",
+            *(f"{text.ratio:.3f} (to {text.high:.3f})" for text in point.figures.retained.values()),
+            "yes" if point.within else "no",
+        )
+        for point in choice.points
+    ]
+    values = [(point.base_share, point.weights) for point in choice.points]
+    chosen = values.index((choice.base_share, choice.weights))
+    for line in Table("Merges", columns, rows, marked=chosen).lines("  "):
         log.info("%s", line)
     for rule in choice.rules:
         log.info("rule of %s", rule)
@@ -448,26 +469,3 @@ def log_choice(choice: Choice) -> None:
     for reason in choice.reasons:
         if reason not in choice.warnings:
             log.info("chosen: %s", reason)
-
-
-def table_lines(choice: Choice) -> list[str]:
-    """The points in columns of one width: a retained text as its ratio to the base, and the end of its interval."""
-    names = list(choice.points[0].figures.retained)
-    head = ("base_share", *(["weights"] if choice.weights else []), TARGET, *names, "within", "")
-    rows = [head, *(_cells(point, choice) for point in choice.points)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-
-
-def _cells(point: Point, choice: Choice) -> tuple[str, ...]:
-    chosen = (point.base_share, point.weights) == (choice.base_share, choice.weights)
-    return (
-        f"{point.base_share:g}",
-        *([" ".join(f"{weight:g}" for weight in point.weights)] if point.weights else []),
-        f"{point.target:.4f}",
-        *(f"{text.ratio:.3f} (to {text.high:.3f})" for text in point.figures.retained.values()),
-        "yes" if point.within else "no",
-        "<- chosen" if chosen else "",
-    )

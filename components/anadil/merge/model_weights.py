@@ -1,6 +1,5 @@
 """One model of a merge: its tensors by their names in the model, read in FP32, some rows at a time."""
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ import torch
 from anadil.artifacts.base_vocabulary import declared_ends
 from anadil.artifacts.weight_files import StoredTensor
 from anadil.core.errors import DataError
-from anadil.core.json_text import write_indented
+from anadil.core.json_text import read_json, write_indented
 from anadil.model.architecture import check_fit, empty_model, read_config
 from anadil.model.chat_ids import ControlWords
 from anadil.model.chat_template import rendered, turn_end
@@ -274,7 +273,7 @@ def write_chat_template(folder: Path, template: str) -> None:
     """Put a template in place of that of a model directory."""
     (folder / TEMPLATE).write_text(template, encoding="utf-8")
     settings = folder / SETTINGS
-    content = json.loads(settings.read_text(encoding="utf-8"))
+    content = read_json(settings)
     # Two templates would be one for each reader: vLLM and transformers take the file, older ones the key.
     if content.pop("chat_template", None) is not None:
         write_indented(settings, content, 2)

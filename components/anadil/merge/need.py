@@ -6,7 +6,7 @@ from anadil.core.format import MIB, human_bytes, human_count, stored_bytes
 from anadil.estimate.activations import BF16, FP32
 from anadil.estimate.instances import CPU
 from anadil.estimate.stage_memory import NeedRequest, Needs, StageMemory, scoring_plan
-from anadil.recipe.merge import AUTO, Merge
+from anadil.recipe.merge import AUTO
 
 BLOCK_BYTES = 64 * MIB
 BLOCKS = 8
@@ -53,7 +53,9 @@ def need(request: NeedRequest) -> MergeNeed | None:
     size = FP32 if request.machine.device == CPU else BF16
     written = request.trained.parameters * size
     others = {recipe.base.model, *merge.models}
-    points = _points(merge)
+    open_weights = sum(each.weight == AUTO for each in merge.add)
+    shares = SHARES if merge.base_share == AUTO else min(1, open_weights)
+    points = shares + WEIGHTS * open_weights
     return MergeNeed(
         read_bytes=round(written + len(others) * request.base.parameters * size),
         disk_bytes=round(written),
@@ -61,12 +63,6 @@ def need(request: NeedRequest) -> MergeNeed | None:
         points=points,
         memory=scoring_plan(request.trained, recipe, request.machine, "merge") if points else None,
     )
-
-
-def _points(merge: Merge) -> int:
-    open_weights = sum(each.weight == AUTO for each in merge.add)
-    shares = SHARES if merge.base_share == AUTO else min(1, open_weights)
-    return shares + WEIGHTS * open_weights
 
 
 NEEDS = Needs(need=need, title="Merge")

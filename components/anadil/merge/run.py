@@ -42,7 +42,15 @@ def run(job: Job) -> Figures:
     settings = job.recipe.merge
     if settings is None:
         raise RecipeError("merge: is not set; say what is merged, such as --set merge.base_share=0.25")
-    ends = _open(job, settings)
+    # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
+    model, tokenizer = job.inputs["model"], job.inputs[last_form("tokenizer", job.inputs)]
+    if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
+        others = "".join(f", and --{each} where there was a {each}" for each in forms_of("tokenizer")[1:])
+        raise DataError(
+            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one{others}"
+        )
+    base = base_model(job.recipe.base, job.base_cache)
+    ends = Ends.open(model, base, tokenizer, _additions(job, settings))
     values = _values(job, settings, ends)
     ends.write(job.out, values.base_share, values.weights)
     answers = ends.chat(values.weights) is not None
@@ -50,8 +58,17 @@ def run(job: Job) -> Figures:
     write_indented(job.out / TABLE, table)
     # Names of directories stand there, and another place makes no other model.
     job.varying.extend([TABLE, *write_mlmodel(job.out, chats=answers)])
-    for line in _lines(table):
-        log.info("%s", line)
+    log.info(
+        "merged: %.4g of the trained model, %.4g of %s",
+        1 - values.base_share,
+        values.base_share,
+        table["base"],
+    )
+    for each in table["add"]:
+        log.info(
+            "merged: %.4g of %s less %s (difference: %.2g of the weights)",
+            each["weight"], each["model"], each["minus"], each["relative_difference"],
+        )  # fmt: skip
     return {"base_share": values.base_share, "added": len(values.weights), ANSWERS_FIGURE: int(answers)}
 
 
@@ -63,18 +80,6 @@ def _values(job: Job, settings: Merge, ends: Ends) -> Values:
     return Values(
         base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add]
     )
-
-
-def _open(job: Job, settings: Merge) -> Ends:
-    # The vocabulary that the model was trained in: a trial chose among those of the tokenizer.
-    model, tokenizer = job.inputs["model"], job.inputs[last_form("tokenizer", job.inputs)]
-    if (model / TOKENIZER).read_bytes() != (tokenizer / TOKENIZER).read_bytes():
-        others = "".join(f", and --{each} where there was a {each}" for each in forms_of("tokenizer")[1:])
-        raise DataError(
-            f"{tokenizer}: is not the tokenizer that {model} was trained with; give that one{others}"
-        )
-    base = base_model(job.recipe.base, job.base_cache)
-    return Ends.open(model, base, tokenizer, _additions(job, settings))
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
@@ -104,15 +109,3 @@ def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, A
         ],
         **values.measured,
     }  # fmt: skip
-
-
-def _lines(table: dict[str, Any]) -> list[str]:
-    share = table["base_share"]
-    return [
-        f"merged: {1 - share:.4g} of the trained model, {share:.4g} of {table['base']}",
-        *(
-            f"merged: {each['weight']:.4g} of {each['model']} less {each['minus']} "
-            f"(difference: {each['relative_difference']:.2g} of the weights)"
-            for each in table["add"]
-        ),
-    ]

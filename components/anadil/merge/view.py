@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from anadil.artifacts.artifact import Manifest
 from anadil.core.format import DASH, number
 from anadil.core.table import Table
-from anadil.page.charts import Bar, Chart, Line, Point, chart, scatter_chart
+from anadil.page.charts import Bar, Chart, Line, Point, scatter_chart
 from anadil.page.format import clip, figure, setting
 from anadil.page.licence import UNKNOWN, licence_of
 from anadil.page.part import Part
@@ -22,12 +22,18 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
     """The part; None where nothing was merged."""
     if not made:
         return None
+    share, parts = number(made.get("base_share")) or 0.0, ["the trained model"]
+    parts += [f"{figure(share)} of the base"] if share else []
+    parts += [
+        f"{figure(each.get('weight'))} of what {base_name(str(each.get('model')))} learnt beyond {base_name(str(each.get('minus')))}"
+        for each in map(table_of, list_of(made.get("add")))
+    ]
     points = _points_table(made)
     texts = _text_names(made)[:MAX_TEXTS]
     return Part(
         section="training",
         title="Merge",
-        words=_words(made),
+        words=f"Merged: {', '.join(parts)}.",
         tables=[_table(made, table_of(field(recipe, "report.licences"))), points],
         reasons=tuple(dict.fromkeys([*_texts(made, "reasons"), *_texts(made, "warnings")])),
         charts=tuple(each for text in texts if (each := _chart(made, text, points))),
@@ -36,18 +42,6 @@ def part(made: Json, recipe: Json, manifests: Mapping[str, Manifest]) -> Part | 
         if made.get("add")
         else "",
     )
-
-
-def _words(merge: Json) -> str:
-    """Sentence about what was merged."""
-    share, parts = number(merge.get("base_share")) or 0.0, ["the trained model"]
-    parts += [f"{figure(share)} of the base"] if share else []
-    added = [table_of(each) for each in list_of(merge.get("add"))]
-    parts += [
-        f"{figure(each.get('weight'))} of what {base_name(str(each.get('model')))} learnt beyond {base_name(str(each.get('minus')))}"
-        for each in added
-    ]
-    return f"Merged: {', '.join(parts)}."
 
 
 def _table(merge: Json, licences: Mapping[str, object]) -> Table:
@@ -160,10 +154,10 @@ def _chart(merge: Json, text: str, table: Table) -> Chart | None:
     path = tuple((dot.x, dot.y) for _, dot in drawn if dot.colour == drawn[0][1].colour)
     title = f"Target language against {clip(text, 40)}"
     svg = scatter_chart(
-        dots, Line("merges", path), limit=Bar(f"limit {setting(limit)}", limit), title=title, chosen=ring, named=True,
+        dots, Line("merges", path), limit=Bar(f"limit {setting(limit)}", limit), title=title, chosen=ring,
         units=("over the base's, to the end of the interval", "bits per byte of the target"),
     )  # fmt: skip
-    return chart(title, svg, table)
+    return Chart(title, svg, table) if svg else None
 
 
 def _labels(points: Sequence[Json]) -> list[tuple[str, int]]:

@@ -137,7 +137,10 @@ class Ends:
             merged.add_(self._difference(name, number)(first, count).mul_(weight))
         if name in self.theta.tables:
             for number, _ in _active(weights):
-                self._take_control_rows(merged, name, number, first)
+                vector = self.vectors[number]
+                for ours, its in vector.chat.ids.values() if vector.chat else ():
+                    if first <= ours < first + len(merged):
+                        merged[ours - first] = vector.model.rows(name, its, 1)[0]
         if merged.numel() and not all(bool(each.isfinite()) for each in torch.aminmax(merged)):
             self._refuse_not_numbers(name, first, count)
         return merged
@@ -212,12 +215,6 @@ class Ends:
             self._tables[name, number] = kind(read, (rows, width), number=self.theta.tables.index(name))
         table = self._tables[name, number]
         return lambda first, count: torch.cat([rows for _, rows in new_rows(vocabulary, table, first, count)])
-
-    def _take_control_rows(self, merged: torch.Tensor, name: str, number: int, first: int) -> None:
-        vector = self.vectors[number]
-        for ours, its in vector.chat.ids.values() if vector.chat else ():
-            if first <= ours < first + len(merged):
-                merged[ours - first] = vector.model.rows(name, its, 1)[0]
 
     def _refuse_not_numbers(self, name: str, first: int, count: int) -> None:
         # A row of a table is made of rows anywhere in other tables.

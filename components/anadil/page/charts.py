@@ -196,34 +196,6 @@ class Point:
     colour: int = 1
 
 
-def line_chart(
-    lines: Sequence[Line], *, title: str, unit: str, bands: Sequence[Band] = (), from_zero: bool = False,
-    is_log: bool = False, legend: bool = True, x_label: str = "step",
-) -> Markup:  # fmt: skip
-    """A line chart of points in ascending x, with ticks, unit and labelled bands; empty without points."""
-    # A long run has more steps than a screen has pixels, and the page has to stay small.
-    drawn = [replace(line, points=thinned(line.points)) for line in lines if line.points]
-    if not drawn:
-        return Markup()
-    is_log = is_log and all(y > 0 for line in drawn for _, y in line.points)
-    starts = [band.start for band in bands]
-    scale = line_scale([line.points for line in drawn], starts, from_zero=from_zero, is_log=is_log)
-    curves = [_curve(scale, line, "faint" if line.half_life else "") for line in drawn]
-    curves += [
-        _curve(scale, replace(line, points=smoothed(line.points, line.half_life)))
-        for line in drawn
-        if line.half_life
-    ]
-    parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *curves]
-    parts += _legend(drawn) if legend else []
-    said = "; ".join(
-        f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
-        f"lowest {figure(min(y for _, y in line.points))}, highest {figure(max(y for _, y in line.points))}"
-        for line in drawn
-    )
-    return _svg(title, said, HEIGHT, parts)
-
-
 class _Rows:
     """Labelled rows over one axis, as bars and intervals have them."""
 
@@ -247,54 +219,6 @@ class _Rows:
 
     def unit(self, text: str) -> Markup:
         return _text(self.left, self.height - 6, text, "start", "axis")
-
-
-def bar_chart(bars: Sequence[Bar], *, title: str, unit: str) -> Markup:
-    """Horizontal bars from zero with their values; empty without bars."""
-    if not bars:
-        return Markup()
-    top = max(0.0, *(bar.value for bar in bars)) or 1.0
-    rows = _Rows([bar.label for bar in bars], 0.0, top, BAR_VALUE)
-    parts = rows.grid([tick for tick in nice_ticks(0.0, top) if tick <= top])
-    for place, bar in enumerate(bars):
-        y, length = 4 + place * BAR_ROW, max(1.0, rows.x(bar.value) - rows.left)
-        parts += [
-            rows.label(bar.label, y + 15),
-            Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
-                bar.colour, rows.left, y, length
-            ),
-            _text(rows.left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
-        ]
-    said = "; ".join(f"{bar.label}: {figure(integer_if_whole(bar.value))}" for bar in bars)
-    return _svg(title, f"{unit}. {said}", rows.height, [*parts, rows.unit(unit)])
-
-
-def interval_chart(estimates: Sequence[Estimate], *, title: str, unit: str) -> Markup:
-    """Estimates as dots with whiskers on an axis that shows zero; empty without estimates."""
-    if not estimates:
-        return Markup()
-    top = [end for i in estimates for end in (i.high, i.chance or 0.0)]
-    # Zero is always in sight: whether an interval contains it is the question.
-    ticks = nice_ticks(min(0.0, *(i.low for i in estimates)), max(0.0, *top), 4)
-    rows = _Rows([i.label for i in estimates], ticks[0], ticks[-1] - ticks[0], BAR_VALUE / 2)
-    parts = [*rows.grid(ticks), _rule(rows.x(0.0), 0, rows.x(0.0), rows.height - 42, "zero")]
-    said = []
-    for place, item in enumerate(estimates):
-        y, low, high = 14 + place * BAR_ROW, rows.x(item.low), rows.x(item.high)
-        parts += [
-            rows.label(item.label, y + 5),
-            _rule(low, y, high, y, "whisker"),
-            _rule(low, y - 6, low, y + 6, "whisker"),
-            _rule(high, y - 6, high, y + 6, "whisker"),
-            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(
-                item.colour, rows.x(item.value), y
-            ),
-        ]
-        said.append(f"{item.label}: {figure(item.value)}, interval {figure(item.low)} to {figure(item.high)}")
-        if item.chance is not None:
-            parts.append(_rule(rows.x(item.chance), y - 14, rows.x(item.chance), y + 14, "mark"))
-            said[-1] += f", chance {figure(item.chance)}"
-    return _svg(title, f"{unit}. {'; '.join(said)}", rows.height, [*parts, rows.unit(unit)])
 
 
 def histogram_chart(
@@ -325,24 +249,23 @@ def histogram_chart(
 
 def scatter_chart(
     points: Sequence[Point], line: Line, *, limit: Bar, title: str, units: tuple[str, str],
-    chosen: Point | None = None, named: bool = False,
+    chosen: Point | None = None,
 ) -> Markup:  # fmt: skip
-    """Dots over two axes, a line through some, a limit, a ring round the chosen dot; axes of `named` dots omit zero."""
+    """Named dots over two axes that omit zero, a line through some, a limit, a ring round the chosen dot."""
     dots = [*points, *([chosen] if chosen else [])]
     xs = [*(dot.x for dot in dots), *(x for x, _ in line.points)]
     ys = [*(dot.y for dot in dots), *(y for _, y in line.points)]
     if not xs or not max(xs) > 0:
         return Markup()
-    low, high = min([*xs, limit.value]) if named else 0.0, max([*xs, limit.value])
+    low, high = min([*xs, limit.value]), max([*xs, limit.value])
     # A margin, or the frame would cut the outermost dots.
-    pad = (high - low) * (0.06 if named else 0.02)
-    scale = Scale(low - pad * named, high + pad, nice_ticks(min(ys) if named else 0.0, max(ys)))
+    pad = (high - low) * 0.06
+    scale = Scale(low - pad, high + pad, nice_ticks(min(ys), max(ys)))
     x = scale.x(limit.value)
     parts = [*_grid(scale, *units), _rule(x, TOP - 12, x, HEIGHT - BOTTOM, "mark")]
     parts.append(_beside(x, TOP - 5, limit.label, 6))
     parts += [_path(scale, line)] if line.points else []
-    parts += [_dot(scale, point, 3.5) for point in points]
-    parts += _names(scale, points) if named else []
+    parts += [*(_dot(scale, point, 3.5) for point in points), *_names(scale, points)]
     said = ""
     if chosen:
         x, y = scale.x(chosen.x), scale.y(chosen.y)
@@ -485,27 +408,89 @@ def lines(
     title: str, unit: str, drawn: Sequence[Line], bands: Sequence[Band] = (), *, from_zero: bool = False,
     is_log: bool = False, legend: bool = True, x_label: str = "step",
 ) -> Chart | None:  # fmt: skip
-    """A line chart and, under it, some of its points; None without points. Without `legend` the page names the lines."""
-    svg = line_chart(
-        drawn, title=title, unit=unit, bands=bands, from_zero=from_zero, is_log=is_log, legend=legend, x_label=x_label
-    )  # fmt: skip
+    """A line chart of points in ascending x and, under it, some of its points; None without points.
+
+    Without `legend` the page names the lines.
+    """
+    # A long run has more steps than a screen has pixels, and the page has to stay small.
+    shown = [replace(line, points=thinned(line.points)) for line in drawn if line.points]
+    if not shown:
+        return None
+    is_log = is_log and all(y > 0 for line in shown for _, y in line.points)
+    starts = [band.start for band in bands]
+    scale = line_scale([line.points for line in shown], starts, from_zero=from_zero, is_log=is_log)
+    curves = [_curve(scale, line, "faint" if line.half_life else "") for line in shown]
+    curves += [
+        _curve(scale, replace(line, points=smoothed(line.points, line.half_life)))
+        for line in shown
+        if line.half_life
+    ]
+    parts = [*_bands(scale, bands), *_grid(scale, x_label, unit), *curves]
+    parts += _legend(shown) if legend else []
+    said = "; ".join(
+        f"{line.label}: from {figure(line.points[0][1])} to {figure(line.points[-1][1])}, "
+        f"lowest {figure(min(y for _, y in line.points))}, highest {figure(max(y for _, y in line.points))}"
+        for line in shown
+    )
+    return Chart(title, _svg(title, said, HEIGHT, parts), _points_table(title, unit, drawn, x_label))
+
+
+def _points_table(title: str, unit: str, drawn: Sequence[Line], x_label: str) -> Table:
     steps = sorted({x for line in drawn for x, _ in line.points})
     values = [dict(line.points) for line in drawn]
     shown = evenly(steps, TABLE_ROWS)
     rows = [(figure(integer_if_whole(x)), *(figure(known.get(x)) for known in values)) for x in shown]
     note = f"{len(shown)} of {len(steps):,} logged steps." if len(shown) < len(steps) else ""
-    columns = (x_label, *(line.label for line in drawn))
-    return chart(title, svg, Table(f"{title} ({unit})", columns, rows, note=note))
+    return Table(f"{title} ({unit})", (x_label, *(line.label for line in drawn)), rows, note=note)
 
 
 def bars(title: str, unit: str, drawn: Sequence[Bar], table: Table) -> Chart | None:
-    """A bar chart and its table; None without bars."""
-    return chart(title, bar_chart(drawn, title=title, unit=unit), table)
+    """Horizontal bars from zero with their values, and a table; None without bars."""
+    if not drawn:
+        return None
+    top = max(0.0, *(bar.value for bar in drawn)) or 1.0
+    rows = _Rows([bar.label for bar in drawn], 0.0, top, BAR_VALUE)
+    parts = rows.grid([tick for tick in nice_ticks(0.0, top) if tick <= top])
+    for place, bar in enumerate(drawn):
+        y, length = 4 + place * BAR_ROW, max(1.0, rows.x(bar.value) - rows.left)
+        parts += [
+            rows.label(bar.label, y + 15),
+            Markup('<rect class="bar c{}" x="{:.1f}" y="{}" width="{:.1f}" height="20" rx="2"/>').format(
+                bar.colour, rows.left, y, length
+            ),
+            _text(rows.left + length + 7, y + 15, figure(integer_if_whole(bar.value)), "start", "value"),
+        ]
+    said = "; ".join(f"{bar.label}: {figure(integer_if_whole(bar.value))}" for bar in drawn)
+    return Chart(title, _svg(title, f"{unit}. {said}", rows.height, [*parts, rows.unit(unit)]), table)
 
 
 def intervals(title: str, unit: str, drawn: Sequence[Estimate], table: Table) -> Chart | None:
-    """Estimates with their intervals and a table; None without estimates."""
-    return chart(title, interval_chart(drawn, title=title, unit=unit), table)
+    """Estimates as dots with whiskers on an axis that shows zero, and a table; None without estimates."""
+    if not drawn:
+        return None
+    top = [end for i in drawn for end in (i.high, i.chance or 0.0)]
+    # Zero is always in sight: whether an interval contains it is the question.
+    ticks = nice_ticks(min(0.0, *(i.low for i in drawn)), max(0.0, *top), 4)
+    rows = _Rows([i.label for i in drawn], ticks[0], ticks[-1] - ticks[0], BAR_VALUE / 2)
+    parts = [*rows.grid(ticks), _rule(rows.x(0.0), 0, rows.x(0.0), rows.height - 42, "zero")]
+    said = []
+    for place, item in enumerate(drawn):
+        y, low, high = 14 + place * BAR_ROW, rows.x(item.low), rows.x(item.high)
+        parts += [
+            rows.label(item.label, y + 5),
+            _rule(low, y, high, y, "whisker"),
+            _rule(low, y - 6, low, y + 6, "whisker"),
+            _rule(high, y - 6, high, y + 6, "whisker"),
+            Markup('<circle class="dot c{}" cx="{:.1f}" cy="{}" r="5"/>').format(
+                item.colour, rows.x(item.value), y
+            ),
+        ]
+        said.append(f"{item.label}: {figure(item.value)}, interval {figure(item.low)} to {figure(item.high)}")
+        if item.chance is not None:
+            parts.append(_rule(rows.x(item.chance), y - 14, rows.x(item.chance), y + 14, "mark"))
+            said[-1] += f", chance {figure(item.chance)}"
+    svg = _svg(title, f"{unit}. {'; '.join(said)}", rows.height, [*parts, rows.unit(unit)])
+    return Chart(title, svg, table)
 
 
 def estimate(
@@ -519,11 +504,6 @@ def estimate(
     return [
         Estimate(label=label, value=known, low=ends[0], high=ends[1], colour=colour, chance=number(chance))
     ]
-
-
-def chart(title: str, svg: Markup, table: Table | None = None) -> Chart | None:
-    """A drawn chart with its table; None for an empty drawing."""
-    return Chart(title, svg, table or Table(title, (), ())) if svg else None
 
 
 def facts_table(caption: str, data: Mapping[str, object], *, skipped: Sequence[str] = ()) -> Table:

@@ -12,9 +12,8 @@ from anadil.artifacts.weight_files import weight_files
 from anadil.core.candidates import BY_KIND, answers
 from anadil.core.errors import DataError, IntegrityError, PreflightError, RecipeError
 from anadil.core.format import with_article
-from anadil.release.registry.client import resolve
+from anadil.release.registry.client import SCHEME, resolve
 
-REGISTERED = "models:/"
 EXPECTED = "give a model, merged or adapter artifact, a Hugging Face model directory, or models:/NAME@ALIAS"
 
 
@@ -67,7 +66,7 @@ def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]
     Returns:
         The absolute place and its manifest; None for a directory that is not an artifact.
     """
-    if not uri.startswith(REGISTERED):
+    if not uri.startswith(SCHEME):
         return _locate(uri)
     version = resolve(uri, tracking)
     place, manifest = _locate(version.uri)
@@ -84,21 +83,7 @@ def locate(uri: str, tracking: str | None = None) -> tuple[str, Manifest | None]
 
 
 def _locate(uri: str) -> tuple[str, Manifest | None]:
-    _check_address(uri)
-    place = absolute(uri)
-    try:
-        manifest = artifact.read_manifest(place)
-    except OSError as error:  # such as a name that is too long
-        raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {EXPECTED}") from None
-    parent, _, name = place.rpartition("/")
-    adapter = (
-        artifact.read_manifest(parent) if manifest is None and name == BY_KIND["adapter"].folder else None
-    )
-    return (parent, adapter) if adapter and adapter.kind == "adapter" else (place, manifest)
-
-
-def _check_address(uri: str) -> None:
-    """Refuse an address that is not a model's before any request; never repeat a secret."""
+    # Before any request, and never with a secret.
     scheme, separator, rest = uri.partition("://")
     if not uri.strip():
         raise RecipeError(f"an empty URI; {EXPECTED}")
@@ -111,6 +96,16 @@ def _check_address(uri: str) -> None:
         raise PreflightError(
             f"{uri}: download it first (hf download {rest}) and give its directory; {EXPECTED}"
         )
+    place = absolute(uri)
+    try:
+        manifest = artifact.read_manifest(place)
+    except OSError as error:  # such as a name that is too long
+        raise DataError(f"{place[:200]}: cannot be read ({error.strerror}); {EXPECTED}") from None
+    parent, _, name = place.rpartition("/")
+    adapter = (
+        artifact.read_manifest(parent) if manifest is None and name == BY_KIND["adapter"].folder else None
+    )
+    return (parent, adapter) if adapter and adapter.kind == "adapter" else (place, manifest)
 
 
 def _from_directory(uri: str) -> ModelSource:

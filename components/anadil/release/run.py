@@ -7,7 +7,6 @@ A run that was killed at any moment is repeated with the same end. The registry 
 bytes stay one version. People are told once more at most.
 """
 
-import datetime as dt
 import getpass
 import hashlib
 import json
@@ -25,10 +24,11 @@ from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import join
 from anadil.core.candidates import BY_NAME
 from anadil.core.errors import IntegrityError, PreflightError
+from anadil.core.json_text import read_json
 from anadil.page.values import Json, table_of
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import open_registry, registry_address
-from anadil.release.registry.promotion import Promotable, check_promotable
+from anadil.release.registry.promotion import Promotable, check_promotable, loses_answers, now, promote
 from anadil.report.verdict import before, check_words, checks_of, outcome_words, released_name
 from anadil.runtime.alerts import Event, notify
 from anadil.runtime.compared_champion import ALIAS
@@ -91,7 +91,7 @@ def read_release(uri: str) -> ReleaseRecord:
 
 def run(job: Job) -> Figures:
     """Move the alias, tell people, and write `release.json`."""
-    scores = table_of(json.loads((job.inputs["scores"] / "scores.json").read_text(encoding="utf-8")))
+    scores = table_of(read_json(job.inputs["scores"] / "scores.json"))
     champion = job.recipe.retrain.champion if job.recipe.retrain else None
     candidate = released_name(scores)
     # A plain run of such a recipe has nothing to stand against, and must not move the model that people serve.
@@ -126,14 +126,12 @@ def _refused(job: Job, scores: Json, champion: Champion | None) -> ReleaseRecord
         ]
     return ReleaseRecord(
         outcome="refused", name=name, previous=champion.version if champion else "", reasons=tuple(reasons),
-        checks=tuple(checks_of(scores)), by=_by(job), at=_now(),
+        checks=tuple(checks_of(scores)), by=_by(job), at=now(),
     )  # fmt: skip
 
 
 def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> ReleaseRecord:
     """Move the alias to the candidate that the gate released."""
-    from anadil.release.registry.promotion import promote
-
     uri = job.uris[BY_NAME[candidate].kind]
     # Every byte is compared first, as for a promotion by hand.
     model = check_promotable(job.uris["scores"], uri)
@@ -152,7 +150,7 @@ def _released(job: Job, scores: Json, candidate: str, champion: Champion) -> Rel
         version=done.version, previous=champion.version, candidate=candidate, uri=model.uri,
         digest=model.manifest.digest,
         reasons=tuple(_reasons(done.version, done.alias, done.rolled_back, model, champion)),
-        checks=tuple(checks_of(scores, candidate)), by=_by(job), at=_now(),
+        checks=tuple(checks_of(scores, candidate)), by=_by(job), at=now(),
     )  # fmt: skip
 
 
@@ -160,8 +158,6 @@ def _reasons(
     version: str, alias: str, rolled_back: str, model: Promotable, champion: Champion
 ) -> Iterator[str]:
     """Yield why a version got its alias, and its comparisons with the champion."""
-    from anadil.release.registry.promotion import loses_answers
-
     what, other = (
         f"Version {version} of {champion.name}, the {model.candidate} model",
         f"version {champion.version}",
@@ -220,7 +216,3 @@ def _tell(job: Job, record: ReleaseRecord) -> None:
     )  # fmt: skip
     marker.parent.mkdir(parents=True, exist_ok=True)
     marker.write_text(said, encoding="utf-8")
-
-
-def _now() -> str:
-    return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -234,7 +234,18 @@ def tokenizer_view(facts: Facts) -> dict[str, object]:
     """Build the section on the tokenizer, by the names of the template."""
     candidates = [(name, _derived(name, table, facts)) for name, table in tokenizers_of(facts)]
     chosen = clip(facts.winner or facts.fertility.get("chosen"), 80)
-    table = _table(candidates, chosen)
+    rows = [
+        (label, *(show(field(table, path)) for _, table in candidates))
+        for path, label, show in FIGURES
+        if any(number(field(table, path)) is not None for _, table in candidates)
+    ]
+    for part, text in (("domains", "tokens per word: {}"), ("keep", "tokens per word, to be kept: {}")):
+        parts = [table_of(table.get(part)) for _, table in candidates]
+        for name in dict.fromkeys(name for names in parts for name in names):
+            cells = (figure(table_of(names.get(name)).get("fertility")) for names in parts)
+            rows.append((text.format(clip(name, 60)), *cells))
+    heads = (f"{name} (chosen)" if name == chosen else name for name, _ in candidates)
+    table = Table("Tokenizers that were compared on held-out text", ("", *heads), rows, pinned=True)
     cuts = _cuts(candidates, facts.language)
     reasons = [
         (name, clip(why, 300))
@@ -277,22 +288,6 @@ def _mean(values: Sequence[tuple[float | None, float | None]]) -> float | None:
     pairs = [(value, float(weight or 0)) for value, weight in values if value is not None]
     total = sum(weight for _, weight in pairs)
     return sum(value * weight for value, weight in pairs) / total if total else None
-
-
-def _table(candidates: Sequence[tuple[str, Json]], chosen: str) -> Table:
-    """A row for each figure that any candidate has, a column for each candidate."""
-    rows = [
-        (label, *(show(field(table, path)) for _, table in candidates))
-        for path, label, show in FIGURES
-        if any(number(field(table, path)) is not None for _, table in candidates)
-    ]
-    for part, text in (("domains", "tokens per word: {}"), ("keep", "tokens per word, to be kept: {}")):
-        parts = [table_of(table.get(part)) for _, table in candidates]
-        for name in dict.fromkeys(name for names in parts for name in names):
-            cells = (figure(table_of(names.get(name)).get("fertility")) for names in parts)
-            rows.append((text.format(clip(name, 60)), *cells))
-    heads = (f"{name} (chosen)" if name == chosen else name for name, _ in candidates)
-    return Table("Tokenizers that were compared on held-out text", ("", *heads), rows, pinned=True)
 
 
 def _chart(candidates: Sequence[tuple[str, Json]], chosen: str, table: Table) -> Chart | None:

@@ -3,6 +3,7 @@
 import posixpath
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from anadil.artifacts import storage
 from anadil.artifacts.artifact import Manifest
@@ -32,19 +33,6 @@ MODEL_CARD, DATA_CARD = "model_card.md", "data_card.md"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CostView:
-    """Time and cost of the run."""
-
-    lead: str
-    table: Table
-    seconds: float
-    dollars: float | None
-    """Cost of the stages with a known price; None if there are none."""
-    licences: Table
-    cards: tuple[tuple[str, str], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StageCost:
     """Time and cost of one stage."""
 
@@ -63,8 +51,11 @@ class StageCost:
         return None if self.per_hour is None else self.seconds / 3600 * self.per_hour
 
 
-def cost_view(facts: Facts) -> CostView:
-    """Build the section by the manifests of the artifacts that the page was made from."""
+def cost_view(facts: Facts) -> dict[str, Any]:
+    """Build the section by the manifests of the artifacts, by the names of the template.
+
+    `dollars` is the cost of the stages with a known price, None without any.
+    """
     summaries = {"model": facts.training_summary, "adapter": facts.finetuning_summary}
     rows = stage_costs(facts.manifests, summaries)
     seconds = sum(row.seconds for row in rows)
@@ -73,42 +64,50 @@ def cost_view(facts: Facts) -> CostView:
     lead = f"{human_seconds(seconds)} of computing" if rows else "No stage recorded its time"
     if dollars is not None:
         lead += f", {human_dollars(dollars)} at on-demand prices"
-    return CostView(
-        lead=f"{lead}.", table=_table(rows, seconds, dollars), seconds=seconds, dollars=dollars,
-        licences=_licences(facts), cards=_cards(facts),
-    )  # fmt: skip
+    cards = [("Model card", MODEL_CARD), ("Data card", DATA_CARD)]
+    # Beside the page, and those of artifacts that are in one storage with it.
+    for word, label in CARDS.items():
+        for source, manifest in by_source(word, facts.manifests).items():
+            place = facts.places.get(word_of(word, source))
+            name = next((file for file in CARD_FILES if file in manifest.files), None)
+            if name and place:
+                cards.append((f"{label}: {source}" if source else label, posixpath.join(place, name)))
+    return {
+        "lead": f"{lead}.",
+        "table": _table(rows, seconds, dollars),
+        "seconds": seconds,
+        "dollars": dollars,
+        "licences": _licences(facts),
+        "cards": cards,
+    }
 
 
 def stage_costs(manifests: Mapping[str, Manifest], summaries: Mapping[str, Json]) -> list[StageCost]:
-    """Time and cost of each stage whose artifact exists, in the order of the flow."""
-    rows = (
-        _stage_cost(Step(stage=stage, source=source), manifest, summaries.get(stage.writes, {}))
-        for stage in FLOW
-        for source, manifest in by_source(stage.writes, manifests).items()
-    )
-    return [row for row in rows if row]
-
-
-def _stage_cost(step: Step, manifest: Manifest, summary: Json) -> StageCost | None:
-    stage = step.stage
-    seconds = number(manifest.figures.get("seconds"))
-    if seconds is None:
-        return None
-    name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
-    machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
-    if stage.pod.uses_model and isinstance(name, str):
-        machine = next((each for each in machines() if each.name == plain_name(name)), None)
-    price = machine.on_demand if machine else None
-    memory = number(summary.get("peak_memory_bytes"))
-    return StageCost(
-        name=step.name,
-        # A manifest tells of the last start; training counts all of them.
-        seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
-        machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else clip(summary.get("device") or DASH, 60),
-        per_hour=None if price is None else price * nodes,
-        origin=machine.checked if machine and price is not None else "",
-        memory=None if memory is None else float(memory),
-    )  # fmt: skip
+    """Time and cost of each stage whose artifact exists and names its time, in the order of the flow."""
+    rows = []
+    for stage in FLOW:
+        summary = summaries.get(stage.writes, {})
+        for source, manifest in by_source(stage.writes, manifests).items():
+            if (seconds := number(manifest.figures.get("seconds"))) is None:
+                continue
+            name, num_nodes = (field(manifest.recipe, f"cluster.{key}") for key in ("instance", "nodes"))
+            machine, nodes = None, int(number(num_nodes) or 1) if stage.training else 1
+            if stage.pod.uses_model and isinstance(name, str):
+                machine = next((each for each in machines() if each.name == plain_name(name)), None)
+            price = machine.on_demand if machine else None
+            memory = number(summary.get("peak_memory_bytes"))
+            device = clip(summary.get("device") or DASH, 60)
+            row = StageCost(
+                name=Step(stage=stage, source=source).name,
+                # A manifest tells of the last start; training counts all of them.
+                seconds=max(float(seconds), float(number(summary.get("seconds")) or 0.0)),
+                machine=f"{nodes} \N{MULTIPLICATION SIGN} {machine.name}" if machine else device,
+                per_hour=None if price is None else price * nodes,
+                origin=machine.checked if machine and price is not None else "",
+                memory=None if memory is None else float(memory),
+            )
+            rows.append(row)
+    return rows
 
 
 def _table(rows: list[StageCost], seconds: float, dollars: float | None) -> Table:
@@ -154,15 +153,3 @@ def _licences(facts: Facts) -> Table:
     needed = ["base", *texts, *(["chats"] if facts.mask_audit else [])]
     rows = [(clip(name, 60), stated.get(name, NOT_STATED)) for name in dict.fromkeys([*needed, *stated])]
     return Table("Licences, as the recipe states them", ("of", "licence"), rows, words=(1,))
-
-
-def _cards(facts: Facts) -> tuple[tuple[str, str], ...]:
-    """Links to the cards beside the page, and to those of artifacts that are in one storage with it."""
-    cards = [("Model card", MODEL_CARD), ("Data card", DATA_CARD)]
-    for word, label in CARDS.items():
-        for source, manifest in by_source(word, facts.manifests).items():
-            place = facts.places.get(word_of(word, source))
-            name = next((file for file in CARD_FILES if file in manifest.files), None)
-            if name and place:
-                cards.append((f"{label}: {source}" if source else label, posixpath.join(place, name)))
-    return tuple(cards)

@@ -55,6 +55,13 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
     language = recipe_language(recipe)
     hosts = _ranked(stats.get("hosts"), stats, ("in",))
     note = "The hosts with most documents; the others are not listed." if len(hosts) >= MAX_ROWS else ""
+    origin = manifest.origin.items()
+    files = [(last_part(name.removeprefix("file ")), digest) for name, digest in origin if name.startswith("file ")]  # fmt: skip
+    of_files = (
+        "SHA-256; for objects in S3 ETag and size, for files of the hub the id of the content and its size."
+    )
+    if (more := len(files) - MAX_ROWS) > 0:
+        of_files = f"And {more:,} more: anadil trace lists them all."
     return {
         "source": "",
         "front": front_matter(_fields(manifest, stats, language, recipe)),
@@ -72,7 +79,7 @@ def _view(manifest: Manifest, stats: Json, recipe: Json) -> dict[str, object]:
         "rules_note": rules_note(stats),
         "personal": personal_data(recipe, stats),
         "processing": processing(recipe),
-        "files": _inputs_table(manifest),
+        "files": Table("Files", ("file", "digest"), files[:MAX_ROWS], words=(1,), note=of_files),
         "earlier": manifest.origin.get("input clean.since", ""),
     }
 
@@ -256,17 +263,6 @@ def processing(recipe: Json) -> list[tuple[str, str]]:
         ("quality model", files("quality_model")),
         ("filters in Python", files("filters")),
     ]
-
-
-def _inputs_table(manifest: Manifest) -> Table:
-    files = [(name.removeprefix("file "), digest) for name, digest in manifest.origin.items() if name.startswith("file ")]  # fmt: skip
-    rows = [(last_part(uri), digest) for uri, digest in files]
-    note = (
-        "SHA-256; for objects in S3 ETag and size, for files of the hub the id of the content and its size."
-    )
-    if (more := len(rows) - MAX_ROWS) > 0:
-        note = f"And {more:,} more: anadil trace lists them all."
-    return Table("Files", ("file", "digest"), rows[:MAX_ROWS], words=(1,), note=note)
 
 
 def _fields(manifest: Manifest, stats: Json, language: NamedLanguage, recipe: Json) -> Mapping[str, object]:

@@ -1,7 +1,7 @@
 """Texts of the candidates side by side: answers first, then continuations."""
 
-from dataclasses import dataclass
 from itertools import zip_longest
+from typing import Any
 
 from anadil.core.candidates import BY_NAME, COLOURS
 from anadil.core.format import DASH, counted, number
@@ -25,72 +25,42 @@ MAX_TALK = 280
 """Characters of a text of the picture. Chosen by us: what is read at a glance."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateText:
-    """One candidate's text for a prompt."""
-
-    candidate: str
-    text: str
-    badges: tuple[tuple[str, str], ...]
-    note: str
-    style: str
-    """Class of the style sheet; empty for a candidate that it does not know."""
+Prompt = dict[str, Any]
+"""A prompt and what the candidates made of it, by the names of the template."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptView:
-    """One prompt and what the candidates made of it by greedy decoding."""
-
-    text: str
-    seen: bool | None
-    seen_words: str
-    reference: str
-    made: tuple[CandidateText, ...]
-    others: tuple[CandidateText, ...]
-    """Sampled texts, and what the base wrote: in the fold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GenerationsView:
-    """The section on answers and continuations."""
-
-    answers: tuple[PromptView, ...]
-    more_answers: tuple[PromptView, ...]
-    summary: Table
-    """Number of answers that are the reference, by candidate; no rows if unknown."""
-    beginnings: tuple[PromptView, ...]
-    more_beginnings: tuple[PromptView, ...]
-    hidden: str
-    """Number of prompts that the page skips, as a sentence; empty for none."""
-
-
-def generations_view(candidates: dict[str, Json]) -> GenerationsView:
-    """Build the section on answers from the candidates of `scores.json`."""
+def generations_view(candidates: dict[str, Json]) -> dict[str, Any]:
+    """Build the section on answers from the candidates of `scores.json`, by the names of the template."""
     answers, beginnings = prompts_of(candidates, "answer"), prompts_of(candidates, "continuation")
-    shown = chosen_prompts(answers)
+    # Seen and unseen ones take turns, so that both are there to be read.
+    unseen, seen, unknown = (
+        [one for one in answers if one["seen"] is known] for known in (False, True, None)
+    )
+    turns = [one for pair in zip_longest(unseen, seen) for one in pair if one]
+    shown = [*turns, *unknown][:MAX_PROMPTS]
     hidden = [
         f"{MAX_PROMPTS} of {len(prompts):,} {word} are shown; scores.json holds all."
         for prompts, word in ((answers, "questions"), (beginnings, "beginnings"))
         if len(prompts) > MAX_PROMPTS
     ]
-    return GenerationsView(
-        answers=shown[:OPEN_ANSWERS],
-        more_answers=shown[OPEN_ANSWERS:],
-        summary=_summary(candidates),
-        beginnings=beginnings[:OPEN_BEGINNINGS],
-        more_beginnings=beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
-        hidden=" ".join(hidden),
-    )
+    return {
+        "answers": shown[:OPEN_ANSWERS],
+        "more_answers": shown[OPEN_ANSWERS:],
+        "summary": _summary(candidates),
+        "beginnings": beginnings[:OPEN_BEGINNINGS],
+        "more_beginnings": beginnings[OPEN_BEGINNINGS:MAX_PROMPTS],
+        "hidden": " ".join(hidden),
+    }
 
 
-def prompts_of(candidates: dict[str, Json], kind: str) -> tuple[PromptView, ...]:
+def prompts_of(candidates: dict[str, Json], kind: str) -> list[Prompt]:
     """Texts for each prompt of a kind (`answer` or `continuation`), in the order of the first candidate."""
     by_prompt: dict[str, list[tuple[str, Json]]] = {}
     for name, item in candidates.items():
         for line in map(table_of, list_of(item.get("generations"))):
             if (line.get("kind") == "answer") == (kind == "answer"):
                 by_prompt.setdefault(str(line.get("prompt") or ""), []).append((name, line))
-    return tuple(_prompt(text, lines, kind) for text, lines in by_prompt.items())
+    return [_prompt(text, lines, kind) for text, lines in by_prompt.items()]
 
 
 def is_greedy(line: Json) -> bool:
@@ -104,22 +74,23 @@ def greedy_texts(candidate: Json, *, answers: bool) -> list[Json]:
     return [each for each in texts if (each.get("kind") == "answer") == answers and is_greedy(each)]
 
 
-def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> PromptView:
+def _prompt(text: str, lines: list[tuple[str, Json]], kind: str) -> Prompt:
     compared = [name for name, _ in lines if name in COMPARED]
-    first: list[CandidateText] = []
-    rest: list[CandidateText] = []
+    first: list[dict[str, Any]] = []
+    # In the fold: sampled texts, and what the base wrote.
+    rest: list[dict[str, Any]] = []
     for name, line in lines:
         beside = kind == "answer" and bool(compared) and name not in COMPARED
         (first if is_greedy(line) and not beside else rest).append(_generation(name, text, line))
     seen = next((flag for _, line in lines if isinstance(flag := line.get("seen"), bool)), None)
     reference = next((line["reference"] for _, line in lines if line.get("reference")), "")
-    return PromptView(
-        text=clip(text, MAX_PROMPT), seen=seen, seen_words=SEEN[seen], reference=clip(reference, MAX_TEXT),
-        made=tuple(first), others=tuple(rest),
-    )  # fmt: skip
+    return {
+        "text": clip(text, MAX_PROMPT), "seen": seen, "seen_words": SEEN[seen], "reference": clip(reference, MAX_TEXT),
+        "made": first, "others": rest,
+    }  # fmt: skip
 
 
-def _generation(name: str, prompt: str, line: Json) -> CandidateText:
+def _generation(name: str, prompt: str, line: Json) -> dict[str, Any]:
     badges = [("exact", "word for word")] if line.get("exact") is True else []
     if line.get("loop") is True:
         badges.append(("loop", "loops"))
@@ -132,20 +103,13 @@ def _generation(name: str, prompt: str, line: Json) -> CandidateText:
         note.append(f"language {clip(line['language'], 20)}")
     if isinstance(ended := line.get("ended"), bool):
         note.append("ended by itself" if ended else "cut at the limit")
-    return CandidateText(
-        candidate=clip(name, 40),
-        text=clip(str(line.get("text") or "").removeprefix(prompt).strip(), MAX_TEXT),
-        badges=tuple(badges),
-        note=", ".join(note),
-        style=name if name in COLOURS else "",
-    )
-
-
-def chosen_prompts(answers: tuple[PromptView, ...]) -> tuple[PromptView, ...]:
-    """At most `MAX_PROMPTS`; seen and unseen ones take turns, so that both are there to be read."""
-    unseen, seen, unknown = ([one for one in answers if one.seen is known] for known in (False, True, None))
-    turns = [one for pair in zip_longest(unseen, seen) for one in pair if one]
-    return tuple([*turns, *unknown][:MAX_PROMPTS])
+    return {
+        "candidate": clip(name, 40),
+        "text": clip(str(line.get("text") or "").removeprefix(prompt).strip(), MAX_TEXT),
+        "badges": badges,
+        "note": ", ".join(note),
+        "style": name if name in COLOURS else "",
+    }
 
 
 def _summary(candidates: dict[str, Json]) -> Table:
@@ -165,20 +129,7 @@ def _summary(candidates: dict[str, Json]) -> Table:
     return Table("Greedy answers that are the reference, word for word", columns, rows)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Talk:
-    """A question and its answers, or the beginning of a text and how models go on."""
-
-    prompt: str
-    note: str
-    """How the question was chosen, and the share of its kind that is answered so; empty if unknown."""
-    said: tuple[tuple[str, str], ...]
-    """Name of a model and its text: the released model, then the base."""
-    answers: bool
-    """True for a question."""
-
-
-def talk_view(scores: Json) -> Talk | None:
+def talk_view(scores: Json) -> dict[str, Any] | None:
     """Build the picture of the released model's sample; None if none is released or nothing was asked."""
     name, candidates = released_name(scores), candidates_of(scores)
     answers = name in answering(scores)
@@ -191,15 +142,15 @@ def talk_view(scores: Json) -> Talk | None:
     # Sampled texts are left out: they differ from seed to seed.
     others = greedy_texts(candidates.get("base", {}), answers=answers)
     said += [("base", each) for each in others if each.get("prompt") == prompt][:1]
-    return Talk(
-        prompt=clip(prompt, MAX_TALK),
-        note=_note(sample, greedy_texts(candidates[name], answers=answers)),
-        said=tuple(
+    return {
+        "prompt": clip(prompt, MAX_TALK),
+        "note": _note(sample, greedy_texts(candidates[name], answers=answers)),
+        "said": [
             (who, clip(str(each.get("text") or "").removeprefix(prompt).strip(), MAX_TALK))
             for who, each in said
-        ),
-        answers=answers,
-    )
+        ],
+        "answers": answers,
+    }
 
 
 def sample_of(candidate: Json, *, answers: bool) -> Json | None:

@@ -4,8 +4,8 @@ Each measure is a table and perhaps a chart; one that `scores.json` does not hol
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import chain
+from typing import Any
 
 from anadil.core.candidates import COLOURS
 from anadil.core.format import DASH, number
@@ -120,12 +120,8 @@ def _forgetting(facts: Facts, candidates: Candidates) -> MeasureView:
 def _change_words(change: verdict.Change | None) -> str:
     if change is None:
         return ""
-    ends = (
-        [f"; {' to '.join(signed_percent(round(end * 100, 1)) for end in change.interval)}"]
-        if change.interval
-        else []
-    )
-    return f" ({signed_percent(round(change.share * 100, 1))}{''.join(ends)})"
+    ends = " to ".join(signed_percent(round(end * 100, 1)) for end in change.interval or ())
+    return f" ({signed_percent(round(change.share * 100, 1))}{f'; {ends}' if ends else ''})"
 
 
 def _by_part(candidates: Candidates, key: str, word: str) -> MeasureView:
@@ -242,57 +238,22 @@ def _names(candidates: Candidates, key: str) -> list[str]:
     return list(names)[:MAX_NAMES]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Headline:
-    """One large figure: before, after, and as others published it."""
-
-    name: str
-    unit: str
-    of: str
-    compared: str = "base"
-    before: str
-    after: str
-    change: str
-    better: bool | None
-    """True if the figure moved in the better direction; None if unchanged or unknown."""
-    published: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScoresView:
-    """Scores of the held-out text, and the large figures at the head of the page."""
-
-    headlines: tuple[Headline, ...]
-    candidates: Table
-    counters: Table
-    charts: tuple[Chart, ...]
-    differences: Table
-    contamination: Table
-    heldout: Table
-    checks: Table
-
-    @property
-    def has_published(self) -> bool:
-        """True if others published such figures for this language."""
-        return any(headline.published for headline in self.headlines)
-
-
-def scores_view(facts: Facts) -> ScoresView:
-    """Build the section on scores from `scores.json`."""
+def scores_view(facts: Facts) -> dict[str, Any]:
+    """Build the section on scores and the large figures of the page, by the names of the template."""
     scores = facts.scores
     candidates, differences = candidates_of(scores), _differences(scores)
-    return ScoresView(
-        headlines=_headlines(scores, facts.language.code),
-        candidates=_figures("Candidates on the same held-out text", candidates, FIGURES),
-        counters=_figures("Counts behind the figures", candidates, COUNTERS),
-        charts=_charts(candidates, differences),
-        differences=_difference_table("Differences in bits per byte, paired by document", differences),
-        contamination=facts_table(
-            "Held-out text that training has seen", table_of(scores.get("contamination"))
-        ),
-        heldout=facts_table("The held-out text", table_of(scores.get("heldout")) | _tuning(scores)),
-        checks=_checks(scores),
-    )
+    headlines, seen = _headlines(scores, facts.language.code), table_of(scores.get("contamination"))
+    return {
+        "headlines": headlines,
+        "has_published": any(each["published"] for each in headlines),
+        "candidates": _figures("Candidates on the same held-out text", candidates, FIGURES),
+        "counters": _figures("Counts behind the figures", candidates, COUNTERS),
+        "charts": _charts(candidates, differences),
+        "differences": _difference_table("Differences in bits per byte, paired by document", differences),
+        "contamination": facts_table("Held-out text that training has seen", seen),
+        "heldout": facts_table("The held-out text", table_of(scores.get("heldout")) | _tuning(scores)),
+        "checks": _checks(scores),
+    }
 
 
 def _tuning(scores: Json) -> Json:
@@ -311,7 +272,7 @@ def loop_rate(candidate: Json) -> float | None:
     return number(field(candidate, "repetition.greedy.loop_rate"))
 
 
-def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
+def _headlines(scores: Json, language: str) -> list[dict[str, Any]]:
     """Large figures of the released model; without one, of the adapted model, and nothing is marked better."""
     candidates, released = candidates_of(scores), verdict.released_name(scores)
     of = released or next(iter(verdict.subjects_of(scores)), "adapted")
@@ -336,35 +297,29 @@ def _headlines(scores: Json, language: str) -> tuple[Headline, ...]:
         unit = "bits per byte of answers to unseen questions, lower is better"
         headlines.append(_headline("Answers", unit, of, first, last, compared=earlier))
     else:
-        headlines.append(_loop_headline(of, loop_rate(base), loop_rate(model)))
+        start, end = loop_rate(base), loop_rate(model)
+        moved = None if start is None or end is None else (end - start) * 100
+        change = DASH if moved is None else f"{signed_percent(moved).removesuffix(' %')} points"
+        loops = _headline("Loop rate", "greedy texts that end in a loop", of, start, end)
+        headlines.append(loops | {"before": percent(start), "after": percent(end), "change": change})
     # A model that is not released gets no green figure, whatever moved.
     refused = isinstance(field(scores, "gate.passed"), bool) and not released
-    return tuple(replace(each, better=None) if refused and each.better else each for each in headlines)
+    return [each | {"better": None} if refused and each["better"] else each for each in headlines]
 
 
 def _headline(
     name: str, unit: str, of: str, before: object, after: object, *, better_way: int = -1,
     compared: str = "base", published: str = "",
-) -> Headline:  # fmt: skip
-    change = signed_percent(change_percent(before, after))
-    return Headline(
-        name=name, unit=unit, of=of, compared=compared, before=figure(before), after=figure(after), change=change,
-        better=_better(number(before), number(after), better_way), published=published,
-    )  # fmt: skip
-
-
-def _loop_headline(of: str, before: float | None, after: float | None) -> Headline:
-    moved = None if before is None or after is None else (after - before) * 100
-    change = DASH if moved is None else f"{signed_percent(moved).removesuffix(' %')} points"
-    return Headline(
-        name="Loop rate", unit="greedy texts that end in a loop", of=of, before=percent(before),
-        after=percent(after), change=change, better=_better(before, after, -1),
-    )  # fmt: skip
-
-
-def _better(before: float | None, after: float | None, better_way: int) -> bool | None:
-    """True if a figure moved in the better direction (1 up, -1 down); None if unchanged or unknown."""
-    return None if before is None or after is None or before == after else (after - before) * better_way > 0
+) -> dict[str, Any]:  # fmt: skip
+    """One large figure: before, after, and as others published it."""
+    old, new = number(before), number(after)
+    moved = 0.0 if old is None or new is None else new - old
+    return {
+        "name": name, "unit": unit, "of": of, "compared": compared, "before": figure(before), "after": figure(after),
+        "change": signed_percent(change_percent(before, after)), "published": published,
+        # True if the figure moved in the better direction: 1 is up, -1 down.
+        "better": moved * better_way > 0 if moved else None,
+    }  # fmt: skip
 
 
 def _figures(caption: str, candidates: dict[str, Json], known: tuple[tuple[str, str], ...]) -> Table:

@@ -129,9 +129,7 @@ def facts_of_model(uri: str, manifest: Manifest, scores: str | None) -> ModelFac
 
 def _corpora(roots: Sequence[str], trained: Manifest, licences: Json) -> tuple[CorpusFacts, ...]:
     """The corpora of a model that are found, in the recipe's order."""
-    digests = by_source(
-        "corpus", {name.removeprefix("input "): each for name, each in trained.origin.items()}
-    )
+    digests = by_source("corpus", trained.inputs)
     order = [*table_of(trained.recipe.get("sources"))]
     facts = []
     for source in sorted(digests, key=lambda name: order.index(name) if name in order else len(order)):
@@ -174,6 +172,8 @@ def card_of_model(facts: ModelFacts) -> str:
     language = recipe_language(facts.recipe)
     licence = licence_of(facts.base, _stated(facts.recipe))
     name = model_name(facts.base, language.code, licence, answers=facts.answers)
+    rows = [(f"this {facts.word}", facts.manifest.digest), *facts.manifest.inputs.items()]
+    rows += [("files of the base", base)] if (base := facts.manifest.origin.get("base files")) else []
     view: dict[str, object] = {
         "front": front_matter(_fields(facts, language, licence, name)),
         "name": name,
@@ -191,7 +191,7 @@ def card_of_model(facts: ModelFacts) -> str:
         "sources": data_card.sources_table(facts.stats),
         "licences": data_card.licences_by_words(facts.recipe, facts.stats),
         "data_sets": data_card.data_sets_table(facts.stats),
-        "made_from": _inputs_table(facts),
+        "made_from": Table("Made from", ("artifact", "SHA-256"), rows, words=(1,)),
         "version": facts.manifest.program.get("version") or __version__,
     }
     return render_template(FOLDER / "model_card.md.j2", view)
@@ -324,16 +324,6 @@ def _training_facts(facts: ModelFacts) -> list[tuple[str, str]]:
             ),
         ]
     return rows
-
-
-def _inputs_table(facts: ModelFacts) -> Table:
-    origin = facts.manifest.origin
-    rows = [(f"this {facts.word}", facts.manifest.digest)]
-    rows += [
-        (name.removeprefix("input "), digest) for name, digest in origin.items() if name.startswith("input ")
-    ]
-    rows += [("files of the base", base)] if (base := origin.get("base files")) else []
-    return Table("Made from", ("artifact", "SHA-256"), rows, words=(1,))
 
 
 def _stated(recipe: Json) -> str:

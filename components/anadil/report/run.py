@@ -136,19 +136,15 @@ def _provenance(facts: Facts) -> dict[str, object]:
     ]
     columns = ("artifact", "digest", "program", "image")
     table = Table("Artifacts that this page was made from", columns, rows, words=(1, 2, 3))
-    return {"version": __version__, "recipe": _recipe_text(facts), "artifacts": table}
-
-
-def _recipe_text(facts: Facts) -> str:
-    """The resolved recipe as YAML, without storage, tracking and cluster."""
-    # Those three change no number, and they hold the addresses, perhaps the passwords, of a machine.
+    # Storage, tracking and cluster change no number, and hold the addresses, perhaps the passwords, of a machine.
     known = facts.recipe.model_dump(mode="json")
     sections = {
         section: _portable(known[section])
         for section in STAGES["report"].keys
         if known.get(section) is not None
     }
-    return clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
+    recipe = clip(yaml.safe_dump(sections, allow_unicode=True, sort_keys=False, width=100), MAX_RECIPE)
+    return {"version": __version__, "recipe": recipe, "artifacts": table}
 
 
 def _portable(node: object) -> object:
@@ -170,8 +166,8 @@ def metrics(facts: Facts) -> dict[str, float | int]:
         "pretrain_final_loss": _last_loss(facts.training),
         "finetune_final_loss": _last_loss(facts.finetuning),
         "gate_passed": int(passed) if isinstance(passed, bool) else None,
-        "seconds": cost.seconds or None,
-        "cost_usd": cost.dollars,
+        "seconds": cost["seconds"] or None,
+        "cost_usd": cost["dollars"],
     }
     figures |= {f"corpus_{part}": int(count) for part, count in parts_of(facts.stats)}
     for each in facts.corpora:

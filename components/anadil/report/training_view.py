@@ -2,13 +2,13 @@
 
 import math
 import re
-from dataclasses import dataclass
+from typing import Any
 
 from anadil.core.format import DASH, counted, integer_if_whole, number
 from anadil.core.table import Table
 from anadil.page.charts import Band, Chart, Line, colours_of, facts_table, lines, records_table
 from anadil.page.format import clip, figure, percent, plain_value, ratio
-from anadil.page.values import Json, candidates_of, field, last_part, list_of, named_tables, series, table_of
+from anadil.page.values import candidates_of, field, last_part, list_of, named_tables, series, table_of
 from anadil.recipe.retrain import part_name
 from anadil.report.read import Facts
 from anadil.report.verdict import FINETUNING, PRETRAINING, learnings
@@ -38,39 +38,8 @@ CHANCE = 0.5
 """Share of pairs that any change wins."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingView:
-    """The section on continued pre-training."""
-
-    steps: str
-    phases: str
-    words: str
-    charts: list[Chart]
-    more_charts: list[Chart]
-    """Charts for a reader who looks for a fault, in a fold."""
-    source_charts: list[Chart]
-    """Curves with a line for each source, or part of one in a retraining; none of one body of text."""
-    sources: Table
-    phase_table: Table
-    summary: Table
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FinetuneView:
-    """The section on finetuning."""
-
-    words: str
-    charts: list[Chart]
-    preference: str
-    preference_charts: list[Chart]
-    audit: Table
-    summary: Table
-    sample: list[tuple[str, bool]]
-    """Pieces of a rendered chat, each with whether the loss counts it."""
-
-
-def training_view(facts: Facts) -> TrainingView:
-    """Build the section on continued pre-training: curves with phases, and the summary."""
+def training_view(facts: Facts) -> dict[str, Any]:
+    """Build the section on continued pre-training, by the names of the template."""
     bands = phases(facts)
     validation = _validation_chart(facts, bands)
     drawn = [validation] + [
@@ -79,23 +48,30 @@ def training_view(facts: Facts) -> TrainingView:
         if not (key == "loss" and validation)
     ]
     charts = [chart for chart in drawn if chart]
+    looks, of_sources = colours_of(_parts(facts)), []
+    for key, title, unit in SOURCE_CURVES:
+        parts = [
+            Line(name, points, colour=looks[name][0], dashed=looks[name][1])
+            for name in _parts(facts)
+            if (points := series(facts.training, f"{key}/{name}"))
+        ]
+        of_sources.append(lines(title, unit, parts, bands))
     steps = max((step for line in facts.training if (step := number(line.get("step")))), default=None)
     stretches = (f"{band.label} up to step {figure(integer_if_whole(band.end))}" for band in bands[:10])
-    return TrainingView(
-        steps="" if steps is None else figure(int(steps)),
-        phases="; ".join(stretches),
-        words=" ".join(filter(None, (_words(facts, PRETRAINING), _begin_words(facts), _mean_words(facts)))),
-        charts=charts[:OPEN_CURVES],
-        more_charts=charts[OPEN_CURVES:],
-        source_charts=_source_charts(facts, bands),
-        sources=_sources(facts),
-        phase_table=records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
-        summary=facts_table(
-            "Continued pre-training in numbers",
-            facts.training_summary,
-            skipped=("phases", "sources", "start_from", "branch_points", "average_of"),
-        ),
-    )
+    words = (_words(facts, PRETRAINING), _begin_words(facts), _mean_words(facts))
+    skipped = ("phases", "sources", "start_from", "branch_points", "average_of")
+    return {
+        "steps": "" if steps is None else figure(int(steps)),
+        "phases": "; ".join(stretches),
+        "words": " ".join(filter(None, words)),
+        "charts": charts[:OPEN_CURVES],
+        # In a fold, for a reader who looks for a fault.
+        "more_charts": charts[OPEN_CURVES:],
+        "source_charts": [chart for chart in of_sources if chart],
+        "sources": _sources(facts),
+        "phase_table": records_table("Phases", named_tables(facts.training_summary.get("phases")), "phase"),
+        "summary": facts_table("Continued pre-training in numbers", facts.training_summary, skipped=skipped),
+    }
 
 
 def _begin_words(facts: Facts) -> str:
@@ -124,18 +100,6 @@ def _mean_words(facts: Facts) -> str:
         f"The model is the mean of {counted(len(steps), 'checkpoint')}, steps {steps[0]} to {steps[-1]}. The curves are of single "
         "steps, and none is of the mean."
     )
-
-
-def _source_charts(facts: Facts, bands: list[Band]) -> list[Chart]:
-    charts, looks = [], colours_of(_parts(facts))
-    for key, title, unit in SOURCE_CURVES:
-        drawn = [
-            Line(name, points, colour=looks[name][0], dashed=looks[name][1])
-            for name in _parts(facts)
-            if (points := series(facts.training, f"{key}/{name}"))
-        ]
-        charts.append(lines(title, unit, drawn, bands))
-    return [chart for chart in charts if chart]
 
 
 def _parts(facts: Facts) -> tuple[str, ...]:
@@ -170,26 +134,14 @@ def _ends(points: tuple[tuple[float, float], ...]) -> str:
     return f"{figure(points[0][1])} to {figure(points[-1][1])}" if points else DASH
 
 
-def finetune_view(facts: Facts) -> FinetuneView:
-    """Build the section on finetuning."""
+def finetune_view(facts: Facts) -> dict[str, Any]:
+    """Build the section on finetuning, by the names of the template."""
     loss = _validated(series(facts.finetuning, "loss"), series(facts.finetuning, "validation_loss"))
     rate = Line("learning rate", series(facts.finetuning, "lr"))
     charts = [
         lines("Loss on answers", "nats per token", loss),
         lines("Learning rate", "step size of AdamW", [rate], from_zero=True),
     ]
-    return FinetuneView(
-        words=_words(facts, FINETUNING),
-        charts=[chart for chart in charts if chart],
-        preference=_preference_words(facts),
-        preference_charts=_preference_charts(facts),
-        audit=facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
-        summary=facts_table("Finetuning in numbers", facts.finetuning_summary),
-        sample=_sample(facts.mask_audit),
-    )
-
-
-def _preference_charts(facts: Facts) -> list[Chart]:
     margins = [Line("training pairs", series(facts.preference, "reward_margin"))]
     if heldout := series(facts.preference, "heldout_margin"):
         margins.append(Line("held-out pairs", heldout, colour=4, dashed=True))
@@ -198,8 +150,19 @@ def _preference_charts(facts: Facts) -> list[Chart]:
         for side, colour in (("chosen", 2), ("rejected", 3))
     ]
     unit = "beta x change of log-probability"
-    charts = (lines("Margin of the better answers", unit, margins), lines("Rewards", unit, sides))
-    return [chart for chart in charts if chart]
+    of_pairs = (lines("Margin of the better answers", unit, margins), lines("Rewards", unit, sides))
+    # The audit puts brackets round trained spans.
+    text = next((item for item in list_of(facts.mask_audit.get("samples")) if isinstance(item, str)), "")
+    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
+    return {
+        "words": _words(facts, FINETUNING),
+        "charts": [chart for chart in charts if chart],
+        "preference": _preference_words(facts),
+        "preference_charts": [chart for chart in of_pairs if chart],
+        "audit": facts_table("Which tokens the loss counts", facts.mask_audit, skipped=("samples",)),
+        "summary": facts_table("Finetuning in numbers", facts.finetuning_summary),
+        "sample": [(part, bool(place % 2)) for place, part in enumerate(parts) if part],
+    }
 
 
 def _preference_words(facts: Facts) -> str:
@@ -266,10 +229,3 @@ def _phase_name(facts: Facts, phase: object) -> str:
         known = place == int(place) and 1 <= place <= len(kinds)
         phase = kinds[int(place) - 1] if known else f"phase {figure(place)}"
     return clip(PHASE_NAMES.get(str(phase), plain_value(phase)), 40)
-
-
-def _sample(audit: Json) -> list[tuple[str, bool]]:
-    """The first sample chat, cut at the brackets that the audit puts round trained spans."""
-    text = next((item for item in list_of(audit.get("samples")) if isinstance(item, str)), "")
-    parts = re.split(f"{OPEN}(.*?){CLOSE}", clip(text, MAX_CHAT_SAMPLE), flags=re.DOTALL)
-    return [(part, bool(place % 2)) for place, part in enumerate(parts) if part]

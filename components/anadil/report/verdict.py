@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from itertools import chain
+from statistics import fmean
+from typing import Any
 
 from anadil.core.candidates import BY_NAME, COLOURS, before_finetuning
 from anadil.core.format import integer_if_whole, number
@@ -50,25 +52,14 @@ MAX_TEXTS = 8
 """Most retained texts that page and card tell of in sentences."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerdictView:
-    """The head of the page."""
-
-    text: str
-    passed: bool | None
-    released: str
-    warnings: tuple[str, ...]
-
-
-def verdict(facts: Facts) -> VerdictView:
-    """Build the head of the page: the gate's verdict and warnings."""
+def verdict(facts: Facts) -> dict[str, Any]:
+    """Build the head of the page, by the names of the template: the gate's verdict and warnings."""
     passed = field(facts.scores, "gate.passed")
-    return VerdictView(
-        text=gate_verdict(facts.scores),
-        passed=passed if isinstance(passed, bool) else None,
-        released=released_name(facts.scores),
-        warnings=_warnings(facts),
-    )
+    return {
+        "text": gate_verdict(facts.scores),
+        "passed": passed if isinstance(passed, bool) else None,
+        "warnings": _warnings(facts),
+    }
 
 
 def released_name(scores: Json) -> str:
@@ -119,7 +110,12 @@ def gate_verdict(scores: Json) -> str:
     checks = f": all {count} deciding checks hold" if count > 1 else ""
     head = f"Release the {released} model{_use(scores, released)}{checks}."
     others = [_outcome(scores, name) for name in judged if name != released]
-    return " ".join(filter(None, (head, _gain(scores, released), *others)))
+    differences = dict(named_tables(scores.get("differences")))
+    name, other, text = gain_in_answers(scores), before(scores), "answers to unseen questions"
+    if released != "finetuned" or name not in differences:
+        name, other, text = f"{released} - base", "base", "held-out text"
+    words = difference_words(differences.get(name, {}), f"the {other} model")
+    return " ".join(filter(None, (head, f"On {text} it needs {words}." if words else "", *others)))
 
 
 def checks_of(scores: Json, name: str = "") -> list[Json]:
@@ -203,15 +199,6 @@ def _use(scores: Json, name: str) -> str:
     return f" for {use}" if (use := use_of(scores, name)) else ""
 
 
-def _gain(scores: Json, released: str) -> str:
-    differences = dict(named_tables(scores.get("differences")))
-    name, other, text = gain_in_answers(scores), before(scores), "answers to unseen questions"
-    if released != "finetuned" or name not in differences:
-        name, other, text = f"{released} - base", "base", "held-out text"
-    words = difference_words(differences.get(name, {}), f"the {other} model")
-    return f"On {text} it needs {words}." if words else ""
-
-
 def _warnings(facts: Facts) -> tuple[str, ...]:
     """Warnings about the released model, or about all candidates if none is released."""
     scores, subjects, stages = facts.scores, subjects_of(facts.scores), learnings(facts)
@@ -273,8 +260,6 @@ class Learning:
 
     fall: float
     """Share of the first loss that is gone; below 0 where the loss rose. Means of a tenth of the steps, ten at most."""
-    turn: tuple[float, float] | None
-    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     words: str
     """All of it as a sentence, without the stop."""
     warns: bool
@@ -294,8 +279,8 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
     if len(losses) < 2:
         return None
     size = max(1, min(MAX_END_STEPS, len(losses) // 10))
-    first = float(number(summary.get("first_loss")) or _mean(losses[:size]))
-    last = float(number(summary.get("last_loss")) or _mean(losses[-size:]))
+    first = float(number(summary.get("first_loss")) or fmean(losses[:size]))
+    last = float(number(summary.get("last_loss")) or fmean(losses[-size:]))
     fall, turn = 1 - last / first if first > 0 else 0.0, _turn(lines)
     # Two digits, but a loss that is not 0 never fell by 100 %.
     percent = figure(min(fall * 100, 99.9), 3) if 0.99 < fall < 1 else figure(abs(fall) * 100, 2)
@@ -311,10 +296,11 @@ def _learning(lines: list[Json], summary: Json, little: float) -> Learning | Non
             if turn[0]
             else f"; validation ended {rise} above the base's, which was the lowest: this stage made held-out text harder for the model"
         )
-    return Learning(fall=fall, turn=turn, words=words, warns=bool(taught or turn))
+    return Learning(fall=fall, words=words, warns=bool(taught or turn))
 
 
 def _turn(lines: list[Json]) -> tuple[float, float] | None:
+    """Step of the lowest validation figure, 0 for the base, and the share by which it rose since; None if it did not."""
     points = next((curve for key in VALIDATION if (curve := series(lines, key))), ())
     if not points:
         return None
@@ -322,10 +308,6 @@ def _turn(lines: list[Json]) -> tuple[float, float] | None:
     rise = points[-1][1] / lowest - 1 if lowest > 0 else 0.0
     # Training was to improve on the base, so over its figure any rise counts.
     return (step, rise) if rise > (TURNED if step else 0) else None
-
-
-def _mean(values: list[float]) -> float:
-    return sum(values) / len(values)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,7 @@ from anadil.page.values import list_of, table_of
 from anadil.pretrain.checkpoint import directory
 from anadil.pretrain.checkpoint.start_point import POINTS
 from anadil.recipe.sections import Recipe
-from anadil.release.registry.client import SCHEME, Registry, check_name, open_registry, registry_errors
+from anadil.release.registry.client import SCHEME, check_name, open_registry, registry_errors
 from anadil.runtime.cache_key import EARLIER, INPUT
 from anadil.runtime.compared_champion import ALIAS
 from anadil.runtime.job import kind_of, source_of, word_of
@@ -81,7 +81,10 @@ def find_released(recipe: Recipe, recipe_argument: str) -> ReleasedModel:
     with registry_errors(registry.uri):
         version = registry.by_alias(name, alias)
     if version is None:
-        raise DataError(f"{name}@{alias}: {_lack(registry, name)}; {first}")
+        known = registry.known(name).partition(";")[0]
+        raise DataError(
+            f"{name}@{alias}: no champion in the registry at {masked(registry.uri)} ({known}); {first}"
+        )
     where = f"{version.uri} ({name} version {version.version}, @{alias})"
     if not version.digest:
         raise IntegrityError(
@@ -109,11 +112,6 @@ def champion_version(recipe: Recipe) -> str:
     with registry_errors(registry.uri):
         version = registry.by_alias(name, alias)
     return version.version if version else ""
-
-
-def _lack(registry: Registry, name: str) -> str:
-    known = registry.known(name)
-    return f"no champion in the registry at {masked(registry.uri)} ({known.partition(';')[0]})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +186,7 @@ class _Walk:
             if word not in made and f"{INPUT}{word}" in holder.origin:
                 made[word] = self._input(holder, word)
         model = made["model"][1]
-        for name in [name.removeprefix(INPUT) for name in model.origin if name.startswith(INPUT)]:
+        for name in model.inputs:
             if kind_of(name) in (*forms_of("tokenizer"), "corpus"):
                 made[name] = self._input(model, name)
             # Two sources without a document in common have lists of one digest.
@@ -216,18 +214,18 @@ class _Walk:
 
     def _adapters(self, made: Mapping[str, Made]) -> list[Made]:
         """Return the champion's adapter and those that it began with, the last first."""
-        if (adapter := made.get("adapter") or self._first_adapter(made)) is None:
+        word = last_form("model", made)
+        # Where the champion is no adapter: the first of its own run, which the gate did not release.
+        of_model = (
+            () if "adapter" in made else self._made_of("adapter", {f"{INPUT}{word}": made[word][1].digest})
+        )
+        if (adapter := made.get("adapter") or next(reversed(of_model), None)) is None:
             return []
         try:
             return self._chain(adapter, STAGES["finetune"].extends.key)
         except IntegrityError as error:
             log.warning("%s. Until then its chats count as new", str(error).removesuffix(ANEW))
             return [adapter]
-
-    def _first_adapter(self, made: Mapping[str, Made]) -> Made | None:
-        """Return the first adapter of a champion that is none: its own run's, which the gate did not release."""
-        word = last_form("model", made)
-        return next(reversed(self._made_of("adapter", {f"{INPUT}{word}": made[word][1].digest})), None)
 
     def _chain(self, last: Made, key: str) -> list[Made]:
         """Return an artifact and those that it goes on from by a recipe key, one after another."""
@@ -309,17 +307,13 @@ class _Walk:
 def _files_of(chain: Sequence[Made]) -> dict[str, str]:
     """Return URI -> digest of the texts of some corpora; of a file that came twice the last."""
     files: dict[str, str] = {}
+    keys = {each.key for each in STAGES["clean"].side_files}
     for _, corpus in reversed(chain):
         for name, digest in corpus.origin.items():
             # Lists and other files of a key stand there as `file URI of clean.url_lists`.
-            if name.startswith(FILE) and not _is_of_key(name):
+            if name.startswith(FILE) and name.rpartition(OF_KEY)[2] not in keys:
                 files[name.removeprefix(FILE)] = digest
     return files
-
-
-def _is_of_key(name: str) -> bool:
-    keys = {each.key for each in STAGES["clean"].side_files}
-    return name.rpartition(OF_KEY)[2] in keys
 
 
 def _plateau(uri: str, model: Manifest) -> str:

@@ -139,7 +139,9 @@ def _is_named(uri: str, pattern: str) -> bool:
 
 def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:
     # `clean` takes the digests of new files once more, for its key; those of held ones tell who changed a file.
-    digests = dict(zip(sizes, _digests(sizes), strict=True))
+    with ThreadPoolExecutor(READERS, thread_name_prefix="digests") as pool:
+        fingerprints = pool.map(lambda uri: storage.input_store(uri).fingerprint(uri), sizes)
+        digests = dict(zip(sizes, fingerprints, strict=True))
     known = set(held.values())
     unseen = [uri for uri in sizes if uri not in held]
     new = tuple(uri for uri in unseen if digests[uri] not in known)
@@ -152,11 +154,6 @@ def _compare(sizes: Mapping[str, int], held: Mapping[str, str]) -> Inputs:
         gone=tuple(uri for uri in held if uri not in sizes),
         num_held=len(sizes) - len(unseen) - len(changed),
     )
-
-
-def _digests(uris: Iterable[str]) -> list[str]:
-    with ThreadPoolExecutor(READERS, thread_name_prefix="digests") as pool:
-        return list(pool.map(lambda uri: storage.input_store(uri).fingerprint(uri), uris))
 
 
 def _listed(uris: Sequence[str]) -> str:

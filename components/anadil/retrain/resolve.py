@@ -311,8 +311,11 @@ def lines_of_changes(
 ) -> Iterator[str]:
     """Say what follows of each change that `changes_of` returns, and of sources that came or went."""
     for each in changes:
-        if not each.startswith(IGNORED):
-            yield f"{each}: {_consequence(each, has_text=has_text)}"
+        if each.startswith(IGNORED):
+            continue
+        words = (text for begin, text in CONSEQUENCES.items() if each.startswith(begin))
+        of_text = not has_text and each.startswith(TEXT_KEYS)
+        yield f"{each}: {'the next new text follows it' if of_text else next(words, 'the run follows it')}"
     before, now = _sources(recipe, lineage)
     for name in sorted(now - before):
         yield f"sources.{name}: is new; all of its text is"
@@ -323,14 +326,6 @@ def lines_of_changes(
 def _sources(recipe: Recipe, lineage: Lineage) -> tuple[set[str], set[str]]:
     """Return the sources of the champion and of the recipe; an empty name without sources."""
     return set(lineage.earlier), set(recipe.sources) or {""}
-
-
-def _consequence(change: str, *, has_text: bool) -> str:
-    if not has_text and change.startswith(TEXT_KEYS):
-        return "the next new text follows it"
-    return next(
-        (text for begin, text in CONSEQUENCES.items() if change.startswith(begin)), "the run follows it"
-    )
 
 
 def _changes(recipe: Recipe, lineage: Lineage) -> Iterator[str]:

@@ -136,14 +136,12 @@ def _of_champion(stage: Stage, recipe: Recipe, inputs: Mapping[str, Manifest]) -
 
 def _made_of(word: str, manifest: Manifest, inputs: Mapping[str, Manifest]) -> dict[str, str]:
     """Digests of what an input was made of, as far as it is no input itself."""
-    made_of = {
-        name.removeprefix(INPUT): digest for name, digest in manifest.origin.items() if name.startswith(INPUT)
-    }
     words = {
         kind: word_of(kind, source_of(word)) if kind.removeprefix(EARLIER) in PER_SOURCE else kind
-        for kind in made_of
+        for kind in manifest.inputs
     }
-    return {f"{INPUT}{words[kind]}": digest for kind, digest in made_of.items() if words[kind] not in inputs}
+    digests = manifest.inputs.items()
+    return {f"{INPUT}{words[kind]}": digest for kind, digest in digests if words[kind] not in inputs}
 
 
 def result_version(stage: Stage) -> dict[str, str]:

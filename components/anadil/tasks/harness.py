@@ -280,26 +280,22 @@ def _task_of(folder: Path, uri: str) -> list[str]:
             raise IntegrityError(
                 f"{KEY}: {uri} asks to run code ({key}); task files of a recipe hold data only"
             )
-    _refuse_elsewhere(task, folder, uri)
+    # Data at a place that the recipe does not name would not decide the artifact's key.
+    includes = task.get("include") or []
+    for name in [includes] if isinstance(includes, str) else includes:
+        _beside(folder, name, uri)
+    data = str(task.get("dataset_path", "json"))
+    if data not in BUILDERS and (data[:1] in "./~" or "://" in data):
+        raise DataError(
+            f"{KEY}: {uri} reads dataset_path {data!r}; name a data set of the hub, or one of "
+            f"{', '.join(BUILDERS)} with dataset_kwargs.data_files beside the task file"
+        )
     settings = task.get("dataset_kwargs")
     if isinstance(settings, dict) and "data_files" in settings:
         settings["data_files"] = _each(settings["data_files"], lambda name: _beside(folder, name, uri))
     path.write_text(yaml.safe_dump(task, allow_unicode=True, sort_keys=False), encoding="utf-8")
     name = task.get("group", task.get("task"))
     return [name] if isinstance(name, str) else []
-
-
-def _refuse_elsewhere(task: dict[Any, Any], folder: Path, uri: str) -> None:
-    """Refuse what is read from a place that the recipe does not name: it would not decide the artifact's key."""
-    includes = task.get("include") or []
-    for name in [includes] if isinstance(includes, str) else includes:
-        _beside(folder, name, uri)
-    path = str(task.get("dataset_path", "json"))
-    if path not in BUILDERS and (path[:1] in "./~" or "://" in path):
-        raise DataError(
-            f"{KEY}: {uri} reads dataset_path {path!r}; name a data set of the hub, or one of "
-            f"{', '.join(BUILDERS)} with dataset_kwargs.data_files beside the task file"
-        )
 
 
 def _each(value: Any, change: Callable[[str], str]) -> Any:

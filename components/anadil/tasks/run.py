@@ -50,7 +50,10 @@ def run(job: Job) -> Figures:
         write_indented(job.out / "measures.json", measures)
         if not tasks:
             log.warning("evaluate.tasks: no task in %s, nothing is measured", job.recipe.language)
-        candidates = _candidates(job) if tasks else {}
+        made = {
+            each.name: job.inputs[each.kind] / each.folder for each in CANDIDATES if each.kind in job.inputs
+        }
+        candidates = {"base": base_model(job.recipe.base, job.base_cache), **made} if tasks else {}
         # The tokenizer that is shipped sets BOS before a text also where the base's sets none.
         begins = any(window_bos(load_tokenizer(path)) is not None for path in candidates.values())
         for candidate, path in candidates.items():
@@ -90,11 +93,6 @@ def write_items(tasks: Mapping[str, Sequence[ConfigurableTask]], file: Path) -> 
                 counts[name] += 1
                 out.write(json.dumps({"task": name, "text": text}, ensure_ascii=False) + "\n")
     return counts
-
-
-def _candidates(job: Job) -> dict[str, Path]:
-    made = {each.name: job.inputs[each.kind] / each.folder for each in CANDIDATES if each.kind in job.inputs}
-    return {"base": base_model(job.recipe.base, job.base_cache), **made}
 
 
 def _open(path: Path, context: int, *, begins: bool) -> harness.Harnessed:

@@ -1,6 +1,5 @@
 """The finalists of a trial: the best size of each strategy, by the rule of the tokenizer stage."""
 
-import json
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from anadil.artifacts import artifact
 from anadil.artifacts.base_model import read_tokenizer
 from anadil.core.errors import DataError
+from anadil.core.json_text import read_json
 from anadil.recipe.sections import Strategy
 from anadil.recipe.sections import Tokenizer as Settings
 from anadil.tokenizer.candidate import TokenizerCandidate
@@ -47,7 +47,7 @@ class Finalist:
 
 def find_finalists(artifact_folder: Path, settings: Settings) -> tuple[Finalist, ...]:
     """Find the best candidate of each strategy, in the order of the recipe."""
-    table = json.loads((artifact_folder / "fertility.json").read_text(encoding="utf-8"))["candidates"]
+    table = read_json(artifact_folder / "fertility.json")["candidates"]
     measured = {
         name: _measured(entry, artifact_folder / "candidates" / name) for name, entry in table.items()
     }

@@ -12,7 +12,8 @@ from anadil.core.format import human_bytes
 from anadil.preflight.this_machine import require_packages
 from anadil.recipe.load import load_recipe
 from anadil.release.export.export_model import DTYPES, FORMATS, QUANTIZATIONS, export
-from anadil.release.model_source import REGISTERED, ModelSource, find_model
+from anadil.release.model_source import ModelSource, find_model
+from anadil.release.registry.client import SCHEME
 from anadil.runtime.entry_point import add_recipe_options
 from anadil.runtime.execute import base_cache
 from anadil.runtime.signals import Stop
@@ -55,7 +56,7 @@ def run_export(options: argparse.Namespace) -> int:
     """Write the model whole or not at all, and print its place."""
     _check(options)
     Stop().listen()  # so that a partial export is removed
-    registered = options.uri.startswith(REGISTERED)
+    registered = options.uri.startswith(SCHEME)
     tracking = tracking_uri(load_recipe(options.recipe, options.set)) if registered else None
     source = find_model(options.uri, tracking=tracking)
     exported = export(

@@ -6,17 +6,25 @@ item, so that every language has them, and they are of the kind of text that the
 
 import hashlib
 import itertools
+import logging
 import random
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from anadil.core.format import counted
+from anadil.evaluate.measures import Asked
 from anadil.text.corpus import Document
 from anadil.text.language_data import Language
 from anadil.text.letters import name_of
 from anadil.text.sentences import Span, sentence_spans, word_spans
 
+log = logging.getLogger(__name__)
+
+TRANSLATION = "translation"
+MAX_PAIRS = 2_000
+"""Pairs among which near ones are sought."""
 SAMPLE_BYTES = 2_000_000
 """Training text whose words are counted. Chosen by us: some 200,000 words and two seconds."""
 NUM_CHOICES = 4
@@ -37,7 +45,7 @@ MIN_WORDS, MAX_CHARS = 5, 400
 CONTINUED = 12
 """Words of a continuation, or half its letters."""
 NEAR = 50
-"""Sentences of other documents among which one of about the same length is taken."""
+"""Sentences of other documents, or pairs, among which one of about the same length is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,3 +318,37 @@ KINDS: dict[str, Callable[[Sentence, Vocabulary, str, Sequence[Sentence]], Item 
     "continuation": _continuation,
 }
 """Kind -> what makes an item of it from a sentence."""
+
+
+def translation_items(asked: Asked, most: int) -> dict[str, tuple[Item, ...]]:
+    """Return the items of the held-out pairs. No entry without sources of pairs."""
+    sources = [name for name, source in asked.recipe.sources.items() if source.pairs]
+    if not sources:
+        return {}
+    texts = {
+        document.text
+        for document in asked.retained
+        # The text of a source is called so where a language has its name.
+        if document.lang.removesuffix("_source") in sources
+    }
+    end = f"\n{asked.language.name}: "
+    pairs = sorted(tuple(text.split(end, 1)) for text in texts if end in text)
+    if len(pairs) < NUM_CHOICES:
+        log.warning(
+            "made items: no translations, since %s hold out %s; raise clean.heldout_fraction of these sources",
+            ", ".join(sources), counted(len(pairs), "pair"),
+        )  # fmt: skip
+        return {TRANSLATION: ()}
+    # The pair itself decides, so that a pair more or less moves no other item.
+    pairs = sorted(pairs, key=lambda pair: digest(f"{asked.recipe.seed} {pair}"))[:MAX_PAIRS]
+    words = {text: {*asked.language.shingle_units(text)} for _, text in pairs}
+    items = []
+    for source, right in pairs[:most]:
+        others = sorted(words.keys() - {right}, key=lambda text: (abs(len(text) - len(right)), text))[:NEAR]
+        others.sort(
+            key=lambda text: -len(words[right] & words[text]) / max(1, len(words[right] | words[text]))
+        )
+        if len(others) >= NUM_CHOICES - 1:
+            choices = tuple(f" {text}" for text in (right, *others[: NUM_CHOICES - 1]))
+            items.append(Item(contexts=(source + end.rstrip(),), choices=choices, document=source))
+    return {TRANSLATION: tuple(items)}

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anadil.evaluate.bootstrap import paired_difference
-from anadil.evaluate.made.items import SAMPLE_BYTES, Item, Vocabulary, make_items
-from anadil.evaluate.made.translations import translation_items
+from anadil.evaluate.made.items import SAMPLE_BYTES, Item, Vocabulary, make_items, translation_items
 from anadil.evaluate.measures import Asked, CheckValue, Evaluator, Tables
 from anadil.evaluate.models import CandidateModel
 from anadil.model.load import encode_texts

@@ -62,11 +62,6 @@ def metrics(table: Json) -> dict[str, object]:
 
 
 def _change(entry: Json) -> str:
-    values = [field(entry, f"differences.base.margin.{key}") for key in ("value", "low", "high")]
-    change, low, high = map(_signed, values)
+    values = [number(field(entry, f"differences.base.margin.{key}")) for key in ("value", "low", "high")]
+    change, low, high = (DASH if each is None else f"{each:+.3f}".replace("-", MINUS) for each in values)
     return DASH if change == DASH else f"{change} ({low} to {high})"
-
-
-def _signed(value: object) -> str:
-    known = number(value)
-    return DASH if known is None else f"{known:+.3f}".replace("-", MINUS)

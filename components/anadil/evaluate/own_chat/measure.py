@@ -47,7 +47,6 @@ SURE = 0.05
 """Probability of a one-sided sign test, under which fewer sound answers are no accident."""
 
 Outcome = Literal["survived", "damaged", "lost", "unknown"]
-Answers = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +87,13 @@ class OwnChat(Evaluator):
                 "empty": not any(map(str.isalnum, text)), "loop": is_loop(row.tokens),
                 "language": language_of(text, self.language),
             })  # fmt: skip
-        figures = {"num": len(answers), "shares": _shares(answers, self.language.code), "answers": answers}
+        code = self.language.code
+        marks = {name: [bool(each[name]) for each in answers] for name in ("ended", "empty", "loop")}
+        # An answer of a few letters is in no language.
+        marks["own_language"] = [each["language"] == code for each in answers if each["language"] is not None]
+        marks["sound"] = [is_sound(each, code) for each in answers]
+        shares = {name: share_figures(each) for name, each in marks.items()}
+        figures = {"num": len(answers), "shares": shares, "answers": answers}
         sound = sum(_sound({"own_chat": figures}, self))
         log.info(
             "%s: in the base's chat format %d of %d answers are sound", candidate.name, sound, len(answers)
@@ -260,16 +265,3 @@ def _questions(folder: Path) -> tuple[Language, tuple[str, ...]]:
     raise DataError(
         f"{folder}: its card names {', '.join(codes)}, and there are no questions in that language"
     )
-
-
-def _shares(answers: Answers, language: str) -> dict[str, dict[str, Any]]:
-    identified = [each for each in answers if each["language"] is not None]
-    marks = {
-        "ended": [each["ended"] for each in answers],
-        "empty": [each["empty"] for each in answers],
-        "loop": [each["loop"] for each in answers],
-        # An answer of a few letters is in no language.
-        "own_language": [each["language"] == language for each in identified],
-        "sound": [is_sound(each, language) for each in answers],
-    }
-    return {name: share_figures(each) for name, each in marks.items()}

@@ -21,9 +21,22 @@ MAX_ERROR = 300  # Characters of an error of a template, which may quote the who
 
 
 def measures(scores: Json) -> tuple[MeasureView, ...]:
-    """Return the table of answers in the base's chat format."""
+    """Return the table of answers in the base's chat format, and below it what became of that."""
+    rows, names = [], list(candidates_of(scores))
+    for name in names:
+        chat = table_of(field(scores, f"candidates.{name}.own_chat"))
+        if shares := table_of(chat.get("shares")):
+            cells = (share_words(shares.get(key)) for key in SHARES)
+            outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
+            rows.append((name, figure(chat.get("num")), *cells, outcome))
+    columns = ("candidate", "answers", *SHARES.values(), "chat format")
+    # The note stands on the page and in Markdown.
+    note = " ".join(filter(None, (_sentence(scores, name) for name in names if name != "base")))
+    table = Table(
+        "Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note
+    )
     lead = "A sound answer ends its turn, says something, does not loop and is in the base's language."
-    return (MeasureView("The base's own chat format", lead, _table(scores, list(candidates_of(scores)))),)
+    return (MeasureView("The base's own chat format", lead, table),)
 
 
 def sentences(scores: Json, name: str) -> list[str]:
@@ -58,21 +71,6 @@ def warnings(scores: Json, names: Sequence[str]) -> list[str]:
     }
     # The base's own error is the same for all.
     return list(dict.fromkeys(filter(None, sentences.values())))
-
-
-def _table(scores: Json, names: Sequence[str]) -> Table:
-    """Return a row for each candidate that was asked in the base's chat format, and below it what became of that."""
-    rows = []
-    for name in names:
-        chat = table_of(field(scores, f"candidates.{name}.own_chat"))
-        if shares := table_of(chat.get("shares")):
-            cells = (share_words(shares.get(key)) for key in SHARES)
-            outcome = "before training" if name == "base" else str(chat.get("outcome") or DASH)
-            rows.append((name, figure(chat.get("num")), *cells, outcome))
-    columns = ("candidate", "answers", *SHARES.values(), "chat format")
-    # The note stands on the page and in Markdown.
-    note = " ".join(filter(None, (_sentence(scores, name) for name in names if name != "base")))
-    return Table("Answers in the base's own chat format", columns, rows, words=(len(columns) - 1,), note=note)
 
 
 def _num_sound(scores: Json, name: str) -> str:

@@ -194,7 +194,9 @@ def _add(path: str, file: VotesFile, known: dict[str, Place | None], lefts: Mapp
             raise DataError(
                 f"{path}: vote {place}: id {each.id[:40]!r} is not a pair of the key ({len(lefts)} pairs). Correct or remove it"
             )
-        choice = _place(each.vote, lefts[each.id])
+        left = lefts[each.id]
+        other: Place = 0 if left else 1
+        choice = {"left": left, "right": other, "same": None}[each.vote]
         if known.setdefault(each.id, choice) != choice:
             raise DataError(
                 f"{path}: vote {place}: {file.judge!r} judged pair {each.id} otherwise before, and now {each.vote!r}. "
@@ -202,11 +204,6 @@ def _add(path: str, file: VotesFile, known: dict[str, Place | None], lefts: Mapp
             )
     if total > len(known):
         log.warning("%s: %d votes were given twice and count once", file.judge, total - len(known))
-
-
-def _place(vote: str, left: Place) -> Place | None:
-    other: Place = 0 if left else 1
-    return {"left": left, "right": other, "same": None}[vote]
 
 
 def _read(path: Path, name: str, kind: type[T], remedy: str) -> T:

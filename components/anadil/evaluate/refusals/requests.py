@@ -98,7 +98,12 @@ def read_requests(files: Sequence[str] = ()) -> dict[str, tuple[Request, ...]]:
     for uri in files or (str(BUILT_IN),):
         with storage.local_copy(uri) as path:
             for place, row in text_rows(path, f"{KEY}: {uri}", "text"):
-                request = _request(row, place)
+                try:
+                    request = Request.model_validate(row)
+                except ValidationError as error:
+                    raise DataError(
+                        f'{place}: {first_mistake(error)}; a line is {{"id": ..., "text": ..., "kind": "harmful" | "harmless", "lang": "az"}}'
+                    ) from None
                 known = by_language[request.lang]
                 if request.id in known:
                     raise DataError(
@@ -126,12 +131,3 @@ def describe(files: Sequence[str]) -> str:
     """Read the requests of files, and count them."""
     by_language = read_requests(files).items()
     return ", ".join(f"{counted(len(each), 'request')} in {code}" for code, each in by_language)
-
-
-def _request(row: object, place: str) -> Request:
-    try:
-        return Request.model_validate(row)
-    except ValidationError as error:
-        raise DataError(
-            f'{place}: {first_mistake(error)}; a line is {{"id": ..., "text": ..., "kind": "harmful" | "harmless", "lang": "az"}}'
-        ) from None

@@ -22,6 +22,7 @@ from anadil.artifacts.mlmodel import write_mlmodel
 from anadil.artifacts.weight_files import INDEX, all_tensors, weight_files
 from anadil.core.errors import DataError, PreflightError, RecipeError
 from anadil.core.files import file_lock
+from anadil.core.json_text import read_json
 from anadil.core.progress import progress
 from anadil.release.model_source import ModelSource
 from anadil.report.model_card import licence_files_of, model_card
@@ -134,7 +135,15 @@ def _copy_model(source: ModelSource, directory: Path, draft: Path, precision: st
             _copy(file, draft / file.name, precision)
             bar.advance()
     if precision:
-        _name_precision(draft, precision)
+        file = draft / "config.json"
+        config = read_json(file) | dict.fromkeys(("dtype", "torch_dtype"), DTYPES[precision])
+        text = json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True)
+        file.write_text(text + "\n", encoding="utf-8")
+        if (index := draft / INDEX).is_file():
+            content = read_json(index)
+            sizes = (each.end - each.begin for each in all_tensors(draft).values())
+            content["metadata"]["total_size"] = sum(sizes)
+            index.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _files(directory: Path, patterns: Sequence[str]) -> list[Path]:
@@ -160,19 +169,6 @@ def _copy(file: Path, target: Path, precision: str | None) -> None:
         )
     save_file(tensors, target, metadata={"format": "pt"})
     target.chmod(0o644)  # safetensors writes 0600, which a server under another user cannot read
-
-
-def _name_precision(draft: Path, precision: str) -> None:
-    """Update the precision in config.json and the size of all files in the index."""
-    file = draft / "config.json"
-    config = json.loads(file.read_text(encoding="utf-8"))
-    config |= dict.fromkeys(("dtype", "torch_dtype"), DTYPES[precision])
-    file.write_text(json.dumps(config, ensure_ascii=False, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    index = draft / INDEX
-    if index.is_file():
-        content = json.loads(index.read_text(encoding="utf-8"))
-        content["metadata"]["total_size"] = sum(each.end - each.begin for each in all_tensors(draft).values())
-        index.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _write_gguf(directory: Path, draft: Path, file: str, name: str, precision: str | None) -> None:

@@ -106,7 +106,21 @@ def read_vocabulary(directory: Path, rows: int) -> Vocabulary:
     score = gguf_refusal.scores(content["model"]) if pieces else {}
     before, after = gguf_refusal.frame(tokenizer)
     special = gguf_refusal.special_ids(directory, tokenizer)
-    special |= _other_ends(directory, special.get("eos"))
+    # Beside EOS, GGUF has a key for the end of a turn, and one for one more.
+    eos = special.get("eos")
+    loaded: Any = load_tokenizer(directory)
+    turn = loaded.get_vocab().get(turn_end(loaded))
+    turns = [each for each in dict.fromkeys([turn, *end_ids(loaded, directory)]) if each not in (None, eos)]
+    # llama.cpp takes EOS for an end whatever else a file names.
+    roles = dict(
+        zip(("eot", "eom"), [turn, *turns[turn in turns :]] if turn is not None else turns, strict=False)
+    )
+    if lost := set(turns) - set(roles.values()):
+        log.warning(
+            "%s: GGUF names three ends of a text, and it has %d more: %s; set them as stop words where it is served",
+            directory, len(lost), ", ".join(loaded.convert_ids_to_tokens(sorted(lost))),
+        )  # fmt: skip
+    special |= roles
     return Vocabulary(
         tokens=tokens, types=types, merges=[] if pieces else list(map(" ".join, content["model"]["merges"])),
         scores=[score.get(token, 0.0) for token in tokens] if pieces else [],
@@ -126,23 +140,6 @@ def _chats_begin_with(token: str, directory: Path) -> bool:
         directory, begin, token,
     )  # fmt: skip
     return False
-
-
-def _other_ends(directory: Path, eos: int | None) -> dict[str, int]:
-    """Ids of the ends that are not EOS: GGUF has a key for that of a turn, and one for one more."""
-    loaded: Any = load_tokenizer(directory)
-    turn = loaded.get_vocab().get(turn_end(loaded))
-    turns = [each for each in dict.fromkeys([turn, *end_ids(loaded, directory)]) if each not in (None, eos)]
-    # llama.cpp takes EOS for an end whatever else a file names.
-    roles = dict(
-        zip(("eot", "eom"), [turn, *turns[turn in turns :]] if turn is not None else turns, strict=False)
-    )
-    if lost := set(turns) - set(roles.values()):
-        log.warning(
-            "%s: GGUF names three ends of a text, and it has %d more: %s; set them as stop words where it is served",
-            directory, len(lost), ", ".join(loaded.convert_ids_to_tokens(sorted(lost))),
-        )  # fmt: skip
-    return roles
 
 
 def _tokens(file: Path, tokenizer: Tokenizer, content: Any, rows: int) -> tuple[list[str], list[int]]:
@@ -191,7 +188,11 @@ def write_gguf(directory: Path, out: Path, *, name: str, precision: str | None =
         stored = types["model.embed_tokens.weight"].name
         writer.add_file_type(LlamaFileType["ALL_F32" if stored == "F32" else f"MOSTLY_{stored}"])
         writer.add_quantization_version(QUANTIZATION_VERSION)
-        for key, value in _shape(config, kind, mlp_widths(weights, names, config)).items():
+        # Layers may differ in the width of their MLPs.
+        columns = {name: weights.shape(each)[-1] for each, name in names.items()}
+        layers = [f"blk.{layer}.ffn_down.weight" for layer in range(config.num_hidden_layers)]
+        widths = [columns.get(name, getattr(config, "intermediate_size", None)) for name in layers]
+        for key, value in _shape(config, kind, widths if len({*widths}) > 1 else widths[0]).items():
             if value is not None:
                 writer.add_key_value(f"{kind.architecture}.{key}", value, KINDS[type(value)])
         _add_vocabulary(writer, vocabulary)
@@ -342,14 +343,6 @@ def gguf_names(weights: SafetensorsFiles, config: PreTrainedConfig, kind: Gguf) 
 def gguf_shape(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Shape of a tensor in the file, where a convolution of each channel has no axis of one input."""
     return (shape[0], shape[2]) if len(shape) == 3 and shape[1] == 1 else shape
-
-
-def mlp_widths(weights: SafetensorsFiles, names: Mapping[str, str], config: PreTrainedConfig) -> object:
-    """Width of the MLPs, or of each layer's where they differ."""
-    columns = {name: weights.shape(each)[-1] for each, name in names.items()}
-    layers = [f"blk.{layer}.ffn_down.weight" for layer in range(config.num_hidden_layers)]
-    widths = [columns.get(name, getattr(config, "intermediate_size", None)) for name in layers]
-    return widths if len({*widths}) > 1 else widths[0]
 
 
 def gguf_type(name: str, shape: tuple[int, ...], stored: str, requested: Type | None) -> Type:

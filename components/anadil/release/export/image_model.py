@@ -17,6 +17,7 @@ from anadil.artifacts.text_part import name_in_wrapper, read_settings, text_name
 from anadil.artifacts.weight_files import StoredTensor, all_tensors, stored_tensors
 from anadil.core.errors import DataError, IntegrityError
 from anadil.core.json_text import write_indented
+from anadil.core.stages import forms_of
 from anadil.model.architecture import read_config
 from anadil.model.safetensors_files import DTYPES, TensorLayout, read_rows, write_weights
 from anadil.model.tiny import base_model
@@ -75,7 +76,9 @@ def _digest(uri: str, manifest: Manifest) -> str:
     storage: Any = manifest.recipe.get("storage")
     roots = [root_of(uri), *filter(None, [(storage or {}).get("root")])]
     while BASE_FILES not in manifest.origin:
-        inputs = {word: manifest.origin.get(f"input {word}") for word in ("merged", "model", "tokenizer")}
+        inputs = {
+            word: manifest.origin.get(f"input {word}") for word in (*reversed(forms_of("model")), "tokenizer")
+        }
         places = (find_artifact(roots, word, digest) for word, digest in inputs.items() if digest)
         if not (place := next(filter(None, places), None)):
             return ""
@@ -85,7 +88,12 @@ def _digest(uri: str, manifest: Manifest) -> str:
 
 def write_image_model(base: Path, text: Path, out: Path, precision: str | None) -> None:
     """Write the base with the weights, tokenizer and settings of a text model; `precision` is of the text's weights."""
-    _require_sizes(base, text)
+    ours, theirs = read_config(text).to_dict(), read_config(base).to_dict()
+    for key in ["model_type", *sorted(SIZES - {"vocab_size"})]:
+        if ours.get(key) != theirs.get(key):
+            raise DataError(
+                f"{text}: {key} is {ours.get(key)!r}, and the text model of {base} has {theirs.get(key)!r}, {WITHOUT}"
+            )
     stored = all_tensors(base)
     trained = {name_in_wrapper(name, stored): each for name, each in stored_tensors(text).items()}
     tensors = {name: each for name, each in stored.items() if not text_name(name)} | trained
@@ -119,15 +127,6 @@ def _rows(tensor: StoredTensor, dtype: torch.dtype) -> torch.Tensor:
             f"{tensor.file}: {tensor.name} holds numbers that {dtype} cannot, export with --precision bf16"
         )
     return rows
-
-
-def _require_sizes(base: Path, text: Path) -> None:
-    ours, theirs = read_config(text).to_dict(), read_config(base).to_dict()
-    for key in ["model_type", *sorted(SIZES - {"vocab_size"})]:
-        if ours.get(key) != theirs.get(key):
-            raise DataError(
-                f"{text}: {key} is {ours.get(key)!r}, and the text model of {base} has {theirs.get(key)!r}, {WITHOUT}"
-            )
 
 
 def _settings(base: Path, text: Path) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from anadil.artifacts.uri import absolute, join
 from anadil.core.candidates import BY_KIND, BY_NAME, answers
 from anadil.core.errors import AnadilError, DataError, GateError, IntegrityError, RetryableError
 from anadil.core.format import number, with_article
+from anadil.core.json_text import read_json
 from anadil.page.values import field
 from anadil.recipe.retrain import Champion
 from anadil.release.registry.client import (
@@ -106,13 +107,17 @@ class Promotable:
 def check_promotable(scores: str, model: str) -> Promotable:
     """Verify a model whose scores passed the gate, by the checks of its own candidate."""
     folder, scored = fetch(scores, "scores")
-    table = _table_of(scores, folder / "scores.json")
+    table = read_json(folder / "scores.json")
+    gate = table.get("gate")
+    listed = gate.get("checks") if isinstance(gate, dict) else None
+    if not isinstance(listed, list) or not all({"name", "passed"} <= set(check) for check in listed):
+        raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
     manifest = artifact.finished_manifest(model, *BY_KIND)
     if scored.origin.get(f"input {manifest.kind}") != manifest.digest:
         raise IntegrityError(
             f"{scores}: the scores are not of {model}; give the {manifest.kind} that was evaluated, or evaluate it"
         )
-    gate, candidate = table["gate"], BY_KIND[manifest.kind].name
+    candidate = BY_KIND[manifest.kind].name
     checks = checks_of(table, candidate)
     if not checks:
         raise DataError(f"{scores}: holds no checks of the {candidate} model; run evaluate again")
@@ -147,15 +152,6 @@ def find_scores(model: str, manifest: Manifest, root: str | None) -> str:
     )
 
 
-def _table_of(scores: str, path: Path) -> dict[str, Any]:
-    table = json.loads(path.read_text(encoding="utf-8"))
-    gate = table.get("gate")
-    checks = gate.get("checks") if isinstance(gate, dict) else None
-    if not isinstance(checks, list) or not all({"name", "passed"} <= set(check) for check in checks):
-        raise DataError(f"{scores}: scores.json holds no verdict of the gate; run evaluate again")
-    return dict(table)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Source of a version."""
@@ -176,8 +172,12 @@ def source_of(registry: Registry, model: Promotable, experiment: str, undo: Undo
     if "://" in model.uri or not registry.is_server:
         return Source(source=directory, run_id=run, model_id=logged.model_id if logged and run else None)
     if run is None:
-        created = run = _new_run(registry, model, experiment)
-        undo.append(lambda: registry.client.delete_run(created))
+        client, number = registry.client, _experiment(registry, experiment, root_of(model.uri))
+        tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
+        created = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
+        client.set_terminated(created)
+        undo.append(lambda: client.delete_run(created))
+        run = str(created)
     return _by_reference(registry, model, Path(directory), run, logged, undo)
 
 
@@ -209,14 +209,6 @@ def _by_reference(
     )
     source = join(root, path) if logged else f"runs:/{run}/{path}"
     return Source(source=source, run_id=run, model_id=logged.model_id if logged else None)
-
-
-def _new_run(registry: Registry, model: Promotable, experiment: str) -> str:
-    client, number = registry.client, _experiment(registry, experiment, root_of(model.uri))
-    tags = {DIGEST_TAG: model.manifest.digest, "anadil.artifact": model.uri}
-    run = client.create_run(number, tags=tags, run_name=f"promote {model.manifest.kind}").info.run_id
-    client.set_terminated(run)
-    return str(run)
 
 
 def _experiment(registry: Registry, name: str, root: str) -> str:
@@ -277,12 +269,14 @@ def tags_of(model: Promotable) -> dict[str, str]:
     """Tags of a version: digests, places, scores and the gate's checks."""
     shown = ("name", "value", "limit", "passed", "enforced", "interval")
     checks = [{key: check.get(key) for key in shown} for check in model.checks]
+    inputs = sorted(model.scores_manifest.inputs.items())
+    corpora = {word: digest for word, digest in inputs if kind_of(word) == "corpus"}
     tags = {
         DIGEST_TAG: model.manifest.digest, WHOLE_TAG: model.manifest.whole_digest, URI_TAG: model.uri,
         KIND_TAG: model.manifest.kind, SCORES_TAG: model.scores,
         "anadil.scores_sha256": model.scores_manifest.whole_digest,
         "anadil.gate": json.dumps(checks, ensure_ascii=False), "anadil.version": __version__,
-        **_parents(model),
+        **parent_tags(model.manifest.recipe), **({CORPORA_TAG: json.dumps(corpora)} if corpora else {}),
     }  # fmt: skip
     figures = model.table.get("candidates", {}).get(model.candidate, {})
     for path in FIGURES:
@@ -296,16 +290,6 @@ def tags_of(model: Promotable) -> dict[str, str]:
                 tags["anadil.report_sha256"] = manifest.whole_digest
                 break
     return tags
-
-
-def _parents(model: Promotable) -> dict[str, str]:
-    """Digests of the corpora, and of a retrained model the champion that it began with."""
-    corpora = {
-        name.removeprefix("input "): digest
-        for name, digest in sorted(model.scores_manifest.origin.items())
-        if kind_of(name.removeprefix("input ")) == "corpus"
-    }
-    return {**parent_tags(model.manifest.recipe), **({CORPORA_TAG: json.dumps(corpora)} if corpora else {})}
 
 
 def description_of(model: Promotable) -> str:
@@ -364,7 +348,9 @@ def promote(
         champion = _usable(before, model, alias)
         _refuse_another(name, champion, model, began_with)
         version = _same(registry, name, model)
-        left = _left(champion, version)
+        # Two that change places by rollbacks both have the tag, and one of them is champion by somebody's decision.
+        is_champion = version and champion and champion.version == version.version
+        left = version.tags.get(LEFT_TAG, "") if version and not is_champion else ""
         chosen = alias or (CHALLENGER if left else target_alias(champion, model))
         if version is None:
             source = source_of(registry, model, experiment, undo)
@@ -418,7 +404,7 @@ def roll_back(registry: Registry, name: str) -> Promotion:
             _point(registry, name, PREVIOUS, left, undo)
             _point(registry, name, ALIAS, previous.version, undo)
             if left:
-                registry.client.set_model_version_tag(name, left, LEFT_TAG, _now())
+                registry.client.set_model_version_tag(name, left, LEFT_TAG, now())
     return Promotion(name=name, version=previous.version, alias=ALIAS, previous=left)
 
 
@@ -468,14 +454,6 @@ def _refuse_another(
         f"{name}@{ALIAS}: {now}, and this retraining began with version {began_with.version}; nothing was moved; run "
         "anadil retrain again, which begins with the champion as it is then"
     )
-
-
-def _left(champion: RegisteredModel | None, version: RegisteredModel | None) -> str:
-    """Time at which a version was rolled back; empty for one that was not, or is champion again."""
-    # Two that change places by rollbacks both have the tag, and one of them is champion by somebody's decision.
-    if version is None or (champion and champion.version == version.version):
-        return ""
-    return version.tags.get(LEFT_TAG, "")
 
 
 def _verify(version: RegisteredModel, *, whole: bool) -> None:
@@ -528,7 +506,7 @@ def _move(
         left = champion.version
         client.set_model_version_tag(name, version.version, REPLACED_TAG, left)
         _point(registry, name, PREVIOUS, left, undo)
-    client.set_model_version_tag(name, version.version, PROMOTED_TAG, _now())
+    client.set_model_version_tag(name, version.version, PROMOTED_TAG, now())
     _point(registry, name, alias, version.version, undo)
     if alias == ALIAS and registry.number(name, CHALLENGER) == version.version:
         _point(registry, name, CHALLENGER, "", undo)
@@ -550,5 +528,6 @@ def _point(registry: Registry, name: str, alias: str, number: str, undo: Undo) -
     write(number)
 
 
-def _now() -> str:
+def now() -> str:
+    """The time in UTC, ISO 8601."""
     return dt.datetime.now(dt.UTC).isoformat(timespec="seconds")

@@ -132,7 +132,11 @@ class Chain:
             self.whole.append((uri, manifest))
         stage = STAGES.get(manifest.origin.get("stage", ""))
         if stage and "base" in stage.keys:
-            self.base = _base(manifest)
+            model, revision = (
+                str(field(manifest.recipe, f"base.{key}") or "") for key in ("model", "revision")
+            )
+            stated = field(manifest.recipe, "report.licences.base")
+            self.base = _files_of(model, revision, manifest.origin.get(BASE_FILES, ""), stated)
         self.added += _added(manifest, stage.models.partition(".")[0]) if stage and stage.models else ()
         self.files += _source_files(manifest, source)
         for name, digest in manifest.origin.items():
@@ -202,13 +206,8 @@ class Chain:
             return find_artifact(self._roots, word, digest)
         # Empty lists are alike, whatever was compared. Another week's would lead to text that the reader never saw.
         alike = [each for each in artifacts_below(self._roots, word) if each[1].digest == digest]
-        return next(
-            (each for each in alike if _corpora(each[1]) <= _corpora(reader)), next(iter(alike), None)
-        )
-
-
-def _corpora(manifest: Manifest) -> set[str]:
-    return {digest for name, digest in manifest.origin.items() if name.startswith(f"{INPUT}corpus")}
+        corpora = corpus_digests(reader)
+        return next((each for each in alike if corpus_digests(each[1]) <= corpora), next(iter(alike), None))
 
 
 def _readable_manifest(uri: str) -> Manifest | None:
@@ -264,13 +263,6 @@ def _state_of(uri: str, digest: str) -> tuple[State, str]:
     if current != digest:
         return "changed", f"{uri}: is not the file that was read: {current} now, {digest} then"
     return "verified", ""
-
-
-def _base(manifest: Manifest) -> BaseFiles:
-    """The base of an artifact, its files compared with those that were read."""
-    model, revision = (str(field(manifest.recipe, f"base.{key}") or "") for key in ("model", "revision"))
-    stated = field(manifest.recipe, "report.licences.base")
-    return _files_of(model, revision, manifest.origin.get(BASE_FILES, ""), stated)
 
 
 def _added(manifest: Manifest, section: str) -> Iterator[BaseFiles]:
@@ -447,7 +439,10 @@ def trace(
     model = next((each for each in chain.whole if each[1].kind == "model"), None)
     trained = trained_corpora(chain.whole)
     last = _last(trained)
-    learnt = [*last, *_earlier(last, corpora)]
+    known = {manifest.digest: manifest for _, manifest in corpora}
+    named = {manifest.digest for _, manifest in last}
+    earlier = {digest for each in named for digest in earlier_digests(each, known)} - named
+    learnt = [*last, *[each for each in corpora if each[1].digest in earlier]]
     sources = {link.digest: source_of(link.word) for link in chain.links}
     texts = _texts(
         [(sources[each.digest], each.recipe, read_table(uri, each, "stats.json")) for uri, each in learnt]
@@ -463,20 +458,14 @@ def trace(
 
 def trained_corpora(whole: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]:
     """The corpora that the model of a chain was trained on; none if one of them or the model is not whole."""
-    digests = {
-        digest for _, manifest in whole if manifest.kind == "model" for digest in corpus_digests(manifest)
-    }
+    digests = {each for _, model in whole if model.kind == "model" for each in corpus_digests(model)}
     corpora = [each for each in whole if each[1].kind == "corpus" and each[1].digest in digests]
     return corpora if {manifest.digest for _, manifest in corpora} == digests else []
 
 
-def corpus_digests(model: Manifest) -> list[str]:
-    """Digests of the corpora that a model names as its inputs."""
-    return [
-        digest
-        for name, digest in model.origin.items()
-        if name.startswith(INPUT) and kind_of(name.removeprefix(INPUT)) == "corpus"
-    ]
+def corpus_digests(reader: Manifest) -> set[str]:
+    """Digests of the corpora that an artifact names as its inputs."""
+    return {digest for word, digest in reader.inputs.items() if kind_of(word) == "corpus"}
 
 
 def earlier_digests(digest: str, corpora: Mapping[str, Manifest]) -> list[str]:
@@ -502,16 +491,6 @@ def _texts(corpora: Sequence[tuple[str, Json, Json]]) -> tuple[TrainedText, ...]
             TrainedText(source=source, recipe=recipe, stats=sum_stats([stats for _, stats in pairs]) | held)
         )
     return tuple(texts)
-
-
-def _earlier(
-    trained: Sequence[tuple[str, Manifest]], corpora: Sequence[tuple[str, Manifest]]
-) -> list[tuple[str, Manifest]]:
-    """Corpora that some were added to: each counts its new files alone."""
-    known = {manifest.digest: manifest for _, manifest in corpora}
-    named = {manifest.digest for _, manifest in trained}
-    earlier = {digest for each in named for digest in earlier_digests(each, known)} - named
-    return [each for each in corpora if each[1].digest in earlier]
 
 
 def _last(trained: Sequence[tuple[str, Manifest]]) -> list[tuple[str, Manifest]]:

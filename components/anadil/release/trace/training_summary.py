@@ -49,6 +49,9 @@ def training_summary(traced: Trace, *, is_sme: bool = False) -> str:
     language, licence = recipe_language(recipe), traced.base.licence
     pages = [file.name for file in traced.files if file.is_text and file.name.lower().endswith(CRAWLED)]  # fmt: skip
     hosts, num_hosts, share = listed_domains(traced, is_sme=is_sme)
+    rows = [
+        (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
+    ]
     view: dict[str, object] = {
         "name": f"{model_name(traced.base.model, language.code, licence, answers=traced.answers)} ({traced.digest[:16]})",
         "languages": ", ".join(
@@ -66,7 +69,7 @@ def training_summary(traced: Trace, *, is_sme: bool = False) -> str:
         "pages": pages,
         "num_hosts": num_hosts,
         "share": human_percent(share),
-        "domains": _domains_table(hosts),
+        "domains": Table("Domains", ("domain", "documents", "words", "text"), rows),
         "rule": f"{SME_SHARE:.0%} or {SME_MOST:,}, whichever is fewer" if is_sme else f"{SHARE:.0%}",
         "has_chats": any(file.key == "finetune.inputs" for file in traced.files),
         "rules": _rules_table(traced),
@@ -186,10 +189,3 @@ def _rules_table(traced: Trace) -> Table:
     total = dropped.total() + num_kept
     rows = [(name, f"{count:,}", human_percent(ratio(total, count))) for name, count in counts]
     return Table("Documents by rule", ("rule", "documents", "share"), rows)
-
-
-def _domains_table(hosts: Sequence[HostSums]) -> Table:
-    rows = [
-        (each.host, f"{each.documents:,}", f"{each.words:,}", human_bytes(each.num_bytes)) for each in hosts
-    ]
-    return Table("Domains", ("domain", "documents", "words", "text"), rows)
