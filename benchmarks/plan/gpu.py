@@ -33,21 +33,23 @@ from anadil.recipe.pretrain import Phase
 MODEL = "meta-llama/Llama-3.2-1B"
 KINDS: tuple[Trains, ...] = ("embeddings", "all")
 STEPS = 3
+DOCUMENTS = 4
+"""In a sequence."""
 
 
 def configurations() -> Iterator[tuple[Layout, Work]]:
     """Eleven, each measured in both phases."""
-    packed = Work(sequence_length=2_048, packed=True)
-    torch_kernels = replace(packed, kernels="torch")
-    bf16 = replace(packed, state="bf16")
+    liger = Work(sequence_length=2_048)
+    torch_kernels = replace(liger, kernels="torch")
+    bf16 = replace(liger, state="bf16")
     for recompute in ("none", "selective", "full"):
-        yield Layout(micro_batch_size=2, recompute=recompute), packed
+        yield Layout(micro_batch_size=2, recompute=recompute), liger
         yield Layout(micro_batch_size=4, recompute=recompute), torch_kernels
-    yield Layout(micro_batch_size=8, recompute="full"), packed
+    yield Layout(micro_batch_size=8, recompute="full"), liger
     yield Layout(micro_batch_size=4), bf16
-    yield Layout(micro_batch_size=2, micro_batches=2), packed
-    yield Layout(micro_batch_size=1), replace(packed, sequence_length=8_192)
-    yield Layout(micro_batch_size=8), replace(packed, sequence_length=512, packed=False)
+    yield Layout(micro_batch_size=2, micro_batches=2), liger
+    yield Layout(micro_batch_size=1), replace(liger, sequence_length=8_192)
+    yield Layout(micro_batch_size=8), replace(liger, sequence_length=512)
 
 
 def peak(shape: Shape, layout: Layout, work: Work, kind: Trains, device_type: str) -> int:
@@ -57,7 +59,7 @@ def peak(shape: Shape, layout: Layout, work: Work, kind: Trains, device_type: st
     settings = with_layout(recipe.pretrain, layout, work).model_copy(update={"phases": phases})
     recipe = recipe.model_copy(update={"pretrain": settings})
     model = random_model(shape, work, device, recipe.seed)
-    tokens = only(random_tokens(shape, work, layout.batch_size, recipe.seed))
+    tokens = only(random_tokens(shape, work, layout.batch_size, recipe.seed, documents=DOCUMENTS))
     trainer = Trainer(parallelize(model, settings, Mesh(), device), tokens, recipe, Group())
     trainer.begin_phase(0)
     for step in range(STEPS):
@@ -83,15 +85,12 @@ def main() -> int:
         print("no CUDA device here; run this on a machine that has one", file=sys.stderr)
         return 1
     print(f"{here.device}, {here.memory_bytes / GIB:.1f} GiB, {MODEL}\n")
-    print(
-        "| batch | length | recompute | trains | packed | kernels | state | measured GiB | closed GiB | % |"
-    )
-    print("|---|---|---|---|---|---|---|---|---|---|")
+    print("| batch | length | recompute | trains | kernels | state | measured GiB | closed GiB | % |")
+    print("|---|---|---|---|---|---|---|---|---|")
     context = multiprocessing.get_context("spawn")
     for layout, work in configurations():
         for kind in KINDS:
-            # `packed` of the closed form is transformers' mask, which the trainer does not make.
-            closed = peak_memory(shape, layout, replace(work, packed=False, trains=kind))
+            closed = peak_memory(shape, layout, replace(work, trains=kind))
             if closed.allocated + sum(reserved(closed, here).values()) > limit_bytes(here):
                 print(f"batch {layout.micro_batch_size} of {work} does not fit here", file=sys.stderr)
                 continue
@@ -99,7 +98,7 @@ def main() -> int:
                 measured = pool.submit(peak, shape, layout, work, kind, device).result()
             print(
                 f"| {layout.micro_batch_size} x {layout.micro_batches} | {work.sequence_length} | {layout.recompute} | "
-                f"{kind} | {'yes' if work.packed else 'no'} | {work.kernels} | {work.state} | {measured / GIB:.3f} | "
+                f"{kind} | {work.kernels} | {work.state} | {measured / GIB:.3f} | "
                 f"{closed.allocated / GIB:.3f} | {100 * (closed.allocated / measured - 1):+.2f} |",
                 flush=True,
             )

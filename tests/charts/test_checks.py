@@ -184,7 +184,7 @@ def test_the_registrations_command_is_one_that_the_image_takes(name: str) -> Non
     ]
     command, *rest = container["args"]
     parser = argparse.ArgumentParser()
-    {"submit": submit.add_submit_options, "schedule": submit.add_schedule_options}[command](parser)
+    {"submit": submit.add_submit, "schedule": submit.add_schedule}[command](parser)
 
     options = parser.parse_args(rest)
 

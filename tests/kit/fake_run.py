@@ -53,7 +53,6 @@ from anadil.tokens.packing import Packed, TokenStream, pack
 
 LIGER_PATCHES = ("apply_rotary_pos_emb", "LlamaRMSNorm", "LlamaMLP")
 FAKE_DEVICE = torch.device("cpu")
-DOCUMENTS = 4  # of a packed sequence; one mask serves any number of them
 
 
 def exact_peak(
@@ -195,9 +194,8 @@ def random_model(shape: Shape, work: Work, device: torch.device, seed: int) -> P
     return placed
 
 
-def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int) -> Packed:
-    """Random documents that fill sequences without padding: several in each, or one."""
-    documents = DOCUMENTS if work.packed else 1
+def random_tokens(shape: Shape, work: Work, num_sequences: int, seed: int, *, documents: int = 1) -> Packed:
+    """Random documents that fill sequences without padding, so many in each."""
     # A document of n tokens has n - 1 pairs of neighbours, which are what fills a sequence.
     pairs = np.full(documents, work.sequence_length // documents)
     pairs[0] += work.sequence_length - pairs.sum()

@@ -8,6 +8,7 @@ from transformers.models.llama import modeling_llama
 
 from anadil.core.errors import PreflightError
 from anadil.model.attention import check_gpu
+from anadil.model.family_table import families
 from anadil.model.kernels import set_up_device, use_liger_kernels
 from tests.kit.llama import small_llama
 from tests.kit.marks import gpu
@@ -52,6 +53,22 @@ def test_liger_replaces_what_it_does_right(
     use_liger_kernels(policy, config=config)
 
     assert patched() == expected
+
+
+UNTRIED = {
+    "exaone4", "gemma", "gemma2", "gemma3_text", "gemma4_text", "glm4", "gpt_oss", "granite", "hunyuan_v1_dense",
+    "ministral", "mistral", "mixtral", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "qwen3_5_moe_text", "qwen3_5_text",
+    "qwen3_moe", "smollm3",
+}  # fmt: skip
+"""Types that Liger patches and whose kernels nobody compared with transformers on a GPU."""
+
+
+def test_every_type_that_liger_patches_is_patched_or_known_to_be_untried() -> None:
+    patches = pytest.importorskip("liger_kernel.transformers.monkey_patch").MODEL_TYPE_TO_APPLY_LIGER_FN
+    named = {kind: family.liger for kind, family in families().items() if family.liger}
+
+    assert {kind: patches[kind].__name__ for kind in named} == named
+    assert patches.keys() & families().keys() - named.keys() == UNTRIED
 
 
 def test_back_ends_of_other_chips_are_not_missed() -> None:

@@ -44,7 +44,6 @@ works = st.builds(
     state=st.sampled_from(["fp32", "bf16"]),
     kernels=st.sampled_from(["liger", "torch"]),
     loss=st.sampled_from(["fused", "logits"]),
-    packed=st.booleans(),
 )
 NAME = "azerbaijani-1b"
 P4D = machine("p4d.24xlarge")

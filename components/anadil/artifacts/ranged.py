@@ -6,7 +6,6 @@ for. A piece that ends early is asked for again.
 
 import io
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -14,6 +13,7 @@ from typing import Any, BinaryIO, Protocol
 
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError
 from anadil.core.format import MIB
+from anadil.core.retry import retried
 
 log = logging.getLogger(__name__)
 
@@ -118,23 +118,21 @@ class RangedStream(io.RawIOBase):
         return num_bytes
 
     def _piece(self, start: int, num_bytes: int) -> bytes:
-        for attempt in range(1, ATTEMPTS + 1):
-            try:
-                data = self._ranges.fetch(start, num_bytes)
-                if len(data) == num_bytes:
-                    return data
-                log.warning(
-                    "%s: %d bytes from %d on were asked for, %d came; time %d of %d",
-                    self._uri, num_bytes, start, len(data), attempt, ATTEMPTS,
-                )  # fmt: skip
-            except RetryableError as error:  # also of bytes that are not those of their checksum
-                log.warning("%s; time %d of %d", error, attempt, ATTEMPTS)
-            if attempt < ATTEMPTS:
-                time.sleep(PAUSE_S * 2 ** (attempt - 1))
-        raise RetryableError(
-            f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole {ATTEMPTS} times; check the "
-            "network and any proxy, then run the same command again"
-        )
+        def piece() -> bytes:
+            data = self._ranges.fetch(start, num_bytes)
+            if len(data) != num_bytes:
+                raise RetryableError(
+                    f"{self._uri}: {len(data):,} of {num_bytes:,} bytes from {start:,} on came"
+                )
+            return data
+
+        try:
+            return retried(piece, ATTEMPTS, PAUSE_S)  # also where bytes are not those of their checksum
+        except RetryableError:
+            raise RetryableError(
+                f"{self._uri}: bytes {start:,} to {start + num_bytes:,} did not come whole {ATTEMPTS} times; check the "
+                "network and any proxy, then run the same command again"
+            ) from None
 
 
 def changed(uri: str) -> IntegrityError:

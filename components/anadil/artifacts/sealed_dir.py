@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -50,6 +50,14 @@ def create(folder: Path, origin: Mapping[str, str], owner: str = "") -> Iterator
                 raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+
+
+def filled(folder: Path, origin: Mapping[str, str], fill: Callable[[Path], object]) -> Path:
+    """Return a directory of this origin, which `fill` makes from an empty draft unless it is there."""
+    if not verify(folder, origin):
+        with create(folder, origin) as draft:
+            fill(draft)
+    return folder
 
 
 def exists(folder: Path) -> bool:

@@ -257,24 +257,18 @@ def _check_read(read_stats: ReadStats, clean_stats: CleanStats, settings: Settin
 
 def _deduplicated(workspace: Workspace, signatures: Signatures, settings: Settings) -> Verdicts:
     """Find the duplicates among the documents of all shards, unless that is done."""
-    folder, key = workspace.dedup_folder, workspace.dedup_key
-    if not sealed_dir.verify(folder, {"key": key}):
-        with sealed_dir.create(folder, {"key": key}) as draft:
-            find_duplicates(signatures, settings.minhash, draft, only_exact=settings.recipe.clean.as_is)
-    return Verdicts(folder)
+    find = partial(find_duplicates, signatures, settings.minhash, only_exact=settings.recipe.clean.as_is)
+    return Verdicts(sealed_dir.filled(workspace.dedup_folder, {"key": workspace.dedup_key}, find))
 
 
 def _trimmed(workspace: Workspace, executor: Executor, signatures: Signatures, settings: Settings) -> bool:
     """Take sentences out that many documents of a host share; False where there are none."""
     if not settings.drops_shared:
         return False
-    folder, key = workspace.shared_folder, workspace.dedup_key
-    if not sealed_dir.verify(folder, {"key": key}):
-        with sealed_dir.create(folder, {"key": key}) as draft:
-            starts = signatures.starts[len(workspace.held_folders) : -1].tolist()
-            most = settings.recipe.clean.max_shared
-            write_shared(workspace.shard_folders, starts, Verdicts(workspace.dedup_folder), most, draft)
-    if not num_shared(folder):
+    starts = signatures.starts[len(workspace.held_folders) : -1].tolist()
+    verdicts, most = Verdicts(workspace.dedup_folder), settings.recipe.clean.max_shared
+    write = partial(write_shared, workspace.shard_folders, starts, verdicts, most)
+    if not num_shared(sealed_dir.filled(workspace.shared_folder, {"key": workspace.dedup_key}, write)):
         return False
     executor.map(trim_shard, workspace.trim_tasks())
     return True
@@ -296,12 +290,8 @@ def _ranked(
         each |= {"source": row["source"], "text": row["text"][:EXCERPT_CHARS]}
     if clean.best_share:
         (bound,) = ranking.bounds([clean.best_share], of_words=True)
-        folder = workspace.rank()
-        key = {"key": workspace.dedup_key, "bound": str(bound)}
-        if not sealed_dir.verify(folder, key):
-            with sealed_dir.create(folder, key) as draft:
-                drop_poor(ranking, bound, draft)
-        verdicts = Verdicts(folder)
+        origin = {"key": workspace.dedup_key, "bound": str(bound)}
+        verdicts = Verdicts(sealed_dir.filled(workspace.rank(), origin, partial(drop_poor, ranking, bound)))
         num_kept, words = replace(ranking, verdicts=verdicts).totals()
         quality |= {
             "share": clean.best_share, "threshold": score_of(bound), "kept": num_kept, "words_kept": words,

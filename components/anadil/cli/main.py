@@ -37,16 +37,14 @@ class Command(NamedTuple):
     help: str
     module: str = ""  # Module below `anadil.cli` with the command.
     add: str = ""
-    """Function of the module that adds the command with its options; called as `add(name, commands, help)`."""
+    """Function of the module that gives the parser of the command its options and its function."""
 
     def add_to(self, commands: Any, name: str) -> None:
         """Load the command and add it with its options."""
         module = importlib.import_module(f"anadil.cli.{self.module}")
-        getattr(module, self.add)(name, commands, self.help)
+        getattr(module, self.add)(commands.add_parser(name, help=self.help, description=self.help))
 
 
-JOBS = ("cluster.launch", "add_job_command")
-PIPELINES = ("cluster.submit", "add_pipeline_command")
 COMMANDS = {
     "run": Command("run the whole pipeline on this machine", "runs.run", "add_run"),
     **{stage.name: Command(f"one stage: {stage.summary}") for stage in FLOW},
@@ -61,12 +59,12 @@ COMMANDS = {
     "bases": Command("compare candidates for the base on the recipe's text", "runs.bases", "add_bases"),
     "plan": Command("estimate memory, speed, time and cost of a training run", "runs.plan", "add_plan"),
     "compile": Command("compile the pipeline to a file for Kubeflow Pipelines", "cluster.submit", "add_compile"),
-    "submit": Command("start a run on Kubeflow Pipelines", *PIPELINES),
-    "schedule": Command("start runs on a cron schedule", *PIPELINES),
-    "launch": Command("start one training stage on a cluster and follow it", *JOBS),
-    "status": Command("show the state of a launched job", *JOBS),
-    "logs": Command("show the log of a launched job's first worker", *JOBS),
-    "stop": Command("stop a launched job; its checkpoints stay", *JOBS),
+    "submit": Command("start a run on Kubeflow Pipelines", "cluster.submit", "add_submit"),
+    "schedule": Command("start runs on a cron schedule", "cluster.submit", "add_schedule"),
+    "launch": Command("start one training stage on a cluster and follow it", "cluster.launch", "add_launch"),
+    "status": Command("show the state of a launched job", "cluster.launch", "add_status"),
+    "logs": Command("show the log of a launched job's first worker", "cluster.launch", "add_logs"),
+    "stop": Command("stop a launched job; its checkpoints stay", "cluster.launch", "add_stop"),
     "chat": Command("talk to a finished model, in the terminal or through a pipe", "models.chat", "add_chat"),
     "export": Command("write a model, adapter or checkpoint as files that servers load", "models.export", "add_export"),
     "trace": Command("trace a model back to every file that it was trained on", "runs.finished", "add_trace"),
@@ -76,22 +74,20 @@ COMMANDS = {
     "doctor": Command("check what a run needs, each line with its remedy", "cluster.doctor", "add_doctor"),
 }  # fmt: skip
 """The whole command line, in the order of the help."""
-CLEAN_VERBS = ("stages.clean_verbs", "add_clean_verb")
-TASK_VERBS = ("stages.task_verbs", "add_task_verb")
 STAGE_VERBS = {
     "clean": {
         "plan": Command("estimate shards, memory, disk and CPU hours of a run", "stages.clean_verbs", "add_clean_plan"),
-        "explain": Command("trace one input document through every step, to the rule that decided", *CLEAN_VERBS),
-        "diff": Command("compare two corpora, by rule and document", *CLEAN_VERBS),
+        "explain": Command("trace one input document through every step, to the rule that decided", "stages.clean_verbs", "add_explain"),
+        "diff": Command("compare two corpora, by rule and document", "stages.clean_verbs", "add_diff"),
         "teach": Command("learn a classifier of good text from labels", "stages.teach_verb", "add_teach"),
-        "verify": Command("verify a corpus against its manifest: digests, order, counts", *CLEAN_VERBS),
+        "verify": Command("verify a corpus against its manifest: digests, order, counts", "stages.clean_verbs", "add_verify"),
     },
     "tokenizer": {
         "inspect": Command("show how tokenizers cut a text, side by side", "stages.tokenizer_verbs", "add_inspect"),
     },
     "tasks": {
-        "list": Command("list the benchmarks that a language has, with what each measures", *TASK_VERBS),
-        "fetch": Command("fetch the data of a recipe's tasks, for machines without network", *TASK_VERBS),
+        "list": Command("list the benchmarks that a language has, with what each measures", "stages.task_verbs", "add_list"),
+        "fetch": Command("fetch the data of a recipe's tasks, for machines without network", "stages.task_verbs", "add_fetch"),
     },
 }  # fmt: skip
 """Verbs of a stage's command, such as `anadil clean explain`."""

@@ -31,7 +31,8 @@ def install(extra: str) -> str:
     """
     here = os.environ.get("ANADIL_IMAGE", "")
     if not here:
-        return f"run {install_command(extra)}"
+        # From where the program itself was installed: a package of its name on an index is a stranger's.
+        return f"run {_pip()} {_source(extra)}"
     place, _, tag = here.rpartition(":")
     other = f"{place.rpartition('/')[0]}/{IMAGES.get(extra, 'laptop')}:{tag}"
     if other != here:
@@ -39,14 +40,6 @@ def install(extra: str) -> str:
     return (
         f"no image holds them beside this command; run it on a machine whose anadil has the extra {extra!r}"
     )
-
-
-def install_command(extra: str) -> str:
-    """The command that installs an extra into this environment, from where the program itself was installed.
-
-    No index has the program: a package of its name there is a stranger's.
-    """
-    return f"{_pip()} {_source(extra)}"
 
 
 def install_module(module: str) -> str:

@@ -101,10 +101,9 @@ def entry_bytes(shape: Shape, work: Work, layout: Layout, readers: int) -> float
 
 
 def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
-    """Queries, keys, values, output, log-sum-exp, norms and rotation; with a mask also what the mask costs."""
+    """Queries, keys, values, output, log-sum-exp, norms and rotation."""
     size, kind = bytes_of(work, layout).compute, shape.architecture.head_norms
-    # transformers repeats keys and values for each query head where there is a mask.
-    keys = 2 * (shape.query_width if work.packed else shape.kv_width) * layout.context
+    keys = 2 * shape.kv_width * layout.context
     # Values are a part of what one matrix made, and hold all of it.
     others = shape.query_width + shape.kv_width if shape.architecture.fused_inputs else 0
     saved = (size * (shape.query_width + keys + others) + attended_bytes(shape, work, size)) / layout.tensor
@@ -119,8 +118,7 @@ def attention_bytes(shape: Shape, work: Work, layout: Layout) -> float:
     if shape.architecture.inner_norms:  # what the last matrix reads is then the norm's
         norm = inner_norm_bytes(shape, work, layout) + size * (work.trains == "all")
         saved += shape.query_width * norm + FP32
-    # torch turns the Boolean mask into numbers in every layer, and keeps them.
-    return saved + (size * work.sequence_length if work.packed else 0)
+    return saved
 
 
 def attended_bytes(shape: Shape, work: Work, size: int) -> float:

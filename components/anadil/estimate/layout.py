@@ -95,8 +95,6 @@ class Work:
     """Who computes norms, rotary embeddings and the MLP's activation."""
     loss: LossKind = "fused"
     """`fused` never holds all logits; `logits` is the loss of transformers, which does."""
-    packed: bool = False
-    """True if attention gets a mask, as transformers makes one for several documents in a sequence."""
 
     @property
     def compute_bytes(self) -> int:

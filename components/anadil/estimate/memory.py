@@ -113,8 +113,15 @@ class _Stage:
         self.tokens = layout.micro_batch_size * work.sequence_length / layout.context
         ends = int(self.first) + int(self.last)
         self.tables = each.table * (1 if shape.tied and ends else ends)
-        # Parameters outside the layers, which FSDP gathers as one group.
-        self.root = self.tables + (shape.architecture.norm_size * shape.hidden if self.last else 0)
+        norm = shape.architecture.norm_size * shape.hidden if self.last else 0
+        self.outside = self.tables + norm  # parameters outside the layers
+        # FSDP gathers two tables apart: the second with the norm, until its gradient is summed.
+        apart = layout.shard > 1 == layout.pipeline and not shape.tied
+        self.head = each.table + norm if apart else 0.0
+        # Else it gathers all of them as one group.
+        self.root = 0.0 if apart else self.outside
+        # Tables whose gradients are summed last.
+        self.summed_last = each.table if apart else self.tables
         self.learning_layers = self.layers * each.parameters if self.learns else 0.0
         # torch's stages let FSDP add gradients up whole, over all micro-batches.
         self.adds_up_whole = layout.pipeline > 1 and layout.shard > 1
@@ -136,7 +143,7 @@ class _Stage:
         neighbours = int(not self.first) + int(not self.last)
         # And it keeps the gradients that it sent last until it sends others.
         buffers = neighbours * self.layout.micro_batches + int(not self.first)
-        parameters = self.layers * self.each.parameters + self.root
+        parameters = self.layers * self.each.parameters + self.outside
         return {
             "weights": self.size.weight * parameters / self.layout.shard,
             "optimizer": moments * self.size.weight * learning / self.layout.shard,
@@ -176,8 +183,6 @@ class _Stage:
             beside += states
         if not self.first and (self.layout.recompute != "none" or self.each.apart < states):
             beside -= states  # the first layer holds the pipeline's buffer
-        if self.work.packed and self.layout.recompute != "none":
-            beside += self.work.sequence_length  # the mask of Booleans, for the second forward pass
         others = (self.in_flight - 1) * (self.layers * per_layer + beside)
         return self.tokens * (others + (layers * per_layer + beside if layers else 0))
 
@@ -201,7 +206,7 @@ class _Stage:
         """Buffer from which FSDP summed the tables' gradients in the micro-batch before, until the next such sum."""
         if self.layout.shard == 1 or self.layout.micro_batches == 1 or self.adds_up_whole:
             return 0.0
-        return self.size.reduce * self.tables
+        return self.size.reduce * self.summed_last
 
     # Moments.
 
@@ -245,14 +250,17 @@ class _Stage:
         # A layer that is made again makes its copies again. The cache of copies lives as long as
         # the forward pass and holds weights that learn.
         cached = self.layout.recompute == "none" or (forward and self.learns)
+        # One layer: what the last one received, until the forward pass ends, then its weights again.
+        # A stage's layers go when they are through, and torch's stage asks for none again yet.
+        layers = 0 if self.adds_up_whole else 1
+        if not self.layout.reshard:
+            layers = self.layers + int(forward)
+        if self.head and forward:  # received last
+            layers -= 1
         return {
             **self.state(),
             "gradients": self.gradients(0),
-            # One layer: what the last one received, until the forward pass ends, then its weights again.
-            # A stage's layers go when they are through, and torch's stage asks for none again yet.
-            "gathered weights": self.gathered(
-                (0 if self.adds_up_whole else 1) if self.layout.reshard else self.layers + int(forward)
-            ),
+            "gathered weights": self.gathered(layers) + self.size.compute * self.head * (1 + forward),
             "autocast copies": self.copies(self.layers if cached else 0, head=self.work.loss == "logits"),
             "activations": self.saved(self.layers) + self.tokens * outside,
             "loss": loss_bytes(self.shape, self.layout, self.work, self.tokens, forward=forward),
@@ -277,19 +285,19 @@ class _Stage:
         return (2 if kind == "bare" else 5) * FP32 * hidden
 
     def head_gradient(self) -> float:
-        """Gradient of the output table, whole until the root group is summed, or a tied one's until its lookup's is there."""
+        """Gradient of the output table, whole until its group is summed, or a tied one's until its lookup's is there."""
+        if self.head:
+            return self.size.reduce * self.head / self.layout.shard if self.layout.micro_batches == 1 else 0.0
         added = self.adds_at_once and not (self.shape.tied and self.first)
         return self.gradient * self.each.table if self.last and not added else 0.0
 
     def in_backward(self, layers: int) -> dict[str, float]:
         """Inside the MLP of a layer (from 1), when all above it are done."""
         done = self.layers - layers
-        # FSDP still holds what the previous layer's gradients were added up from.
-        communication = (
-            self.size.reduce * self.each.parameters
-            if self.layout.shard > 1 and self.learns and done
-            else self.left_over()
-        )
+        # FSDP still holds what the previous group's gradients were added up from.
+        communication = self.size.reduce * self.head or self.left_over()
+        if self.layout.shard > 1 and self.learns and done:
+            communication = self.size.reduce * self.each.parameters
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
         copies = self.layer_copies(layers)
@@ -332,7 +340,7 @@ class _Stage:
     def in_attention(self, layers: int) -> dict[str, float]:
         """Parts that differ inside a layer's attention, when the gradients of its MLP's matrices exist."""
         shape, tensor, size = self.shape, self.layout.tensor, self.size
-        keys = (shape.query_width if self.work.packed else shape.kv_width) * self.layout.context
+        keys = shape.kv_width * self.layout.context
         saved = self.each.attention + (self.each.apart if self.layout.recompute != "none" else 0.0)
         if self.layout.recompute == "selective":
             saved += size.compute * shape.query_width / tensor
@@ -498,16 +506,20 @@ class _Stage:
             "gathered weights": self.gathered(0 if added_up else 1),
             "autocast copies": self.copies(0),
             "activations": self.saved(0),
-            "communication": self.size.reduce * self.each.parameters if added_up else 0.0,
+            "communication": self.size.reduce * (self.each.parameters if added_up else self.head),
         }
 
     def at_sum(self) -> dict[str, float]:
-        """FSDP adds up the gradients of the root group, from a copy in the sum's precision."""
+        """FSDP adds up the gradients of its last group, from a copy in the sum's precision."""
+        head = self.head_gradient() if self.head else 0.0
+        # Gradients that are copied, or a lookup's gradient, which stays, beside this device's part of the sum.
+        part = self.size.reduce * self.summed_last / self.layout.shard
+        copied = max(self.size.compute * self.summed_last, self.size.compute * self.each.table + part)
         return {
             **self.state(),
-            "gradients": self.gradients(self.layers) + self.size.compute * self.tables,
+            "gradients": self.gradients(self.layers) + head + copied,
             "activations": self.saved(0),
-            "communication": self.size.reduce * self.tables,
+            "communication": self.size.reduce * self.summed_last,
         }
 
 

@@ -102,7 +102,7 @@ def _pieces(written: ChatFormat, chats: Sequence[Chat], dropped: DroppedChats) -
     Reasoning is taught where the template writes it: before each answer, or before the last alone.
     """
     variants = [chats]
-    if any(chat.has_reasoning for chat in chats):
+    if any(message.reasoning for chat in chats for message in chat.messages):
         last, none = ([chat.without_reasoning(but_last=last) for chat in chats] for last in (True, False))
         variants = [chats, last, none] if written.writes_reasoning else [none]
     for variant in variants:

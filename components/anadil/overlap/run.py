@@ -13,6 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -150,11 +151,9 @@ def _heldout_runs(
     digests = [corpus.manifest.digest for _, corpus in others]
     # The order of the sources is part of the key: of documents alike the earlier source's stays.
     key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
-    place_of_runs = folder / RUNS_FOLDER
     documents = [(place, corpus, list(corpus.heldout())) for place, corpus in others]
-    if not sealed_dir.verify(place_of_runs, {"key": key}):
-        with sealed_dir.create(place_of_runs, {"key": key}) as draft:
-            write_runs((each.text for _, _, heldout in documents for each in heldout), draft)
+    texts = (each.text for _, _, heldout in documents for each in heldout)
+    place_of_runs = sealed_dir.filled(folder / RUNS_FOLDER, {"key": key}, partial(write_runs, texts))
     numbers = [
         table.numbers_of(place, ids_of(each.id for each in heldout), corpus)
         for place, corpus, heldout in documents

@@ -122,8 +122,8 @@ def calibration_sentence(plan: Plan) -> str:
         if plan.machine.device == CPU:
             return "Not calibrated: rates follow from products that were timed on this CPU, not from a training on it."
         return (
-            "Not calibrated: rates follow from the machine's data sheet, not from a run on it. So the times here are "
-            "the best to hope for, and the plan leads with the middle of the range that published runs span."
+            "Not calibrated: rates follow from the machine's data sheet and a run on one H100, not from a run on it. So the times "
+            "here are the best to hope for, and the plan leads with the middle of the range that published runs span."
         )
     return (
         f"Calibrated: rates are the predicted ones times {human_count(measured.factor)}, as the training of "

@@ -14,7 +14,7 @@ from anadil.pretrain import optimizer as optimizers
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.data.order import TrainingData
 from anadil.pretrain.lr_schedule import phase_of, rate_factor
-from anadil.pretrain.parallel.fsdp import Replicas, clip_gradients_, local_gradient, local_rows
+from anadil.pretrain.parallel.fsdp import Replicas, clip_, local_gradient, local_rows, squared_norm
 from anadil.pretrain.parallel.parallelize import ParallelModel
 from anadil.pretrain.state import SourceLoss, Step
 from anadil.recipe.sections import Recipe
@@ -110,26 +110,28 @@ class Trainer:
         mine = self.net.backward(batches, tokens, replicas=self._replicas)
         with self.collective_wait():
             self._replicas.wait()
-            # One collective for all: a signal that only one process has must end all at the same step.
-            sums = torch.zeros(3 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
-            if self.net.counts:
-                sums[0] = mine
-                sums[3 + len(SIGNALS) :] = of_sources
-                # Curves of runs with and without a teacher compare.
-                sums[0] -= objective.teacher_weight * objective.divergence[0]
-                sums[1:3] = objective.divergence
-            if received in SIGNALS:
-                sums[3 + SIGNALS.index(received)] = 1
-            loss, divergence, positions, *others = self.net.add_up(sums).tolist()
-            counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
-            agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
             for parameter, rows in self._learning.items():
                 if parameter.grad is not None:
                     local_gradient(parameter).mul_(rows)
-            norm = clip_gradients_(
-                self._trained(), self.settings.max_grad_norm, self.net.mesh,
-                on_two_stages=self.net.on_two_stages(),
-            )  # fmt: skip
+            gradients, square = squared_norm(
+                self._trained(), self.net.mesh, on_two_stages=self.net.on_two_stages()
+            )
+            # One collective and one wait for the device: a signal that only one process has must end all at the same step.
+            sums = torch.zeros(4 + len(SIGNALS) + len(names), dtype=torch.float64, device=self.device)
+            sums[0] = square
+            if self.net.counts:
+                sums[1] = mine
+                sums[4 + len(SIGNALS) :] = of_sources
+                # Curves of runs with and without a teacher compare.
+                sums[1] -= objective.teacher_weight * objective.divergence[0]
+                sums[2:4] = objective.divergence
+            if received in SIGNALS:
+                sums[4 + SIGNALS.index(received)] = 1
+            square_of_all, loss, divergence, positions, *others = self.net.add_up(sums).tolist()
+            counts, nats = others[: len(SIGNALS)], others[len(SIGNALS) :]
+            agreed = next((number for number, count in zip(SIGNALS, counts, strict=True) if count), 0)
+            norm = math.sqrt(square_of_all)
+            clip_(gradients, norm, self.settings.max_grad_norm)
         if self._learning:
             # A row that a step does not meet has a small gradient, as a wrong answer. Adam would make a whole step of it,
             # and rare tokens would forget what they mean: with the root mean square of the gradient as its epsilon, a

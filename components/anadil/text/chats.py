@@ -123,11 +123,6 @@ class Chat:
             return self
         return replace(self, messages=(Message(role="system", content=system.strip()), *self.messages))
 
-    @property
-    def has_reasoning(self) -> bool:
-        """True if an answer has reasoning beside it."""
-        return any(message.reasoning for message in self.messages)
-
     def without_reasoning(self, *, but_last: bool) -> "Chat":
         """The chat without the reasoning before its answers, or before all but the last."""
         *earlier, last = self.messages

@@ -27,12 +27,7 @@ def is_of_pieces(content: JsonObject) -> bool:
     return bool(content["model"].get("byte_fallback"))
 
 
-def byte_token(byte: int) -> str:
-    """Token of a byte that no other token covers."""
-    return f"<0x{byte:02X}>"
-
-
-BYTE_TOKENS: Mapping[str, int] = MappingProxyType({byte_token(byte): byte for byte in range(NUM_BYTES)})
+BYTE_TOKENS: Mapping[str, int] = MappingProxyType({f"<0x{byte:02X}>": byte for byte in range(NUM_BYTES)})
 _BYTE_TOKEN = re.compile("<0x[0-9A-F]{2}>")
 
 

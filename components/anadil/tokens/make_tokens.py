@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from anadil.artifacts import artifact, local_directory, sealed_dir
@@ -57,9 +56,11 @@ def make_tokens(
     # The frame follows from the tokenizer, and from the program that reads it.
     origin = {**settings.origin, "frame": str(frame)}
     folder = work / f"shards-{artifact.origin_key(origin)}"
+    known = (settings.tokenizer_digest, frame.begin, frame.end, frame.bos)
     earlier = earlier_part(
-        settings.champion, settings.corpus, settings.excluded, partial(_is_usable, settings, frame)
-    )
+        settings.champion, settings.corpus, settings.excluded,
+        lambda facts: (facts.tokenizer, facts.begin, facts.end, facts.bos) == known,
+    )  # fmt: skip
     with room_for(folder, "the token ids of the corpus, about as many bytes as it has of text"):
         train, heldout = (_tasks(settings, frame, part, folder, origin) for part in ("train", "heldout"))
         plan = shard_plan(train, heldout, earlier, settings.max_tokens)
@@ -94,12 +95,6 @@ def make_tokens(
     )  # fmt: skip
     facts.write(out)
     return facts, entries
-
-
-def _is_usable(settings: Settings, frame: Frame, facts: TokensFacts) -> bool:
-    return (facts.tokenizer, facts.begin, facts.end, facts.bos) == (
-        settings.tokenizer_digest, frame.begin, frame.end, frame.bos,
-    )  # fmt: skip
 
 
 def _refuse_empty(settings: Settings, num_tokens: int) -> None:

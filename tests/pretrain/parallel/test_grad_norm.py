@@ -1,4 +1,5 @@
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
 from anadil.pretrain.data.batch import Batch
 from anadil.pretrain.parallel.context import check_context, slice_of, use_context_attention
-from anadil.pretrain.parallel.fsdp import clip_gradients_
+from anadil.pretrain.parallel.fsdp import clip_, squared_norm
 from anadil.pretrain.parallel.loss_forward import last_hidden
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.recipe.pretrain import Parallelism
@@ -29,6 +30,16 @@ SHAPES = ((8, 6), (5, 4), (7,), (3, 2), (4, 4))
 def gradients(seed: int) -> list[torch.Tensor]:
     random = torch.Generator().manual_seed(seed)
     return [torch.randn(shape, generator=random) for shape in SHAPES]
+
+
+def clipped_norm(parameters: Iterable[nn.Parameter], max_norm: float, mesh: Mesh) -> float:
+    """Norm before gradients are clipped, as a step of the trainer clips them."""
+    gradients, square = squared_norm(parameters, mesh)
+    if not mesh.is_alone:
+        dist.all_reduce(square)
+    norm = math.sqrt(square.item())
+    clip_(gradients, norm, max_norm)
+    return norm
 
 
 def whole(seeds: range, max_norm: float) -> tuple[float, list[torch.Tensor]]:
@@ -73,7 +84,7 @@ def every_layout(rank: int) -> None:
             expected, clipped = whole(range(degrees.pipeline), max_norm)
             parameters = spread(mesh, mesh.pipeline_rank)
 
-            norm = clip_gradients_(parameters, max_norm, mesh)
+            norm = clipped_norm(parameters, max_norm, mesh)
 
             assert norm == pytest.approx(expected, rel=1e-6)
             each = [0.0] * 4
@@ -97,7 +108,7 @@ def test_one_process_clips_as_torch_does(max_norm: float) -> None:
     for parameter, gradient in zip(parameters, gradients(0), strict=True):
         parameter.grad = gradient
 
-    norm = clip_gradients_(parameters, max_norm, Mesh())
+    norm = clipped_norm(parameters, max_norm, Mesh())
 
     assert norm == pytest.approx(expected, rel=1e-6)
     for parameter, theirs in zip(parameters, clipped, strict=True):
@@ -110,7 +121,7 @@ def test_a_gradient_that_is_no_number_shows_in_the_norm_and_is_left_alone(bad: f
     parameter = nn.Parameter(torch.zeros(3))
     parameter.grad = torch.tensor([1.0, bad, 2.0])
 
-    norm = clip_gradients_([parameter], 0.5, Mesh())
+    norm = clipped_norm([parameter], 0.5, Mesh())
 
     assert not math.isfinite(norm)
     assert parameter.grad[2] == 2.0
@@ -120,8 +131,8 @@ def test_the_squares_of_bf16_gradients_are_added_in_fp32() -> None:
     parameter = nn.Parameter(torch.zeros(100_000, dtype=torch.bfloat16))
     parameter.grad = torch.full_like(parameter, 0.5)
 
-    assert clip_gradients_([parameter], 1e3, Mesh()) == pytest.approx(0.5 * math.sqrt(100_000), rel=1e-6)
-    assert clip_gradients_([nn.Parameter(torch.zeros(2))], 1.0, Mesh()) == 0
+    assert clipped_norm([parameter], 1e3, Mesh()) == pytest.approx(0.5 * math.sqrt(100_000), rel=1e-6)
+    assert clipped_norm([nn.Parameter(torch.zeros(2))], 1.0, Mesh()) == 0
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, matrix(torch.bfloat16)])
@@ -135,7 +146,7 @@ def test_the_norm_of_a_large_table_is_exact_however_it_is_cut(dtype: torch.dtype
         parameters = [nn.Parameter(torch.zeros_like(part)) for part in parts]
         for parameter, part in zip(parameters, parts, strict=True):
             parameter.grad = part
-        norms.append(clip_gradients_(parameters, math.inf, Mesh()))
+        norms.append(clipped_norm(parameters, math.inf, Mesh()))
 
     assert norms == pytest.approx([exact] * 3, rel=1e-7)
 

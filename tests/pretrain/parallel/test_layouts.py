@@ -139,20 +139,25 @@ def test_a_run_goes_on_in_another_layout(tmp_path: Path, untied: Path, alone: Pa
     assert losses(tmp_path / "a/out") == pytest.approx(losses(alone), rel=1e-5)
 
 
-@pytest.mark.parametrize("reshard", [True, matrix(False)], ids=["freed", "kept"])
+@pytest.mark.parametrize(
+    ("reshard", "name"),
+    [(True, "untied"), matrix(True, "model"), matrix(False, "model")],
+    ids=["two tables", "freed", "kept"],
+)
 def test_a_validation_between_two_phases_leaves_no_parameter_out_of_the_next_step(
-    tmp_path: Path, base: Path, reshard: bool
+    tmp_path: Path, base: Path, reshard: bool, name: str
 ) -> None:
+    model = base.with_name(name)
     phases = [{"trains": "embeddings", "steps": 1, "lr": 0.01}, {"trains": "all", "steps": 1, "lr": 0.01}]
     parallelism = {"shard": 2, "reshard": reshard}
-    job = make_job(tmp_path, make_recipe(base, phases=phases, parallelism=parallelism))
+    job = make_job(tmp_path, make_recipe(model, phases=phases, parallelism=parallelism))
     job.inputs["corpus"] = make_corpus(tmp_path / "scored", heldout=PRETRAINING_TEXTS[:1])
 
     codes = run_in_several(job)
 
     assert codes == [0, 0]
-    before, after = (load_file(path / "model.safetensors") for path in (base, job.out))
-    assert [name for name, tensor in after.items() if torch.equal(tensor, before[name])] == []
+    before, after = (load_file(path / "model.safetensors") for path in (model, job.out))
+    assert [each for each, tensor in after.items() if torch.equal(tensor, before[each])] == []
 
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)

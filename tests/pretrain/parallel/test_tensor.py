@@ -17,7 +17,7 @@ from anadil.model.kernels import Policy, checkpoint_layers, decoder_layers
 from anadil.model.loss import IGNORED, summed_loss
 from anadil.model.process_group import Group
 from anadil.model.safetensors_files import SafetensorsFiles
-from anadil.pretrain.parallel.fsdp import clip_gradients_, shard
+from anadil.pretrain.parallel.fsdp import shard
 from anadil.pretrain.parallel.loss_forward import train_on
 from anadil.pretrain.parallel.mesh import Mesh, mesh_of
 from anadil.pretrain.parallel.parallelize import load_weights
@@ -30,6 +30,7 @@ from anadil.pretrain.parallel.tensor import (
 from anadil.recipe.pretrain import Parallelism
 from tests.kit.llama import SIZES
 from tests.kit.ranks import in_ranks
+from tests.pretrain.parallel.test_grad_norm import clipped_norm
 
 CPU = torch.device("cpu")
 FP32 = MixedPrecisionPolicy()
@@ -113,7 +114,7 @@ def compare(rank: int, folder: str, mesh: Mesh, policy: Policy) -> None:
     assert all(isinstance(parameter, DTensor) for parameter in model.parameters()), (
         "a plain parameter would be updated apart on each process"
     )
-    norm = clip_gradients_(model.parameters(), 0.5, mesh)
+    norm = clipped_norm(model.parameters(), 0.5, mesh)
     assert norm == pytest.approx(float(nn.utils.clip_grad_norm_(whole.parameters(), 0.5)), rel=1e-6)
     for name, parameter in model.named_parameters():
         close(parameter.grad, gradients[name], name)

@@ -288,8 +288,9 @@ def _known(
     key, source, url, licence = document_id(identity), raw.source, raw.url, raw.licence
     if patterns := settings.personal_data:
         url, counts = pii.replace_in_address(url, patterns)
-        # The name of the file stays: by it the text is found again.
-        place, space, origin = _origin(source)
+        # The name of the file stays: by it the text is found again. Behind it stands the source that the record names.
+        match = PLACE.match(source)
+        place, space, origin = (match[0], " ", source[match.end() + 1 :]) if match else (source, "", "")
         (origin, more), (licence, _) = (
             pii.replace_personal_data(each, patterns) for each in (origin, licence)
         )
@@ -297,12 +298,6 @@ def _known(
         facts["personal_data"] = facts.get("personal_data", NO_COUNTS) + counts + more
     document = Document(id=key, text=written, source=source, url=url, lang=settings.language.code)
     return ExtractedDocument(document=document, licence=licence, bytes_in=raw.num_bytes, **facts)
-
-
-def _origin(source: str) -> tuple[str, str, str]:
-    """Return the file and place of a text, a space, and the source that its record names."""
-    match = PLACE.match(source)
-    return (match[0], " ", source[match.end() + 1 :]) if match else (source, "", "")
 
 
 def _place(raw: RawRecord) -> bytes:

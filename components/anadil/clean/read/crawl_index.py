@@ -7,7 +7,7 @@ Source: Common Crawl, "Index to WARC Files and URLs in Columnar Format", cc-inde
 
 import io
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import BinaryIO, NamedTuple
@@ -18,6 +18,7 @@ from anadil.artifacts import storage
 from anadil.artifacts.uri import join
 from anadil.clean.read.warc import Damage, Item, html_responses
 from anadil.core.errors import DataError, RetryableError
+from anadil.core.retry import retried
 from anadil.text.language import known_languages
 from anadil.text.language_data import NO_LANGUAGE
 
@@ -57,11 +58,6 @@ class _Member:
         return io.BytesIO(self.content)
 
 
-def is_crawl_index(columns: list[str], text_field: str) -> bool:
-    """Return whether a table is an index and no text."""
-    return text_field not in columns and set(COLUMNS) <= set(columns)
-
-
 def crawl_root(index_uri: str) -> str:
     """Return the address that the file names of an index continue: where it lies beside the crawl, else Common Crawl."""
     root, table, _ = index_uri.rpartition(TABLE)
@@ -75,11 +71,6 @@ def index_language(code: str) -> str:
     plain = code.replace("_", "-").split("-")[0].lower()
     row = known_languages().get(plain)
     return OTHER_CODES.get(plain) or (row.iso639_3 if row else plain)
-
-
-def index_columns(known: Sequence[str]) -> list[str]:
-    """Choose the columns of an index to read, among those that it has."""
-    return [*COLUMNS, *(name for name in OPTIONAL_COLUMNS if name in known)]
 
 
 def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Place]:
@@ -127,16 +118,14 @@ def _items(place: Place, future: Future[bytes], max_bytes: int) -> Iterator[tupl
 def _fetch(uri: str, place: Place) -> bytes:
     """Fetch the bytes of a record, as far as the file goes."""
     length = min(place.length, MAX_RECORD_BYTES)
-    for attempt in range(1, ATTEMPTS + 1):
-        try:
-            content, size = storage.input_store(uri).part(uri, place.offset, length)
-        except RetryableError:
-            if attempt == ATTEMPTS:
-                raise
-            continue
-        if len(content) >= min(length, size - place.offset):
-            return content
-    raise RetryableError(
-        f"{uri}: {length:,} bytes from {place.offset:,} on did not come whole {ATTEMPTS} times; check the network, then "
-        "run the same command again"
-    )
+
+    def part() -> bytes:
+        content, size = storage.input_store(uri).part(uri, place.offset, length)
+        if len(content) < min(length, size - place.offset):
+            raise RetryableError(
+                f"{uri}: {length:,} bytes from {place.offset:,} on did not come whole; check the network, then "
+                "run the same command again"
+            )
+        return content
+
+    return retried(part, ATTEMPTS)

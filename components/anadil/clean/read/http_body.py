@@ -78,7 +78,12 @@ def _decoded(body: bytes, coding: str, most: int) -> bytes:
             # The reader refuses what follows the end, such as a line feed; of gzip that is passed over.
             return _unpacked_brotli(body.rstrip(b"\r\n\0"), most)
     if coding == "zstd":
-        return _unpacked_frames(body, most)
+        # A frame that is cut is an error.
+        frames, unpacked = ZstdFile(io.BytesIO(body), MAX_HTTP_ZSTD_WINDOW_BYTES), bytearray()
+        piece = memoryview(bytearray(min(DECODED_PIECE_BYTES, most)))
+        while len(unpacked) < most and (count := frames.readinto1(piece[: most - len(unpacked)])):
+            unpacked += piece[:count]
+        return bytes(unpacked)
     return _without_chunks(body)
 
 
@@ -86,15 +91,6 @@ def _unpacked_brotli(body: bytes, most: int) -> bytes:
     reader, unpacked = BrotliReader(io.BytesIO(body), fsspec_args=False), bytearray()
     while len(unpacked) < most and (piece := reader.read(min(DECODED_PIECE_BYTES, most - len(unpacked)))):
         unpacked += piece
-    return bytes(unpacked)
-
-
-def _unpacked_frames(body: bytes, most: int) -> bytes:
-    """Unpack frames of zstd; one that is cut is an error."""
-    frames, unpacked = ZstdFile(io.BytesIO(body), MAX_HTTP_ZSTD_WINDOW_BYTES), bytearray()
-    piece = memoryview(bytearray(min(DECODED_PIECE_BYTES, most)))
-    while len(unpacked) < most and (count := frames.readinto1(piece[: most - len(unpacked)])):
-        unpacked += piece[:count]
     return bytes(unpacked)
 
 

@@ -452,27 +452,22 @@ def _parquet(source: Source, read_stats: ReadStats) -> Iterator[RawRecord]:
         with source.file.open("rb", 0) as stream, pq.ParquetFile(stream, pre_buffer=True) as table:
             known = table.schema_arrow.names
             row = sum(table.metadata.row_group(before).num_rows for before in range(source.start))
-            is_index = not source.sides and crawl_index.is_crawl_index(known, source.text_field)
-            fields = (
-                record_fields.parquet_columns(source.name, known, source.sides)
-                if source.sides
-                else [source.text_field]
+            is_index = (
+                not source.sides and source.text_field not in known and {*crawl_index.COLUMNS} <= {*known}
             )
-            columns = (
-                crawl_index.index_columns(known)
-                if is_index
-                else record_fields.columns_to_read(source.name, table.schema, *fields)
-            )
-            batches = parquet_batches(
-                stream, source.name, PARQUET_BATCH, columns,
-                range(table.num_row_groups)[source.start : source.end],
-            )  # fmt: skip
             if is_index:
-                yield from _crawl(
-                    source,
-                    crawl_index.places_of(batches, crawl_index.index_language(source.language)),
-                    read_stats,
-                )
+                columns = [*filter(known.__contains__, (*crawl_index.COLUMNS, *crawl_index.OPTIONAL_COLUMNS))]
+            elif source.sides and record_fields.NESTED not in known:
+                sides = record_fields.columns_of_sides(source.name, known, source.sides)
+                columns = record_fields.columns_to_read(source.name, table.schema, *sides)
+            else:
+                field = record_fields.NESTED if source.sides else source.text_field
+                columns = record_fields.columns_to_read(source.name, table.schema, field)
+            groups = range(table.num_row_groups)[source.start : source.end]
+            batches = parquet_batches(stream, source.name, PARQUET_BATCH, columns, groups)
+            if is_index:
+                places = crawl_index.places_of(batches, crawl_index.index_language(source.language))
+                yield from _crawl(source, places, read_stats)
                 return
             for values in (values for batch in batches for values in batch_rows(batch)):
                 row += 1

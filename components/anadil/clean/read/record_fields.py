@@ -248,15 +248,10 @@ def _key(names: Sequence[str], side: Language) -> str:
     return key
 
 
-def parquet_columns(name: str, names: Sequence[str], sides: Sides) -> list[str]:
-    """Return the columns that hold the sides."""
-    return [NESTED] if NESTED in names else _columns(name, names, sides)
-
-
 def table_columns(name: str, columns: Sequence[str], sides: Sides) -> list[str]:
     """Return the column of each side; none for a table of two columns without names."""
     if any(key_of(columns, side) for side in sides) or len(columns) != len(sides):
-        return _columns(name, columns, sides)
+        return columns_of_sides(name, columns, sides)
     if all(map(OTHER_NAMES.fullmatch, columns)):
         codes = " and ".join(side.code for side in sides)
         raise DataError(
@@ -270,7 +265,8 @@ def _listed(columns: Sequence[str]) -> str:
     return ", ".join(repr(column[:MAX_NAME_CHARS]) for column in columns)
 
 
-def _columns(name: str, columns: Sequence[str], sides: Sides) -> list[str]:
+def columns_of_sides(name: str, columns: Sequence[str], sides: Sides) -> list[str]:
+    """Return the column of each side; a table that lacks one is refused."""
     known = [key_of(columns, side) for side in sides]
     if missing := [side.code for side, column in zip(sides, known, strict=True) if column is None]:
         codes = " and ".join(side.code for side in sides)

@@ -1,8 +1,8 @@
 """Clean one shard: write its kept documents sorted, a row for each record, and counts."""
 
 import itertools
+import json
 import mmap
-import os
 import struct
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -30,6 +30,7 @@ from anadil.clean.read.text_cut import txt_document_of
 from anadil.clean.shards.shards import InputRange, Shard
 from anadil.clean.shards.shared_sentences import SentenceWriter
 from anadil.clean.write.shard_output import FACTS, RowWriter, kept_documents
+from anadil.core.files import write_atomic
 from anadil.core.json_text import read_json, write_json
 from anadil.recipe.sections import Recipe
 from anadil.runtime.executor import FolderTask
@@ -124,9 +125,7 @@ class CrashGuard:
         self._write()
 
     def _write(self) -> None:
-        draft = self._verdict_path.with_suffix(f".{os.getpid()}")
-        write_json(draft, self._verdicts)
-        draft.replace(self._verdict_path)
+        write_atomic(self._verdict_path, json.dumps(self._verdicts))
 
 
 def remove_notes(folder: Path) -> None:

@@ -189,7 +189,12 @@ class _Trimming:
             if row in self._groups:
                 self._trim(row, line, writer)
             else:
-                writer.add(self._unchanged(row, line))
+                of = {name: column[..., row] for name, column in self._columns.items()}
+                writer.add(KeptDocument(
+                    id=id_of(int(of["id_high"]), int(of["id_low"])), line=line, exact_key=int(of["exact_high"]) << 64 | int(of["exact_low"]),
+                    band_keys=of["bands"], weight=int(of["weight"]), num_bytes=int(of["num_bytes"]),
+                    num_words=int(of["num_words"]), record=int(of["record"]),
+                ))  # fmt: skip
         writer.finish()
         self._write_rows()
         self._stats.seconds.update(self._settings.timer.seconds)
@@ -197,14 +202,6 @@ class _Trimming:
         self._before.personal_data = +self._before.personal_data
         facts = {**self._facts, "clean": self._before.as_json(), "shared": self._examples}
         write_json(self._draft / FACTS, facts)
-
-    def _unchanged(self, row: int, line: bytes) -> KeptDocument:
-        of = {name: column[..., row] for name, column in self._columns.items()}
-        return KeptDocument(
-            id=id_of(int(of["id_high"]), int(of["id_low"])), line=line, exact_key=int(of["exact_high"]) << 64 | int(of["exact_low"]),
-            band_keys=of["bands"], weight=int(of["weight"]), num_bytes=int(of["num_bytes"]),
-            num_words=int(of["num_words"]), record=int(of["record"]),
-        )  # fmt: skip
 
     def _trim(self, row: int, line: bytes, writer: DocumentWriter) -> None:
         document, record = json.loads(line), int(self._columns["record"][row])

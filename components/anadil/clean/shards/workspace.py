@@ -82,11 +82,8 @@ class Workspace:
         """Folder of the recipe's compiled lists; None: it names none."""
         if not self._job.side_files:
             return None
-        folder = self._folder / "lists"
-        if not sealed_dir.verify(folder, {"key": self._key}):
-            with sealed_dir.create(folder, {"key": self._key}) as draft:
-                compile_lists(self._job.recipe, self._job.side_files, draft)
-        return folder
+        fill = functools.partial(compile_lists, self._job.recipe, self._job.side_files)
+        return sealed_dir.filled(self._folder / "lists", {"key": self._key}, fill)
 
     @property
     def shard_folders(self) -> list[Path]:

@@ -99,17 +99,14 @@ class Accounts:
         standing = cluster_size[is_kept & (cluster_size > 1)]
         groups = np.searchsorted(CLUSTER_BOUNDS, standing, side="right") - 1
         self.clusters.update(str(CLUSTER_BOUNDS[group]) for group in groups.tolist())
-        self._count_tried(rows, failed, is_judged)
-        self._count_places(rows, names)
-
-    def _count_tried(self, rows: pa.Table, failed: Array, is_judged: Array) -> None:
-        """Count what other limits would drop; documents that were dropped unread are left out."""
+        # Counts of what other limits would drop; documents that were dropped unread are left out.
         for key in dict.fromkeys(rule.limit for rule in RULES if rule.limit in self._limits):
             others = self._enforced & ~BIT_OF[KEYS[key].name]
             sound = is_judged & ((failed & np.uint64(others)) == 0)
             self.tried[key] += int(sound.sum())
             for place, limit in enumerate(_multiples(self._limits[key])):
                 self.tried[f"{key} {place}"] += int((sound & _breaks(rows, key, limit)).sum())
+        self._count_places(rows, names)
 
     def _count_places(self, rows: pa.Table, names: Array) -> None:
         words = np.nan_to_num(rows["words"].to_numpy()).astype(np.int64).tolist()
@@ -227,10 +224,6 @@ class Accounts:
             for name, entry in table.items()
         }
 
-    def clusters_json(self) -> Json:
-        """Return kept documents that stand for others as well: least size of the cluster -> how many."""
-        return {str(bound): count for bound in CLUSTER_BOUNDS if (count := self.clusters[str(bound)])}
-
 
 def limits_in_force(limits: Array) -> dict[str, float]:
     """Return key of `clean.rules` -> limit; `limits` are in the order of `RULES`, nan for none."""
@@ -304,7 +297,10 @@ def make_stats(
         "rules": accounts.rules_json(),
         "limits_tried": accounts.tried_json(),
         "lengths": accounts.lengths_json(),
-        "clusters": accounts.clusters_json(),
+        # Least size of the cluster -> documents that stand for so many.
+        "clusters": {
+            name: accounts.clusters[name] for name in map(str, CLUSTER_BOUNDS) if accounts.clusters[name]
+        },
         "hosts": accounts.hosts_json(),
         "by_source": accounts.sources_json(bad),
         "by_licence": accounts.licences_json(),

@@ -4,7 +4,6 @@ import argparse
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, add_work_option
 from anadil.cli.output import print_result
@@ -14,18 +13,17 @@ from anadil.recipe.load import load_recipe
 from anadil.runtime.check import DOCTOR, CheckResult, PlannedRun, failed_by, passed
 
 
-def add_doctor(name: str, commands: Any, text: str) -> None:
+def add_doctor(command: argparse.ArgumentParser) -> None:
     """Add `anadil doctor`."""
-    doctor = commands.add_parser(name, help=text, description=text)
-    add_recipe_argument(doctor, built_in=True)
+    add_recipe_argument(command, built_in=True)
     text = "check the cluster of your Kubernetes context, or of this pod, instead of this machine"
-    doctor.add_argument("--cluster", action="store_true", help=text)
+    command.add_argument("--cluster", action="store_true", help=text)
     text = "address of Kubeflow Pipelines (default: KF_PIPELINES_ENDPOINT)"
-    doctor.add_argument("--kubeflow-host", metavar="URL", help=text)
-    add_work_option(doctor)
-    add_set_option(doctor)
-    add_output_option(doctor)
-    doctor.set_defaults(command=_doctor)
+    command.add_argument("--kubeflow-host", metavar="URL", help=text)
+    add_work_option(command)
+    add_set_option(command)
+    add_output_option(command)
+    command.set_defaults(command=_doctor)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -3,8 +3,9 @@
 import argparse
 import shlex
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, Literal
+from typing import Literal
 
 from anadil.cli.options import add_output_option
 from anadil.cli.output import print_data, print_result
@@ -22,12 +23,24 @@ from anadil.runtime.lookup import allow_remake
 from anadil.runtime.planned_artifact import MadeArtifact
 
 
-def add_job_command(name: str, commands: Any, text: str) -> None:
-    """Add `launch`, `status`, `logs` or `stop`, with its help line, to the subparsers of `anadil`."""
-    if name == "launch":
-        _add_launch(commands, text)
-        return
-    command = commands.add_parser(name, help=text, description=text)
+def add_status(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil status`."""
+    _add_job(command, _status)
+    add_output_option(command)
+
+
+def add_logs(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil logs`."""
+    _add_job(command, _logs)
+    command.add_argument("--follow", action="store_true", help="follow the log until the job ends")
+
+
+def add_stop(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil stop`."""
+    _add_job(command, _stop)
+
+
+def _add_job(command: argparse.ArgumentParser, function: Callable[[argparse.Namespace], int]) -> None:
     command.add_argument("name", metavar="JOB", help="name that `anadil launch` printed")
     help_text = "backend that runs the job (default: %(default)s)"
     command.add_argument("--backend", choices=launcher.BACKENDS, default="pytorchjob", help=help_text)
@@ -35,16 +48,12 @@ def add_job_command(name: str, commands: Any, text: str) -> None:
     command.add_argument("--namespace", metavar="NAME", help=help_text)
     help_text = "AWS region of a SageMaker job (default: that of your environment)"
     command.add_argument("--region", metavar="NAME", help=help_text)
-    if name == "status":
-        add_output_option(command)
-    if name == "logs":
-        command.add_argument("--follow", action="store_true", help="follow the log until the job ends")
-    command.set_defaults(command={"status": _status, "logs": _logs, "stop": _stop}[name])
+    command.set_defaults(command=function)
 
 
-def _add_launch(commands: Any, text: str) -> None:
-    help_text = f"{text} to its end; prints the URI of the artifact; starts nothing if the artifact exists"
-    command = commands.add_parser("launch", help=text, description=help_text)
+def add_launch(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil launch`."""
+    command.description = f"{command.description} to its end; prints the URI of the artifact; starts nothing if the artifact exists"
     help_text = f"stage to launch: {', '.join(LAUNCHABLE)}"
     command.add_argument("stage", choices=LAUNCHABLE, metavar="STAGE", help=help_text)
     add_recipe_options(command)

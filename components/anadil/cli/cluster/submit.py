@@ -4,7 +4,7 @@ import argparse
 import logging
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_retrain_option, add_set_option
 from anadil.cli.output import print_table
@@ -25,16 +25,15 @@ log = logging.getLogger(__name__)
 EXPERIMENT = "anadil"
 
 
-def add_compile(name: str, commands: Any, text: str) -> None:
+def add_compile(command: argparse.ArgumentParser) -> None:
     """Add `anadil compile`."""
-    compiled = commands.add_parser(name, help=text)
-    add_recipe_argument(compiled)
-    compiled.add_argument(
+    add_recipe_argument(command)
+    command.add_argument(
         "-f", "--file", required=True, type=Path, metavar="FILE", help="file to write, such as pipeline.yaml"
     )
-    add_set_option(compiled)
-    add_retrain_option(compiled)
-    compiled.set_defaults(command=_compile)
+    add_set_option(command)
+    add_retrain_option(command)
+    command.set_defaults(command=_compile)
 
 
 def _compile(options: argparse.Namespace) -> int:
@@ -54,18 +53,7 @@ def _compile(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_pipeline_command(name: str, commands: Any, text: str) -> None:
-    """Add `submit` or `schedule`, with its help line, to the subparsers of `anadil`."""
-    parser = commands.add_parser(name, help=text, description=text)
-    if name == "submit":
-        add_submit_options(parser)
-        parser.set_defaults(command=submit_command)
-    else:
-        add_schedule_options(parser)
-        parser.set_defaults(command=schedule_command)
-
-
-def add_submit_options(parser: argparse.ArgumentParser) -> None:
+def add_submit(parser: argparse.ArgumentParser) -> None:
     """Add the options of `anadil submit`."""
     _add_common(parser)
     text = "name of the run (default: that of the recipe, and the time)"
@@ -77,9 +65,10 @@ def add_submit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--upload-only", action="store_true", help=text)
     text = "follow the run to its end, print the states of its steps, and exit with the code of a failed one"
     parser.add_argument("--follow", action="store_true", help=text)
+    parser.set_defaults(command=submit_command)
 
 
-def add_schedule_options(parser: argparse.ArgumentParser) -> None:
+def add_schedule(parser: argparse.ArgumentParser) -> None:
     """Add the options of `anadil schedule`."""
     _add_common(parser)
     parser.add_argument("--name", metavar="NAME", help="name of the recurring run (default: the recipe's)")
@@ -89,6 +78,7 @@ def add_schedule_options(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--disable", action="store_true", help="start no more runs, but keep the schedule")
     what.add_argument("--enable", action="store_true", help="start runs again")
     what.add_argument("--remove", action="store_true", help="delete the schedule")
+    parser.set_defaults(command=schedule_command)
 
 
 def submit_command(options: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import select
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
@@ -38,10 +38,10 @@ ESCAPES = {**CONTROLS, ord("\\"): "\\\\"}
 UNSEEN = dict.fromkeys(code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t")
 
 
-def add_chat(name: str, commands: Any, text: str) -> None:
+def add_chat(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    raw = argparse.RawDescriptionHelpFormatter
-    command = commands.add_parser(name, help=text, description=DESCRIPTION, epilog=HELP, formatter_class=raw)
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.description, command.epilog = DESCRIPTION, HELP
     help_text = "model, merged model or adapter, its directory, or models:/NAME@ALIAS of the registry"
     command.add_argument("model", metavar="URI", help=help_text)
     command.add_argument("--system", default="", metavar="TEXT", help="system prompt")

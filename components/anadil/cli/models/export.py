@@ -30,10 +30,10 @@ A checkpoint of pretrain (.../checkpoints/step-N) also needs --recipe and --toke
 is looked up at the recipe's tracking.uri, or MLFLOW_TRACKING_URI."""
 
 
-def add_export(name: str, commands: Any, text: str) -> None:
+def add_export(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    raw, description = argparse.RawDescriptionHelpFormatter, f"{text[0].upper()}{text[1:]}.\n{DESCRIPTION}"
-    command = commands.add_parser(name, help=text, description=description, formatter_class=raw)
+    command.formatter_class = argparse.RawDescriptionHelpFormatter
+    command.description = f"{command.description}\n\n{DESCRIPTION}"
     help_text = "model or adapter artifact, checkpoint, Hugging Face directory, or models:/NAME@ALIAS"
     command.add_argument("uri", metavar="URI", help=help_text)
     command.add_argument("--format", choices=FORMATS, default="hf", help="default: %(default)s")

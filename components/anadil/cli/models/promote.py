@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import shlex
-from typing import Any
 
 from anadil.artifacts import artifact
 from anadil.artifacts.uri import absolute
@@ -27,20 +26,19 @@ log = logging.getLogger(__name__)
 ALIASES = (ALIAS, "challenger")
 
 
-def add_promote(name: str, commands: Any, text: str) -> None:
+def add_promote(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    help_text = (
-        f"{text}. Without --as it becomes champion where there is none, or where its scores show that it beats the "
+    command.description = (
+        f"{command.description}. Without --as it becomes champion where there is none, or where its scores show that it beats the "
         "champion, else challenger. The champion before stays as `previous`. Prints the version; exits 6 where the "
         "gate was not passed, and moves nothing."
     )
-    command = commands.add_parser(name, help=text, description=help_text)
     help_text = f"model, merged or adapter artifact, or {SCHEME}NAME@challenger"
     command.add_argument("model", nargs="?", metavar="URI", help=help_text)
     command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
     help_text = "the same as `anadil rollback`"
     command.add_argument("--rollback", action="store_true", help=help_text)
-    help_text = (
+    command.description = (
         "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
     )
     command.add_argument("--scores", metavar="URI", help=help_text)
@@ -52,12 +50,9 @@ def add_promote(name: str, commands: Any, text: str) -> None:
     command.set_defaults(command=promote, recipe=None)
 
 
-def add_rollback(name: str, commands: Any, text: str) -> None:
+def add_rollback(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    help_text = (
-        f"{text}, after its bytes were verified; the two change places. Exits 5 where the bytes differ."
-    )
-    command = commands.add_parser(name, help=text, description=help_text)
+    help_text = f"{command.description}, after its bytes were verified; the two change places. Exits 5 where the bytes differ."
     help_text = "registered model (default: anadil- and the recipe's language)"
     command.add_argument("--name", metavar="NAME", help=help_text)
     help_text = "print what would be done, and do nothing"

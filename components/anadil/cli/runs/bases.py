@@ -4,7 +4,6 @@ import argparse
 import logging
 import math
 from pathlib import Path
-from typing import Any
 
 from anadil.cli import options as cli_options
 from anadil.cli.output import print_result
@@ -25,22 +24,24 @@ of reason."""
 TEXT_BYTES, TRIAL_PERCENT = 200_000, 1.0
 
 
-def add_bases(name: str, commands: Any, text: str) -> None:
+def add_bases(command: argparse.ArgumentParser) -> None:
     """Add `anadil bases`."""
-    bases = commands.add_parser(name, help=text, description=DESCRIPTION)
-    cli_options.add_recipe_argument(bases)
+    command.description = DESCRIPTION
+    cli_options.add_recipe_argument(command)
     text = "hub id, directory or built-in base, as base.model. ID@REVISION pins a hub model"
-    bases.add_argument("candidates", nargs="+", metavar="CANDIDATE", help=text)
+    command.add_argument("candidates", nargs="+", metavar="CANDIDATE", help=text)
     text = "held-out text that is scored, in bytes of each language (default: %(default)s)"
-    bases.add_argument("--text-bytes", type=_bytes, default=TEXT_BYTES, metavar="N", help=text)
+    command.add_argument("--text-bytes", type=_bytes, default=TEXT_BYTES, metavar="N", help=text)
     text = "also write the comparison as a page, with all texts that the candidates wrote"
-    bases.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
+    command.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
     text = "train each candidate with this share of the recipe's compute, in per cent (default: %(const)s), and extrapolate"
-    bases.add_argument("--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text)
-    cli_options.add_work_option(bases)
-    cli_options.add_set_option(bases)
-    cli_options.add_output_option(bases)
-    bases.set_defaults(command=run_bases)
+    command.add_argument(
+        "--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text
+    )
+    cli_options.add_work_option(command)
+    cli_options.add_set_option(command)
+    cli_options.add_output_option(command)
+    command.set_defaults(command=run_bases)
 
 
 def _bytes(text: str) -> int:

@@ -6,7 +6,6 @@ import logging
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from anadil.artifacts import artifact, storage
 from anadil.artifacts.uri import MANIFEST
@@ -29,9 +28,9 @@ KINDS = {*(stage.writes for stage in FLOW), "counts"}
 """Artifacts of stages, and the word counts of the tokenizer stage."""
 
 
-def add_list(name: str, commands: Any, text: str) -> None:
+def add_list(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command = commands.add_parser(name, help=text, description=f"{text}, the latest first")
+    command.description = f"{command.description}, the latest first"
     add_run_places(command)
     help_text = "maximum number of runs to show, 0: all (default: %(default)s)"
     command.add_argument("--limit", type=int, default=SHOWN, metavar="N", help=help_text)
@@ -80,9 +79,9 @@ def show_runs(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_compare(name: str, commands: Any, text: str) -> None:
+def add_compare(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command = commands.add_parser(name, help=text, description=f"{text}; differences are B minus A")
+    command.description = f"{command.description}; differences are B minus A"
     command.add_argument("a", metavar="A", help=RUN)
     command.add_argument("b", metavar="B", help="the other run")
     add_run_places(command)
@@ -97,10 +96,9 @@ def show_comparison(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_trace(name: str, commands: Any, text: str) -> None:
+def add_trace(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    help_text = f"{text}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
-    command = commands.add_parser(name, help=text, description=help_text)
+    command.description = f"{command.description}. Exits 5 where a byte differs from its digest, 3 where an artifact is not found."
     help_text = (
         "model, merged or adapter artifact, its merged directory, an export of it, or models:/NAME@ALIAS"
     )
@@ -141,9 +139,9 @@ def trace(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_remove(name: str, commands: Any, text: str) -> None:
+def add_remove(command: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    command = commands.add_parser(name, help=text, description=f"{text}; the next run makes it again")
+    command.description = f"{command.description}; the next run makes it again"
     command.add_argument("uri", nargs="+", metavar="URI", help="an artifact: a directory or s3:// URI")
     command.add_argument("--dry-run", action="store_true", help="only print what would be removed")
     command.set_defaults(command=remove)

@@ -36,11 +36,10 @@ from anadil.runtime.job import named_files
 log = logging.getLogger(__name__)
 
 
-def add_plan(name: str, commands: Any, text: str) -> None:
+def add_plan(command: argparse.ArgumentParser) -> None:
     """Add `anadil plan`."""
-    plan = commands.add_parser(name, help=text, description=text)
-    add = plan.add_argument
-    cli_options.add_recipe_argument(plan)
+    add = command.add_argument
+    cli_options.add_recipe_argument(command)
     text = "machine type, such as p5.48xlarge (default: cluster.instance, or this machine)"
     add("--instance", metavar="TYPE", help=text)
     add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
@@ -55,10 +54,10 @@ def add_plan(name: str, commands: Any, text: str) -> None:
     add("--best", action="store_true", help=text)
     text = "finished run, or its model artifact, whose tokens per second correct the predicted ones"
     add("--measured", metavar="RUN", help=text)
-    cli_options.add_until_option(plan, "last stage that has to fit (default: %(default)s)")
-    cli_options.add_set_option(plan)
-    cli_options.add_output_option(plan)
-    plan.set_defaults(command=run_plan)
+    cli_options.add_until_option(command, "last stage that has to fit (default: %(default)s)")
+    cli_options.add_set_option(command)
+    cli_options.add_output_option(command)
+    command.set_defaults(command=run_plan)
 
 
 def _positive(text: str) -> int:

@@ -3,21 +3,18 @@
 import argparse
 import logging
 import shutil
-import sys
 from pathlib import Path
-from typing import Any
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option
-from anadil.cli.output import print_json, print_table
+from anadil.cli.output import print_data, print_json, print_table
 from anadil.core.errors import RecipeError
 
 log = logging.getLogger(__name__)
 
 
-def add_recipe(name: str, commands: Any, text: str) -> None:
+def add_recipe(command: argparse.ArgumentParser) -> None:
     """Add `anadil recipe` with its verbs."""
-    recipe = commands.add_parser(name, help=text)
-    verbs = recipe.add_subparsers(metavar="VERB", required=True)
+    verbs = command.add_subparsers(metavar="VERB", required=True)
     listed = verbs.add_parser("list", help="list the shipped recipes")
     add_output_option(listed)
     listed.set_defaults(command=_recipe_list)
@@ -60,15 +57,9 @@ def _recipe_copy(options: argparse.Namespace) -> int:
 
 
 def _recipe_show(options: argparse.Namespace) -> int:
-    import yaml
-
     from anadil.recipe.load import load_recipe
 
-    data = load_recipe(options.recipe, options.set).model_dump(mode="json")
-    if options.output == "json":
-        print_json(data)
-    else:
-        sys.stdout.write(yaml.safe_dump(data, sort_keys=False, allow_unicode=True))
+    print_data(load_recipe(options.recipe, options.set).model_dump(mode="json"), options.output)
     return 0
 
 

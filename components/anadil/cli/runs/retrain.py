@@ -4,7 +4,7 @@ import argparse
 import logging
 import os
 import shlex
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anadil.cli import options as cli_options
 from anadil.cli.output import print_data, print_result
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def add_retrain(name: str, commands: Any, text: str) -> None:
+def add_retrain(command: argparse.ArgumentParser) -> None:
     """Add `anadil retrain`."""
-    about = (
-        f"{text}. It asks the registry for the champion, compares the inputs with the files that the champion has read, and "
+    command.description = (
+        f"{command.description}. It asks the registry for the champion, compares the inputs with the files that the champion has read, and "
         "runs the pipeline on what is new, from the champion's weights or its last plateau checkpoint. Where only chats are "
         "new, it begins with finetuning; without a new file it ends at once."
     )
-    command = commands.add_parser(name, help=text, description=about)
     cli_options.add_recipe_argument(command)
     cli_options.add_work_option(command)
     cli_options.add_set_option(command)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
@@ -42,18 +42,18 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def add_run(name: str, commands: Any, text: str) -> None:
+def add_run(command: argparse.ArgumentParser) -> None:
     """Add `anadil run`."""
-    run = commands.add_parser(name, help=text, description=f"{text}; finished artifacts are reused")
-    cli_options.add_recipe_argument(run, built_in=True)
-    cli_options.add_work_option(run)
-    cli_options.add_set_option(run)
-    cli_options.add_runner_option(run)
-    cli_options.add_until_option(run, "last stage to run (default: %(default)s)")
-    add_remake_option(run)
-    run.add_argument("--watch", action="store_true", help="show the run as a page in a browser meanwhile")
-    cli_options.add_output_option(run)
-    run.set_defaults(command=_run)
+    command.description = f"{command.description}; finished artifacts are reused"
+    cli_options.add_recipe_argument(command, built_in=True)
+    cli_options.add_work_option(command)
+    cli_options.add_set_option(command)
+    cli_options.add_runner_option(command)
+    cli_options.add_until_option(command, "last stage to run (default: %(default)s)")
+    add_remake_option(command)
+    command.add_argument("--watch", action="store_true", help="show the run as a page in a browser meanwhile")
+    cli_options.add_output_option(command)
+    command.set_defaults(command=_run)
 
 
 def _run(options: argparse.Namespace) -> int:

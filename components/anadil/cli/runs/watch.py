@@ -11,7 +11,6 @@ import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 from anadil.cli.options import WORK, place
@@ -23,18 +22,17 @@ from anadil.runtime.signals import die_with_parent
 log = logging.getLogger(__name__)
 
 
-def add_watch(name: str, commands: Any, text: str) -> None:
+def add_watch(command: argparse.ArgumentParser) -> None:
     """Add `anadil watch`."""
-    help_text = f"{text}. The address is of this machine alone, and holds a token."
-    watch = commands.add_parser(name, help=text, description=help_text)
+    command.description = f"{command.description}. The address is of this machine alone, and holds a token."
     help_text = f"work directory or storage.root of runs (default: {WORK})"
-    watch.add_argument("roots", nargs="*", metavar="PLACE", help=help_text)
+    command.add_argument("roots", nargs="*", metavar="PLACE", help=help_text)
     help_text = "the same, as `anadil run` names it"
-    watch.add_argument("--work", action="append", default=[], type=place, metavar="DIR", help=help_text)
+    command.add_argument("--work", action="append", default=[], type=place, metavar="DIR", help=help_text)
     help_text = "port of 127.0.0.1, 0: a free one (default: the first free one from 8765 on)"
-    watch.add_argument("--port", type=int, metavar="N", help=help_text)
-    watch.add_argument("--no-open", action="store_true", help="print the address and open no browser")
-    watch.set_defaults(command=_watch)
+    command.add_argument("--port", type=int, metavar="N", help=help_text)
+    command.add_argument("--no-open", action="store_true", help="print the address and open no browser")
+    command.set_defaults(command=_watch)
 
 
 @contextmanager

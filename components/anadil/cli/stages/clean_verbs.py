@@ -18,23 +18,23 @@ from anadil.runtime.entry_point import add_recipe_options, add_source_option
 log = logging.getLogger(__name__)
 
 
-def add_clean_verb(name: str, commands: Any, text: str) -> None:
-    """Add one of the commands with its options."""
-    command = commands.add_parser(name, help=text, description=text)
-    if name == "explain":
-        _add_explain(command)
-        return
-    if name == "diff":
-        command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
-        command.add_argument("second", metavar="B", help="the corpus to compare it with")
-        command.set_defaults(command=diff)
-    else:
-        command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
-        command.set_defaults(command=check_corpus)
+def add_diff(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil clean diff`."""
+    command.add_argument("first", metavar="A", help="corpus, directory or s3:// URI")
+    command.add_argument("second", metavar="B", help="the corpus to compare it with")
     add_output_option(command)
+    command.set_defaults(command=diff)
 
 
-def _add_explain(command: argparse.ArgumentParser) -> None:
+def add_verify(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil clean verify`."""
+    command.add_argument("corpus", metavar="CORPUS", help="directory or s3:// URI")
+    add_output_option(command)
+    command.set_defaults(command=check_corpus)
+
+
+def add_explain(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil clean explain`."""
     text = "record to trace, such as news.jsonl:17, as in rejected/ or by its path; a file alone means its first record"
     command.add_argument("source", metavar="SOURCE", help=text)
     add_recipe_options(command)
@@ -161,17 +161,17 @@ def check_corpus(options: argparse.Namespace) -> int:
     return 0
 
 
-def add_clean_plan(name: str, commands: Any, text: str) -> None:
+def add_clean_plan(command: argparse.ArgumentParser) -> None:
     """Add `anadil clean plan`."""
-    plan = commands.add_parser(name, help=text, description=f"{text}; only the sizes of files are read")
-    add_recipe_options(plan)
-    add_source_option(plan)
+    command.description = f"{command.description}; only the sizes of files are read"
+    add_recipe_options(command)
+    add_source_option(command)
     text = "files instead of the recipe's clean.inputs"
-    plan.add_argument("--raw", metavar="URI", nargs="+", default=[], help=text)
+    command.add_argument("--raw", metavar="URI", nargs="+", default=[], help=text)
     text = "print the manifest that clean.engine (job, ray) would send to the cluster"
-    plan.add_argument("--dry-run", action="store_true", help=text)
-    add_output_option(plan)
-    plan.set_defaults(command=_plan)
+    command.add_argument("--dry-run", action="store_true", help=text)
+    add_output_option(command)
+    command.set_defaults(command=_plan)
 
 
 def _plan(options: argparse.Namespace) -> int:
@@ -232,16 +232,14 @@ def _manifest(recipe: Any, sizes: dict[str, int]) -> dict[str, Any]:
     )
 
 
-def add_corpus(name: str, commands: Any, text: str) -> None:
+def add_corpus(command: argparse.ArgumentParser) -> None:
     """Add `anadil corpus import`."""
-    verbs = commands.add_parser(name, help=text, description=text).add_subparsers(
-        metavar="VERB", required=True
-    )
+    verbs = command.add_subparsers(metavar="VERB", required=True)
     about = (
         "make a corpus of files without changing a text: no rule judges them, near duplicates stay, and only empty documents and "
         "copies are dropped and counted; prints the URI of the corpus"
     )
-    command = verbs.add_parser("import", help=text, description=about)
+    command = verbs.add_parser("import", help=command.description, description=about)
     text = (
         "files, globs, s3:// or hf:// URIs of text: .jsonl, .json, .parquet, .csv, .tsv, .txt, .warc.wet.gz"
     )

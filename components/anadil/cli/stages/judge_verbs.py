@@ -3,7 +3,6 @@
 import argparse
 import logging
 from pathlib import Path
-from typing import Any
 
 from anadil.artifacts.prefetch import fetch
 from anadil.artifacts.uri import absolute
@@ -25,11 +24,9 @@ NUM_PAIRS = 40
 KIND = {True: "answer", False: "continuation"}
 
 
-def add_judge(name: str, commands: Any, text: str) -> None:
+def add_judge(command: argparse.ArgumentParser) -> None:
     """Add both verbs with their options."""
-    verbs = commands.add_parser(name, help=text, description=text).add_subparsers(
-        metavar="VERB", required=True
-    )
+    verbs = command.add_subparsers(metavar="VERB", required=True)
     text = "write a page that shows two texts side by side and not who wrote them, and the key that judges do not get"
     page = verbs.add_parser("page", help=text, description=text)
     page.add_argument("scores", metavar="SCORES", help="scores artifact with the texts")

@@ -1,15 +1,15 @@
 """`anadil language`: learn a language pack from text, show one, list the ids that need none."""
 
 import argparse
-import json
 import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from anadil.artifacts import storage
-from anadil.cli.output import print_lines
+from anadil.cli.options import add_output_option
+from anadil.cli.output import print_lines, print_result
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.files import file_sha256
 from anadil.preflight.this_machine import require_packages
@@ -22,9 +22,8 @@ MIN_LABELLED = 0.9  # Share of the sample that a fastText model must call by one
 SAMPLED = 500
 
 
-def add_language(name: str, commands: Any, text: str) -> None:
+def add_language(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    command = commands.add_parser(name, help=text, description=text)
     actions = command.add_subparsers(metavar="ACTION", required=True)
     text = "learn a pack from 1 MB or more of good text, and print each decision with its evidence"
     learn = actions.add_parser("learn", help=text, description=text)
@@ -43,7 +42,7 @@ def add_language(name: str, commands: Any, text: str) -> None:
     learn.set_defaults(command=learn_pack)
     text = "list the ids of packs, and of the languages that CLD2 knows"
     listed = actions.add_parser("list", help=text, description=text)
-    listed.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    add_output_option(listed)
     listed.set_defaults(command=list_languages)
 
 
@@ -55,11 +54,10 @@ def list_languages(options: argparse.Namespace) -> int:
         for row in known_languages().values()
         if row.cld2 or row.code in packs
     ]
-    if options.output == "json":
-        print(json.dumps(rows, ensure_ascii=False, indent=2))
-        return 0
-    for row in rows:
-        print(f"{row['id']:<8}{row['script']:<6}{'pack  ' if row['pack'] else '      '}{row['name']}")
+    lines = (
+        f"{row['id']:<8}{row['script']:<6}{'pack' if row['pack'] else '':<6}{row['name']}" for row in rows
+    )
+    print_result(rows, lines, options.output)
     return 0
 
 

@@ -5,7 +5,6 @@ import logging
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
 from anadil.cli.options import add_output_option, add_recipe_argument, add_set_option, place
 from anadil.cli.output import print_result
@@ -19,17 +18,16 @@ from anadil.text.language_data import UnknownLanguageError
 log = logging.getLogger(__name__)
 
 
-def add_task_verb(name: str, commands: Any, text: str) -> None:
-    """Add one of the two commands with its options."""
-    command = commands.add_parser(name, help=text, description=text)
-    if name == "list":
-        command.add_argument(
-            "language", metavar="LANGUAGE", nargs="?",
-            help="id of a language, or a pack (default: list the languages that have tasks)",
-        )  # fmt: skip
-        add_output_option(command)
-        command.set_defaults(command=list_tasks)
-        return
+def add_list(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil tasks list`."""
+    text = "id of a language, or a pack (default: list the languages that have tasks)"
+    command.add_argument("language", metavar="LANGUAGE", nargs="?", help=text)
+    add_output_option(command)
+    command.set_defaults(command=list_tasks)
+
+
+def add_fetch(command: argparse.ArgumentParser) -> None:
+    """Add the options of `anadil tasks fetch`."""
     command.description = "Fetch the data of a recipe's tasks into the cache of Hugging Face (HF_HOME)."
     add_recipe_argument(command)
     text = "also write the text of each question, as evaluate.task_items for clean.decontaminate"

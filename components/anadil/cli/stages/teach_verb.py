@@ -4,7 +4,6 @@ import argparse
 import json
 import logging
 from pathlib import Path
-from typing import Any
 
 from anadil.cli.options import add_output_option, place
 from anadil.cli.output import print_result
@@ -16,9 +15,8 @@ from anadil.preflight.this_machine import require_packages
 log = logging.getLogger(__name__)
 
 
-def add_teach(name: str, commands: Any, text: str) -> None:
+def add_teach(command: argparse.ArgumentParser) -> None:
     """Add the command with its options."""
-    command = commands.add_parser(name, help=text, description=text)
     text = (
         'JSON lines {"text": ..., "label": "good" or "bad"}, or the folder labels/ that anadil watch writes'
     )

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-def add_inspect(name: str, commands: Any, text: str) -> None:
+def add_inspect(command: argparse.ArgumentParser) -> None:
     """Add the command with its options."""
     from anadil.runtime.entry_point import add_recipe_options
 
-    command = commands.add_parser(name, help=text, description=text)
     text = "text to cut, or `-` for stdin. A directory with a tokenizer counts as --tokenizer; without a text, the prompts of the language are cut"
     command.add_argument("texts", metavar="TEXT", nargs="+", help=text)
     text = "directory with a tokenizer.json, or a tokenizer artifact, of which all candidates are shown (default: the recipe's base)"

@@ -109,10 +109,6 @@ class ErrorResponse:
     details: dict[str, Any] = field(default_factory=dict)
     """The object of the answer, where the API server itself speaks."""
 
-    def is_about(self, call: ApiCall) -> bool:
-        """True if the object itself was not found, not its kind or namespace."""
-        return self.details.get("name") == call.name and self.details.get("kind") != "namespaces"
-
 
 def error_response(status: int, body: bytes) -> ErrorResponse:
     """Read an error answer; proxies in front of the API server do not answer JSON."""
@@ -318,7 +314,9 @@ class Api:
             return self._call(method, path, body)
         except Refused as error:
             answer = error.answer
-            if answer.status in nothing and (answer.status != 404 or answer.is_about(call)):
+            # A 404 may also be of its kind or its namespace.
+            is_own = answer.details.get("name") == call.name and answer.details.get("kind") != "namespaces"
+            if answer.status in nothing and (answer.status != 404 or is_own):
                 return None
             raise error_from_response(call, answer) from None
 

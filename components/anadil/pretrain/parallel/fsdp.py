@@ -16,18 +16,27 @@ from anadil.pretrain.parallel.mesh import Mesh
 
 def shard(
     model: nn.Module, layers: Sequence[nn.Module], mesh: Mesh, policy: MixedPrecisionPolicy, *,
-    prefetch: int = 1, reshard: bool = True,
+    prefetch: int = 1, reshard: bool = True, ends: Sequence[nn.Module] = (),
 ) -> None:  # fmt: skip
     """Shard a model over processes: each layer is a group, the rest another; replicas sum gradients too (HSDP).
 
     Its `forward` reads the head's weight itself, which is whole inside of it. `layers` are called once in a forward pass,
     in this order, and hold no tied table. `prefetch` layers are gathered ahead; `reshard` frees each after its pass.
+    `ends` are embeddings, norm and head of a model with two tables. The first is gathered for its lookup alone, the others
+    from the norm's forward pass to its backward pass.
     """
     assert mesh.parameters is not None
     names = ("replicate", "shard") if mesh.replicas > 1 else ("shard",)
     devices = mesh.parameters[names]
     for layer in layers:
         fully_shard(layer, mesh=devices, mp_policy=policy, reshard_after_forward=reshard)
+    if ends:
+        embeddings, *last = ends
+        lookup: Any = fully_shard(embeddings, mesh=devices, mp_policy=policy)
+        # A lookup's gradient needs no table.
+        lookup.set_unshard_in_backward(False)
+        # Nobody calls the head as a module, so FSDP2 ends this group's forward pass with the root's (torch 2.13).
+        fully_shard(last, mesh=devices, mp_policy=policy, reshard_after_forward=False)
     fully_shard(model, mesh=devices, mp_policy=policy)
     _gather_ahead(layers, prefetch)
     for module in model.modules():
@@ -166,14 +175,13 @@ _norms_of_all: Any = torch._foreach_norm  # noqa: SLF001
 
 
 @torch.no_grad()
-def clip_gradients_(
-    parameters: Iterable[torch.nn.Parameter], max_norm: float, mesh: Mesh, *,
-    on_two_stages: torch.nn.Parameter | None = None,
-) -> float:  # fmt: skip
-    """Scale gradients in place so that their common norm is at most `max_norm`; return the norm before.
+def squared_norm(
+    parameters: Iterable[torch.nn.Parameter], mesh: Mesh, *, on_two_stages: torch.nn.Parameter | None = None
+) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """Gradients of this process, and the sum of squares in FP64 that this process adds to the square of the norm of all.
 
     Parameters are those of this process's stage, tied ones once, with gradients summed over the batch. Tied embeddings may
-    lie on two stages. A norm of NaN or Inf leaves the gradients as they are.
+    lie on two stages.
     """
     gradients, copies = [], []
     for parameter in parameters:
@@ -188,12 +196,14 @@ def clip_gradients_(
     if gradients:
         norms = torch.stack(_norms(gradients)).double()
         total += (norms.square() / norms.new_tensor(copies)).sum()
-    if not mesh.is_alone:
-        dist.all_reduce(total)
-    norm = math.sqrt(total.item())
+    return gradients, total
+
+
+@torch.no_grad()
+def clip_(gradients: list[torch.Tensor], norm: float, max_norm: float) -> None:
+    """Scale gradients of a norm so that it is at most `max_norm`; NaN or Inf leaves them as they are."""
     if norm + MARGIN > max_norm and math.isfinite(norm):
         _scale_all_(gradients, max_norm / (norm + MARGIN))
-    return norm
 
 
 def _local(parameter: torch.nn.Parameter) -> tuple[torch.Tensor, int]:

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
 from transformers import PreTrainedModel
 
 from anadil.model.loss import IGNORED
@@ -102,13 +101,13 @@ def _loss_of(
     labels: torch.Tensor, borders: npt.NDArray[np.int32], *more: Any,
 ) -> torch.Tensor:  # fmt: skip
     head: Any = model.get_output_embeddings()
-    weight: nn.Parameter = head.weight
+    # The head's weight is read after the norm, with which FSDP gathers it.
     # Borders are numpy's: FSDP moves every tensor that a root module is given to the GPU, and reading them
     # there would wait for all its queued work. The states have no name, which would keep them in memory.
     if not (torch.is_grad_enabled() and balances_experts(model.config)):
         return loss(
-            last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), weight, labels, *more
+            last_hidden(model, input_ids, position_ids, torch.from_numpy(borders)), head.weight, labels, *more
         )
     outputs = _outputs(model, input_ids, position_ids, torch.from_numpy(borders), output_router_logits=True)
     balance = balance_loss(model, outputs.router_logits) * (labels != IGNORED).sum()
-    return loss(outputs.last_hidden_state, weight, labels, *more) + balance
+    return loss(outputs.last_hidden_state, head.weight, labels, *more) + balance

@@ -202,7 +202,11 @@ def parallelize(
         net.pipeline = Pipeline(model, loss, group, device=device, dtype=between, tensor=mesh.tensor)
     if mesh.shard > 1:
         policy, how = policy_of(settings.state, dtype), settings.parallelism
-        shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard)
+        norm = families()[config.model_type].names.norm
+        # A stage of a pipeline has one table at most, and a tied one has to stay in one group.
+        apart = mesh.pipeline == 1 and len(tables) > 1
+        ends = (embeddings[0], model.get_submodule(norm), embeddings[1]) if apart else ()
+        shard(model, layers, mesh, policy, prefetch=how.prefetch, reshard=how.reshard, ends=ends)
     return net
 
 
