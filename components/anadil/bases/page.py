@@ -34,11 +34,22 @@ def page_of(result: Result) -> str:
         points = ((100 * point["share"], point["bits_per_byte"]) for point in each["trial"]["curve"])
         drawn.append(Line(label, tuple(points), colour=looks[label][0]))
     curves = lines("Short training", "bits per byte", drawn, legend=False, x_label="% of the compute")
+    rows = [
+        (
+            name,
+            str(each["from"]),
+            f"{each['num_documents']:,}",
+            human_bytes(each["num_bytes"]),
+            each["sha256"][:16],
+        )
+        for name, each in result["texts"].items()
+    ]
+    texts = Table("Held-out text", ("text", "from", "documents", "bytes", "SHA-256"), rows, words=(1, 4))
     view = {
         "title": f"Bases for {language['name']}", "lang": language["code"], "recipe": result["recipe"], "says": result["says"],
         "candidates": result["candidates"], "left_out": len(result["left_out"]), "sections": SECTIONS,
         "charts": [*filter(None, (curves, *_charts(result)))], "tables": tables,
-        "facts": facts_of(result), "prompts": _prompts(result), "texts": _texts(result), "version": __version__,
+        "facts": facts_of(result), "prompts": _prompts(result), "texts": texts, "version": __version__,
     }  # fmt: skip
     return render_template(FOLDER / "page.html.j2", view)
 
@@ -70,17 +81,3 @@ def _prompts(result: Result) -> list[dict[str, Any]]:
         {"text": prompt, "seen_words": "", "seen": None, "reference": "", "made": made, "others": []}
         for (_, prompt), made in prompts.items()
     ]
-
-
-def _texts(result: Result) -> Table:
-    rows = [
-        (
-            name,
-            str(each["from"]),
-            f"{each['num_documents']:,}",
-            human_bytes(each["num_bytes"]),
-            each["sha256"][:16],
-        )
-        for name, each in result["texts"].items()
-    ]
-    return Table("Held-out text", ("text", "from", "documents", "bytes", "SHA-256"), rows, words=(1, 4))

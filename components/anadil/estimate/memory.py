@@ -296,7 +296,7 @@ class _Stage:
         done = self.layers - layers
         # FSDP still holds what the previous group's gradients were added up from.
         communication = self.size.reduce * self.head or self.left_over()
-        if self.layout.shard > 1 and self.learns and done:
+        if self.layout.shard > 1 and self.learns and done and not self.adds_up_whole:
             communication = self.size.reduce * self.each.parameters
         down = self.size.compute * self.shape.hidden * self.shape.linear_width / self.layout.tensor
         stack = (self.gradient if self.learns else 0) * self.shape.stack
@@ -307,9 +307,10 @@ class _Stage:
         return {
             **self.state(),
             "gradients": self.gradients_above(layers) + (stack or down * self.learns),
-            # Its own and the next ones', or all that it has not come to yet.
+            # Its own and the next ones', or all that it has not come to yet. torch's stage lets go of none in between.
             "gathered weights": self.gathered(
-                min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers
+                (min(layers, 1 + self.layout.prefetch) if self.layout.reshard else layers)
+                + done * self.adds_up_whole
             ),
             "autocast copies": copies,
             "activations": self.saved(layers),

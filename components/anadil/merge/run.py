@@ -5,7 +5,6 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +26,6 @@ TABLE = "merge.json"
 TOKENIZER = "tokenizer.json"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Values:
-    """Numbers of a merge, and how `auto` came to them."""
-
-    base_share: float
-    weights: Sequence[float]
-    measured: dict[str, Any] = field(default_factory=dict)
-    """Entries of `merge.json` beside: points, rules, what was chosen."""
-
-
 def run(job: Job) -> Figures:
     """Fill `job.out` with the merged model and `merge.json`."""
     settings = job.recipe.merge
@@ -51,35 +40,30 @@ def run(job: Job) -> Figures:
         )
     base = base_model(job.recipe.base, job.base_cache)
     ends = Ends.open(model, base, tokenizer, _additions(job, settings))
-    values = _values(job, settings, ends)
-    ends.write(job.out, values.base_share, values.weights)
-    answers = ends.chat(values.weights) is not None
-    table = _table(job, settings, ends, values)
+    if settings.is_auto:
+        choice, measured = choose_values(job, base, model, ends.load_into)
+        share, weights = choice.base_share, choice.weights
+    else:
+        share, measured = float(settings.base_share), {}
+        weights = tuple(float(each.weight) for each in settings.add)
+    ends.write(job.out, share, weights)
+    answers = ends.chat(weights) is not None
+    table = {
+        "base": job.recipe.base.model,
+        "base_share": share,
+        "add": _added(settings, ends, weights),
+        **measured,
+    }
     write_indented(job.out / TABLE, table)
     # Names of directories stand there, and another place makes no other model.
     job.varying.extend([TABLE, *write_mlmodel(job.out, chats=answers)])
-    log.info(
-        "merged: %.4g of the trained model, %.4g of %s",
-        1 - values.base_share,
-        values.base_share,
-        table["base"],
-    )
+    log.info("merged: %.4g of the trained model, %.4g of %s", 1 - share, share, job.recipe.base.model)
     for each in table["add"]:
         log.info(
             "merged: %.4g of %s less %s (difference: %.2g of the weights)",
             each["weight"], each["model"], each["minus"], each["relative_difference"],
         )  # fmt: skip
-    return {"base_share": values.base_share, "added": len(values.weights), ANSWERS_FIGURE: int(answers)}
-
-
-def _values(job: Job, settings: Merge, ends: Ends) -> Values:
-    if settings.is_auto:
-        base = base_model(job.recipe.base, job.base_cache)
-        choice, measured = choose_values(job, base, job.inputs["model"], ends.load_into)
-        return Values(base_share=choice.base_share, weights=choice.weights, measured=measured)
-    return Values(
-        base_share=float(settings.base_share), weights=[float(each.weight) for each in settings.add]
-    )
+    return {"base_share": share, "added": len(weights), ANSWERS_FIGURE: int(answers)}
 
 
 def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
@@ -95,17 +79,12 @@ def _additions(job: Job, settings: Merge) -> list[tuple[Path, Path]]:
     ]
 
 
-def _table(job: Job, settings: Merge, ends: Ends, values: Values) -> dict[str, Any]:
-    return {
-        "base": job.recipe.base.model,
-        "base_share": values.base_share,
-        "add": [
-            {
-                "model": each.model, "revision": each.revision, "minus": each.minus,
-                "minus_revision": each.minus_revision, "weight": weight,
-                "control_tokens": vector.control_tokens, "relative_difference": vector.relative_difference,
-            }
-            for each, vector, weight in zip(settings.add, ends.vectors, values.weights, strict=True)
-        ],
-        **values.measured,
-    }  # fmt: skip
+def _added(settings: Merge, ends: Ends, weights: Sequence[float]) -> list[dict[str, Any]]:
+    return [
+        {
+            "model": each.model, "revision": each.revision, "minus": each.minus,
+            "minus_revision": each.minus_revision, "weight": weight,
+            "control_tokens": vector.control_tokens, "relative_difference": vector.relative_difference,
+        }
+        for each, vector, weight in zip(settings.add, ends.vectors, weights, strict=True)
+    ]  # fmt: skip

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -31,29 +31,29 @@ class Run:
 
     id: str
     state: State | Literal["damaged"]
-    recipe: str
+    recipe: str = ""
     """Name that the user gave; for a run on a cluster, language and base model."""
     started: datetime
     updated: datetime
-    stage: str
-    progress: str
+    stage: str = ""
+    progress: str = ""
     """Finished steps of all: `3 of 6`."""
-    seconds: float
+    seconds: float = 0
     """Compute time of all steps."""
-    dollars: float | None
+    dollars: float | None = None
     """Cost of the steps with a model by the price table; None if it lacks the machine."""
-    base_bits_per_byte: float | None
-    bits_per_byte: float | None
+    base_bits_per_byte: float | None = None
+    bits_per_byte: float | None = None
     """Adapted model on the run's held-out text."""
-    released: str
+    released: str = ""
     """Candidate that the gate released, or `none`; empty before `evaluate`."""
-    message: str
+    message: str = ""
     """Reason of the end, or the damage."""
     place: str
     """Work directory or root of the record."""
-    root: str
+    root: str = ""
     """Place of its artifacts."""
-    artifacts: dict[str, str]
+    artifacts: dict[str, str] = field(default_factory=dict)
     """Artifact word, `corpus.web` for one of a source -> URI."""
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,11 +138,7 @@ def _read(modified: float, run: str, place: str) -> Run:
         return _from_record(place, read_record(record_uri(place, run)))
     except DataError as error:
         moment = datetime.fromtimestamp(modified, UTC)
-        return Run(
-            id=run, state="damaged", recipe="", started=moment, updated=moment, stage="", progress="", seconds=0,
-            dollars=None, base_bits_per_byte=None, bits_per_byte=None, released="", message=str(error), place=place,
-            root="", artifacts={},
-        )  # fmt: skip
+        return Run(id=run, state="damaged", started=moment, updated=moment, message=str(error), place=place)
 
 
 def _from_record(place: str, record: RunRecord) -> Run:

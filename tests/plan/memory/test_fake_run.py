@@ -89,6 +89,7 @@ REDUCED = {
     "TP": (eight(2), Layout(tensor=8), work(LIGER, state="bf16")),
     "FSDP x TP": (eight(2), Layout(data=4, shard=4, tensor=2, micro_batch_size=2, recompute="full"), work(LIGER)),
     "FSDP x PP": (eight(2), Layout(data=2, shard=2, pipeline=2, micro_batches=2), work(LIGER)),
+    "FSDP x PP, several layers": (eight(8), Layout(data=8, shard=8, pipeline=2, micro_batches=4, recompute="full"), work(LIGER)),
     "PP, the last stage is the worst": (eight(4), Layout(pipeline=4, micro_batches=4), work(LOGITS, state="bf16")),
     "PP, the first stage is the worst": (eight(6), Layout(pipeline=3, micro_batch_size=4, micro_batches=4), work(LIGER, state="bf16")),
     "context": (one(2), Layout(context=2, shard=2, micro_batch_size=2), work(LIGER)),

@@ -162,28 +162,12 @@ def make_items(
     documents: Sequence[Document], vocabulary: Vocabulary, most: int, seed: int
 ) -> dict[str, tuple[Item, ...]]:
     """Return the items of each kind: one of each document, then another. The order of the texts decides nothing."""
-    sentences = _sentences(documents, vocabulary.language)
-
-    def items(kind: str) -> Iterator[Item | None]:
-        # The text itself decides, so that a document more or less moves no other item.
-        seeds = {digest(f"{seed} {kind} {each.text}"): each for each in sentences}
-        by_document: dict[str, list[str]] = defaultdict(list)
-        for key in sorted(seeds):
-            by_document[seeds[key].document].append(key)
-        for key in filter(None, itertools.chain(*itertools.zip_longest(*by_document.values()))):
-            yield KINDS[kind](seeds[key], vocabulary, key, sentences)
-
-    return {kind: tuple(itertools.islice(filter(None, items(kind)), most)) for kind in KINDS}
-
-
-def _sentences(documents: Iterable[Document], language: Language) -> list[Sentence]:
-    """Sentences of running text that stand in one place only."""
     places_of: dict[str, list[Sentence]] = defaultdict(list)
     for document in {each.text: each for each in documents}.values():
         text = document.text
-        spans = list(sentence_spans(text, language))
+        spans = list(sentence_spans(text, vocabulary.language))
         for place, (first, last) in enumerate(spans):
-            words = word_spans(text[first:last], language)
+            words = word_spans(text[first:last], vocabulary.language)
             if len(words) < MIN_WORDS or last - first > MAX_CHARS:
                 continue
             start = spans[place - 1][0] if place else first
@@ -195,7 +179,19 @@ def _sentences(documents: Iterable[Document], language: Language) -> list[Senten
                     after=text[last:stop] if stop - last <= MAX_CHARS else "",
                 )
             )  # fmt: skip
-    return [places[0] for _, places in sorted(places_of.items()) if len(places) == 1]
+    # A sentence of running text that stands in several places tells nothing.
+    sentences = [places[0] for _, places in sorted(places_of.items()) if len(places) == 1]
+
+    def items(kind: str) -> Iterator[Item | None]:
+        # The text itself decides, so that a document more or less moves no other item.
+        seeds = {digest(f"{seed} {kind} {each.text}"): each for each in sentences}
+        by_document: dict[str, list[str]] = defaultdict(list)
+        for key in sorted(seeds):
+            by_document[seeds[key].document].append(key)
+        for key in filter(None, itertools.chain(*itertools.zip_longest(*by_document.values()))):
+            yield KINDS[kind](seeds[key], vocabulary, key, sentences)
+
+    return {kind: tuple(itertools.islice(filter(None, items(kind)), most)) for kind in KINDS}
 
 
 def _changed(
