@@ -112,7 +112,7 @@ def test_no_file_is_long() -> None:
     assert {name: length for name, length in lengths.items() if length > MAX_LINES} == {}
 
 
-MAX_PRODUCT, MAX_TESTS = 99_859, 88_328  # measures by people and rules, of refusals and made items
+MAX_PRODUCT, MAX_TESTS = 99_190, 88_329  # measures by people and rules, of refusals and made items
 """Lines of `components` and `pipelines`, and of `tests`. A feature that needs more is paid for by what goes."""
 
 
@@ -194,7 +194,7 @@ LOADS_BY_NAME = {
     "anadil/cli/main.py": "a command, so that `anadil --help` loads no other",
     "anadil/core/stages.py": "the record of each stage, which imports none of its modules",
     "anadil/core/measures.py": "the measure and the view of each row, for evaluation and the report",
-    "anadil/core/modules.py": "what its callers name, of which this test asks too",
+    "anadil/core/imports.py": "what its callers name, of which this test asks too",
     "anadil/runtime/entry_point.py": "the stage of a self-test",
     "anadil/runtime/execute.py": "the stage, when its artifact has to be made",
     "anadil/text/language_pack.py": "functions of a shipped pack, which names their module",

@@ -34,13 +34,13 @@ from anadil.runtime.alerts import CHANNELS
 from anadil.runtime.environment import PARENT_VARIABLE
 from anadil.runtime.job import earlier_place, named_files, named_side_files, word_of
 from anadil.runtime.lookup import VARIABLE, may_remake
-from anadil.runtime.mlflow_records import SCHEME
 from anadil.runtime.run_record import LOG, recorded_run
 from anadil.runtime.signals import handle_signals
 from anadil.runtime.threads import ASLEEP
 from anadil.runtime.tracking_spool import (
     RUN,
     SPOOL_VARIABLE,
+    SQLITE,
     Tracker,
     run_name,
     run_sender,
@@ -231,7 +231,7 @@ def _use_containers(recipe: Recipe, work: Path, steps: StepResults) -> None:
     Containers.mounts = {str(work): "rw"}
     # Artifacts may lie beside the work directory, and the registry that the last step of a retraining writes to.
     registry = tracking_uri(recipe) or ""
-    database = registry.removeprefix(SCHEME) if registry.startswith(SCHEME) else ""
+    database = registry.removeprefix(SQLITE) if registry.startswith(SQLITE) else ""
     for folder in (Path(recipe.storage.root or work), Path(database).parent):
         if folder.is_absolute() and not folder.is_relative_to(work):
             folder.mkdir(parents=True, exist_ok=True)

@@ -221,8 +221,8 @@ def test_turns_that_left_are_said_once(caplog: pytest.LogCaptureFixture) -> None
     ("option", "words"),
     [
         ("--temperature=nan", "no number from 0 up"),
-        ("--max-tokens=0", "give 1 or more"),
-        ("--seed=x", "no number from 0 up"),
+        ("--max-tokens=0", "no whole number from 1 up"),
+        ("--seed=x", "no whole number from 0 up"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(

@@ -62,8 +62,10 @@ def test_a_command_explains_its_options(command: str, capsys: pytest.CaptureFixt
     with pytest.raises(SystemExit) as ended:
         main.main([command, "--help"])
 
+    told = capsys.readouterr().out
     assert ended.value.code == 0
-    assert capsys.readouterr().out.startswith(f"usage: anadil {command} ")
+    assert told.startswith(f"usage: anadil {command} ")
+    assert command in ("bases", "chat") or main.COMMANDS[command].help in " ".join(told.split())
 
 
 @pytest.mark.parametrize("stage", [stage.name for stage in FLOW])

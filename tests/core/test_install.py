@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from anadil.core import processor
+from anadil.core.imports import load_module
 from anadil.core.install import install, install_module
-from anadil.core.modules import load_module
 from tests.kit.marks import matrix
 
 WHEEL = "/tmp/a b/anadil-0.1.0-py3-none-any.whl"

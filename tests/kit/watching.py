@@ -15,8 +15,7 @@ import uvicorn
 from anadil.core.stages import FLOW
 from anadil.runtime.run_record import RunRecord, StepRecord, this_process
 from anadil.runtime.tracking_spool import Tracker
-from anadil.watch.connections import Connection
-from anadil.watch.server import app, listener
+from anadil.watch.server import Connection, app, listener
 from anadil.watch.watched import Watched
 
 TOKEN = "token-of-a-test"

@@ -61,7 +61,7 @@ def test_a_forwarded_port_has_another_number(pages: Pages) -> None:
 
 
 def test_half_requests_end_and_hold_nobody_up(pages: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anadil.watch.connections.REQUEST_S", 1.0)
+    monkeypatch.setattr("anadil.watch.server.REQUEST_S", 1.0)
     head = f"POST / HTTP/1.1\r\nHost: {HOST}\r\nOrigin: http://{HOST}\r\nCookie: {pages.cookie}\r\n"
     halves = (b"", b"GET / HTTP/1.1\r\n", f"{head}Content-Length: 9\r\n\r\nlabel".encode())
     links = [socket.create_connection(("127.0.0.1", pages.port), 20) for _ in range(150)]

@@ -126,9 +126,7 @@ class HubStore:
             raise DataError(f"{uri}: no such file at this commit; check the path")
         return f"{file.content_id}-{file.size}"
 
-    def fingerprint(self, uri: str) -> str:
-        """The same; commit and path stand in the URI."""
-        return self.version(uri)
+    fingerprint = version
 
     def part(self, uri: str, start: int, num_bytes: int) -> tuple[bytes, int]:
         """Return some bytes of a file and its size; a negative start counts from its end."""

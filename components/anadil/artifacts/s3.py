@@ -237,9 +237,7 @@ class S3:
         """Bytes of one object."""
         return int(self.version(uri).rpartition("-")[2])
 
-    def version(self, uri: str) -> str:
-        """Mark that changes when an object does."""
-        return self.fingerprint(uri)
+    version = fingerprint
 
     def listed(self, uri: str) -> dict[str, float]:
         """Return names right below a prefix, and when each was written, in seconds since 1970.

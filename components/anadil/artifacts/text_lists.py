@@ -36,8 +36,7 @@ WIDE_MARKS = (b"\xff\xfe", b"\xfe\xff")
 def list_lines(path: Path, key: str, members: Sequence[str] = ()) -> Iterator[bytes]:
     """Yield the entries without white space around them; skip blank lines and those that begin with `#`.
 
-    Args:
-        members: Files to read of an archive; where it has none of them, or none are given, all are read.
+    `members` are the files to read of an archive; where it has none of them, or none are given, all are read.
     """
     name = f"{key}: {path.name}"
     num_bytes = num_entries = 0

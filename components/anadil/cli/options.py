@@ -1,6 +1,8 @@
 """Options that several commands have."""
 
 import argparse
+import math
+from collections.abc import Callable
 from typing import Any
 
 from anadil.core.stage import Stage
@@ -50,6 +52,22 @@ def place(text: str) -> str:
     if "://" in text:
         raise argparse.ArgumentTypeError(f"{text} is no local path; give a path, and copy the files")
     return text
+
+
+def number(low: float, high: float = math.inf, *, whole: bool = True) -> Callable[[str], Any]:
+    """Type of an option that takes a number from `low` to `high`, which may be written as 2.5e9."""
+
+    def parse(text: str) -> float:
+        try:
+            value = int(text) if text.isdecimal() else float(text)
+        except ValueError:
+            value = math.nan
+        if not low <= value <= high or value == math.inf or (whole and value % 1):
+            span = f"from {low:,} up" if high == math.inf else f"from {low:,} to {high:,}"
+            raise argparse.ArgumentTypeError(f"{text!r} is no {'whole ' * whole}number {span}")
+        return int(value) if whole else value
+
+    return parse
 
 
 def add_until_option(command: argparse.ArgumentParser, text: str) -> None:

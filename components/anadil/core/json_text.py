@@ -6,7 +6,9 @@ Python's own reader raises a `RecursionError`, and what stays below its limit fa
 import hashlib
 import io
 import json
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +112,17 @@ def _values(lines: Iterable[bytes], may_be_torn: bool) -> Iterator[Any]:
 def json_sha256(value: Any, *, sort_keys: bool = True) -> str:
     """SHA-256 of a value as JSON, in hexadecimal."""
     return hashlib.sha256(json.dumps(value, sort_keys=sort_keys).encode()).hexdigest()
+
+
+def field_of(row: Mapping[str, Any], path: str) -> Any:
+    """The value of a key, or of a path of keys; None where a table on the way is null."""
+    if path in row:
+        return row[path]
+    for dot in re.finditer(r"\.", path):  # each of them: keys may hold dots too
+        first, rest = path[: dot.start()], path[dot.end() :]
+        if first in row and row[first] is None:
+            return None
+        if isinstance(row.get(first), dict):
+            with suppress(KeyError):
+                return field_of(row[first], rest)
+    raise KeyError(path)

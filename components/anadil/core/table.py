@@ -67,8 +67,7 @@ class Table:
     def html(self, *, inline: bool = False) -> str:
         """Escaped HTML; empty without rows.
 
-        Args:
-            inline: Every cell has its style, for a page that has no style sheet of ours.
+        `inline` gives every cell its style, for a page that has no style sheet of ours.
         """
         if not self.rows:
             return ""

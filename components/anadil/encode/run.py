@@ -5,7 +5,6 @@ python -m anadil.encode --recipe smoke --corpus DIR --tokenizer DIR --out DIR
 It needs CPUs only. Without it training encodes by itself, on the machine with the GPUs.
 """
 
-import importlib.util
 import json
 import logging
 from collections.abc import Iterator
@@ -18,9 +17,7 @@ from anadil.artifacts.uri import join
 from anadil.core.errors import AnadilError
 from anadil.core.json_text import read_json
 from anadil.encode.stage import STAGE
-from anadil.runtime.executor import Executor
-from anadil.runtime.executors import processes
-from anadil.runtime.executors.engines import LOCAL_ENGINES, executor_of
+from anadil.runtime.executors.engines import executor_of_this_program
 from anadil.runtime.job import Figures, Job
 from anadil.tokens.make_tokens import make_tokens
 from anadil.tokens.settings import Settings, settings_of
@@ -106,7 +103,7 @@ def _stats_of_weeks(uri: str) -> Iterator[dict[str, object]]:
 
 def run(job: Job) -> Figures:
     """Fill the artifact of tokens."""
-    with _executor(job) as executor:
+    with executor_of_this_program(job) as executor:
         copies = job.copies if "://" in job.target else None
         settings = settings_of(job, job.recipe, STAGE)
         facts, entries = make_tokens(settings, job.out, job.work, executor, copies)
@@ -128,12 +125,3 @@ def _of_new_text(facts: TokensFacts, settings: Settings) -> Figures:
     counts = ("documents", "tokens", "sequences")
     figures: Figures = {f"new_{name}": getattr(facts, name) - getattr(facts.earlier, name) for name in counts}
     return figures | drift_of(facts, settings.corpus, settings.champion["corpus"])
-
-
-def _executor(job: Job) -> Executor:
-    """The executor that cleans, where this program has it; else processes of this machine."""
-    engine = job.recipe.clean.engine
-    if engine in LOCAL_ENGINES and (engine != "ray" or importlib.util.find_spec("ray")):
-        return executor_of(job)
-    log.info("clean.engine: %s works for clean alone here; encoding in processes of this machine", engine)
-    return processes.executor(job)

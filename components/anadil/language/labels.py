@@ -40,11 +40,7 @@ class Labels:
 
 
 def read_labels(files: Sequence[Path]) -> Labels:
-    """Read labels of JSON lines, and refuse sets that a classifier cannot learn from.
-
-    Raises:
-        DataError: A file cannot be read, a row has no label, a text has both, or one label has fewer than `LEAST` texts.
-    """
+    """Read labels of JSON lines, and refuse sets that a classifier cannot learn from."""
     by_text: dict[str, tuple[LabelledText, str]] = {}
     skipped: Counter[str] = Counter()
     for path in files:

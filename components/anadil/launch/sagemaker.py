@@ -5,7 +5,6 @@ A job that has ended keeps its name for ever, so a new start of the same work is
 """
 
 import functools
-import hashlib
 import json
 import logging
 import os
@@ -23,6 +22,7 @@ from anadil.artifacts import artifact
 from anadil.core import errors
 from anadil.core.aws import aws_client, aws_errors, error_code, request_differences
 from anadil.core.format import human_seconds
+from anadil.core.json_text import json_sha256
 from anadil.core.stages import STAGES
 from anadil.estimate.instances import LOCAL, Machine
 from anadil.launch import job as jobs
@@ -267,7 +267,7 @@ def _tags(job: jobs.TrainingJob) -> list[dict[str, str]]:
 def _sealed(request: dict[str, Any]) -> dict[str, Any]:
     """Add the hash of what a request asks for, where DescribeTrainingJob gives it back."""
     decides = {key: value for key, value in request.items() if key not in ("TrainingJobName", "Tags")}
-    digest = hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()
+    digest = json_sha256(decides)
     request["Environment"][SPEC] = digest
     request["Tags"].append({"Key": jobs.SPEC_ANNOTATION, "Value": digest})
     return request

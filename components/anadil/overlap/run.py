@@ -22,7 +22,7 @@ from anadil.artifacts import sealed_dir
 from anadil.clean.dedup.sorted_documents import Numbers, id_of
 from anadil.core.errors import DataError, RecipeError
 from anadil.core.format import counted
-from anadil.core.json_text import write_json
+from anadil.core.json_text import json_sha256, write_json
 from anadil.overlap.heldout_runs import (
     Boilerplate,
     HeldoutRuns,
@@ -150,7 +150,7 @@ def _heldout_runs(
     others = [(place, corpus) for place, corpus in enumerate(corpora) if place != current]
     digests = [corpus.manifest.digest for _, corpus in others]
     # The order of the sources is part of the key: of documents alike the earlier source's stays.
-    key = hashlib.sha256(json.dumps(digests).encode()).hexdigest()
+    key = json_sha256(digests)
     documents = [(place, corpus, list(corpus.heldout())) for place, corpus in others]
     texts = (each.text for _, _, heldout in documents for each in heldout)
     place_of_runs = sealed_dir.filled(folder / RUNS_FOLDER, {"key": key}, partial(write_runs, texts))

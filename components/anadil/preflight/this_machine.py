@@ -128,14 +128,11 @@ def answers(host: str, port: int) -> bool:
         return False
 
 
-def require_packages(extra: str, why: str = "") -> None:
+def require_packages(extra: str) -> None:
     """Refuse to go on without the packages of an extra such as `clean`, and of the extras that it includes."""
     if names := missing_packages(extra):
         more = f" and {len(names) - SHOWN_PACKAGES} more" if len(names) > SHOWN_PACKAGES else ""
-        absent = ", ".join(names[:SHOWN_PACKAGES]) + more
-        raise PreflightError(
-            f"{f'{why} and needs {absent}' if why else f'not installed: {absent}'}; {install(extra)}"
-        )
+        raise PreflightError(f"not installed: {', '.join(names[:SHOWN_PACKAGES])}{more}; {install(extra)}")
 
 
 def missing_packages(extra: str) -> list[str]:

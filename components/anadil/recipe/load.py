@@ -42,11 +42,7 @@ def shipped() -> list[Path]:
 
 
 def find_recipe(name_or_path: str) -> Path:
-    """The file of a recipe given by path or by the name of a shipped one.
-
-    Raises:
-        RecipeError: There is no such file or name.
-    """
+    """The file of a recipe given by path or by the name of a shipped one."""
     path = Path(name_or_path)
     try:
         is_file = path.is_file()
@@ -66,14 +62,9 @@ def find_recipe(name_or_path: str) -> Path:
 
 
 def load_recipe(name_or_path: str, overrides: Sequence[str] = ()) -> Recipe:
-    """Read, override and check a recipe.
+    """Read, override and check a recipe: a file, the name of a shipped one, or JSON text.
 
-    Args:
-        name_or_path: A file, the name of a shipped recipe, or JSON text.
-        overrides: `key.path=value` texts, each value in YAML.
-
-    Raises:
-        RecipeError: With every mistake, a line each: key, reason, value, nearest key.
+    `overrides` are `key.path=value` texts, each value in YAML. An error names every mistake, a line each.
     """
     if name_or_path.lstrip().startswith("{"):
         return parse_recipe(name_or_path, "recipe", overrides)

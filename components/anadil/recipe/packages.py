@@ -71,11 +71,7 @@ NEEDS = (
 
 
 def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
-    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there.
-
-    Raises:
-        RecipeError: Names the key, the value and a value that images can run.
-    """
+    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there."""
     for need in NEEDS:
         used = [stage for stage in need.stages if stage in stages]
         if not need.instead or not used or (need.only_if and not _value_at(recipe, need.only_if)):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from anadil import __version__
 from anadil.core import log as logs
-from anadil.core.modules import load_module
+from anadil.core.imports import load_module
 from anadil.core.stage import Stage
 from anadil.core.stages import BUILT_IN, PER_SOURCE, STAGES
 from anadil.recipe.load import load_recipe

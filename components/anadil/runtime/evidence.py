@@ -25,6 +25,7 @@ from anadil.runtime.environment import image_name
 from anadil.runtime.flow import Step
 from anadil.runtime.job import Job
 from anadil.runtime.planned_artifact import PlannedArtifact
+from anadil.runtime.trackers import NOTE_TAG
 from anadil.runtime.tracking_spool import Dataset, Tracker, run_settings
 from anadil.text.metrics import deciding_scores
 
@@ -33,8 +34,6 @@ CONTEXTS = {"evaluate": "evaluation", "report": "evaluation", "finetune": "finet
 LEARNT = ("loss", "validation_loss", "tokens", "trained_tokens")
 """Figures of training that say how far a model has learned."""
 PAGES = ("report.html", "report.md", "metrics.json", "model_card.md", "data_card.md")
-NOTE_TAG = "mlflow.note.content"
-"""Tag that MLflow's page shows as the description."""
 MAX_FILES = 50
 """Most outside files that are shown one by one; a crawl of thousands stands in the manifest."""
 

@@ -21,7 +21,7 @@ from anadil.artifacts.publish import NO_COPIES
 from anadil.artifacts.uri import AlreadyThereError
 from anadil.core.errors import IntegrityError, PreflightError, RetryableError, Stopped
 from anadil.core.files import cache_folder
-from anadil.core.modules import load_module
+from anadil.core.imports import load_module
 from anadil.core.stage import Stage
 from anadil.core.stages import files_of
 from anadil.recipe.sections import Recipe

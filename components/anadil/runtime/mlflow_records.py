@@ -21,8 +21,8 @@ from filelock import FileLock
 from anadil.artifacts.uri import join
 from anadil.core.files import write_atomic
 from anadil.recipe.tracking_address import DATABASES
-from anadil.runtime.trackers import FILES
-from anadil.runtime.tracking_spool import SENT, SPOOL
+from anadil.runtime.trackers import FILES, NOTE_TAG
+from anadil.runtime.tracking_spool import SENT, SPOOL, SQLITE
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,6 @@ SPOOL_TAG = "anadil.spool"
 RUN_TAG = "anadil.run"
 """Tag of a parent run: the pipeline run whose steps have senders of their own."""
 DIGEST_TAG, URI_TAG, KIND_OF_ARTIFACT_TAG = "anadil.sha256", "anadil.uri", "anadil.kind"
-NOTE_TAG = "mlflow.note.content"
-"""Tag that a page shows as the description."""
 CONTEXT_TAG = "mlflow.data.context"
 EXTERNAL_TAG = "mlflow.model.isExternal"
 """Says that the weights lie elsewhere. Source: mlflow.utils.mlflow_tags."""
@@ -318,7 +316,6 @@ def work_of(spool: Path) -> Path:
     return spool.parent if spool.name == SPOOL else spool.parent.parent
 
 
-SCHEME = "sqlite:///"
 FOLDER = "mlflow-artifacts"
 WAIT_S = 30
 """For others that write the database."""
@@ -330,8 +327,8 @@ def artifact_place(uri: str, root: str) -> str | None:
     """Return where artifacts of a database without a server lie: beside its file, or below `root`."""
     if uri.partition(":")[0].partition("+")[0].lower() not in DATABASES:
         return None  # the server decides
-    if uri.startswith(SCHEME):
-        root = str(Path(uri.removeprefix(SCHEME)).absolute().parent)
+    if uri.startswith(SQLITE):
+        root = str(Path(uri.removeprefix(SQLITE)).absolute().parent)
     place = join(root, FOLDER)
     return place if "://" in place else Path(place).absolute().as_uri()
 
@@ -341,9 +338,9 @@ def follow_move(uri: str) -> None:
     # MLflow keeps absolute places: files of new runs would go to where the work directory once was, and those of earlier
     # runs would not be found.
     here = artifact_place(uri, "/")
-    if not uri.startswith(SCHEME) or here is None:
+    if not uri.startswith(SQLITE) or here is None:
         return
-    with closing(sqlite3.connect(uri.removeprefix(SCHEME), timeout=WAIT_S)) as database, database:
+    with closing(sqlite3.connect(uri.removeprefix(SQLITE), timeout=WAIT_S)) as database, database:
         places = database.execute("SELECT DISTINCT artifact_location FROM experiments").fetchall()
         for place in [place for (place,) in places if _was_moved(place, here)]:
             for table, column in PLACES.items():
@@ -366,7 +363,7 @@ def _was_moved(place: str, here: str) -> bool:
 
 def alone_at(uri: str) -> AbstractContextManager[object]:
     """Return a lock for opening a database file: of two processes that make its tables at once both fail."""
-    database = uri.removeprefix(SCHEME)
+    database = uri.removeprefix(SQLITE)
     if database == uri:
         return nullcontext()
     name = hashlib.sha256(str(Path(database).absolute()).encode()).hexdigest()[:16]

@@ -29,7 +29,7 @@ FILES = "files"
 """Directory beside it with what is to become artifacts."""
 NAMES = {"mlflow": "MLflow", "wandb": "W&B", TENSORBOARD: "TensorBoard"}
 NOTE_TAG = "mlflow.note.content"
-"""Tag whose text is the run's notes."""
+"""Tag whose text is the run's notes, and the description on MLflow's page."""
 TEXTS = ("recipe.yaml", "report.md")
 """Small files that TensorBoard shows as texts."""
 PROBE_S = 5.0

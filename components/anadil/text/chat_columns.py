@@ -12,8 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Literal
 
-from anadil.core.field_paths import field_of
-from anadil.core.json_text import parse_json
+from anadil.core.json_text import field_of, parse_json
 
 NUMBERED = re.compile(r"\s*(?:[(（]?(\d{1,2}|[A-Za-zＡ-Ｚａ-ｚア-コ])[).:）．：、]|([①-⑳]))\s*(\S.*?)\s*")
 """A line that names a choice: `1) ...`, `2. ...`, `(b) ...`, `（３）...`, `④...`, `オ．...`."""
@@ -411,8 +410,7 @@ def mark_of_row(row: Mapping[str, object]) -> tuple[Literal["marked", "unknown_m
 def masks_of(row: Mapping[str, object], is_answer: Sequence[bool]) -> list[bool] | None:
     """Return which turns may be learnt, by a row's list of marks for all turns or for the answers; None where it has none.
 
-    Raises:
-        ValueError: The list has another length, or other marks.
+    A list of another length, or with other marks, is a ValueError.
     """
     for name in (*SWITCHES, MASKED):
         marks = parsed(row.get(name))

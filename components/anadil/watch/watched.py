@@ -364,7 +364,6 @@ def clock(seconds: float) -> str:
 
 
 def _plan(place: str, run: str) -> Mapping[str, object]:
-    # Runs of earlier versions have none.
     uri = join(place, "runs", run, "plan.json")
     with suppress(AnadilError, ValueError, OSError):
         expected = json.loads(storage.store(uri).read(uri)).get("expected")

@@ -52,8 +52,7 @@ def decode_text(data: bytes, labels: Sequence[str] = (), letters: Letters = UNKN
     Declared encodings lie, and valid UTF-8 is hardly ever anything else: so UTF-8 goes before them,
     but for encodings that look like it. Of code pages the one counts that gives the letters of the language.
 
-    Args:
-        labels: Encodings by server and page, in that order; each may be anything.
+    `labels` are the encodings by server and page, in that order; each may be anything.
     """
     mark = next((mark for mark in BYTE_ORDER_MARKS if data.startswith(mark)), b"")
     declared = [codec for label in labels if (codec := codec_of(label))]

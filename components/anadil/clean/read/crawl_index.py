@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from anadil.artifacts import storage
 from anadil.artifacts.uri import join
-from anadil.clean.read.warc import Damage, Item, html_responses
+from anadil.clean.read.warc import HTML_TYPES, Damage, Item, html_responses
 from anadil.core.errors import DataError, RetryableError
 from anadil.core.retry import retried
 from anadil.text.language import known_languages
@@ -25,7 +25,6 @@ from anadil.text.language_data import NO_LANGUAGE
 COLUMNS = ("warc_filename", "warc_record_offset", "warc_record_length", "content_languages")
 """By which an index is known, where it has no column of text."""
 OPTIONAL_COLUMNS = ("fetch_status", "content_mime_detected")
-PAGES = ("text/html", "application/xhtml+xml")
 STATUS_OK = 200
 FETCHED_AT_A_TIME = 16
 """Requests that wait for an answer: one takes some 50 ms, and judging its page 5 ms."""
@@ -82,7 +81,7 @@ def places_of(batches: Iterator[pa.RecordBatch], language: str) -> Iterator[Plac
             if languages is None or language not in languages.split(","):
                 continue
             is_success = status is None or status[row].as_py() in (None, STATUS_OK)
-            if is_success and (kind is None or kind[row].as_py() in (None, *PAGES)):
+            if is_success and (kind is None or kind[row].as_py() in (None, *HTML_TYPES)):
                 file, offset, length = (columns[name][row].as_py() for name in COLUMNS[:3])
                 yield Place(file, int(offset), int(length))
 

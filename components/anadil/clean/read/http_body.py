@@ -33,8 +33,7 @@ BODY_ERRORS = (EOFError, ValueError, OSError, zlib.error, zstandard.ZstdError)
 def decode_body(body: bytes, headers: Iterable[tuple[str, str]], limit: int) -> bytes | None:
     """Undo the transfer and content codings of a body; None if it is longer than the limit.
 
-    Args:
-        headers: Names and values; codings are listed in the order in which they were applied.
+    `headers` are names and values; codings are listed in the order in which they were applied.
     """
     pairs = list(headers)
     codings = [*_codings(pairs, "content-encoding"), *_codings(pairs, "transfer-encoding")]

@@ -10,8 +10,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from anadil.core.errors import DataError
-from anadil.core.field_paths import field_of
-from anadil.core.json_text import parse_json
+from anadil.core.json_text import field_of, parse_json
 from anadil.text.language import find_language
 from anadil.text.language_data import Language
 
@@ -161,8 +160,7 @@ def _rank(key: str) -> int | None:
 def address_columns(paths: Sequence[str]) -> list[str]:
     """Choose the columns of a table that may hold the address of a row's page, the surest first.
 
-    Args:
-        paths: Paths of all columns, such as `metadata.url` of one in another; `list` in one is a list's.
+    `paths` are those of all columns, such as `metadata.url` of one in another; `list` in one is a list's.
     """
     if "url" in paths:
         return ["url"]

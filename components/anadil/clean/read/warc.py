@@ -116,8 +116,7 @@ def warc_records(
 ) -> Iterator[RawWarcRecord | Damage]:
     """Read records and damaged places, in order.
 
-    Args:
-        part: Part of the file to read; its borders are filled in.
+    `part` is the part of the file to read; its borders are filled in.
     """
     part = part or ByteRange()
     with path.open("rb") as file:

@@ -1,8 +1,6 @@
 """Folder in which a run of the stage keeps what is done, so that a killed one resumes."""
 
 import functools
-import hashlib
-import json
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -24,7 +22,7 @@ from anadil.clean.write.accounts import limits_in_force
 from anadil.clean.write.corpus_parts import CorpusFile, FirstLines, WriteTask
 from anadil.clean.write.row_files import RowsTask, cut_rows
 from anadil.clean.write.shard_output import FACTS
-from anadil.core.json_text import read_json
+from anadil.core.json_text import json_sha256, read_json
 from anadil.core.stages import STAGES
 from anadil.runtime.cache_key import code_digest, recipe_origin
 from anadil.runtime.job import Job
@@ -220,4 +218,4 @@ class Workspace:
 
 def _hash(*causes: object) -> str:
     """Hash what decides a folder's content, given as JSON values."""
-    return hashlib.sha256(json.dumps(causes, sort_keys=True).encode()).hexdigest()[:32]
+    return json_sha256(causes)[:32]

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import math
 import os
 import select
 import signal
@@ -10,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
+from anadil.cli.options import number
 from anadil.core.errors import INTERRUPTED, DataError, RecipeError
 from anadil.core.format import CONTROLS, MIB
 from anadil.page.translation import ENGLISH, Translation, languages
@@ -47,13 +47,13 @@ def add_chat(command: argparse.ArgumentParser) -> None:
     command.add_argument("--system", default="", metavar="TEXT", help="system prompt")
     command.add_argument("--complete", action="store_true", help="continue each text instead of answering it")
     help_text = "seed of the sampling (default: 0)"
-    command.add_argument("--seed", type=_seed, default=0, metavar="N", help=help_text)
+    command.add_argument("--seed", type=number(0), default=0, metavar="N", help=help_text)
     help_text = "sampling temperature; 0 takes the likeliest token (default: 0.6)"
-    command.add_argument("--temperature", type=_temperature, metavar="T", help=help_text)
+    command.add_argument("--temperature", type=number(0, whole=False), metavar="T", help=help_text)
     help_text = "maximum number of tokens of an answer (default: 512)"
-    command.add_argument("--max-tokens", type=_positive, metavar="N", help=help_text)
+    command.add_argument("--max-tokens", type=number(1), metavar="N", help=help_text)
     help_text = "maximum number of tokens of chat and answer (default: the model's, at most 8192)"
-    command.add_argument("--context", type=_positive, metavar="N", help=help_text)
+    command.add_argument("--context", type=number(1), metavar="N", help=help_text)
     help_text = "address of the registry of models:/ (default: MLFLOW_TRACKING_URI)"
     command.add_argument("--tracking", metavar="URI", help=help_text)
     help_text = "language of the chat's own words: en, az or ja (default: en)"
@@ -227,25 +227,3 @@ class Lines:
             return line.decode("utf-8").rstrip("\r").removeprefix("\ufeff")
         except UnicodeDecodeError as error:
             return DataError(f"no UTF-8 at byte {error.start:,}; convert it")
-
-
-def _seed(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
-    return int(text)
-
-
-def _positive(text: str) -> int:
-    if not (number := _seed(text)):
-        raise argparse.ArgumentTypeError("0 leaves nothing; give 1 or more")
-    return number
-
-
-def _temperature(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number from 0 up")
-    return value

@@ -29,16 +29,16 @@ ALIASES = (ALIAS, "challenger")
 def add_promote(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
     command.description = (
-        f"{command.description}. Without --as it becomes champion where there is none, or where its scores show that it beats the "
-        "champion, else challenger. The champion before stays as `previous`. Prints the version; exits 6 where the "
-        "gate was not passed, and moves nothing."
+        f"{command.description}. Without --as it becomes champion where there is none, or where its scores show that it "
+        "beats the champion, else challenger. The champion before stays as `previous`. Prints the version; exits 6 where "
+        "the gate was not passed, and moves nothing."
     )
     help_text = f"model, merged or adapter artifact, or {SCHEME}NAME@challenger"
     command.add_argument("model", nargs="?", metavar="URI", help=help_text)
     command.add_argument("--as", dest="alias", choices=ALIASES, help="the alias that it gets")
     help_text = "the same as `anadil rollback`"
     command.add_argument("--rollback", action="store_true", help=help_text)
-    command.description = (
+    help_text = (
         "scores artifact with the gate's verdict (default: the newest of the model that lies beside it)"
     )
     command.add_argument("--scores", metavar="URI", help=help_text)
@@ -52,7 +52,7 @@ def add_promote(command: argparse.ArgumentParser) -> None:
 
 def add_rollback(command: argparse.ArgumentParser) -> None:
     """Put the command among those of `anadil`."""
-    help_text = f"{command.description}, after its bytes were verified; the two change places. Exits 5 where the bytes differ."
+    command.description = f"{command.description}, after its bytes were verified; the two change places. Exits 5 where the bytes differ."
     help_text = "registered model (default: anadil- and the recipe's language)"
     command.add_argument("--name", metavar="NAME", help=help_text)
     help_text = "print what would be done, and do nothing"

@@ -2,7 +2,6 @@
 
 import argparse
 import logging
-import math
 from pathlib import Path
 
 from anadil.cli import options as cli_options
@@ -31,34 +30,20 @@ def add_bases(command: argparse.ArgumentParser) -> None:
     text = "hub id, directory or built-in base, as base.model. ID@REVISION pins a hub model"
     command.add_argument("candidates", nargs="+", metavar="CANDIDATE", help=text)
     text = "held-out text that is scored, in bytes of each language (default: %(default)s)"
-    command.add_argument("--text-bytes", type=_bytes, default=TEXT_BYTES, metavar="N", help=text)
+    command.add_argument(
+        "--text-bytes", type=cli_options.number(1_000, 256 * MIB), default=TEXT_BYTES, metavar="N", help=text
+    )
     text = "also write the comparison as a page, with all texts that the candidates wrote"
     command.add_argument("--page", type=cli_options.place, metavar="FILE.html", help=text)
     text = "train each candidate with this share of the recipe's compute, in per cent (default: %(const)s), and extrapolate"
+    percent = cli_options.number(0.001, 100, whole=False)
     command.add_argument(
-        "--trial", type=_percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text
+        "--trial", type=percent, nargs="?", const=TRIAL_PERCENT, metavar="PERCENT", help=text
     )
     cli_options.add_work_option(command)
     cli_options.add_set_option(command)
     cli_options.add_output_option(command)
     command.set_defaults(command=run_bases)
-
-
-def _bytes(text: str) -> int:
-    number = int(text) if text.isascii() and text.isdigit() else 0
-    if not 1_000 <= number <= 256 * MIB:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1,000 to {256 * MIB:,}")
-    return number
-
-
-def _percent(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to 100")
-    return value
 
 
 def run_bases(options: argparse.Namespace) -> int:

@@ -42,7 +42,7 @@ def add_plan(command: argparse.ArgumentParser) -> None:
     cli_options.add_recipe_argument(command)
     text = "machine type, such as p5.48xlarge (default: cluster.instance, or this machine)"
     add("--instance", metavar="TYPE", help=text)
-    add("--nodes", type=_positive, metavar="N", help="number of nodes (default: cluster.nodes)")
+    add("--nodes", type=cli_options.number(1), metavar="N", help="number of nodes (default: cluster.nodes)")
     text = (
         "tokens of the corpus, or of a source (repeatable): sets epochs, hours per epoch, and where "
         "pretrain.max_epochs ends training"
@@ -60,18 +60,10 @@ def add_plan(command: argparse.ArgumentParser) -> None:
     command.set_defaults(command=run_plan)
 
 
-def _positive(text: str) -> int:
-    """The count that people write as 2500000000 or 2.5e9."""
-    number = float(text)
-    if not 1 <= number < 1e18 or number != int(number):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive whole number")
-    return int(number)
-
-
 def _tokens(text: str) -> tuple[str, int]:
     """The count of a source, or of the only text, whose name is ''."""
-    source, _, number = text.rpartition("=")
-    return source, _positive(number)
+    source, _, count = text.rpartition("=")
+    return source, cli_options.number(1)(count)
 
 
 def run_plan(options: argparse.Namespace) -> int:
