@@ -41,7 +41,7 @@ ACCESSIBLE = {
     '<th class="head"><p></p></th>': '<td class="head"></td>',
     '<div id="search-results">': '<h1>Search</h1><div id="search-results">',
 }
-"""What the generator and its theme write -> what a screen reader and a keyboard need. Found with axe."""
+"""Text of the generator and its theme -> the same as a screen reader and a keyboard need it. Found with axe."""
 
 
 def pages() -> list[str]:

@@ -1,4 +1,4 @@
-"""What `examples/` makes out of text, and that its recipes load."""
+"""The texts that `examples/` makes, and that its recipes load."""
 
 import json
 import subprocess
