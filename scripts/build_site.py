@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = ("benchmarks", "charts", "components", "docs", "examples", "pipelines")
 PICTURES = "docs/images"
 README_GROUPS = ("Start", "The stages", "Runs and their models", "Your cluster", "Behind it")
-OTHER_GROUPS = {"Reference": "docs/reference/", "Benchmarks": "benchmarks/", "The project": ""}
+OTHER_GROUPS = {
+    "Examples": "examples/", "Reference": "docs/reference/", "Benchmarks": "benchmarks/", "The project": "",
+}  # fmt: skip
 """Group -> how the paths of its pages begin. A page belongs to the first that fits."""
 GROUP = re.compile(r"^(?:## |\*\*)([^*\n]+)(?:\*\*)?\n(.*?)(?=^## |^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 CODE_OR_LINK = re.compile(
