@@ -15,10 +15,12 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("benchmarks", "charts", "components", "docs", "pipelines")
+FOLDERS = ("benchmarks", "charts", "components", "docs", "examples", "pipelines")
 PICTURES = "docs/images"
 README_GROUPS = ("Start", "The stages", "Runs and their models", "Your cluster", "Behind it")
-OTHER_GROUPS = {"Reference": "docs/reference/", "Benchmarks": "benchmarks/", "The project": ""}
+OTHER_GROUPS = {
+    "Examples": "examples/", "Reference": "docs/reference/", "Benchmarks": "benchmarks/", "The project": "",
+}  # fmt: skip
 """Group -> how the paths of its pages begin. A page belongs to the first that fits."""
 GROUP = re.compile(r"^(?:## |\*\*)([^*\n]+)(?:\*\*)?\n(.*?)(?=^## |^\*\*|\Z)", re.MULTILINE | re.DOTALL)
 CODE_OR_LINK = re.compile(
@@ -30,6 +32,18 @@ CODE_OR_LINK = re.compile(
 LOOK = ROOT / "components/anadil/page/style.css"
 """The report's, whose accent and fonts the site has too."""
 ADDITIONS = ROOT / "docs/site.css"
+
+
+ACCESSIBLE = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="All pages">',
+    '<aside class="toc-drawer">': '<aside class="toc-drawer" aria-label="Headings of this page">',
+    "<pre>": '<pre tabindex="0">',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+    '<th class="head"><p></p></th>': '<td class="head"></td>',
+    '<div id="search-results">': '<h1>Search</h1><div id="search-results">',
+}
+"""Text of the generator and its theme -> the same as a screen reader and a keyboard need it. Found with axe."""
 
 
 def pages() -> list[str]:
@@ -96,6 +110,11 @@ def build(out: Path, repository: str = "") -> int:
         app = Sphinx(source, None, out, trees, "html", _settings(), status=None, warningiserror=True)
         app.build()
     (out / ".buildinfo").unlink()
+    for file in out.rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        for written, needed in ACCESSIBLE.items():
+            text = text.replace(written, needed)
+        file.write_text(text, encoding="utf-8")
     return int(app.statuscode)
 
 

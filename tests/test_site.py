@@ -35,7 +35,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project of three pages and a file that is no page."""
     files = {
         "README.md": README,
-        "docs/guides/first.md": "# First: a guide\n\nSee [the end](../../README.md#your-cluster).\n",
+        "docs/guides/first.md": "# First: a guide\n\nSee [the end](../../README.md#your-cluster).\n\n"
+        "| | a |\n|---|---|\n| b | c |\n\n```bash\nmake\n```\n",
         "benchmarks/speed/README.md": "# Speed\n\n`[x](../../README.md)` [code](../../tests/code.py#L1)\n",
         "docs/images/picture.png": "",
         "tests/code.py": "",
@@ -105,6 +106,8 @@ def test_a_site_is_equal_bytes_asks_nothing_of_others_and_shows_the_colours_of_t
     )
     assert re.findall(r"(?:src=|<link[^>]*href=|url\(|@import )[\"']?(?:https?:)?//[^\"')]+", text) == []
     assert "--color-brand-primary: #0b6b62" in text
+    # What the theme no longer writes would be mended no more, without a word.
+    assert [needed for needed in build_site.ACCESSIBLE.values() if needed not in text] == []
     assert 'href="docs/guides/first.html"' in (site / "index.html").read_text(encoding="utf-8")
 
 

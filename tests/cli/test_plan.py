@@ -92,11 +92,11 @@ def test_what_fits_nowhere_is_refused_with_settings_that_fit(capsys: pytest.Capt
 
     assert code == 4
     assert "does not fit" in said
-    assert "  --set pretrain.parallelism.shard=8 --set cluster.instance=p6-b300.48xlarge  (" in said
+    assert "  --set pretrain.parallelism.shard=8 --set cluster.instance=p6-b200.48xlarge  (" in said
     # The recipe's own degree does not divide eight devices, so that each line has to name one that does.
     settings = [line for line in said.splitlines() if line.startswith("  ")]
     assert all("pretrain.parallelism.shard=" in line for line in settings)
-    taken = ["--set", "pretrain.parallelism.shard=8", "--nodes", "1", "--instance", "p6-b300.48xlarge"]
+    taken = ["--set", "pretrain.parallelism.shard=8", "--nodes", "1", "--instance", "p6-b200.48xlarge"]
     assert planned(capsys, "japanese-70b", *taken)["from"] == "recipe"
 
 

@@ -154,7 +154,17 @@ def test_a_gpu_needs_what_no_allocator_sees_and_a_sharded_one_a_layer_more() -> 
 
     assert reserved(alone, P5) == {"CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
     assert reserved(sharded, P5) == {"prefetched layer": 2 * ONE.layer, "CUDA, NCCL, cuBLAS": OUTSIDE_BYTES}
-    assert reserved(sharded, replace(P5, device=CPU)) == {"Python and libraries": PROCESS_BYTES}
+
+
+def test_a_cpu_holds_the_copy_of_weights_and_moments_that_is_written() -> None:
+    memory = peak_memory(ONE, Layout(), WORK)
+
+    copy = memory.parts["weights"] + memory.parts["optimizer"]
+    assert copy == pytest.approx(3 * memory.parts["weights"], rel=1e-5)
+    assert reserved(memory, replace(P5, device=CPU)) == {
+        "copy for checkpoints": copy,
+        "Python and libraries": PROCESS_BYTES,
+    }
 
 
 def test_a_step_fits_up_to_the_limit_and_tightly_a_little_above() -> None:

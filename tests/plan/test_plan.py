@@ -547,8 +547,8 @@ def test_a_run_that_was_faster_than_the_products_timed_now_is_at_the_peak_not_ab
 
 
 def test_memory_on_a_cpu_is_what_a_run_took() -> None:
-    """Measured: 3.62e9 bytes at most of recipe `real` in FP32, with 49,792 rows."""
+    """Measured of recipe `real` in FP32, with 49,792 rows: 3.50e9 bytes, and 5.30e9 from the first checkpoint on."""
     plan = on_cpu(AVX2_CPU)
 
-    assert 0.85 < plan.peak.memory.total_bytes / 3.618e9 < 1.15
+    assert 0.85 < plan.peak.memory.total_bytes / 5.30e9 < 1.15
     assert plan.model.vocabulary < 50_500

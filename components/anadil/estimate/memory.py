@@ -533,7 +533,11 @@ def outside_bytes(machine: Machine) -> dict[str, int]:
 
 def reserved(memory: Memory, machine: Machine) -> dict[str, int]:
     """Bytes that a device needs beside the allocated ones of a step, by part."""
-    early = {"prefetched layer": memory.prefetched} if memory.prefetched and machine.device != CPU else {}
+    if machine.device == CPU:
+        # A checkpoint is copied before it is written, and the copy's memory stays for the next one.
+        copy = memory.parts["weights"] + memory.parts.get("optimizer", 0)
+        return {"copy for checkpoints": copy} | outside_bytes(machine)
+    early = {"prefetched layer": memory.prefetched} if memory.prefetched else {}
     return early | outside_bytes(machine)
 
 

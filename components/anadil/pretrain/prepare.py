@@ -228,11 +228,12 @@ def fit_phases(recipe: Recipe, tokenizer: Path) -> Recipe:
 
 def _log_lengths(net: ParallelModel, data: TrainingData, settings: Pretrain) -> None:
     """Log the lengths of the data, and warn of those that are likely a mistake."""
+    # Each source has epochs of its own, and a line that says them.
+    epochs = settings.steps * settings.batch_size / data.num_sequences
     log.info(
-        "%s documents, %s tokens in %s sequences of %s (%.1f %% padding); %s steps are %.2f epochs",
-        f"{data.num_documents:,}", f"{data.num_targets:,}", f"{data.num_sequences:,}",
-        f"{data.length:,}", 100 * data.waste, f"{settings.steps:,}",
-        settings.steps * settings.batch_size / data.num_sequences,
+        "%s documents, %s tokens in %s sequences of %s (%.1f %% padding)%s",
+        f"{data.num_documents:,}", f"{data.num_targets:,}", f"{data.num_sequences:,}", f"{data.length:,}",
+        100 * data.waste, "" if data.names else f"; {settings.steps:,} steps are {epochs:.2f} epochs",
     )  # fmt: skip
     positions = getattr(net.model.config, "max_position_embeddings", None)
     if positions is not None and settings.sequence_length > positions:

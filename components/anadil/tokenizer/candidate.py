@@ -1,5 +1,6 @@
 """A candidate tokenizer: how it is made from the base's and written."""
 
+import functools
 import json
 import logging
 import shutil
@@ -206,6 +207,16 @@ def write_tokenizer(
     (target / CHAT_TEMPLATE.name).write_text(template, encoding="utf-8")
 
 
+@functools.cache  # every candidate has the base's
+def _log_frame(around: str, begin: str) -> None:
+    log.log(
+        logging.WARNING if around else logging.INFO,
+        "base.model: its tokenizer sets %s round each text; the one that is shipped sets %s before it, so that a prompt "
+        "begins as documents do and is gone on with",
+        around or "nothing", begin or "nothing",
+    )  # fmt: skip
+
+
 def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject, template: str = "") -> Tokenizer:
     """The tokenizer, which sets before a text what stands before a document in training, and nothing else round it.
 
@@ -218,12 +229,7 @@ def prompt_tokenizer(tokenizer: Tokenizer, settings: JsonObject, template: str =
     text = tokenizer.encode("a", add_special_tokens=False).tokens
     if around == ([begin, *text] if begin else text):
         return tokenizer
-    log.log(
-        logging.INFO if around == text else logging.WARNING,
-        "base.model: its tokenizer sets %s round each text; the one that is shipped sets %s before it, so that a prompt begins as "
-        "documents do and is gone on with",
-        " and ".join(token for token in around if token not in text) or "nothing", begin or "nothing",
-    )  # fmt: skip
+    _log_frame(" and ".join(token for token in around if token not in text), begin)
     content = json.loads(tokenizer.to_str())
     processor = content["post_processor"] or {"type": None}
     steps: list[processors.PostProcessor] = [
