@@ -101,6 +101,10 @@ def test_the_remedy_of_this_environment_installs(
         ("ray", f"{LACKS}; run it in host:5000/anadil/clean-ray:0.1.0"),
         ("evaluate", f"{LACKS}; run it in host:5000/anadil/laptop:0.1.0"),
         (
+            "watch",
+            "no image holds them beside this command; run it on a machine whose anadil has the extra 'watch'",
+        ),
+        (
             "launch",
             "no image holds them beside this command; run it on a machine whose anadil has the extra 'launch'",
         ),

@@ -179,6 +179,17 @@ def test_a_value_without_its_packages_is_refused_by_the_extra_that_brings_them(
     assert set(need.packages) <= {plain(each) for each in install.names_of(need.extra)}
 
 
+def test_an_extra_that_brings_nothing_on_this_machine_is_not_advised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packages, "is_installed", lambda _: False)
+    monkeypatch.setattr(packages, "names_of", lambda _: set())
+    recipe = parse_recipe("", "r", ["pretrain.kernels=liger"])
+
+    with pytest.raises(
+        PreflightError, match=r"it has no build for this machine; set pretrain\.kernels to auto"
+    ):
+        packages.refuse_not_installed(recipe, ["pretrain"])
+
+
 def test_each_command_is_walked() -> None:
     assert {line.split()[0] for line in LINES} == set(COMMANDS)
     assert {(stage, verb) for stage, verbs in STAGE_VERBS.items() for verb in verbs} <= {

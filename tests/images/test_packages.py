@@ -98,6 +98,14 @@ def test_a_folder_or_a_pattern_that_holds_parquet_needs_its_package(tmp_path: Pa
         refuse_without_image(recipe)
 
 
+def test_a_database_is_refused_where_images_open_it_and_not_where_another_process_sends_to_it() -> None:
+    recipe = parse_recipe("", "r", ["tracking.uri=sqlite:////data/mlflow.db"])
+
+    with pytest.raises(RecipeError, match=r"tracking\.uri: .* needs sqlalchemy and alembic, which the image"):
+        refuse_without_image(recipe)
+    refuse_without_image(recipe, tracks=False)
+
+
 def test_what_an_image_can_import_and_does_not_hold_is_declared() -> None:
     brings = packages_distributions()
     lacking: set[str] = set()

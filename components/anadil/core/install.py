@@ -21,7 +21,7 @@ from anadil.core.stage import Stage
 
 IMAGES = {
     "pipelines": "pipelines", "launch": "tools", "report": "tools", "s3": "tools", "tracking": "tools", "ray": "clean-ray",
-    "hub": "clean",
+    "hub": "clean", "tools": "tools", "watch": "tools",
 }  # fmt: skip
 """Extra -> image that holds its packages beside the command line; that of a laptop holds nearly all."""
 DRIVERS = {"psycopg2": "psycopg2-binary", "MySQLdb": "mysqlclient"}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from anadil.core.errors import PreflightError, RecipeError
-from anadil.core.install import install, is_installed
+from anadil.core.install import install, is_installed, names_of
 from anadil.core.log import masked
 from anadil.core.stages import FLOW
 from anadil.recipe.sections import Recipe
@@ -79,10 +79,13 @@ NEEDS = (
 """Tests compare the list with the locks of the images."""
 
 
-def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
-    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there."""
+def refuse_without_image(recipe: Recipe, stages: Sequence[str] = EVERY, *, tracks: bool = True) -> None:
+    """Refuse a value whose packages the images of some stages lack. An image has no pip, so nothing is installed there.
+
+    Without `tracks`, the images only write what another process sends to the tracking server.
+    """
     for need, stage, value in _used(recipe, stages):
-        if need.instead:
+        if need.instead and (tracks or need.key != "tracking.uri"):
             raise RecipeError(
                 f"{need.key}: {masked(value)} needs {' and '.join(need.packages)}, which the image of {stage} does not "
                 f"hold; set {need.key} to {need.instead}, or run it on a machine with anadil run"
@@ -93,9 +96,12 @@ def refuse_not_installed(recipe: Recipe, stages: Sequence[str] = EVERY) -> None:
     """Refuse a value whose packages this machine lacks, before the stages run here."""
     for need, _, value in _used(recipe, stages):
         if need.extra and (lacks := [name for name in need.packages if not is_installed(name)]):
+            # An extra leaves out what has no wheel for this machine.
+            is_in_extra = names_of(need.extra).issuperset(lacks)
+            remedy = f"{install(need.extra)}, or" if is_in_extra else "it has no build for this machine;"
             raise PreflightError(
-                f"{need.key}: {masked(value)} needs {' and '.join(lacks)}, which is not installed; {install(need.extra)}, "
-                f"or set {need.key} to {need.instead or _value_at(Recipe(), need.key)}"
+                f"{need.key}: {masked(value)} needs {' and '.join(lacks)}, which is not installed; {remedy} "
+                f"set {need.key} to {need.instead or _value_at(Recipe(), need.key)}"
             )
 
 

@@ -46,7 +46,7 @@ def add_promote(command: argparse.ArgumentParser) -> None:
     help_text = "print what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
     add_recipe_options(command)
-    command.set_defaults(command=promote, needs="tools", recipe=None)
+    command.set_defaults(command=promote, needs="tracking", recipe=None)
 
 
 def add_rollback(command: argparse.ArgumentParser) -> None:
@@ -57,7 +57,7 @@ def add_rollback(command: argparse.ArgumentParser) -> None:
     help_text = "print what would be done, and do nothing"
     command.add_argument("--dry-run", action="store_true", help=help_text)
     add_recipe_options(command)
-    command.set_defaults(command=rollback, needs="tools", recipe=None, alias=None, model=None)
+    command.set_defaults(command=rollback, needs="tracking", recipe=None, alias=None, model=None)
 
 
 def promote(options: argparse.Namespace) -> int:

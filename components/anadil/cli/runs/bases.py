@@ -11,6 +11,7 @@ from anadil.core.files import write_atomic
 from anadil.core.format import MIB
 from anadil.core.install import require_packages
 from anadil.recipe.load import load_recipe
+from anadil.recipe.packages import refuse_not_installed
 from anadil.runtime.run_record import recipe_name
 
 log = logging.getLogger(__name__)
@@ -62,6 +63,7 @@ def run_bases(options: argparse.Namespace) -> int:
     measured, not_measured = measure(opened, recipe, work / "bases")
     if options.trial and measured:
         require_packages("pretrain")
+        refuse_not_installed(recipe, ["pretrain"])
         from anadil.bases.trial import try_candidates
 
         try_candidates(measured, recipe, options.trial / 100, corpora_of(recipe), work / "bases")
