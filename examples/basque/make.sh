@@ -16,5 +16,5 @@ if [ ! -f questions.jsonl ]; then
 fi
 anadil run "$here/recipe.yaml" --work work -o json > run.json
 artifact() { python -c 'import json, sys; print(json.load(open("run.json"))[sys.argv[1]])' "$1"; }
-[ -d gguf ] || anadil export "$(artifact adapter)" --format gguf --quantize q8_0 --out gguf
+[ -d basque ] || anadil export "$(artifact adapter)" --format gguf --quantize q8_0 --out basque
 [ -d judge ] || anadil judge page "$(artifact scores)" --between finetuned base --out judge

@@ -1,4 +1,5 @@
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from anadil.artifacts.base_vocabulary import base_settings, read_base
 from anadil.core.errors import AnadilError, DataError, IntegrityError, PreflightError
+from anadil.finetune import chat_format
 from anadil.model.load import document_ids, encode_texts, load_tokenizer, save_model
 from anadil.release.export import gguf_file
 from anadil.release.export.gguf_file import read_vocabulary, write_gguf
@@ -190,6 +192,33 @@ def test_every_server_writes_one_bos_before_a_prompt(made: Path, tmp_path: Path)
         server.handle_chat_completions({"messages": chat, "max_tokens": 1}),
     ]
     assert [each["usage"]["prompt_tokens"] for each in told] == [len(completion), len(answered)]
+
+
+def test_llama_cpps_server_takes_a_template_whose_default_system_turn_is_out(
+    made: Path, tmp_path: Path
+) -> None:
+    xllamacpp: Any = pytest.importorskip("xllamacpp", reason="on x86-64 Linux: pip install xllamacpp")
+    place = shutil.copytree(made, tmp_path / "model")
+    tokenizer: Any = AutoTokenizer.from_pretrained(place)
+    head = "<|start_header_id|>{}<|end_header_id|>\n\n"
+    turn = head.format("system") + "Sən faydalı köməkçisən.<|eot_id|>"
+    written = (
+        "{% for m in messages %}{% if loop.first and m.role != 'system' %}" + turn + "{% endif %}"
+        + head.format("{{ m.role }}") + "{{ m.content }}<|eot_id|>{% endfor %}"
+        + "{% if add_generation_prompt %}" + head.format("assistant") + "{% endif %}"
+    )  # fmt: skip
+    chat = [{"role": "user", "content": "Salam!"}]
+    tokenizer.chat_template = chat_format._without_turn(written, turn)
+    tokenizer.save_pretrained(place)
+
+    text = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
+    assert text == head.format("user") + "Salam!<|eot_id|>" + head.format("assistant")
+    ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"]
+    params = xllamacpp.CommonParams()
+    params.model.path = str(write(place, tmp_path / "m.gguf"))
+    params.n_ctx, params.cpuparams.n_threads, params.warmup, params.use_jinja = 256, 1, False, True
+    answer = xllamacpp.Server(params).handle_chat_completions({"messages": chat, "max_tokens": 1})
+    assert answer["usage"]["prompt_tokens"] == len(ids)
 
 
 def test_rows_of_the_embedding_without_a_token_are_filled_up_beside_a_token_of_such_a_name(

@@ -324,7 +324,8 @@ def _without_turn(template: str, turn: str) -> str:
     return (
         f"{{%- set written %}}{template.removesuffix(chr(10))}{{% endset %}}"
         f"{{%- if messages[0]['role'] == 'system' %}}{{{{- written }}}}"
-        f"{{%- else %}}{{{{- written.replace({json.dumps(turn, ensure_ascii=False)}, '', 1) }}}}{{%- endif %}}"
+        # llama.cpp knows no number of replacements, and refuses a template that gives it.
+        f"{{%- else %}}{{{{- written.split({json.dumps(turn, ensure_ascii=False)}, 1) | join }}}}{{%- endif %}}"
     )
 
 
