@@ -106,7 +106,7 @@ def test_a_site_is_equal_bytes_asks_nothing_of_others_and_shows_the_colours_of_t
     )
     assert re.findall(r"(?:src=|<link[^>]*href=|url\(|@import )[\"']?(?:https?:)?//[^\"')]+", text) == []
     assert "--color-brand-primary: #0b6b62" in text
-    # What the theme no longer writes would be mended no more, without a word.
+    # A theme that writes another text is noticed here: its replacement would stop without a word.
     assert [needed for needed in build_site.ACCESSIBLE.values() if needed not in text] == []
     assert 'href="docs/guides/first.html"' in (site / "index.html").read_text(encoding="utf-8")
 
