@@ -106,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.exit(RecipeError.exit_code)
     name, verb = arguments[first], next(iter(arguments[first + 1 :]), "")
     _refuse_slip("anadil", name, [*COMMANDS, "help", "version"])
+    if name.startswith("-"):  # ends here: the imports of `_run` would double the time of --help
+        command_parser(name).parse_args(arguments)
     if name not in STAGES:
         return _run(lambda: command_parser(name).parse_args(arguments), verbose=first > 0)
     verbs = STAGE_VERBS.get(name, {})
