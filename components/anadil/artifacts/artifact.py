@@ -131,10 +131,8 @@ def parse_manifest(content: bytes, uri: str) -> Manifest:
     return manifest
 
 
-@functools.cache
-def _adapter() -> TypeAdapter[Manifest]:
-    """Return one adapter for all manifests; making it takes longer than a manifest."""
-    return TypeAdapter(Manifest)
+# One for all manifests: making it takes longer than a manifest.
+_adapter = functools.cache(lambda: TypeAdapter(Manifest))
 
 
 def finished_manifest(uri: str, *kinds: str) -> Manifest:
