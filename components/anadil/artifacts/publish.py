@@ -109,11 +109,16 @@ def _send(
 ) -> None:
     """Upload a file, or copy an object by its URI, over what was seen in its place before the claim was confirmed."""
     target = join(uri, name)
-    send = objects.copy if isinstance(file, str) else objects.upload
     for _ in range(ATTEMPTS):
-        if lease is not None:
-            lease.check()
-        if send(file, target, None if lease is None else seen.get(name, "")):  # type: ignore[operator]  # of its kind
+        if lease is None:
+            _transfer(objects, file, target, None)
+            return
+        lease.check()
+        if _transfer(objects, file, target, seen.get(name, "")):
             return
         seen.update(objects.tags(uri))
     raise RetryableError(f"{target}: other runs keep writing there; stop them and run again")
+
+
+def _transfer(objects: S3, file: Path | str, target: str, tag: str | None) -> bool:
+    return objects.copy(file, target, tag) if isinstance(file, str) else objects.upload(file, target, tag)

@@ -36,19 +36,19 @@ def last_line(text: str, otherwise: str = "no message") -> str:
 def die_with(parent: int) -> None:
     """Let the end of another process end this one, at once and however it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends us
-    if is_orphan(parent, signal.SIGKILL):
+    if not bind_to_parent(parent, signal.SIGKILL):
         os._exit(1)
 
 
-def is_orphan(parent: int, number: int) -> bool:
-    """Let this process get a signal when its parent ends; return whether that has ended. Only Linux tells."""
+def bind_to_parent(parent: int, number: int) -> bool:
+    """Let this process get a signal when its parent ends, on Linux; return False if that has ended already."""
     if not sys.platform.startswith("linux"):
-        return False
+        return True
     import ctypes
 
     pr_set_pdeathsig = 1  # linux/prctl.h
     ctypes.CDLL(None).prctl(pr_set_pdeathsig, number)
-    return os.getppid() != parent
+    return os.getppid() == parent
 
 
 def start_of(pid: int) -> str:

@@ -58,15 +58,11 @@ MEANINGLESS = (
 POLL_S = 15.0
 MAX_SILENT_POLLS = 20  # Failed questions in a row until the follower gives up: five minutes.
 MAX_ATTEMPTS = 10 ** (ATTEMPT_CHARS - 2)
-# Status, or secondary status of a job in progress, which has many more -> state.
-STATES: dict[str, jobs.JobState] = {
-    "Completed": "succeeded", "Failed": "failed", "Stopped": "stopped", "Pending": "queued",
-    **dict.fromkeys(("Interrupted", "Restarting", "Updating"), "restarting"),
-    **dict.fromkeys(
-        ("Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage"),
-        "starting",
-    ),
-}  # fmt: skip
+QUEUED = ("Pending",)
+STARTING = (
+    "Starting", "LaunchingMLInstances", "PreparingTrainingStack", "Downloading", "DownloadingTrainingImage",
+)  # fmt: skip
+AGAIN = ("Interrupted", "Restarting", "Updating")
 # Beginnings of FailureReason that say nothing about the job.
 CAPACITY = ("CapacityError", "InternalServerError", "InsufficientCapacity")
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
@@ -486,7 +482,7 @@ class SageMakerBackend:
 def status_of(described: dict[str, Any], name: str) -> jobs.JobStatus:
     """Translate an answer of DescribeTrainingJob into the terms of every backend."""
     second = described.get("SecondaryStatus", "")
-    state = STATES.get(described["TrainingJobStatus"]) or STATES.get(second, "running")
+    state = _state(described["TrainingJobStatus"], second)
     arguments = described.get("AlgorithmSpecification", {}).get("ContainerArguments", [])
     transitions = described.get("SecondaryStatusTransitions", [])
     nodes = int(described.get("ResourceConfig", {}).get("InstanceCount", 1))
@@ -499,6 +495,17 @@ def status_of(described: dict[str, Any], name: str) -> jobs.JobStatus:
         artifact=arguments[arguments.index("--out") + 1] if "--out" in arguments[:-1] else "",
         exit_code=exit_code_in(reason) if state == "failed" else 0 if state == "succeeded" else None,
     )  # fmt: skip
+
+
+def _state(main: str, second: str) -> jobs.JobState:
+    final: dict[str, jobs.JobState] = {"Completed": "succeeded", "Failed": "failed", "Stopped": "stopped"}
+    if main in final:
+        return final[main]
+    if second in QUEUED:
+        return "queued"
+    if second in STARTING:
+        return "starting"
+    return "restarting" if second in AGAIN else "running"
 
 
 def _seconds(described: dict[str, Any]) -> float | None:

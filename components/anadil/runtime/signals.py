@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any
 
 from anadil.core.errors import Stopped
-from anadil.core.processes import is_orphan
+from anadil.core.processes import bind_to_parent
 from anadil.runtime.environment import PARENT_VARIABLE
 
 FORKED_WAIT_S = 0.01
@@ -118,5 +118,5 @@ def handle_signals(handlers: Mapping[int, Any]) -> Iterator[None]:
 def die_with_parent() -> None:
     """Get SIGTERM when the `anadil run` that started us dies, so that no stage is orphaned."""
     parent = os.environ.get(PARENT_VARIABLE)
-    if parent and is_orphan(int(parent), signal.SIGTERM):
+    if parent and not bind_to_parent(int(parent), signal.SIGTERM):
         raise Stopped("the run that started this stage has ended; start it again")

@@ -21,7 +21,6 @@ from anadil.cli.runs.watch import watching
 from anadil.core.candidates import BY_NAME, CANDIDATES
 from anadil.core.errors import AnadilError
 from anadil.core.format import DASH, human_figure, human_percent, number, one_line
-from anadil.core.json_text import read_json
 from anadil.core.log import masked
 from anadil.core.stage import ANSWERS, Stage
 from anadil.core.stages import AWAITED, STAGES
@@ -34,8 +33,8 @@ from anadil.report.verdict import gate_verdict, released_name, use_of
 from anadil.runtime.entry_point import add_remake_option
 from anadil.runtime.job import is_kept
 from anadil.runtime.run_record import STOPPED, read_record, recipe_name, record_uri
-from anadil.runtime.trackers import noted
-from anadil.runtime.tracking_spool import SENT, tracker_address
+from anadil.runtime.trackers import STATE
+from anadil.runtime.tracking_spool import tracker_address
 
 if TYPE_CHECKING:
     from anadil_pipelines.laptop import StepResults
@@ -211,11 +210,14 @@ def _sample_lines(candidate: Json, *, answers: bool) -> Iterator[str]:
 
 def _wandb_lines(spool: Path | None) -> Iterator[str]:
     """The run's page in W&B; of a run that was tracked offline, the command that sends it."""
-    state = noted(spool) if spool else {}
+    try:
+        state = table_of(json.loads((spool / STATE).read_text(encoding="utf-8")) if spool else {})
+    except (OSError, ValueError):
+        return
     if state.get("page"):
         yield f"tracking: {state['page']}"
     elif state.get("files"):
-        yield f"tracking: wandb sync {shlex.quote(state['files'])}"
+        yield f"tracking: wandb sync {shlex.quote(str(state['files']))}"
 
 
 def _tracking_lines(uri: str, page: str) -> Iterator[str]:
@@ -235,7 +237,10 @@ def _tracking_lines(uri: str, page: str) -> Iterator[str]:
 
 def _page(spool: Path | None) -> str:
     """Path of the run's page; empty where the sender has made none."""
-    sent = read_json(spool / SENT) if spool and (spool / SENT).is_file() else {}
+    try:
+        sent = json.loads((spool / "sent.json").read_text(encoding="utf-8")) if spool else {}
+    except (OSError, ValueError):
+        return ""
     if not sent.get("parent") or not sent.get("experiment"):
         return ""
     # Without the last part the pages of MLflow 3 open as those of chat applications.
