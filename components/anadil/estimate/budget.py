@@ -95,6 +95,14 @@ def checkpoint_bytes(
     return (parameters + len(OPTIMIZERS[optimizer].moments) * trained) * (4 if state == "fp32" else 2)
 
 
+def save_stall(num_bytes: int, devices: int) -> float:
+    """Seconds that training waits for one checkpoint: until each device's share is in main memory, over PCIe.
+
+    Source: torch.distributed.checkpoint.async_save, which stages in CPU memory first.
+    """
+    return ASYNC_STALL_S + num_bytes / devices / PCIE
+
+
 def checkpoint_interval(stall_s: float, mtbf_s: float) -> float:
     """Seconds between checkpoints that waste least, to first order.
 
@@ -314,8 +322,7 @@ def budget(
             time, hours=time.hours + best, hours_low=time.hours_low + least, hours_high=time.hours_high + most,
             hours_after=best,
         )  # fmt: skip
-    # Training waits until each device's share is in main memory, over PCIe. Source: torch.distributed.checkpoint.async_save.
-    stall_s, mtbf_s = ASYNC_STALL_S + checkpoint_bytes / devices / PCIE, NODE_MTBF_S / nodes
+    stall_s, mtbf_s = save_stall(checkpoint_bytes, devices), NODE_MTBF_S / nodes
     checkpoints = checkpoints_of(
         checkpoint_bytes, parameters, stall_s=stall_s, mtbf_s=mtbf_s, step_s=step_s, every=checkpoint_every,
         keep=keep,
