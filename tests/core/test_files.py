@@ -73,9 +73,12 @@ def test_a_call_is_made_again_after_the_named_errors_only(caplog: pytest.LogCapt
 
 
 def test_lines_of_json_end_with_a_line_feed_alone(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text('{"a": "x\u2028y"}\n\n[1]\n"b"', encoding="utf-8")
+    (tmp_path / "rows.jsonl").write_text('{"a": "x\u2028y"}\n\n[1]\n{"to', encoding="utf-8")
 
-    assert list(json_lines(tmp_path / "rows.jsonl")) == [{"a": "x\u2028y"}, [1], "b"]
+    assert list(json_lines(tmp_path / "rows.jsonl", may_be_torn=True)) == [{"a": "x\u2028y"}, [1]]
+    assert list(json_lines(b'1\n"b"')) == [1, "b"]
+    with pytest.raises(ValueError, match="Unterminated"):
+        list(json_lines('{"to'))
 
 
 def test_equal_tables_have_equal_digests() -> None:

@@ -72,13 +72,14 @@ def json_rows(path: Path, name: str, remedy: str = "") -> Iterator[tuple[int, ob
 
 
 def table_rows(
-    path: Path, name: str, field: str | None = None, *, at_a_time: int = ROWS_AT_A_TIME
+    path: Path, name: str, field: str | None = None, remedy: str = "", *, at_a_time: int = ROWS_AT_A_TIME
 ) -> Iterator[tuple[int, object]]:
     """Yield the rows of a Parquet or Arrow file, numbered from 1.
 
     Args:
         name: For messages; one that ends in `.arrow` is Arrow's.
         field: The column of a Parquet file that is read; None: all of them.
+        remedy: For messages; left out, to repair the row or the file.
         at_a_time: Rows in memory at a time, fewer where they are long.
     """
     try:
@@ -100,10 +101,12 @@ def table_rows(
                 batches = parquet_batches(stream, name, at_a_time, None if field is None else [field])
             for number, row in enumerate((row for batch in batches for row in batch_rows(batch)), start=1):
                 if isinstance(row, line_reader.TooLong | UnicodeDecodeError):
-                    raise DataError(f"{name}:{number}: {row}; cut or repair the row, or leave it out")
+                    raise DataError(
+                        f"{name}:{number}: {row}; {remedy or 'cut or repair the row, or leave it out'}"
+                    )
                 yield number, row
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{name}: is a damaged table ({error}); repair the file") from None
+        raise DataError(f"{name}: is a damaged table ({error}); {remedy or 'repair the file'}") from None
 
 
 def text_of(row: object, field: str, place: str) -> str:

@@ -4,9 +4,10 @@ Python's own reader raises a `RecursionError`, and what stays below its limit fa
 """
 
 import hashlib
+import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -86,11 +87,26 @@ def write_indented(path: Path, value: Any, indent: int = 1, *, allow_nan: bool =
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def json_lines(path: Path) -> Iterator[Any]:
-    """Yield the value of each line of our own JSON lines, read as it is asked for; empty lines are skipped."""
+def json_lines(source: Path | bytes | str, *, may_be_torn: bool = False) -> Iterator[Any]:
+    """Yield the value of each line of our own JSON lines, read as it is asked for; empty lines are skipped.
+
+    Args:
+        source: A file, or the content of one.
+        may_be_torn: A killed process may have cut off the last line: it is skipped if it has no line feed.
+    """
     # Not `splitlines`: JSON lets U+2028 and the like stand in a text.
-    with path.open("rb") as file:
-        yield from (json.loads(line) for line in file if line.strip())
+    if isinstance(source, Path):
+        with source.open("rb") as file:
+            yield from _values(file, may_be_torn)
+    else:
+        content = source.encode() if isinstance(source, str) else source
+        yield from _values(io.BytesIO(content), may_be_torn)
+
+
+def _values(lines: Iterable[bytes], may_be_torn: bool) -> Iterator[Any]:
+    for line in lines:
+        if line.strip() and not (may_be_torn and not line.endswith(b"\n")):
+            yield json.loads(line)
 
 
 def json_sha256(value: Any, *, sort_keys: bool = True) -> str:
